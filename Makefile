@@ -1,0 +1,59 @@
+# Each target sets up what it needs. `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+CONSTRAINTS := requirements/constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+STAMP := $(VENV)/.installed
+PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+DEMO_ARGS ?=
+
+.PHONY: help
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+.PHONY: setup
+setup: $(STAMP)  ## make the virtual environment (done by every other target)
+
+# torch first and alone, so that no other package pulls in another build of it.
+$(STAMP): pyproject.toml $(CONSTRAINTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Attentune needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make PYTHON=python3.12"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet -c $(CONSTRAINTS) torch
+	$(PIP) install --quiet -c $(CONSTRAINTS) -e '.[embedded,dev]'
+	@touch $@
+
+.PHONY: demo
+demo: $(STAMP)  ## train the presets on generated reviews with planted shortcuts and print the table
+	$(BIN)/attentune demo $(DEMO_ARGS)
+
+.PHONY: test
+test: $(STAMP)  ## the tests that CI runs
+	$(PYTEST) -n 2 -m "not slow"
+
+.PHONY: test-all
+test-all: $(STAMP)  ## every test, the slow ones too
+	$(PYTEST) -n 2
+
+.PHONY: lint
+lint: $(STAMP)  ## ruff, import-linter (the layers), mypy
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+.PHONY: bench
+bench: $(STAMP)  ## measure speed against transformers' Trainer; JSON into results/bench/
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/peers.py
+
+.PHONY: docs
+docs: $(STAMP)  ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+.PHONY: clean
+clean:  ## remove what was built (the virtual environment too)
+	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,33 @@
+"""The settings of a run: sections, presets, reading and writing."""
+
+from attentune.config.loading import load_config, load_preset, preset_names, to_dict, to_yaml
+from attentune.config.schema import (
+    BlurConfig,
+    Config,
+    DataConfig,
+    HeadConfig,
+    LabelsConfig,
+    LayerMixConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    TokenGateConfig,
+    TrainingConfig,
+)
+
+__all__ = [
+    "BlurConfig",
+    "Config",
+    "DataConfig",
+    "HeadConfig",
+    "LabelsConfig",
+    "LayerMixConfig",
+    "ModelConfig",
+    "ObjectiveConfig",
+    "TokenGateConfig",
+    "TrainingConfig",
+    "load_config",
+    "load_preset",
+    "preset_names",
+    "to_dict",
+    "to_yaml",
+]

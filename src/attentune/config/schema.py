@@ -1,0 +1,155 @@
+"""The settings of a run: frozen sections whose names are the keys of `config.yaml`.
+
+Field metadata says what the command line shows: `help`, `choices`, and `minimum`/`maximum` (with `open=True` where the
+bound itself is not allowed). Names are those of transformers' `TrainingArguments` and `run_classification` where one
+exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def _f(default: Any, help: str, **facts: Any) -> Any:
+    return field(default=default, metadata={"help": help, **facts})
+
+
+@dataclass(frozen=True)
+class BlurConfig:
+    where: str = _f("none", "what a Gaussian blur is applied to in each layer", choices=("none",))
+
+
+@dataclass(frozen=True)
+class LayerMixConfig:
+    kind: str = _f(
+        "last",
+        "which encoder layers make the token matrix",
+        choices=("first", "second", "second-to-last", "last", "sum-last-4", "sum-all", "mean-all"),
+    )
+
+
+@dataclass(frozen=True)
+class TokenGateConfig:
+    kind: str = _f("none", "how single tokens are weighted before the head", choices=("none",))
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    kind: str = _f("cls", "how tokens become one vector a text", choices=("cls", "mean", "cls-mean"))
+    beta: float = _f(0.5, "cls-mean: the share of [CLS]; the mean of the other tokens has 1 - beta", minimum=0, maximum=1)
+    pooler: str = _f(
+        "auto",
+        "dense + tanh after [CLS]: auto takes the encoder's own where its checkpoint has one",
+        choices=("auto", "fresh", "none"),
+    )
+    dropout: float = _f(0.1, "dropout before the linear classifier", minimum=0, maximum=0.99)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    name_or_path: str = _f("embedded", "encoder: embedded, a folder, or a name on the Hugging Face hub")
+    revision: str | None = _f(None, "the hub revision of the encoder")
+    dropout: float | None = _f(None, "dropout inside the encoder (its own setting if not given)", minimum=0, maximum=0.99)
+    trust_remote_code: bool = _f(False, "run code that comes with a hub model (only for models that you trust)")
+    blur: BlurConfig = field(default_factory=BlurConfig)
+    layer_mix: LayerMixConfig = field(default_factory=LayerMixConfig)
+    token_gate: TokenGateConfig = field(default_factory=TokenGateConfig)
+    head: HeadConfig = field(default_factory=HeadConfig)
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    loss: str = _f(
+        "auto",
+        "auto: cross-entropy for classes, mean squared error for regression",
+        choices=("auto", "cross-entropy", "mse"),
+    )
+    label_smoothing: float = _f(0.0, "share of the target spread over all classes", minimum=0, maximum=0.99)
+    class_weights: Any = _f(None, "null, balanced, or one number a class (a list, or a mapping by label name)")
+
+
+@dataclass(frozen=True)
+class LabelsConfig:
+    generator: str = _f("none", "what is added to each epoch's rows before it starts", choices=("none", "masked-rows"))
+    ratio: float = _f(1.0, "rows made an epoch, as a multiple of the training rows (the papers' gamma)", minimum=0, maximum=100)
+    mask_share: float = _f(0.3, "share of a text's tokens that is masked", minimum=0, maximum=1)
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    output_dir: str | None = _f(None, "the run folder")
+    overwrite_output_dir: bool = _f(False, "empty the run folder first, if it holds something")
+    resume: bool = _f(False, "go on from the newest good checkpoint in the run folder")
+    learning_rate: float = _f(5e-5, "peak learning rate", minimum=0, open=True)
+    num_train_epochs: float = _f(3.0, "passes over the training rows (a fraction stops within one)", minimum=0, open=True)
+    max_steps: int = _f(-1, "stop after this many optimiser steps, whatever the epochs (-1: off)", minimum=-1)
+    per_device_train_batch_size: int = _f(32, "rows in a training batch, on each device", minimum=1)
+    per_device_eval_batch_size: int = _f(64, "rows in an evaluation batch, on each device", minimum=1)
+    gradient_accumulation_steps: int = _f(1, "batches to one optimiser step", minimum=1)
+    weight_decay: float = _f(0.01, "AdamW's weight decay (not on biases and norms)", minimum=0)
+    adam_beta1: float = _f(0.9, "AdamW's beta 1", minimum=0, maximum=0.999999)
+    adam_beta2: float = _f(0.999, "AdamW's beta 2", minimum=0, maximum=0.999999)
+    adam_epsilon: float = _f(1e-8, "AdamW's epsilon", minimum=0)
+    max_grad_norm: float = _f(1.0, "gradients are clipped to this norm (0: not clipped)", minimum=0)
+    lr_scheduler_type: str = _f(
+        "linear",
+        "how the learning rate falls after the warm-up",
+        choices=("linear", "cosine", "constant_with_warmup", "constant"),
+    )
+    warmup_ratio: float = _f(0.1, "share of the steps that warm up", minimum=0, maximum=1)
+    warmup_steps: int = _f(0, "steps that warm up; goes before warmup_ratio if above 0", minimum=0)
+    seed: int = _f(42, "the seed of every random choice", minimum=0)
+    precision: str = _f(
+        "auto",
+        "auto: bf16 where the hardware multiplies it fast, else fp32",
+        choices=("auto", "fp32", "bf16", "fp16"),
+    )
+    use_cpu: bool = _f(False, "train on the CPU even where there is an accelerator")
+    eval_strategy: str = _f("epoch", "when to score the validation rows", choices=("epoch", "steps", "no"))
+    eval_steps: int | None = _f(None, "with eval_strategy steps: optimiser steps between scores", minimum=1)
+    save_steps: int | None = _f(None, "optimiser steps between checkpoints (not given: one an epoch)", minimum=1)
+    save_total_limit: int = _f(2, "checkpoints kept: the newest, and always the best", minimum=1)
+    load_best_model_at_end: bool = _f(False, "end with the weights that scored best, not with the last")
+    metric_for_best_model: str | None = _f(None, "the metric that tells the best (the task's first if not given)")
+    early_stopping_patience: int | None = _f(None, "stop after this many scores without a gain", minimum=1)
+    early_stopping_threshold: float = _f(0.0, "a gain smaller than this is none", minimum=0)
+    logging_steps: int = _f(10, "optimiser steps between lines in log.jsonl", minimum=1)
+    report_to: str = _f("none", "also log for a tracker", choices=("none", "tensorboard"))
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    task: str | None = _f(None, "a known task (`attentune tasks` lists them)")
+    data_dir: str | None = _f(None, "the folder of the task's files, as they were published")
+    dataset_name: str | None = _f(None, "a Hugging Face data set: a hub name, or a folder from save_to_disk")
+    dataset_config_name: str | None = _f(None, "the configuration of that data set")
+    train_file: str | None = _f(None, "own rows to train on: .csv .tsv .json .jsonl .parquet, also with .gz")
+    validation_file: str | None = _f(None, "own rows to score on (a part of train_file is cut if not given)")
+    test_file: str | None = _f(None, "own rows to predict")
+    text_column: str | None = _f(None, "the column of the (first) text")
+    text_pair_column: str | None = _f(None, "the column of the second text")
+    label_column: str | None = _f(None, "the column of the label")
+    id_column: str | None = _f(None, "the column of the row's id (else id, idx or index, else the row's number)")
+    task_type: str | None = _f(
+        None,
+        "what the labels are (default: the known task's own; classification for own data)",
+        choices=("classification", "regression", "ordinal"),
+    )
+    label_names: tuple[str, ...] | None = _f(None, "the labels in order (ordinal: lowest first); else as found, sorted")
+    validation_share: float = _f(0.1, "share of train_file that is cut where there is no validation file", minimum=0.001, maximum=0.9)
+    max_length: int = _f(128, "longest text or pair in tokens; longer ones are cut", minimum=4)
+    max_train_samples: int | None = _f(None, "train on a seeded, stratified part of this many rows", minimum=1)
+    max_eval_samples: int | None = _f(None, "score on a seeded, stratified part of this many rows", minimum=1)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that a run needs. `presets` and files fill it; see `load_config`."""
+
+    preset: str | None = _f(None, "a method: `attentune presets` lists them")
+    model: ModelConfig = field(default_factory=ModelConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    labels: LabelsConfig = field(default_factory=LabelsConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    data: DataConfig = field(default_factory=DataConfig)

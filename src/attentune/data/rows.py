@@ -1,0 +1,117 @@
+"""What a data set is once it has been read and checked: columns of the same length, and the labels' names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+TASK_TYPES = ("classification", "regression", "ordinal")
+
+
+@dataclass(frozen=True)
+class LabelSpace:
+    """What a model predicts.
+
+    Attributes:
+        task_type: "classification", "regression" or "ordinal" (classes with an order, lowest first).
+        names: the classes in the order of their ids; empty for regression.
+    """
+
+    task_type: str
+    names: tuple[str, ...] = ()
+
+    @property
+    def num_labels(self) -> int:
+        """The number of outputs: one a class, or one for regression."""
+        return 1 if self.task_type == "regression" else len(self.names)
+
+    @property
+    def id2label(self) -> dict[int, str]:
+        return dict(enumerate(self.names))
+
+    @property
+    def label2id(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.names)}
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """The rows of one split.
+
+    Attributes:
+        ids: the file's own index of each row, else the row's number from 0, as text.
+        texts: the first (or only) text of each row.
+        pairs: the second text of each row, or None where the task has one text.
+        labels: class ids (int64) or scores (float64), one a row; None where the split has no labels.
+        source: where the rows came from, for messages.
+        lines: the line of the file that each row began at (from 1), or None where the source has no lines.
+    """
+
+    ids: tuple[str, ...]
+    texts: tuple[str, ...]
+    pairs: tuple[str, ...] | None
+    labels: np.ndarray | None
+    source: str
+    lines: tuple[int, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, indices: Sequence[int] | np.ndarray) -> TextRows:
+        """The rows at these places, in this order."""
+        places = [int(index) for index in indices]
+
+        def pick(column: tuple | None) -> tuple | None:
+            return None if column is None else tuple(column[place] for place in places)
+
+        return replace(
+            self,
+            ids=pick(self.ids),
+            texts=pick(self.texts),
+            pairs=pick(self.pairs),
+            labels=None if self.labels is None else self.labels[places],
+            lines=pick(self.lines),
+        )
+
+    def fingerprint(self) -> str:
+        """A SHA-256 over ids, texts and labels: equal for equal rows in the same order, whatever file they came from."""
+        digest = hashlib.sha256()
+        for column in (self.ids, self.texts, self.pairs or ()):
+            digest.update(f"{len(column)}\x1e".encode())
+            for text in column:
+                data = text.encode("utf-8", "surrogatepass")
+                digest.update(f"{len(data)}\x1f".encode() + data)
+        if self.labels is not None:
+            digest.update(str(self.labels.dtype).encode() + np.ascontiguousarray(self.labels).tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task with its rows.
+
+    Attributes:
+        name: the task's name, or "own" for a user's own files.
+        label_space: what is predicted.
+        metrics: names of the metrics, the one to choose by first (see `evaluation.metrics.METRICS`).
+        splits: "train", "validation", "test" (MNLI: "validation_matched", "validation_mismatched", ...), in that order.
+        notes: what was decided for the user and should be said, one sentence each.
+    """
+
+    name: str
+    label_space: LabelSpace
+    metrics: tuple[str, ...]
+    splits: dict[str, TextRows]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether each row has two texts."""
+        return any(rows.pairs is not None for rows in self.splits.values())
+
+    def fingerprint(self) -> dict[str, str]:
+        """The SHA-256 of each split."""
+        return {name: rows.fingerprint() for name, rows in self.splits.items()}
