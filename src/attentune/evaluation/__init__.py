@@ -1,0 +1,1 @@
+"""Predicting with a model, and scoring what it predicted."""

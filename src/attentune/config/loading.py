@@ -1,0 +1,166 @@
+"""From presets, YAML files and flags to one `Config`, and back to YAML."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from attentune.config.parsing import did_you_mean, parse_section
+from attentune.config.schema import Config
+from attentune.errors import ConfigError
+
+_MAX_YAML_BYTES = 1 << 20
+
+
+def preset_names() -> tuple[str, ...]:
+    """The names of the presets that come with Attentune, sorted."""
+    folder = resources.files("attentune") / "presets"
+    return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml")))
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """The settings of a preset: a mapping with `description`, `source` and the sections it fills.
+
+    Raises:
+        ConfigError: there is no preset of this name.
+    """
+    if name not in preset_names():
+        known = ", ".join(preset_names())
+        raise ConfigError(f"preset: got {name!r}, expected one of {known}.{did_you_mean(name, preset_names())}")
+    text = (resources.files("attentune") / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
+    return yaml.safe_load(text)
+
+
+def load_config(
+    file: str | Path | None = None, overrides: Mapping[str, Any] | None = None, *, preset: str | None = None
+) -> Config:
+    """One checked configuration.
+
+    What is said later goes before what is said earlier: defaults, the file's preset, the file, `preset`, `overrides`.
+
+    Args:
+        file: a YAML file of the shape of a run's `config.yaml`.
+        overrides: dotted names and values, such as {"training.learning_rate": 2e-5}; texts are read as the setting's type.
+        preset: the name of a preset.
+
+    Raises:
+        ConfigError: with every problem found, each with the nearest known name.
+    """
+    problems: list[str] = []
+    merged: dict[str, Any] = {}
+    if file is not None:
+        content = read_yaml(file)
+        _merge(merged, _preset_sections(content.get("preset"), problems))
+        _merge(merged, content)
+    if preset is not None:
+        merged["preset"] = preset
+        _merge(merged, _preset_sections(preset, problems))
+    for name, value in (overrides or {}).items():
+        _set(merged, name, value, problems)
+    config = parse_section(Config, merged, "", problems)
+    problems += _contradictions(config)
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def read_yaml(file: str | Path) -> dict[str, Any]:
+    """The mapping in a YAML file, read with the safe loader.
+
+    Raises:
+        ConfigError: the file is missing, too large, not YAML, or not a mapping.
+    """
+    path = Path(file)
+    try:
+        if path.stat().st_size > _MAX_YAML_BYTES:
+            raise ConfigError(f"{path}: larger than 1 MiB: this is not a configuration file.")
+        text = path.read_text(encoding="utf-8")
+        if "&" in text and any(isinstance(token, yaml.AnchorToken) for token in yaml.scan(text)):
+            raise ConfigError(f"{path}: YAML anchors are not read (they can blow up); write the values out.")
+        content = yaml.safe_load(text)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file. Expected a YAML file such as a run's config.yaml.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as a YAML file: {error}.") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: holds {type(content).__name__}, expected sections such as model: and training:.")
+    return content
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A section, or the whole configuration, as nested mappings of plain values."""
+    return {
+        field.name: to_dict(value) if dataclasses.is_dataclass(value) else list(value) if isinstance(value, tuple) else value
+        for field in dataclasses.fields(config)
+        for value in (getattr(config, field.name),)
+    }
+
+
+def to_yaml(config: Config) -> str:
+    """The whole configuration, defaults included, as YAML that `load_config` reads back to the same."""
+    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+
+
+def _preset_sections(name: Any, problems: list[str]) -> dict[str, Any]:
+    if name is None:
+        return {}
+    try:
+        content = load_preset(str(name))
+    except ConfigError as error:
+        problems += error.problems
+        return {}
+    return {key: value for key, value in content.items() if key not in ("description", "source")}
+
+
+def _merge(target: dict[str, Any], extra: Mapping[str, Any]) -> None:
+    for key, value in extra.items():
+        if isinstance(value, Mapping) and isinstance(target.get(key), dict):
+            _merge(target[key], value)
+        else:
+            target[key] = _copied(value)
+
+
+def _copied(value: Any) -> Any:
+    return {key: _copied(part) for key, part in value.items()} if isinstance(value, Mapping) else value
+
+
+def _set(target: dict[str, Any], name: str, value: Any, problems: list[str]) -> None:
+    *sections, last = name.split(".")
+    for section in sections:
+        deeper = target.setdefault(section, {})
+        if not isinstance(deeper, dict):
+            problems.append(f"{name}: {section!r} is a single setting, not a section.")
+            return
+        target = deeper
+    target[last] = value
+
+
+def _contradictions(config: Config) -> list[str]:
+    """Settings that are right one by one and wrong together."""
+    training, problems = config.training, []
+    if training.eval_strategy == "steps" and training.eval_steps is None:
+        problems.append("training.eval_steps: eval_strategy 'steps' needs a number of steps.")
+    needs_scores = [
+        name
+        for name, asked in (
+            ("load_best_model_at_end", training.load_best_model_at_end),
+            ("early_stopping_patience", training.early_stopping_patience is not None),
+        )
+        if asked
+    ]
+    if training.eval_strategy == "no" and needs_scores:
+        problems.append(f"training.{needs_scores[0]}: needs scores; set training.eval_strategy to epoch or steps.")
+    if training.resume and training.overwrite_output_dir:
+        problems.append("training.resume and training.overwrite_output_dir: choose one; the second deletes what the first needs.")
+    if config.objective.loss == "mse" and config.objective.label_smoothing > 0:
+        problems.append("objective.label_smoothing: works with class labels only; set it to 0 with loss mse.")
+    return problems

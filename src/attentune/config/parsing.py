@@ -1,0 +1,136 @@
+"""From nested mappings to frozen sections, collecting every problem instead of stopping at the first."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_TRUE = {"true", "yes", "on", "1"}
+_FALSE = {"false", "no", "off", "0"}
+_NULL = {"null", "none", "~", ""}
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """" Did you mean 'x'?" for the nearest known word, or an empty text where none is near."""
+    near = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def parse_section(cls: type[T], values: Mapping[str, Any], path: str, problems: list[str]) -> T:
+    """Fill a section from a mapping; unknown keys and unfit values are added to `problems`."""
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    filled: dict[str, Any] = {}
+    for key, value in values.items():
+        where = f"{path}.{key}" if path else str(key)
+        if key not in fields:
+            problems.append(
+                f"{where}: there is no such setting.{did_you_mean(str(key), fields)} Known here: {', '.join(fields)}."
+            )
+        elif dataclasses.is_dataclass(hints[key]):
+            if isinstance(value, Mapping):
+                filled[key] = parse_section(hints[key], value, where, problems)
+            elif value is not None:
+                names = ", ".join(field.name for field in dataclasses.fields(hints[key]))
+                problems.append(f"{where}: got {value!r}, expected a section with {names}.")
+        else:
+            try:
+                filled[key] = _checked(coerce(value, hints[key]), fields[key].metadata)
+            except ValueError as error:
+                problems.append(f"{where}: got {value!r}, expected {error}")
+    return cls(**filled)
+
+
+def coerce(value: Any, hint: Any) -> Any:
+    """The value as the hinted type; texts (from flags) are read as that type.
+
+    Raises:
+        ValueError: with a text that completes "expected ...".
+    """
+    if hint is Any:
+        return value
+    optional, hint = _strip_optional(hint)
+    if value is None or (optional and isinstance(value, str) and value.strip().lower() in _NULL):
+        if optional:
+            return None
+        raise ValueError(f"{_type_name(hint)}.")
+    if typing.get_origin(hint) is tuple:
+        return _as_names(value)
+    reader = {bool: _as_bool, int: _as_int, float: _as_float, str: _as_str}[hint]
+    return reader(value)
+
+
+def _strip_optional(hint: Any) -> tuple[bool, Any]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        return True, kinds[0]
+    return False, hint
+
+
+def _type_name(hint: Any) -> str:
+    return {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}.get(hint, "a list")
+
+
+def _as_names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+    if not isinstance(value, (list, tuple)) or any(isinstance(part, (dict, list)) for part in value):
+        raise ValueError("a list of names, such as [bad, good] (on the command line: bad,good).")
+    return tuple(str(part) for part in value)
+
+
+def _as_bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text in _TRUE | _FALSE:
+        return text in _TRUE
+    raise ValueError("true or false.")
+
+
+def _as_int(value: Any) -> int:
+    if not isinstance(value, bool):
+        try:
+            number = float(value)
+            if number == int(number):
+                return int(value) if isinstance(value, (int, str)) and str(value).lstrip("+-").isdigit() else int(number)
+        except (TypeError, ValueError, OverflowError):
+            pass
+    raise ValueError("a whole number.")
+
+
+def _as_float(value: Any) -> float:
+    if not isinstance(value, bool):
+        try:
+            number = float(value)
+            if number - number == 0:  # neither NaN nor infinite
+                return number
+        except (TypeError, ValueError):
+            pass
+    raise ValueError("a number.")
+
+
+def _as_str(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        raise ValueError("a text.")
+    return str(value)
+
+
+def _checked(value: Any, facts: Mapping[str, Any]) -> Any:
+    if value is None:
+        return value
+    choices = facts.get("choices")
+    if choices and value not in choices:
+        raise ValueError(f"one of {', '.join(choices)}.{did_you_mean(str(value), choices)}")
+    low, high = facts.get("minimum"), facts.get("maximum")
+    if low is not None and (value < low or (facts.get("open") and value == low)):
+        raise ValueError(f"a number {'above' if facts.get('open') else 'of at least'} {low}.")
+    if high is not None and value > high:
+        raise ValueError(f"a number of at most {high}.")
+    return value

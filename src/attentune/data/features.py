@@ -1,0 +1,106 @@
+"""From texts to token ids, kept flat: one array of ids and where each row begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from attentune.data.rows import TextRows
+
+_CHUNK_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Features:
+    """The token ids of the rows of one split.
+
+    Attributes:
+        ids: (sum of lengths,) int32, all rows one after the other.
+        type_ids: (sum of lengths,) int8 segment numbers, or None where the encoder knows none.
+        special: (sum of lengths,) bool, True at tokens that the tokenizer added ([CLS], [SEP], ...).
+        starts: (N + 1,) int64; row n is ids[starts[n]:starts[n + 1]].
+        full_lengths: (N,) int64, the length in tokens before cutting at the maximum.
+    """
+
+    ids: np.ndarray
+    type_ids: np.ndarray | None
+    special: np.ndarray
+    starts: np.ndarray
+    full_lengths: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(N,) int64, the length of each row in tokens, as the model sees it."""
+        return np.diff(self.starts)
+
+    def row(self, index: int) -> slice:
+        """Where row `index` lies in the flat arrays."""
+        return slice(int(self.starts[index]), int(self.starts[index + 1]))
+
+    def ordinary_positions(self, index: int) -> np.ndarray:
+        """The places within row `index` that hold ordinary tokens, ascending."""
+        return np.flatnonzero(~self.special[self.row(index)])
+
+
+def encode_rows(rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> Features:
+    """Tokenise texts or pairs; those longer than `max_length` tokens are cut, of a pair the longer text first.
+
+    Text that looks like a special token ("[SEP]") stays text.
+    """
+    ids: list[np.ndarray] = []
+    type_ids: list[np.ndarray] = []
+    special: list[np.ndarray] = []
+    full_lengths = np.zeros(len(rows), dtype=np.int64)
+    for begin in range(0, len(rows), _CHUNK_ROWS):
+        places = range(begin, min(begin + _CHUNK_ROWS, len(rows)))
+        whole = _tokenise(rows, places, tokenizer, None)
+        full_lengths[places.start : places.stop] = [len(row) for row in whole["input_ids"]]
+        long_places = [place for place in places if full_lengths[place] > max_length]
+        cut = _tokenise(rows, long_places, tokenizer, max_length) if long_places else {}
+        replaced = {place: number for number, place in enumerate(long_places)}
+        for name, column, dtype in (
+            ("input_ids", ids, np.int32),
+            ("token_type_ids", type_ids, np.int8),
+            ("special_tokens_mask", special, np.bool_),
+        ):
+            if name in whole:
+                for place in places:
+                    source = cut[name][replaced[place]] if place in replaced else whole[name][place - begin]
+                    column.append(np.asarray(source, dtype=dtype))
+    starts = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum([len(row) for row in ids], out=starts[1:])
+    return Features(
+        ids=_joined(ids, np.int32),
+        type_ids=_joined(type_ids, np.int8) if type_ids else None,
+        special=_joined(special, np.bool_),
+        starts=starts,
+        full_lengths=full_lengths,
+    )
+
+
+def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
+
+
+def _tokenise(
+    rows: TextRows, places: range | list[int], tokenizer: PreTrainedTokenizerBase, max_length: int | None
+) -> dict[str, list[list[int]]]:
+    texts = [rows.texts[place] for place in places]
+    pairs = None if rows.pairs is None else [rows.pairs[place] for place in places]
+    return tokenizer(
+        texts,
+        pairs,
+        add_special_tokens=True,
+        truncation="longest_first" if max_length else False,
+        max_length=max_length,
+        padding=False,
+        return_attention_mask=False,
+        return_special_tokens_mask=True,
+        split_special_tokens=True,
+        verbose=False,
+    )

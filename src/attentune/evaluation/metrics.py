@@ -1,0 +1,116 @@
+"""Metrics by the names that `evaluate`'s GLUE uses, each with the direction in which it is better."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+from sklearn import metrics as sk
+
+from attentune.data.rows import LabelSpace
+from attentune.errors import ConfigError
+
+Score = Callable[[np.ndarray, np.ndarray], float]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric over labels and predictions, both (N,): class ids, or scores for regression."""
+
+    name: str
+    score: Score
+    greater_is_better: bool = True
+    needs_classes: bool = True
+
+
+def _correlation(function: Callable) -> Score:
+    def score(labels: np.ndarray, predictions: np.ndarray) -> float:
+        # Undefined, not zero: a constant has no correlation with anything.
+        if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
+            return float("nan")
+        return float(function(labels, predictions).statistic)
+
+    return score
+
+
+def _macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
+    return float(sk.f1_score(labels, predictions, average="macro", zero_division=0))
+
+
+def _matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a single label: scikit-learn says 0, as GLUE does, but warns of its shape
+        return float(sk.matthews_corrcoef(labels, predictions))
+
+
+def _quadratic_kappa(labels: np.ndarray, predictions: np.ndarray) -> float:
+    if np.array_equal(labels, predictions):
+        return 1.0
+    return float(sk.cohen_kappa_score(labels, predictions, weights="quadratic"))
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("accuracy", lambda labels, predictions: float(np.mean(labels == predictions))),
+        Metric("f1", lambda labels, predictions: float(sk.f1_score(labels, predictions, pos_label=1, zero_division=0))),
+        Metric("f1_macro", _macro_f1),
+        Metric("matthews_correlation", _matthews),
+        Metric("quadratic_weighted_kappa", _quadratic_kappa),
+        Metric("pearson", _correlation(stats.pearsonr), needs_classes=False),
+        Metric("spearmanr", _correlation(stats.spearmanr), needs_classes=False),
+        Metric(
+            "mean_absolute_error",
+            lambda labels, predictions: float(np.mean(np.abs(labels - predictions))),
+            greater_is_better=False,
+            needs_classes=False,
+        ),
+        Metric(
+            "mean_squared_error",
+            lambda labels, predictions: float(np.mean((labels - predictions) ** 2)),
+            greater_is_better=False,
+            needs_classes=False,
+        ),
+    )
+}
+
+
+def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
+    """(N,) class ids, or scores for regression."""
+    return logits_NC[:, 0] if label_space.task_type == "regression" else logits_NC.argmax(axis=1)
+
+
+def probabilities_of(logits_NC: np.ndarray) -> np.ndarray:
+    """(N, C) softmax of the logits, in float64."""
+    shifted = logits_NC.astype(np.float64) - logits_NC.max(axis=1, keepdims=True)
+    exponents = np.exp(shifted)
+    return exponents / exponents.sum(axis=1, keepdims=True)
+
+
+def score_predictions(
+    names: Sequence[str], labels: np.ndarray, logits_NC: np.ndarray, label_space: LabelSpace
+) -> dict[str, float]:
+    """The metrics of these predictions, by name in the order asked; NaN where one is undefined."""
+    predictions = predictions_of(logits_NC, label_space)
+    return {name: METRICS[name].score(labels, predictions) for name in names}
+
+
+def choose_metric(wanted: str | None, names: Sequence[str], label_space: LabelSpace) -> Metric:
+    """The metric that tells the best model: the wanted one, else the task's first.
+
+    Raises:
+        ConfigError: the wanted metric is not known, or cannot be computed for this task.
+    """
+    if wanted is None:
+        return METRICS[names[0]]
+    name = wanted.removeprefix("eval_")
+    metric = METRICS.get(name)
+    classes = label_space.task_type != "regression"
+    fits = metric is not None and (metric.needs_classes <= classes) and (name != "f1" or label_space.num_labels == 2)
+    if metric is None or not fits:
+        usable = [m.name for m in METRICS.values() if m.needs_classes <= classes]
+        raise ConfigError(f"training.metric_for_best_model: got {wanted!r}, expected one of {', '.join(usable)}.")
+    return metric

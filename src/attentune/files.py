@@ -1,0 +1,84 @@
+"""Writing files whole or not at all, and saying plainly what the disk refused."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from attentune.errors import StorageError
+
+_CURES = {
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EDQUOT: "your disk quota is used up; free some space",
+    errno.EROFS: "the file system is read-only; choose another folder",
+    errno.EACCES: "permission denied; choose another folder or change its rights",
+    errno.EPERM: "permission denied; choose another folder or change its rights",
+    errno.ENOTDIR: "a part of the path is a file, not a folder; choose another path",
+    errno.EISDIR: "this is a folder; name a file",
+}
+_CHUNK_BYTES = 1 << 22
+
+
+@contextlib.contextmanager
+def storage_errors(path: str | Path) -> Iterator[None]:
+    """Turn what the operating system says while writing to `path` into a `StorageError`."""
+    try:
+        yield
+    except OSError as error:
+        cure = _CURES.get(error.errno or 0, str(error))
+        raise StorageError(f"{path}: could not be written: {cure}.") from error
+    except Exception as error:
+        # safetensors wraps the operating system's error in its own class and keeps only the text.
+        if type(error).__name__ != "SafetensorError" or "os error" not in str(error):
+            raise
+        code = next((code for code in _CURES if f"os error {code})" in str(error)), 0)
+        raise StorageError(f"{path}: could not be written: {_CURES.get(code, str(error))}.") from error
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a UTF-8 file so that a reader sees the old content or the new, never a part.
+
+    Raises:
+        StorageError: it could not be written; the old content stands.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    with storage_errors(target):
+        try:
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+            sync_folder(target.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside this folder last through a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_file(path: Path) -> None:
+    """Make the content of this file last through a power cut."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

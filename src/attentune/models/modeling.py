@@ -1,0 +1,141 @@
+"""The one model: an encoder whose output goes through layer mix, token gate and head to a linear classifier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedModel
+from transformers.utils import ModelOutput
+
+from attentune.models.configuration import AttentuneConfig
+from attentune.nn.heads import build_head
+from attentune.nn.layer_mix import mix_layers
+from attentune.nn.losses import resolve_loss, row_losses
+
+
+@dataclass
+class AttentuneOutput(ModelOutput):
+    """What the model returns.
+
+    Attributes:
+        loss: the mean loss, a scalar, where labels were given.
+        logits: (B, C) scores before the softmax; (B, 1) for regression.
+        token_scores: (B, T) importance of each token, where the token gate gives one.
+        hidden_states: the embeddings' and each layer's output, where asked for.
+        attentions: each layer's attention probabilities, where asked for.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    token_scores: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+class AttentuneForSequenceClassification(PreTrainedModel):
+    """An encoder with four slots - blur, layer mix, token gate, head - and a linear classifier.
+
+    Save and load with `save_pretrained` and `from_pretrained`; build a new one with `models.build.build_model`.
+    """
+
+    config_class = AttentuneConfig
+    base_model_prefix = "encoder"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+    def __init__(self, config: AttentuneConfig, encoder: nn.Module | None = None) -> None:
+        super().__init__(config)
+        self.encoder = encoder if encoder is not None else AutoModel.from_config(config.encoder)
+        drop_pooler(self.encoder)
+        hidden_size = config.encoder.hidden_size
+        self.head = build_head(
+            config.head["kind"],
+            hidden_size=hidden_size,
+            share_of_cls=config.head["beta"],
+            with_pooler=config.head["with_pooler"],
+        )
+        self.dropout = nn.Dropout(config.head["dropout"])
+        self.classifier = nn.Linear(hidden_size, config.num_labels)
+        special_ids = torch.tensor(config.special_token_ids, dtype=torch.long)
+        self.register_buffer("special_ids", special_ids, persistent=False)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Fresh weights as BERT draws them; also refills the buffer, which `from_pretrained` leaves empty."""
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, mean=0.0, std=0.02)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif module is self:
+            self.special_ids.copy_(torch.tensor(self.config.special_token_ids, dtype=torch.long))
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.encoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.encoder.set_input_embeddings(value)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> AttentuneOutput:
+        """Score a batch of texts.
+
+        Args:
+            input_ids: (B, T) token ids.
+            attention_mask: (B, T), 1 at real tokens and 0 at padding; all real if not given.
+            token_type_ids: (B, T), for encoders that know them.
+            labels: (B,) class ids, or scores for regression; then the output holds the mean loss.
+            output_hidden_states: keep every layer's output.
+            output_attentions: keep the attention probabilities (needs eager attention).
+        """
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        wants_all = self.config.layer_mix["kind"] != "last"
+        extra = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        if output_attentions:
+            extra["output_attentions"] = True
+        encoded = self.encoder(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            output_hidden_states=bool(wants_all or output_hidden_states),
+            **extra,
+        )
+        hidden_BTD = encoded.last_hidden_state
+        if wants_all:
+            hidden_BTD = mix_layers(self.config.layer_mix["kind"], encoded.hidden_states[1:])
+        logits_BC = self.classify(hidden_BTD, input_ids, attention_mask.bool())
+        return AttentuneOutput(
+            loss=None if labels is None else self._mean_loss(logits_BC, labels),
+            logits=logits_BC,
+            hidden_states=encoded.hidden_states if output_hidden_states else None,
+            attentions=encoded.attentions if output_attentions else None,
+        )
+
+    def classify(self, hidden_BTD: Tensor, input_ids: Tensor, mask_BT: Tensor) -> Tensor:
+        """From mixed token vectors to logits: head, dropout, linear."""
+        ordinary_BT = mask_BT & ~torch.isin(input_ids, self.special_ids)
+        sentence_BD = self.head(hidden_BTD, mask_BT, ordinary_BT)
+        return self.classifier(self.dropout(sentence_BD).to(self.classifier.weight.dtype)).float()
+
+    def _mean_loss(self, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
+        return row_losses(resolve_loss("auto", self.config.task_type), logits_BC, labels_B).mean()
+
+
+def drop_pooler(encoder: nn.Module) -> None:
+    """Take the pooler out of an encoder that has one: pooling is the head's work."""
+    if getattr(encoder, "pooler", None) is not None:
+        encoder.pooler = None

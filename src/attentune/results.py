@@ -1,0 +1,86 @@
+"""The record of a run, to and from JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import platform
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from attentune.errors import CheckpointError
+
+_PACKAGES = ("attentune", "torch", "transformers", "tokenizers", "accelerate", "numpy", "safetensors")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """All that a finished run says of itself.
+
+    Attributes:
+        scores: by split, metric names and values; None where a metric is undefined (a correlation of constants).
+        train: seconds, tokens (real ones, padding not counted), tokens_per_second, peak_memory_bytes and more.
+        best: the best score on validation rows: metric, value, step; None without scores.
+        config: the complete configuration.
+        seed: the run's seed.
+        versions: of Python, the platform and the packages that matter.
+        data_fingerprint: a SHA-256 a split.
+        notes: what was decided for the user.
+    """
+
+    scores: dict[str, dict[str, float | None]]
+    train: dict[str, Any]
+    best: dict[str, Any] | None
+    config: dict[str, Any]
+    seed: int
+    versions: dict[str, str]
+    data_fingerprint: dict[str, str]
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """JSON text; not-a-number becomes null."""
+        return to_json(dataclasses.asdict(self))
+
+    def metrics(self) -> dict[str, Any]:
+        """The content of `metrics.json`: `train`, then each split's scores."""
+        return {"train": self.train, **self.scores}
+
+    @classmethod
+    def load(cls, file: str | Path) -> RunResult:
+        """Read a run's `run.json`.
+
+        Raises:
+            CheckpointError: the file is missing or not such a record.
+        """
+        try:
+            return cls(**json.loads(Path(file).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise CheckpointError(f"{file}: is not the record of a finished run: {error}") from error
+
+
+def to_json(value: Any) -> str:
+    """Indented JSON with not-a-number as null: what every JSON reader takes."""
+    return json.dumps(without_nan(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def without_nan(value: Any) -> Any:
+    """The same nested value with None for each NaN or infinity."""
+    if isinstance(value, dict):
+        return {key: without_nan(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python, of the platform and of the packages that a result may depend on."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found

@@ -1,0 +1,163 @@
+"""The run folder: who may write to it, and what it holds.
+
+    config.yaml                    the complete configuration, re-runnable
+    config.json, model.safetensors, tokenizer files: loads with from_pretrained
+    metrics.json, run.json         scores; run.json is written last and marks a finished run
+    predictions_SPLIT.csv          one row a text
+    log.jsonl, checkpoint-STEP/    what happened, and what to resume from
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from attentune.config import Config, load_config, to_dict, to_yaml
+from attentune.errors import CheckpointError, ConfigError, StorageError
+from attentune.files import storage_errors, write_text
+from attentune.training.checkpoint import checkpoint_folders, remove_leftovers
+
+CONFIG_FILE, RESULT_FILE, METRICS_FILE, LOG_FILE = "config.yaml", "run.json", "metrics.json", "log.jsonl"
+_LOCK_FILE = ".lock"
+# Differences that a resumed run may have: they say how the command was given, not what is computed.
+_FREE_ON_RESUME = {"output_dir", "resume", "overwrite_output_dir", "save_total_limit", "logging_steps", "report_to"}
+
+
+def config_for_run(config: Config) -> Config:
+    """The configuration to train with. A bare `--resume --output_dir RUN` takes all from RUN's own config.yaml.
+
+    Raises:
+        ConfigError: no output folder is named.
+        CheckpointError: there is nothing to resume from.
+    """
+    folder = config.training.output_dir
+    if folder is None:
+        raise ConfigError("training.output_dir: is missing; name the run folder: --output_dir runs/my-run")
+    sourceless = config.data.task is None and config.data.train_file is None and config.data.dataset_name is None
+    if not (config.training.resume and sourceless):
+        return config
+    file = Path(folder) / CONFIG_FILE
+    if not file.is_file():
+        raise CheckpointError(f"{folder}: has no {CONFIG_FILE}, so there is no run to resume. Train without --resume.")
+    return load_config(file, {"training.output_dir": folder, "training.resume": True})
+
+
+def check_folder(config: Config) -> None:
+    """Refuse a folder that must not be written to, before any work is done.
+
+    Raises:
+        CheckpointError: it holds something, and neither --resume nor --overwrite_output_dir is given; or the run in it
+            had other settings; or what it holds is no run of ours.
+    """
+    run = Path(str(config.training.output_dir))
+    with storage_errors(run):
+        if not run.exists():
+            return
+        content = [entry.name for entry in run.iterdir() if entry.name != _LOCK_FILE]
+    if not content:
+        return
+    if config.training.resume:
+        _check_same_settings(run, config)
+    elif not config.training.overwrite_output_dir:
+        raise CheckpointError(
+            f"{run}: is not empty. Go on with --resume, start anew with --overwrite_output_dir, or name another folder."
+        )
+    elif CONFIG_FILE not in content:
+        raise CheckpointError(f"{run}: holds no {CONFIG_FILE}, so it is no run folder and will not be emptied. Name another.")
+
+
+def _check_same_settings(run: Path, config: Config) -> None:
+    if not (run / CONFIG_FILE).is_file():
+        raise CheckpointError(f"{run}: has no {CONFIG_FILE}, so there is no run to resume. Name another folder.")
+    before, now = _flat(to_dict(load_config(run / CONFIG_FILE))), _flat(to_dict(config))
+    changed = [
+        f"{name}: was {before.get(name)!r}, now {value!r}"
+        for name, value in now.items()
+        if name.split(".")[-1] not in _FREE_ON_RESUME and before.get(name) != value
+    ]
+    if changed:
+        raise CheckpointError(
+            f"{run}: was begun with other settings, so resuming would mix two runs: {'; '.join(changed)}."
+            f" Resume with its own: attentune train --resume --output_dir {run}"
+        )
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
+    return flat
+
+
+@contextlib.contextmanager
+def opened_folder(config: Config) -> Iterator[Path]:
+    """Make, empty or reopen the run folder and keep other processes out of it.
+
+    A folder that this run made and that holds nothing to resume from is removed again when the run fails.
+
+    Raises:
+        CheckpointError: another process is writing to it.
+        StorageError: it cannot be made or written to.
+    """
+    run = Path(str(config.training.output_dir))
+    is_new = not run.exists()
+    with storage_errors(run):
+        run.mkdir(parents=True, exist_ok=True)
+        lock = os.open(run / _LOCK_FILE, os.O_CREAT | os.O_RDWR)
+    try:
+        with storage_errors(run):
+            _take_lock(lock, run)
+            if config.training.overwrite_output_dir:
+                _empty(run)
+            remove_leftovers(run)
+        write_text(run / CONFIG_FILE, to_yaml(_rerunnable(config)))
+        yield run
+    except BaseException:
+        if is_new and not checkpoint_folders(run):
+            shutil.rmtree(run, ignore_errors=True)
+        raise
+    finally:
+        os.close(lock)
+
+
+def _rerunnable(config: Config) -> Config:
+    """Without what holds for one call only."""
+    return replace(config, training=replace(config.training, resume=False, overwrite_output_dir=False))
+
+
+def _take_lock(lock: int, run: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise CheckpointError(f"{run}: another process is training in this folder. Wait for it, or name another.") from None
+
+
+def _empty(run: Path) -> None:
+    for entry in run.iterdir():
+        if entry.name == _LOCK_FILE:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def check_writable(config: Config) -> None:
+    """Find out before an hour of work, not after, that the folder cannot be made.
+
+    Raises:
+        StorageError: the nearest existing folder above cannot be written to.
+    """
+    place = Path(str(config.training.output_dir)).absolute()
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        raise StorageError(f"{place}: is a file, so no run folder can be made there; name another --output_dir.")
+    if not os.access(place, os.W_OK):
+        raise StorageError(f"{place}: cannot be written to; name another --output_dir.")

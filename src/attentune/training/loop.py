@@ -1,0 +1,216 @@
+"""The training loop: epochs, steps, scores, checkpoints. It knows no method's name."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from attentune.config import LabelsConfig, TrainingConfig
+from attentune.data.batches import bucketed_order, pad_batch
+from attentune.data.features import Features
+from attentune.errors import NonFiniteLossError
+from attentune.evaluation.metrics import Metric
+from attentune.labels.plan import EpochContext, EpochPlan, plan_epoch, samples_per_epoch
+from attentune.seeding import seed_global
+from attentune.training.objective import Objective
+from attentune.training.optimizer import learning_rate_factor, set_learning_rate
+from attentune.training.signals import StopRequest
+from attentune.training.state import TrainingState
+
+Scores = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """What is trained on.
+
+    Attributes:
+        features: the rows' tokens.
+        labels: (N,) class ids or scores.
+        names: what a row is called in messages, by its number.
+        pad_token_id: fills up shorter rows.
+        mask_token_id: stands at masked places.
+    """
+
+    features: Features
+    labels: np.ndarray
+    names: Callable[[int], str]
+    pad_token_id: int
+    mask_token_id: int
+
+
+class Watcher(Protocol):
+    """Who is told what happens: log, progress bar, checkpoints."""
+
+    def on_step(self, state: TrainingState, facts: dict[str, float]) -> None: ...
+    def on_scores(self, state: TrainingState, scores: Scores) -> None: ...
+    def save(self, state: TrainingState) -> None: ...
+
+
+@dataclass
+class TrainingLoop:
+    """One run from its state to its end. Build it, then call `run`."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    accelerator: Accelerator
+    rows: TrainingRows
+    objective: Objective
+    settings: TrainingConfig
+    labels_settings: LabelsConfig
+    metric: Metric
+    evaluate: Callable[[], Scores]
+    watcher: Watcher
+
+    @property
+    def rows_per_batch(self) -> int:
+        """Rows in a batch over all processes."""
+        return self.settings.per_device_train_batch_size * self.accelerator.num_processes
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps in one epoch."""
+        samples = samples_per_epoch(self.labels_settings, len(self.rows.features))
+        return math.ceil(math.ceil(samples / self.rows_per_batch) / self.settings.gradient_accumulation_steps)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimiser steps of the whole run."""
+        if self.settings.max_steps > 0:
+            return self.settings.max_steps
+        return max(1, math.ceil(self.settings.num_train_epochs * self.steps_per_epoch))
+
+    def run(self, state: TrainingState, stop: StopRequest) -> None:
+        """Train until the steps are done, early stopping ends it, or a stop is asked for; `state` says where it got."""
+        self.model.train()
+        while state.step < self.total_steps and not state.stopped_early and not stop.asked:
+            plan, groups = self._begin_epoch(state.epoch)
+            for group in groups[state.step_in_epoch :]:
+                self._timed_step(plan, group, state)
+                is_last = state.step_in_epoch == len(groups)
+                if is_last:
+                    state.epoch, state.step_in_epoch = state.epoch + 1, 0
+                self._score_and_save(state, epoch_ended=is_last)
+                if state.step == self.total_steps or state.stopped_early or stop.asked:
+                    break
+        if stop.asked:
+            self.watcher.save(state)
+
+    def _begin_epoch(self, epoch: int) -> tuple[EpochPlan, list[list[np.ndarray]]]:
+        """The epoch's plan, and its batches grouped to optimiser steps."""
+        context = EpochContext(features=self.rows.features, seed=self.settings.seed, epoch=epoch)
+        plan = plan_epoch(self.labels_settings, context)
+        lengths = self.rows.features.lengths[plan.rows]
+        batches = bucketed_order(lengths, self.rows_per_batch, seed=self.settings.seed, epoch=epoch)
+        size = self.settings.gradient_accumulation_steps
+        return plan, [batches[place : place + size] for place in range(0, len(batches), size)]
+
+    def _timed_step(self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState) -> None:
+        began = time.perf_counter()
+        rate = self.settings.learning_rate * learning_rate_factor(self.settings, state.step, self.total_steps)
+        set_learning_rate(self.optimizer, rate)
+        loss = self._accumulate(plan, group, state)
+        norm = self._clip(state, plan, group)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        state.step += 1
+        state.step_in_epoch += 1
+        state.tokens += int(sum(self.rows.features.lengths[plan.rows[samples]].sum() for samples in group))
+        state.loss_sum += loss
+        state.loss_steps += 1
+        state.seconds += time.perf_counter() - began
+        self.watcher.on_step(state, {"loss": loss, "learning_rate": rate, "grad_norm": norm})
+
+    def _accumulate(self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState) -> float:
+        """Forward and backward over the batches of one optimiser step; the mean loss over all their rows."""
+        labels = self.rows.labels
+        denominator = sum(self.objective.weight_sum(labels[plan.rows[samples]]) for samples in group) or 1.0
+        total = torch.zeros((), device=self.accelerator.device)
+        for number, samples in enumerate(group):
+            waits = self.accelerator.no_sync(self.model) if number + 1 < len(group) else contextlib.nullcontext()
+            # The key holds all that dropout may depend on, so no generator's state has to be saved.
+            seed_global("dropout", self.settings.seed, state.step, number, self.accelerator.process_index)
+            with waits:
+                loss = self._loss_sum(plan, self._own_share(samples))
+                # Processes average their gradients; the factor turns that into the sum over all rows.
+                self.accelerator.backward(loss * (self.accelerator.num_processes / denominator))
+            total += loss.detach()
+        value = float(self.accelerator.reduce(total, reduction="sum")) / denominator
+        if not math.isfinite(value):
+            raise self._non_finite("the loss", value, state, plan, group)
+        return value
+
+    def _own_share(self, samples: np.ndarray) -> np.ndarray:
+        """This process's part of a batch."""
+        return samples[self.accelerator.process_index :: self.accelerator.num_processes]
+
+    def _loss_sum(self, plan: EpochPlan, samples: np.ndarray) -> torch.Tensor:
+        """The sum of the rows' losses. A process without rows scores one with weight zero, to stay in step."""
+        is_empty = len(samples) == 0
+        samples = np.zeros(1, dtype=np.int64) if is_empty else samples
+        rows = plan.rows[samples]
+        masked = None if plan.masked is None else [plan.masked[sample] for sample in samples]
+        batch = pad_batch(
+            self.rows.features,
+            rows,
+            pad_token_id=self.rows.pad_token_id,
+            mask_token_id=self.rows.mask_token_id,
+            masked=masked,
+            samples=samples,
+        )
+        device = self.accelerator.device
+        inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.inputs.items()}
+        labels_B = torch.from_numpy(self.rows.labels[rows]).to(device)
+        losses = self.objective.rows(self.model(**inputs).logits, labels_B)
+        return losses.loss_B.sum() * (0.0 if is_empty else 1.0)
+
+    def _clip(self, state: TrainingState, plan: EpochPlan, group: list[np.ndarray]) -> float:
+        limit = self.settings.max_grad_norm or float("inf")
+        norm = float(self.accelerator.clip_grad_norm_(self.model.parameters(), limit))
+        # With fp16 an overflow is everyday business: the scaler skips the step and lowers its scale.
+        if not math.isfinite(norm) and self.accelerator.mixed_precision != "fp16":
+            raise self._non_finite("the gradient's norm", norm, state, plan, group)
+        return norm
+
+    def _non_finite(
+        self, what: str, value: float, state: TrainingState, plan: EpochPlan, group: list[np.ndarray]
+    ) -> NonFiniteLossError:
+        names = [self.rows.names(int(row)) for samples in group for row in plan.rows[samples]]
+        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        return NonFiniteLossError(
+            f"{what} became {value} at step {state.step + 1}; the rows of this step: {shown}. No weight was changed by it."
+            " Try a lower --learning_rate, --precision fp32, or look at these rows."
+        )
+
+    def _score_and_save(self, state: TrainingState, *, epoch_ended: bool) -> None:
+        settings, ends = self.settings, state.step == self.total_steps
+        scores_now = settings.eval_strategy != "no" and (
+            ends
+            or (settings.eval_strategy == "epoch" and epoch_ended)
+            or (settings.eval_strategy == "steps" and state.step % (settings.eval_steps or 1) == 0)
+        )
+        is_best = self._score(state) if scores_now else False
+        at_save_step = epoch_ended if settings.save_steps is None else state.step % settings.save_steps == 0
+        if is_best or at_save_step or ends or state.stopped_early:
+            self.watcher.save(state)
+
+    def _score(self, state: TrainingState) -> bool:
+        began = time.perf_counter()
+        scores = self.evaluate()
+        state.evaluation_seconds += time.perf_counter() - began
+        value = next(iter(scores.values()))[self.metric.name]
+        is_best = state.note_score(self.metric, value, self.settings.early_stopping_threshold)
+        patience = self.settings.early_stopping_patience
+        state.stopped_early = patience is not None and state.scores_without_gain >= patience
+        self.watcher.on_scores(state, scores)
+        return is_best
+

@@ -1,0 +1,46 @@
+"""Stopping politely: the first Ctrl-C or SIGTERM asks the loop to save and end, the second ends at once."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(Exception):
+    """Training was asked to stop and has saved. `folder` is the run folder to resume from."""
+
+    def __init__(self, folder: str, step: int) -> None:
+        self.folder, self.step = folder, step
+        super().__init__(f"stopped and saved at step {step}; go on with: attentune train --resume --output_dir {folder}")
+
+
+class StopRequest:
+    """Whether a stop was asked for."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+@contextlib.contextmanager
+def stop_on_signal() -> Iterator[StopRequest]:
+    """Catch SIGINT and SIGTERM while the block runs (in the main thread only; elsewhere nothing is caught)."""
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    before = {number: signal.signal(number, request) for number in _SIGNALS}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

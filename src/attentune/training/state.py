@@ -1,0 +1,66 @@
+"""Where a run stands: what a checkpoint keeps beside weights and optimiser."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from attentune.evaluation.metrics import Metric
+
+
+@dataclass
+class TrainingState:
+    """Counts and choices so far; the only mutable part of a run.
+
+    Attributes:
+        step: optimiser steps done.
+        epoch: epochs begun, from 0.
+        step_in_epoch: optimiser steps done in this epoch.
+        tokens: real tokens trained on, padding not counted.
+        seconds: wall time in training steps, without scoring and saving.
+        evaluation_seconds: wall time spent on scores.
+        loss_sum: loss since the last line of the log, times its steps.
+        loss_steps: the steps in `loss_sum`.
+        best: {"metric", "value", "step"} of the best score, or None.
+        scores_without_gain: scores since the best.
+        last_scored_step: the step of the newest score, or -1.
+        stopped_early: whether early stopping ended the run.
+        log_bytes: the length of log.jsonl.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    step_in_epoch: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    loss_sum: float = 0.0
+    loss_steps: int = 0
+    best: dict[str, Any] | None = None
+    scores_without_gain: int = 0
+    last_scored_step: int = -1
+    stopped_early: bool = False
+    log_bytes: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TrainingState:
+        return cls(**values)
+
+    def note_score(self, metric: Metric, value: float, threshold: float) -> bool:
+        """Take in a score; whether it is the best so far. An undefined score (NaN) is never a gain."""
+        self.last_scored_step = self.step
+        sign = 1.0 if metric.greater_is_better else -1.0
+        before = None if self.best is None else self.best["value"]
+        gain = not math.isnan(value) and (before is None or sign * (value - before) > 0)
+        if gain and (before is None or sign * (value - before) > threshold):
+            self.scores_without_gain = 0
+        else:
+            self.scores_without_gain += 1
+        if gain:
+            self.best = {"metric": metric.name, "value": value, "step": self.step}
+        return gain

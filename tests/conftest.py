@@ -1,0 +1,49 @@
+"""Fixtures shared by all tests: tiny offline encoders and the folder of real data sets."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+# Before transformers or tokenizers are imported: both read these on import.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each pytest-xdist worker one thread, so that workers do not fight for the cores."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        import torch
+
+        torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder with `glue_data`, `hans`, `sick` and `cs224n`; skips where there is none."""
+    folder = Path(os.environ.get("ATTENTUNE_DATA") or REPOSITORY.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(
+            f"no data sets at {folder}: unpack them into a folder that holds glue_data/, hans/, sick/ and cs224n/ "
+            "and set ATTENTUNE_DATA to its path"
+        )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`tiny(family="bert", **options)`: the folder of a tiny checkpoint, built once a session (and xdist worker)."""
+    from tiny import build_tiny
+
+    built: dict[tuple[object, ...], Path] = {}
+
+    def build(family: str = "bert", **options: object) -> Path:
+        key = (family, *sorted(options.items()))
+        if key not in built:
+            built[key] = build_tiny(family, tmp_path_factory.mktemp(f"tiny-{family}"), **options)
+        return built[key]
+
+    return build

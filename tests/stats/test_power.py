@@ -1,0 +1,142 @@
+"""The stated gaps are checked by playing the tests many times, not by repeating their formulas."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from attentune.seeding import numpy_generator
+from attentune.stats.power import smallest_detectable_accuracy_gap, smallest_detectable_correlation_gap
+
+Z_TWO_SIDED_5_PERCENT = 1.959964
+PLAYS = 20_000
+
+
+def _draw_disagreements(n: int, disagreement: float, gap: float) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that only the first, and only the second model gets right, when `n` rows are drawn again and again."""
+    only_first, only_second = (disagreement + gap) / 2, (disagreement - gap) / 2
+    rng = numpy_generator("test-power", n, repr(disagreement), repr(gap))
+    counts = rng.multinomial(n, [only_first, max(only_second, 0.0), 1 - disagreement], size=PLAYS)
+    return counts[:, 0], counts[:, 1]
+
+
+def _exact_rejection_rate(n: int, disagreement: float, gap: float) -> float:
+    b, c = _draw_disagreements(n, disagreement, gap)
+    return float(np.mean(2 * binom.cdf(np.minimum(b, c), b + c, 0.5) <= 0.05))
+
+
+def _mcnemar_rejection_rate(n: int, disagreement: float, gap: float) -> float:
+    b, c = _draw_disagreements(n, disagreement, gap)
+    statistic = np.abs(b - c) / np.sqrt(np.maximum(b + c, 1))
+    return float(np.mean(statistic > Z_TWO_SIDED_5_PERCENT))
+
+
+def _correlations(rng: np.random.Generator, n: int, r: float, plays: int) -> np.ndarray:
+    x = rng.standard_normal((plays, n))
+    y = r * x + math.sqrt(1 - r * r) * rng.standard_normal((plays, n))
+    x -= x.mean(axis=1, keepdims=True)
+    y -= y.mean(axis=1, keepdims=True)
+    return (x * y).sum(axis=1) / np.sqrt((x * x).sum(axis=1) * (y * y).sum(axis=1))
+
+
+def _fisher_rejection_rate(n: int, first: float, second: float) -> float:
+    rng = numpy_generator("test-power-fisher", n, repr(first), repr(second))
+    z = np.arctanh(_correlations(rng, n, second, 4000)) - np.arctanh(_correlations(rng, n, first, 4000))
+    return float(np.mean(np.abs(z) / math.sqrt(2 / (n - 3)) > Z_TWO_SIDED_5_PERCENT))
+
+
+@pytest.mark.parametrize(("n", "disagreement"), [(277, 0.2), (1043, 0.1), (1043, 0.3), (5000, 0.05)])
+def test_mcnemar_finds_the_stated_gap_in_four_of_five_plays(n: int, disagreement: float) -> None:
+    gap = smallest_detectable_accuracy_gap(n, disagreement=disagreement)
+    assert _mcnemar_rejection_rate(n, disagreement, gap) == pytest.approx(0.8, abs=0.02)
+    assert _mcnemar_rejection_rate(n, disagreement, 0.8 * gap) < 0.7
+
+
+@pytest.mark.parametrize(("n", "disagreement"), [(277, 0.2), (1043, 0.1)])
+def test_mcnemar_false_alarms_stay_at_alpha(n: int, disagreement: float) -> None:
+    assert _mcnemar_rejection_rate(n, disagreement, 0.0) == pytest.approx(0.05, abs=0.012)
+
+
+def test_accuracy_gap_keeps_another_power() -> None:
+    gap = smallest_detectable_accuracy_gap(1500, disagreement=0.15, power=0.95)
+    assert _mcnemar_rejection_rate(1500, 0.15, gap) == pytest.approx(0.95, abs=0.012)
+
+
+def test_accuracy_gap_above_the_disagreement_uses_the_least_disagreement_possible() -> None:
+    gap = smallest_detectable_accuracy_gap(60, disagreement=0.01)
+    assert gap > 0.01
+    assert gap == smallest_detectable_accuracy_gap(60, disagreement=0.02)
+
+
+@pytest.mark.parametrize(("n", "disagreement"), [(20, 0.1), (60, 0.02), (100, 0.1), (277, 0.2), (5000, 0.05)])
+def test_the_exact_test_finds_the_stated_gap_almost_as_often(n: int, disagreement: float) -> None:
+    gap = smallest_detectable_accuracy_gap(n, disagreement=disagreement)
+    assert 0.74 < _exact_rejection_rate(n, max(disagreement, gap), gap) < 0.8
+
+
+@pytest.mark.parametrize("n", [-1, 0, 1, 3])
+def test_no_accuracy_gap_can_be_found_on_three_rows(n: int) -> None:
+    assert math.isnan(smallest_detectable_accuracy_gap(n, disagreement=1.0))
+
+
+@given(n=st.integers(4, 10**7), disagreement=st.floats(1e-6, 1.0), power=st.floats(0.5, 0.999))
+def test_accuracy_gap_is_a_share_that_shrinks_with_rows(n: int, disagreement: float, power: float) -> None:
+    gap = smallest_detectable_accuracy_gap(n, disagreement=disagreement, power=power)
+    assert 0 < gap <= 1
+    assert smallest_detectable_accuracy_gap(4 * n, disagreement=disagreement, power=power) < gap
+
+
+@pytest.mark.parametrize(("n", "baseline"), [(150, 0.8), (400, 0.3)])
+def test_fisher_finds_the_stated_rise_in_four_of_five_plays(n: int, baseline: float) -> None:
+    rise = smallest_detectable_correlation_gap(n, baseline=baseline)
+    assert _fisher_rejection_rate(n, baseline, baseline + rise) == pytest.approx(0.8, abs=0.03)
+    assert _fisher_rejection_rate(n, baseline, baseline) == pytest.approx(0.05, abs=0.015)
+
+
+def test_correlation_rise_is_an_upper_bound_for_models_scored_on_the_same_rows() -> None:
+    n, baseline = 200, 0.8
+    better = baseline + smallest_detectable_correlation_gap(n, baseline=baseline)
+    rng = numpy_generator("test-power-paired")
+    gold = rng.standard_normal((3000, n))
+    noise = rng.standard_normal((3000, n))
+    z = []
+    for r in (baseline, better):
+        guess = r * gold + math.sqrt(1 - r * r) * noise
+        z.append(np.arctanh([np.corrcoef(g, p)[0, 1] for g, p in zip(gold[:300], guess[:300], strict=True)]))
+    spread = float(np.std(z[1] - z[0]))
+    assert spread < 0.5 * math.sqrt(2 / (n - 3))
+
+
+@pytest.mark.parametrize("n", [-1, 0, 3])
+def test_no_correlation_rise_can_be_found_on_three_rows(n: int) -> None:
+    assert math.isnan(smallest_detectable_correlation_gap(n))
+
+
+@given(n=st.integers(4, 10**7), baseline=st.floats(-0.99, 0.99))
+def test_correlation_rise_leaves_room_below_one(n: int, baseline: float) -> None:
+    assert 0 < smallest_detectable_correlation_gap(n, baseline=baseline) <= 1 - baseline
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"disagreement": 0.0}, "disagreement is 0.0; expected a share above 0 and at most 1"),
+        ({"disagreement": 1.1}, "disagreement is 1.1"),
+        ({"power": 0.3}, "power is 0.3; expected a chance from 0.5"),
+        ({"power": 1.0}, "power is 1.0"),
+        ({"alpha": 0.0}, "alpha is 0.0; expected a chance between 0 and 1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        smallest_detectable_accuracy_gap(100, **settings)
+
+
+def test_a_baseline_of_one_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"baseline is 1\.0; expected a correlation between -1 and 1"):
+        smallest_detectable_correlation_gap(100, baseline=1.0)
