@@ -1,1 +1,45 @@
+"""Attentune: fine-tune text encoders that attend to what matters, and find out whether B is really better than A.
+
+>>> import attentune
+>>> config = attentune.load_config(preset="bert", overrides={"data.task": "cola", "data.data_dir": "glue_data",
+...                                "training.output_dir": "runs/cola"})
+>>> result = attentune.train(config)
+>>> attentune.predict("runs/cola", ["The sailors rode the breeze clear of the rocks."])
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
 __version__ = "0.1.0"
+
+# Loaded when first used: `import attentune` stays fast, and a settings file can be read without PyTorch.
+_HOMES = {
+    "AttentuneConfig": "attentune.models.configuration",
+    "AttentuneError": "attentune.errors",
+    "AttentuneForSequenceClassification": "attentune.models.modeling",
+    "Config": "attentune.config",
+    "DataConfig": "attentune.config",
+    "RunResult": "attentune.results",
+    "SavedRun": "attentune.evaluation.saved",
+    "evaluate": "attentune.evaluation.saved",
+    "load_config": "attentune.config",
+    "load_data": "attentune.data.load",
+    "predict": "attentune.evaluation.saved",
+    "train": "attentune.training.run",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'attentune' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -99,7 +99,11 @@ def read_yaml(file: str | Path) -> dict[str, Any]:
 def to_dict(config: Any) -> dict[str, Any]:
     """A section, or the whole configuration, as nested mappings of plain values."""
     return {
-        field.name: to_dict(value) if dataclasses.is_dataclass(value) else list(value) if isinstance(value, tuple) else value
+        field.name: to_dict(value)
+        if dataclasses.is_dataclass(value)
+        else list(value)
+        if isinstance(value, tuple)
+        else value
         for field in dataclasses.fields(config)
         for value in (getattr(config, field.name),)
     }
@@ -160,7 +164,9 @@ def _contradictions(config: Config) -> list[str]:
     if training.eval_strategy == "no" and needs_scores:
         problems.append(f"training.{needs_scores[0]}: needs scores; set training.eval_strategy to epoch or steps.")
     if training.resume and training.overwrite_output_dir:
-        problems.append("training.resume and training.overwrite_output_dir: choose one; the second deletes what the first needs.")
+        problems.append(
+            "training.resume and training.overwrite_output_dir: choose one; the second deletes what the first needs."
+        )
     if config.objective.loss == "mse" and config.objective.label_smoothing > 0:
         problems.append("objective.label_smoothing: works with class labels only; set it to 0 with loss mse.")
     return problems

@@ -17,7 +17,7 @@ _NULL = {"null", "none", "~", ""}
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """" Did you mean 'x'?" for the nearest known word, or an empty text where none is near."""
+    """ " Did you mean 'x'?" for the nearest known word, or an empty text where none is near."""
     near = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
 
@@ -99,7 +99,9 @@ def _as_int(value: Any) -> int:
         try:
             number = float(value)
             if number == int(number):
-                return int(value) if isinstance(value, (int, str)) and str(value).lstrip("+-").isdigit() else int(number)
+                return (
+                    int(value) if isinstance(value, (int, str)) and str(value).lstrip("+-").isdigit() else int(number)
+                )
         except (TypeError, ValueError, OverflowError):
             pass
     raise ValueError("a whole number.")

@@ -37,7 +37,9 @@ class TokenGateConfig:
 @dataclass(frozen=True)
 class HeadConfig:
     kind: str = _f("cls", "how tokens become one vector a text", choices=("cls", "mean", "cls-mean"))
-    beta: float = _f(0.5, "cls-mean: the share of [CLS]; the mean of the other tokens has 1 - beta", minimum=0, maximum=1)
+    beta: float = _f(
+        0.5, "cls-mean: the share of [CLS]; the mean of the other tokens has 1 - beta", minimum=0, maximum=1
+    )
     pooler: str = _f(
         "auto",
         "dense + tanh after [CLS]: auto takes the encoder's own where its checkpoint has one",
@@ -50,7 +52,9 @@ class HeadConfig:
 class ModelConfig:
     name_or_path: str = _f("embedded", "encoder: embedded, a folder, or a name on the Hugging Face hub")
     revision: str | None = _f(None, "the hub revision of the encoder")
-    dropout: float | None = _f(None, "dropout inside the encoder (its own setting if not given)", minimum=0, maximum=0.99)
+    dropout: float | None = _f(
+        None, "dropout inside the encoder (its own setting if not given)", minimum=0, maximum=0.99
+    )
     trust_remote_code: bool = _f(False, "run code that comes with a hub model (only for models that you trust)")
     blur: BlurConfig = field(default_factory=BlurConfig)
     layer_mix: LayerMixConfig = field(default_factory=LayerMixConfig)
@@ -72,7 +76,9 @@ class ObjectiveConfig:
 @dataclass(frozen=True)
 class LabelsConfig:
     generator: str = _f("none", "what is added to each epoch's rows before it starts", choices=("none", "masked-rows"))
-    ratio: float = _f(1.0, "rows made an epoch, as a multiple of the training rows (the papers' gamma)", minimum=0, maximum=100)
+    ratio: float = _f(
+        1.0, "rows made an epoch, as a multiple of the training rows (the papers' gamma)", minimum=0, maximum=100
+    )
     mask_share: float = _f(0.3, "share of a text's tokens that is masked", minimum=0, maximum=1)
 
 
@@ -82,7 +88,9 @@ class TrainingConfig:
     overwrite_output_dir: bool = _f(False, "empty the run folder first, if it holds something")
     resume: bool = _f(False, "go on from the newest good checkpoint in the run folder")
     learning_rate: float = _f(5e-5, "peak learning rate", minimum=0, open=True)
-    num_train_epochs: float = _f(3.0, "passes over the training rows (a fraction stops within one)", minimum=0, open=True)
+    num_train_epochs: float = _f(
+        3.0, "passes over the training rows (a fraction stops within one)", minimum=0, open=True
+    )
     max_steps: int = _f(-1, "stop after this many optimiser steps, whatever the epochs (-1: off)", minimum=-1)
     per_device_train_batch_size: int = _f(32, "rows in a training batch, on each device", minimum=1)
     per_device_eval_batch_size: int = _f(64, "rows in an evaluation batch, on each device", minimum=1)
@@ -137,7 +145,9 @@ class DataConfig:
         choices=("classification", "regression", "ordinal"),
     )
     label_names: tuple[str, ...] | None = _f(None, "the labels in order (ordinal: lowest first); else as found, sorted")
-    validation_share: float = _f(0.1, "share of train_file that is cut where there is no validation file", minimum=0.001, maximum=0.9)
+    validation_share: float = _f(
+        0.1, "share of train_file that is cut where there is no validation file", minimum=0.001, maximum=0.9
+    )
     max_length: int = _f(128, "longest text or pair in tokens; longer ones are cut", minimum=4)
     max_train_samples: int | None = _f(None, "train on a seeded, stratified part of this many rows", minimum=1)
     max_eval_samples: int | None = _f(None, "score on a seeded, stratified part of this many rows", minimum=1)

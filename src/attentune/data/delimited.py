@@ -61,7 +61,9 @@ def parse_delimited(lines: Iterable[str], path: Path, dialect: Dialect, keep: Co
         raise DataError("holds a header but no rows. Add rows below it.", path=path)
     cells = list(zip(*rows, strict=True)) if wanted else []
     columns = {header[place]: column for place, column in zip(wanted, cells, strict=True)}
-    return Table(str(path), tuple(name for name in header if name), columns, len(rows), tuple(places), dropped=tuple(dropped))
+    return Table(
+        str(path), tuple(name for name in header if name), columns, len(rows), tuple(places), dropped=tuple(dropped)
+    )
 
 
 def _records(lines: Iterable[str], path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:

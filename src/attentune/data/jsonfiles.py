@@ -87,7 +87,9 @@ def _decode(text: str, path: Path, line: int) -> Any:
         ) from error
     except _RepeatedKeyError as error:
         raise DataError(
-            f"an object names {str(error)!r} more than once. Give each value its own name.", path=path, line=line or None
+            f"an object names {str(error)!r} more than once. Give each value its own name.",
+            path=path,
+            line=line or None,
         ) from error
     except RecursionError as error:
         raise DataError("nested too deeply, expected flat objects.", path=path, line=line or None) from error

@@ -5,9 +5,9 @@ Nothing is guessed from the content: "None", "NA", "nan" and "null" are texts, a
 
 from __future__ import annotations
 
-import io
 from collections.abc import Collection
 from pathlib import Path
+from typing import IO
 
 from attentune.data.delimited import Dialect, parse_delimited
 from attentune.data.jsonfiles import parse_json, parse_json_lines
@@ -63,7 +63,7 @@ def read_delimited(
         return parse_delimited(text_lines(stream, path), path, dialect, keep)
 
 
-def _read_parquet(stream: io.BufferedReader, path: Path, keep: Collection[str] | None, max_bytes: int) -> Table:
+def _read_parquet(stream: IO[bytes], path: Path, keep: Collection[str] | None, max_bytes: int) -> Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -84,7 +84,9 @@ def _read_parquet(stream: io.BufferedReader, path: Path, keep: Collection[str] |
 def _check_parquet(path: Path, names: tuple[str, ...], num_rows: int, unpacked: int, max_bytes: int) -> None:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise DataError(f"names {', '.join(map(repr, repeated))} more than once. Give each column its own name.", path=path)
+        raise DataError(
+            f"names {', '.join(map(repr, repeated))} more than once. Give each column its own name.", path=path
+        )
     if num_rows == 0:
         raise DataError("holds columns but no rows. Add rows.", path=path)
     if unpacked > max_bytes:

@@ -29,7 +29,7 @@ def stratified_part(labels: np.ndarray | None, size: int, *key: int | str, num_r
 def stratified_cut(labels: np.ndarray, share: float, *key: int | str) -> tuple[np.ndarray, np.ndarray]:
     """Cut rows in two, each part with the whole's balance of labels.
 
-    A class with one row stays in the first part; a class with more has at least one row in each, where the share allows.
+    A class with one row stays in the first part; a larger class has a row or more in each, where the share allows.
 
     Args:
         labels: class ids (whole numbers) or scores (floats), one a row; at least two.
@@ -61,7 +61,7 @@ def _strata(labels: np.ndarray | None, num_rows: int | None) -> np.ndarray:
 
 
 def _allocate(counts: np.ndarray, limits: np.ndarray, size: int) -> np.ndarray:
-    """How many rows of each stratum: in proportion, by largest remainder, none above its limit, one each if possible."""
+    """How many rows of each stratum: in proportion, none above its limit, one each if possible."""
     size = min(size, int(limits.sum()))
     if size == 0:
         return np.zeros_like(counts)

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from attentune.config.parsing import did_you_mean
 from attentune.errors import DataError
@@ -34,7 +34,7 @@ class _Bounded(io.RawIOBase):
         self._num_read += len(data)
         if self._num_read > self._max_bytes:
             raise DataError(
-                f"holds more than {self._max_bytes} bytes when unpacked, which is the most that is read. Split the file.",
+                f"holds more than the {self._max_bytes} bytes that are read (when unpacked). Split the file.",
                 path=self._path,
             )
         buffer[: len(data)] = data
@@ -58,7 +58,7 @@ def check_file(path: str | Path) -> Path:
 
 
 @contextmanager
-def open_bytes(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[io.BufferedReader]:
+def open_bytes(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[IO[bytes]]:
     """Open a file for reading, unpacking it if its name ends in .gz.
 
     Raises:
@@ -67,7 +67,8 @@ def open_bytes(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[io.BufferedRe
     try:
         with path.open("rb") as file:
             stream: IO[bytes] = gzip.GzipFile(fileobj=file) if path.suffix.lower() == ".gz" else file  # type: ignore[assignment]
-            reader = io.BufferedReader(_Bounded(stream, path, max_bytes), 2**20)
+            bounded: Any = _Bounded(stream, path, max_bytes)
+            reader = io.BufferedReader(bounded, 2**20)
             if not reader.peek(1):
                 raise DataError("the file is empty, expected rows.", path=path)
             yield reader
@@ -97,8 +98,7 @@ def text_lines(stream: IO[bytes], path: Path) -> Iterator[str]:
         except UnicodeDecodeError as error:
             byte = start + error.start
             raise DataError(
-                f"byte {byte + 1} of the line is 0x{line[byte]:02x}, which is not UTF-8."
-                f"{_encoding_hint(line)}",
+                f"byte {byte + 1} of the line is 0x{line[byte]:02x}, which is not UTF-8.{_encoding_hint(line)}",
                 path=path,
                 line=number,
             ) from error

@@ -62,7 +62,7 @@ class Table:
             if cell is not None and not isinstance(cell, str):
                 raise self.error(
                     row,
-                    f"column {column!r} holds {_describe(cell)}, expected a text or a number. Write it as one value a row.",
+                    f"column {column!r} holds {_describe(cell)}, expected a text or a number. Write one value a row.",
                 )
         return tuple(cells)
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
 from torch import nn
 
 from attentune.data.batches import pad_batch, sorted_order
@@ -14,11 +15,31 @@ from attentune.data.features import Features
 from attentune.models.precision import MIXED_PRECISION, resolve_precision
 
 
-def make_accelerator(*, precision: str, use_cpu: bool = False) -> tuple[Accelerator, str]:
-    """Accelerate's view of the hardware, and the precision that was settled on."""
-    device = torch.device("cpu") if use_cpu else Accelerator().device
+def make_accelerator(
+    *, precision: str, use_cpu: bool = False, tracker: str = "none", folder: str | None = None
+) -> tuple[Accelerator, str]:
+    """Accelerate's view of the hardware, and the precision that was settled on.
+
+    Args:
+        precision: "auto", "fp32", "bf16" or "fp16".
+        use_cpu: leave accelerators alone.
+        tracker: "none" or a tracker that Accelerate knows.
+        folder: where the tracker writes.
+
+    Raises:
+        ConfigError: the device cannot do what is wanted.
+    """
+    device = PartialState(cpu=use_cpu).device
     settled = resolve_precision(precision, device)
-    return Accelerator(cpu=use_cpu, mixed_precision=MIXED_PRECISION[settled]), settled
+    # One process may make several of these with other settings; Accelerate keeps the first unless told to forget it.
+    AcceleratorState._reset_state()
+    accelerator = Accelerator(
+        cpu=use_cpu,
+        mixed_precision=MIXED_PRECISION[settled],
+        log_with=None if tracker == "none" else tracker,
+        project_dir=folder,
+    )
+    return accelerator, settled
 
 
 @torch.inference_mode()

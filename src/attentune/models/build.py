@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedConfig
+from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as hf_logging
 
 from attentune.config import ModelConfig, to_dict
@@ -45,7 +46,7 @@ def resolve_encoder(name_or_path: str) -> str:
     return str(Path(spec.submodule_search_locations[0]) / "model")
 
 
-def load_tokenizer(settings: ModelConfig) -> PreTrainedTokenizerBase:
+def load_tokenizer(settings: ModelConfig) -> Tokenizer:
     """The encoder's fast tokenizer.
 
     Raises:
@@ -63,9 +64,10 @@ def load_tokenizer(settings: ModelConfig) -> PreTrainedTokenizerBase:
 def build_model(
     settings: ModelConfig,
     label_space: LabelSpace,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     *,
     max_length: int,
+    is_pair: bool,
     seed: int,
 ) -> AttentuneForSequenceClassification:
     """A pre-trained encoder with fresh slots and classifier.
@@ -75,6 +77,7 @@ def build_model(
         label_space: what is predicted.
         tokenizer: the encoder's, from `load_tokenizer`.
         max_length: the longest text or pair in tokens.
+        is_pair: whether the rows are pairs of texts.
         seed: fresh weights are a function of it.
 
     Raises:
@@ -91,6 +94,7 @@ def build_model(
         task_type=label_space.task_type,
         special_token_ids=special_token_ids(tokenizer),
         max_seq_length=max_length,
+        is_pair=is_pair,
         **_label_options(label_space),
     )
     seed_global(seed, "fresh weights")
@@ -102,7 +106,7 @@ def build_model(
     return model
 
 
-def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, PreTrainedTokenizerBase]:
+def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, Tokenizer]:
     """A saved model in evaluation mode, and its tokenizer, from a run folder or checkpoint.
 
     Raises:
@@ -123,8 +127,17 @@ def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, 
             raise CheckpointError(f"{path}: no model of Attentune could be loaded: {_first_line(error)}") from error
     broken = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
     if broken:
-        raise CheckpointError(f"{path}: the saved weights lack or misfit {broken[:3]}; train again or use another copy.")
+        raise CheckpointError(
+            f"{path}: the saved weights lack or misfit {broken[:3]}; train again or use another copy."
+        )
     return model.eval(), _prepared(tokenizer)
+
+
+def save_model(model: AttentuneForSequenceClassification, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write weights (safetensors only), configuration and tokenizer into an existing folder."""
+    with _quiet():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 def label_space_of(config: AttentuneConfig) -> LabelSpace:
@@ -134,7 +147,7 @@ def label_space_of(config: AttentuneConfig) -> LabelSpace:
     return LabelSpace(config.task_type, tuple(config.id2label[index] for index in range(config.num_labels)))
 
 
-def _prepared(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+def _prepared(tokenizer: Tokenizer) -> Tokenizer:
     tokenizer.padding_side = tokenizer.truncation_side = "right"
     keep_text_as_text(tokenizer)
     return tokenizer

@@ -19,6 +19,7 @@ class AttentuneConfig(PreTrainedConfig):
         task_type: "classification", "regression" or "ordinal".
         special_token_ids: ids that are no ordinary tokens ([CLS], [SEP], padding; not the mask token).
         max_seq_length: the longest text or pair in tokens.
+        is_pair: whether it was trained on pairs of texts.
     """
 
     model_type = "attentune"
@@ -33,6 +34,7 @@ class AttentuneConfig(PreTrainedConfig):
         task_type: str = "classification",
         special_token_ids: list[int] | None = None,
         max_seq_length: int = 128,
+        is_pair: bool = False,
         **kwargs: Any,
     ) -> None:
         if isinstance(encoder, dict):
@@ -46,6 +48,7 @@ class AttentuneConfig(PreTrainedConfig):
         self.task_type = task_type
         self.special_token_ids = special_token_ids or []
         self.max_seq_length = max_seq_length
+        self.is_pair = is_pair
         super().__init__(**kwargs)
 
     def get_text_config(self, *args: Any, **kwargs: Any) -> PreTrainedConfig:

@@ -35,7 +35,9 @@ def check_is_encoder(name: str, config: PreTrainedConfig, tokenizer: PreTrainedT
     """
     cure = "Choose an encoder such as embedded, bert-base-uncased, roberta-base or answerdotai/ModernBERT-base."
     if getattr(config, "is_encoder_decoder", False) or getattr(config, "is_decoder", False):
-        raise UnsupportedEncoderError(f"{name}: is a {config.model_type} model with a decoder, expected an encoder. {cure}")
+        raise UnsupportedEncoderError(
+            f"{name}: is a {config.model_type} model with a decoder, expected an encoder. {cure}"
+        )
     missing = [kind for kind in ("cls", "pad", "mask") if getattr(tokenizer, f"{kind}_token_id") is None]
     if missing:
         raise UnsupportedEncoderError(

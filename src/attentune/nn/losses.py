@@ -67,6 +67,4 @@ def row_losses(
     """The losses of a batch by the name of the loss, "cross-entropy" or "mse"."""
     if kind == "mse":
         return squared_error_rows(logits_BC, labels_B)
-    return cross_entropy_rows(
-        logits_BC, labels_B, class_weights_C=class_weights_C, label_smoothing=label_smoothing
-    )
+    return cross_entropy_rows(logits_BC, labels_B, class_weights_C=class_weights_C, label_smoothing=label_smoothing)

@@ -1,10 +1,10 @@
 """The run folder: who may write to it, and what it holds.
 
-    config.yaml                    the complete configuration, re-runnable
-    config.json, model.safetensors, tokenizer files: loads with from_pretrained
-    metrics.json, run.json         scores; run.json is written last and marks a finished run
-    predictions_SPLIT.csv          one row a text
-    log.jsonl, checkpoint-STEP/    what happened, and what to resume from
+config.yaml                    the complete configuration, re-runnable
+config.json, model.safetensors, tokenizer files: loads with from_pretrained
+metrics.json, run.json         scores; run.json is written last and marks a finished run
+predictions_SPLIT.csv          one row a text
+log.jsonl, checkpoint-STEP/    what happened, and what to resume from
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def check_folder(config: Config) -> None:
             f"{run}: is not empty. Go on with --resume, start anew with --overwrite_output_dir, or name another folder."
         )
     elif CONFIG_FILE not in content:
-        raise CheckpointError(f"{run}: holds no {CONFIG_FILE}, so it is no run folder and will not be emptied. Name another.")
+        raise CheckpointError(
+            f"{run}: holds no {CONFIG_FILE}, so it is no run folder and will not be emptied. Name another."
+        )
 
 
 def _check_same_settings(run: Path, config: Config) -> None:
@@ -96,7 +98,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def opened_folder(config: Config) -> Iterator[Path]:
+def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
     """Make, empty or reopen the run folder and keep other processes out of it.
 
     A folder that this run made and that holds nothing to resume from is removed again when the run fails.
@@ -106,6 +108,9 @@ def opened_folder(config: Config) -> Iterator[Path]:
         StorageError: it cannot be made or written to.
     """
     run = Path(str(config.training.output_dir))
+    if not is_main:  # under several processes one looks after the folder
+        yield run
+        return
     is_new = not run.exists()
     with storage_errors(run):
         run.mkdir(parents=True, exist_ok=True)
@@ -135,7 +140,9 @@ def _take_lock(lock: int, run: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise CheckpointError(f"{run}: another process is training in this folder. Wait for it, or name another.") from None
+        raise CheckpointError(
+            f"{run}: another process is training in this folder. Wait for it, or name another."
+        ) from None
 
 
 def _empty(run: Path) -> None:

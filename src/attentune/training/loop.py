@@ -69,7 +69,6 @@ class TrainingLoop:
     labels_settings: LabelsConfig
     metric: Metric
     evaluate: Callable[[], Scores]
-    watcher: Watcher
 
     @property
     def rows_per_batch(self) -> int:
@@ -89,21 +88,21 @@ class TrainingLoop:
             return self.settings.max_steps
         return max(1, math.ceil(self.settings.num_train_epochs * self.steps_per_epoch))
 
-    def run(self, state: TrainingState, stop: StopRequest) -> None:
+    def run(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> None:
         """Train until the steps are done, early stopping ends it, or a stop is asked for; `state` says where it got."""
         self.model.train()
         while state.step < self.total_steps and not state.stopped_early and not stop.asked:
             plan, groups = self._begin_epoch(state.epoch)
             for group in groups[state.step_in_epoch :]:
-                self._timed_step(plan, group, state)
+                self._timed_step(plan, group, state, watcher)
                 is_last = state.step_in_epoch == len(groups)
                 if is_last:
                     state.epoch, state.step_in_epoch = state.epoch + 1, 0
-                self._score_and_save(state, epoch_ended=is_last)
+                self._score_and_save(state, watcher, epoch_ended=is_last)
                 if state.step == self.total_steps or state.stopped_early or stop.asked:
                     break
         if stop.asked:
-            self.watcher.save(state)
+            watcher.save(state)
 
     def _begin_epoch(self, epoch: int) -> tuple[EpochPlan, list[list[np.ndarray]]]:
         """The epoch's plan, and its batches grouped to optimiser steps."""
@@ -114,7 +113,7 @@ class TrainingLoop:
         size = self.settings.gradient_accumulation_steps
         return plan, [batches[place : place + size] for place in range(0, len(batches), size)]
 
-    def _timed_step(self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState) -> None:
+    def _timed_step(self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState, watcher: Watcher) -> None:
         began = time.perf_counter()
         rate = self.settings.learning_rate * learning_rate_factor(self.settings, state.step, self.total_steps)
         set_learning_rate(self.optimizer, rate)
@@ -128,7 +127,7 @@ class TrainingLoop:
         state.loss_sum += loss
         state.loss_steps += 1
         state.seconds += time.perf_counter() - began
-        self.watcher.on_step(state, {"loss": loss, "learning_rate": rate, "grad_norm": norm})
+        watcher.on_step(state, {"loss": loss, "learning_rate": rate, "grad_norm": norm})
 
     def _accumulate(self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState) -> float:
         """Forward and backward over the batches of one optimiser step; the mean loss over all their rows."""
@@ -191,19 +190,19 @@ class TrainingLoop:
             " Try a lower --learning_rate, --precision fp32, or look at these rows."
         )
 
-    def _score_and_save(self, state: TrainingState, *, epoch_ended: bool) -> None:
+    def _score_and_save(self, state: TrainingState, watcher: Watcher, *, epoch_ended: bool) -> None:
         settings, ends = self.settings, state.step == self.total_steps
         scores_now = settings.eval_strategy != "no" and (
             ends
             or (settings.eval_strategy == "epoch" and epoch_ended)
             or (settings.eval_strategy == "steps" and state.step % (settings.eval_steps or 1) == 0)
         )
-        is_best = self._score(state) if scores_now else False
+        is_best = self._score(state, watcher) if scores_now else False
         at_save_step = epoch_ended if settings.save_steps is None else state.step % settings.save_steps == 0
         if is_best or at_save_step or ends or state.stopped_early:
-            self.watcher.save(state)
+            watcher.save(state)
 
-    def _score(self, state: TrainingState) -> bool:
+    def _score(self, state: TrainingState, watcher: Watcher) -> bool:
         began = time.perf_counter()
         scores = self.evaluate()
         state.evaluation_seconds += time.perf_counter() - began
@@ -211,6 +210,5 @@ class TrainingLoop:
         is_best = state.note_score(self.metric, value, self.settings.early_stopping_threshold)
         patience = self.settings.early_stopping_patience
         state.stopped_early = patience is not None and state.scores_without_gain >= patience
-        self.watcher.on_scores(state, scores)
+        watcher.on_scores(state, scores)
         return is_best
-

@@ -16,7 +16,9 @@ class Interrupted(Exception):
 
     def __init__(self, folder: str, step: int) -> None:
         self.folder, self.step = folder, step
-        super().__init__(f"stopped and saved at step {step}; go on with: attentune train --resume --output_dir {folder}")
+        super().__init__(
+            f"stopped and saved at step {step}; go on with: attentune train --resume --output_dir {folder}"
+        )
 
 
 class StopRequest:

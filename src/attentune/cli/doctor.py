@@ -1,0 +1,47 @@
+"""`attentune doctor`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attentune.cli.flags import Parser, add_config_flags, config_from
+
+_EXAMPLES = """examples:
+  attentune doctor --task rte --data_dir glue_data
+  attentune doctor --train_file train.csv --validation_file dev.csv --text_column text --label_column label"""
+
+
+def parser() -> Parser:
+    """The flags of this verb."""
+    made = Parser(
+        prog="attentune doctor",
+        usage="attentune doctor [flags]",
+        description="Look for trouble in a data set before training on it.",
+        epilog=_EXAMPLES,
+    )
+    made.add_argument("--format", choices=("text", "json"), default="text", help="how the findings are printed")
+    made.add_argument("--seed", dest="training.seed", help="the seed of the parts that are cut (default: 42)")
+    add_config_flags(made, sections=("data", "model"))
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Examine; the exit status is returned."""
+    parsed, problems = parser().parse(arguments)
+    config = config_from(parsed, problems)
+
+    from attentune.data.doctor import examine, full_lines
+    from attentune.data.features import encode_rows
+    from attentune.data.load import load_data
+    from attentune.models.build import load_tokenizer
+    from attentune.results import to_json
+
+    data = load_data(config.data, seed=config.training.seed)
+    tokenizer, limit = load_tokenizer(config.model), config.data.max_length
+    lengths = {name: encode_rows(rows, tokenizer, max_length=limit).full_lengths for name, rows in data.splits.items()}
+    report = examine(data, token_lengths=lengths, max_length=limit)
+    if parsed.format == "json":
+        print(to_json({"notes": list(data.notes), **report.to_dict()}), end="")
+    else:
+        print("\n".join([*data.notes, "", *full_lines(report)] if data.notes else full_lines(report)))
+    return 0

@@ -1,0 +1,47 @@
+"""`attentune evaluate`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of
+
+_EXAMPLES = """examples:
+  attentune evaluate runs/cola                                   (the validation rows it was trained with)
+  attentune evaluate runs/mine --validation_file other.csv --text_column text --label_column label
+  attentune evaluate runs/mnli --task mnli --data_dir glue_data --format json"""
+
+
+def parser() -> Parser:
+    """The flags of this verb."""
+    made = Parser(
+        prog="attentune evaluate",
+        usage="attentune evaluate RUN [flags]",
+        description="Score a saved run on labelled texts. Labels are matched by name.",
+        epilog=_EXAMPLES,
+    )
+    made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
+    made.add_argument("--split", default="validation", help="validation, test or train (default: validation)")
+    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="how the scores are printed")
+    add_config_flags(made, sections=("data",))
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Score; the exit status is returned."""
+    parsed, problems = parser().parse(arguments)
+    named_data = overrides_of(parsed, [])
+    config = config_from(parsed, problems)
+
+    from attentune.cli.output import scores_table
+    from attentune.evaluation.saved import evaluate
+    from attentune.results import to_json
+
+    data = config.data if named_data else None
+    scores = evaluate(parsed.run, data, splits=(parsed.split,), precision=parsed.precision)
+    print(
+        to_json(scores) if parsed.format == "json" else scores_table(scores),
+        end="" if parsed.format == "json" else "\n",
+    )
+    return 0

@@ -1,0 +1,87 @@
+"""`attentune VERB ...`: finds the verb, runs it, and turns what went wrong into a message and an exit status.
+
+Exit status: 0 done; 1 a bug of ours; 2 a user's mistake (one message, no traceback); 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from attentune import __version__
+from attentune.config.parsing import did_you_mean
+from attentune.errors import AttentuneError, ConfigError
+
+VERBS = {
+    "train": "fine-tune an encoder, score it and save it",
+    "evaluate": "score a saved run on labelled texts",
+    "predict": "label texts with a saved run",
+    "doctor": "look for trouble in a data set before training on it",
+    "tasks": "list the tasks that are known by name",
+    "presets": "list the methods",
+    "demo": "train the presets on made-up reviews with planted shortcuts and show what each falls for",
+}
+
+_USAGE = f"""attentune {__version__}: fine-tune text encoders that attend to what matters.
+
+usage: attentune VERB [flags]      attentune VERB --help tells all of a verb's flags
+
+verbs:
+{{verbs}}
+
+first steps:
+  attentune demo
+  attentune train --train_file my.csv --text_column text --label_column label --output_dir runs/first
+  attentune predict runs/first --text "what is this?"
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status is returned."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _dispatch(words)
+    except AttentuneError as error:
+        lines = error.problems if isinstance(error, ConfigError) else (str(error),)
+        for line in lines:
+            print(f"attentune: {line}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("attentune: stopped.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, such as head, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        print("attentune: this is a bug of ours; please report it with the lines above.", file=sys.stderr)
+        return 1
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_USAGE.format(verbs="\n".join(f"  {verb:<10}{text}" for verb, text in VERBS.items())))
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(__version__)
+        return 0
+    verb = words[0]
+    if verb not in VERBS:
+        raise ConfigError(f"{verb!r}: there is no such verb.{did_you_mean(verb, VERBS)} Known: {', '.join(VERBS)}.")
+    try:
+        return importlib.import_module(f"attentune.cli.{verb}").run(words[1:])
+    except SystemExit as end:  # argparse's --help
+        return int(end.code or 0)
+
+
+def run() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()

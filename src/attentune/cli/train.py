@@ -1,0 +1,55 @@
+"""`attentune train`"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from attentune.cli.flags import Parser, add_config_flags, config_from
+
+_EXAMPLES = """examples:
+  attentune train --task cola --data_dir glue_data --preset bert --output_dir runs/cola
+  attentune train --train_file reviews.csv --text_column text --label_column stars --task_type ordinal --output_dir runs/r
+  attentune train --resume --output_dir runs/cola            (after an interruption)
+  attentune train --config runs/cola/config.yaml --seed 7 --output_dir runs/cola-7
+
+Flags may be written with hyphens or underscores. Settings without a flag of their own: --set SECTION.KEY=VALUE."""
+
+
+def parser() -> Parser:
+    """The flags of this verb."""
+    made = Parser(
+        prog="attentune train",
+        usage="attentune train [flags]",
+        description="Fine-tune an encoder on labelled texts or text pairs, score it and save it.",
+        epilog=_EXAMPLES,
+    )
+    made.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    made.add_argument("--format", choices=("text", "json"), default="text", help=argparse.SUPPRESS)
+    add_config_flags(made)
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Train; the exit status is returned."""
+    parsed, problems = parser().parse(arguments)
+    config = config_from(parsed, problems)
+    # Imported late, so that mistakes in flags show at once.
+    from attentune.results import to_json
+    from attentune.training.display import Display
+    from attentune.training.run import train
+    from attentune.training.signals import Interrupted
+
+    try:
+        result = train(config, display=Display(quiet=parsed.quiet))
+    except Interrupted as stop:
+        print(f"attentune: {stop}", file=sys.stderr)
+        return 130
+    if parsed.format == "json":
+        print(to_json(result.metrics()), end="")
+    else:
+        from attentune.cli.output import scores_table
+
+        print(scores_table(result.scores))
+    return 0

@@ -1,0 +1,228 @@
+"""From what a file holds as labels to class ids and scores."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from attentune.config.parsing import did_you_mean
+from attentune.config.schema import DataConfig
+from attentune.data.rows import LabelSpace, TextRows
+from attentune.data.table import Table
+from attentune.errors import ConfigError, DataError, LabelError
+
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_UNKNOWN_SCORES = frozenset({"-1", "-1.0"})
+
+
+@dataclass(frozen=True)
+class LabelReader:
+    """How labels are read.
+
+    Attributes:
+        space: what they are read as.
+        values: from what the file holds to the classes' names, besides the names themselves.
+        score_range: the lowest and highest score allowed.
+        missing: what stands for no label, besides an empty field and null.
+    """
+
+    space: LabelSpace
+    values: Mapping[str, str] = field(default_factory=dict)
+    score_range: tuple[float, float] | None = None
+    missing: tuple[str, ...] = ()
+
+    def read(self, table: Table, column: str, *, is_test: bool = False) -> np.ndarray | None:
+        """Class ids (int64) or scores (float64), one a row; None for a test split without labels.
+
+        Spaces around a label do not count.
+
+        Args:
+            table: the rows.
+            column: the labels' column.
+            is_test: whether labels that are all missing (empty, null or -1) mean that the split has none.
+
+        Raises:
+            LabelError: for missing labels, unknown classes (all of them, with the place of the first of each), and
+                scores that are no finite numbers or out of range.
+        """
+        labels = label_values(table, column)
+        if is_test and all(self._is_missing(label, is_test=True) for label in labels):
+            return None
+        for row, label in enumerate(labels):
+            if self._is_missing(label, is_test=False):
+                raise table.error(
+                    row,
+                    f"column {column!r} has no label here, expected one in each row. Add it, or take the row out.",
+                    LabelError,
+                )
+        known = [label or "" for label in labels]
+        return self._scores(known, table) if self.space.task_type == "regression" else self._classes(known, table)
+
+    def missing_rows(self, table: Table, column: str) -> list[int]:
+        """The rows without a label."""
+        return [row for row, label in enumerate(label_values(table, column)) if self._is_missing(label, is_test=False)]
+
+    def _is_missing(self, label: str | None, *, is_test: bool) -> bool:
+        if not label or label in self.missing:
+            return True
+        return is_test and label in _UNKNOWN_SCORES and label not in self.space.names and label not in self.values
+
+    def _classes(self, labels: Sequence[str], table: Table) -> np.ndarray:
+        label2id = self.space.label2id
+        ids = label2id | {raw: label2id[name] for raw, name in self.values.items() if name in label2id}
+        unknown = {label: row for row, label in reversed(list(enumerate(labels))) if label not in ids}
+        if unknown:
+            raise _unknown_labels(unknown, table, self.space.names)
+        return np.array([ids[label] for label in labels], dtype=np.int64)
+
+    def _scores(self, labels: Sequence[str], table: Table) -> np.ndarray:
+        scores = np.empty(len(labels), dtype=np.float64)
+        for row, label in enumerate(labels):
+            score = parse_number(label)
+            if score is None:
+                hint = " Write decimals with a point." if "," in label else ""
+                raise table.error(row, f"label {label!r}, expected a finite number (such as 3.5).{hint}", LabelError)
+            if self.score_range is not None and not self.score_range[0] <= score <= self.score_range[1]:
+                low, high = self.score_range
+                raise table.error(row, f"label {label!r}, expected a score from {low:g} to {high:g}.", LabelError)
+            scores[row] = score
+        return scores
+
+
+def label_values(table: Table, column: str) -> tuple[str | None, ...]:
+    """The labels of a column without spaces around them, None where there is none."""
+    return tuple(None if value is None else value.strip() or None for value in table.values(column))
+
+
+def parse_number(text: str) -> float | None:
+    """A finite number, or None. Only plain decimal notation counts (no 1_000, no nan)."""
+    try:
+        number = float(text) if text.isascii() and "_" not in text else math.nan
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def decide_task_type(config: DataConfig, default: str | None) -> tuple[str, str]:
+    """What the labels are, and a sentence that says why.
+
+    Args:
+        config: the settings; `task_type` goes first.
+        default: the known task's own type, or None for a user's own data (then: classification).
+    """
+    if config.task_type is not None:
+        return config.task_type, f"Task type: {config.task_type}, as asked (task_type)."
+    if default is not None:
+        return default, f"Task type: {default}, the task's own."
+    return "classification", "Task type: classification, the default (else: --task_type regression or ordinal)."
+
+
+def find_space(task_type: str, config: DataConfig, table: Table, column: str) -> tuple[LabelSpace, tuple[str, ...]]:
+    """The label space of a user's own data, from its training rows.
+
+    Classes come in the order of `label_names`, else (classification) in that of the column's own declaration, else
+    sorted (as numbers where all are whole numbers).
+
+    Returns:
+        The label space, and sentences on what was found.
+
+    Raises:
+        ConfigError: if `label_names` do not fit, or an ordinal task's order is not known.
+        LabelError: if there are fewer than two classes.
+    """
+    if task_type == "regression":
+        if config.label_names is not None:
+            raise ConfigError("data.label_names: scores of a regression have no names. Leave it out.")
+        return LabelSpace(task_type), ()
+    found = sorted({label for label in label_values(table, column) if label is not None})
+    if len(found) < 2:
+        got = f"only the label {found[0]!r}" if found else "no labels"
+        raise LabelError(
+            f"column {column!r} holds {got}, expected at least two classes to tell apart. Add rows of another class"
+            " (or use --task_type regression for scores).",
+            path=table.source,
+        )
+    notes = (_continuous_note(found, column),) if _look_continuous(found) and task_type == "classification" else ()
+    return LabelSpace(task_type, _ordered_names(task_type, config, table, column, found)), notes
+
+
+def _ordered_names(
+    task_type: str, config: DataConfig, table: Table, column: str, found: Sequence[str]
+) -> tuple[str, ...]:
+    if config.label_names is not None:
+        names = config.label_names
+        if len(set(names)) < max(len(names), 2):
+            raise ConfigError(
+                f"data.label_names: got {', '.join(names)}, expected at least two names, each once, such as"
+                " [bad, good]."
+            )
+        return names
+    if column in table.class_names and task_type != "ordinal":
+        return tuple(name.strip() for name in table.class_names[column])
+    if all(_INTEGER.fullmatch(label) for label in found):
+        return tuple(sorted(found, key=lambda label: (int(label), label)))
+    if task_type == "ordinal":
+        raise ConfigError(
+            "data.label_names: an ordinal task needs its labels in order, lowest first (only whole numbers order"
+            f" themselves). Found: {', '.join(found[:20])}. Give them as label_names, such as [bad, fair, good]."
+        )
+    return tuple(found)
+
+
+def _look_continuous(found: Sequence[str]) -> bool:
+    numbers = [parse_number(label) for label in found]
+    return len(found) > 20 and None not in numbers and any(number % 1 for number in numbers if number is not None)
+
+
+def _continuous_note(found: Sequence[str], column: str) -> str:
+    return (
+        f"Column {column!r} holds {len(found)} different numbers, not all of them whole, and each is taken as a class"
+        " of its own; if they are scores, use --task_type regression."
+    )
+
+
+def map_to(rows: TextRows, source: LabelSpace, target: LabelSpace) -> TextRows:
+    """Rows whose labels are of one label space, with the labels of another: classes by name, scores as they are.
+
+    Raises:
+        LabelError: if one space has classes and the other scores, or a class has no namesake.
+    """
+    check_fits(source, target, rows.source)
+    if rows.labels is None or source.task_type == "regression" or source.names == target.names:
+        return rows
+    table = np.array([target.label2id[name] for name in source.names], dtype=np.int64)
+    return replace(rows, labels=table[rows.labels])
+
+
+def check_fits(source: LabelSpace, target: LabelSpace, where: str) -> None:
+    """Check that labels of one space can be told in another.
+
+    Raises:
+        LabelError: as `map_to`.
+    """
+    kinds = ["scores" if space.task_type == "regression" else "classes" for space in (source, target)]
+    if kinds[0] != kinds[1]:
+        raise LabelError(
+            f"the labels are {kinds[0]}, but the model was trained on {kinds[1]}. Score it on data of its own kind.",
+            path=where,
+        )
+    unknown = [name for name in source.names if name not in target.label2id]
+    if unknown:
+        raise LabelError(
+            f"the model does not know the label{'s' * (len(unknown) > 1)} {', '.join(map(repr, unknown))}; it was"
+            f" trained on {', '.join(map(repr, target.names))}. Score it on data with these labels.",
+            path=where,
+        )
+
+
+def _unknown_labels(first_rows: Mapping[str, int], table: Table, names: Sequence[str]) -> DataError:
+    ordered = sorted(first_rows.items(), key=lambda item: item[1])
+    shown = [f"{label!r} (first at {table.place(row)}){did_you_mean(label, names)}" for label, row in ordered[:10]]
+    more = f" and {len(ordered) - 10} more" if len(ordered) > 10 else ""
+    known = ", ".join(map(repr, names[:30])) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
+    message = f"unknown labels: {'; '.join(shown)}{more}. Known: {known}. Mend the rows (or label_names, where given)."
+    return table.error(ordered[0][1], message, LabelError)

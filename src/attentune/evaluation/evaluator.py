@@ -1,0 +1,68 @@
+"""Scoring the splits of a task with one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from accelerate import Accelerator
+from torch import nn
+
+from attentune.data.features import Features
+from attentune.data.rows import LabelSpace, TextRows
+from attentune.evaluation.metrics import score_predictions
+from attentune.evaluation.predict import predict_logits
+
+
+@dataclass
+class Evaluator:
+    """Predicts and scores splits; keeps the newest logits, so that they need not be computed again to be written.
+
+    Attributes:
+        model: prepared by `accelerator`.
+        splits: the rows of each split.
+        features: their tokens.
+        metrics: names of the metrics, in order.
+        logits: (N, C) of each split, as of the last call.
+    """
+
+    model: nn.Module
+    accelerator: Accelerator
+    splits: Mapping[str, TextRows]
+    features: Mapping[str, Features]
+    label_space: LabelSpace
+    metrics: Sequence[str]
+    pad_token_id: int
+    batch_size: int
+    logits: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def predict(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
+        """(N, C) logits of a split."""
+        self.logits[split] = predict_logits(
+            self.model,
+            self.features[split],
+            pad_token_id=self.pad_token_id,
+            batch_size=self.batch_size,
+            accelerator=self.accelerator,
+            progress=progress,
+        )
+        return self.logits[split]
+
+    def score(
+        self, splits: Sequence[str], *, reuse: bool = False, progress: Callable[[int], None] | None = None
+    ) -> dict[str, dict[str, float]]:
+        """Predict these splits and score those that have labels, by split and metric.
+
+        Args:
+            splits: which ones.
+            reuse: take the logits of the last call where there are some; the weights must not have changed since.
+            progress: called with the number of rows done in each batch.
+        """
+        scores = {}
+        for split in splits:
+            logits_NC = self.logits[split] if reuse and split in self.logits else self.predict(split, progress)
+            labels = self.splits[split].labels
+            if labels is not None and len(labels):
+                scores[split] = score_predictions(self.metrics, labels, logits_NC, self.label_space)
+        return scores

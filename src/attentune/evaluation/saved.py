@@ -1,0 +1,181 @@
+"""Scoring and predicting with a saved run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attentune.config import Config, DataConfig, load_config
+from attentune.data.features import encode_rows
+from attentune.data.load import load_data
+from attentune.data.rows import LabelSpace, TaskData, TextRows
+from attentune.errors import ConfigError, DataError
+from attentune.evaluation.evaluator import Evaluator
+from attentune.evaluation.metrics import predictions_of, probabilities_of
+from attentune.evaluation.predict import make_accelerator
+from attentune.models.build import Tokenizer, label_space_of, load_model
+from attentune.models.modeling import AttentuneForSequenceClassification
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """A trained model, ready to predict as it did when it was scored: same precision, same batches.
+
+    Attributes:
+        folder: the run folder or checkpoint.
+        config: the run's configuration; the defaults where the folder holds none.
+        label_space: what the model predicts.
+    """
+
+    folder: Path
+    config: Config
+    label_space: LabelSpace
+    model: AttentuneForSequenceClassification
+    tokenizer: Tokenizer
+
+    @classmethod
+    def load(cls, folder: str | Path) -> SavedRun:
+        """Load a run folder.
+
+        Raises:
+            CheckpointError: it holds no saved model.
+        """
+        path = Path(folder)
+        model, tokenizer = load_model(path)
+        file = path / "config.yaml"
+        config = load_config(file) if file.is_file() else Config()
+        return cls(path, config, label_space_of(model.config), model, tokenizer)
+
+    def evaluator(self, data: TaskData, **training: Any) -> Evaluator:
+        """What predicts and scores these rows.
+
+        Args:
+            data: the rows; pairs or single texts as the model was trained on.
+            training: settings of the training section to change, such as `precision`; None keeps the run's own.
+        """
+        settings = replace(self.config.training, **{key: value for key, value in training.items() if value is not None})
+        accelerator, _ = make_accelerator(precision=settings.precision, use_cpu=settings.use_cpu)
+        max_length = self.model.config.max_seq_length
+        return Evaluator(
+            model=accelerator.prepare_model(self.model.to(accelerator.device), evaluation_mode=True),
+            accelerator=accelerator,
+            splits=data.splits,
+            features={
+                name: encode_rows(rows, self.tokenizer, max_length=max_length) for name, rows in data.splits.items()
+            },
+            label_space=self.label_space,
+            metrics=data.metrics,
+            pad_token_id=self.tokenizer.pad_token_id,
+            batch_size=settings.per_device_eval_batch_size,
+        )
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether the model was trained on pairs of texts."""
+        return bool(self.model.config.is_pair)
+
+    def with_columns(self, config: DataConfig) -> DataConfig:
+        """These data settings, with the run's own column names where own files are read and none are named."""
+        if config.task is not None or config.text_column is not None:
+            return config
+        names = ("text_column", "text_pair_column", "label_column", "id_column", "task_type")
+        own = {name: getattr(self.config.data, name) for name in names}
+        return replace(config, **{name: value for name, value in own.items() if getattr(config, name) is None})
+
+    def data(self, data_config: DataConfig | None, splits: Sequence[str]) -> TaskData:
+        """The rows to score, their labels mapped by name onto the model's; the run's own data if none are named.
+
+        Raises:
+            ConfigError: no data are named and the folder does not say what it was trained on.
+        """
+        config = self.config.data if data_config is None else self.with_columns(data_config)
+        if config.task is None and config.train_file is None and config.dataset_name is None:
+            if config.validation_file is None and config.test_file is None:
+                raise ConfigError(
+                    f"{self.folder}: does not say what it was trained on; name data, as with --task cola."
+                )
+        found = load_data(config, seed=self.config.training.seed, splits=splits, label_space=self.label_space)
+        if not found.splits:
+            raise DataError(f"{found.name}: has no split named {', '.join(splits)}.")
+        return found
+
+
+def evaluate(
+    run: str | Path | SavedRun,
+    data: DataConfig | None = None,
+    *,
+    splits: Sequence[str] = ("validation",),
+    precision: str | None = None,
+    progress: Progress | None = None,
+) -> dict[str, dict[str, float]]:
+    """Score a saved run.
+
+    Args:
+        run: a run folder.
+        data: which rows; the run's own validation rows if not given.
+        splits: "validation", "test", ...
+        precision: another one than the run's.
+        progress: called with the number of rows done in each batch.
+
+    Returns:
+        Scores by split and metric.
+
+    Raises:
+        AttentuneError: anything that the user can mend; the message says how.
+    """
+    saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
+    found = saved.data(data, splits)
+    scores = saved.evaluator(found, precision=precision).score(tuple(found.splits), progress=progress)
+    if not scores:
+        raise DataError(f"{found.name}: {', '.join(splits)} has no labels to score against; use predict for such rows.")
+    return scores
+
+
+def predict_rows(
+    run: str | Path | SavedRun, rows: TextRows, *, precision: str | None = None, progress: Progress | None = None
+) -> np.ndarray:
+    """(N, C) logits of a saved run for these rows."""
+    saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
+    data = TaskData("input", saved.label_space, (), {"input": rows})
+    return saved.evaluator(data, precision=precision).predict("input", progress)
+
+
+def predict(
+    run: str | Path | SavedRun, texts: Sequence[str], pairs: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """Predict texts, or pairs of texts.
+
+    Args:
+        run: a run folder.
+        texts: the (first) texts.
+        pairs: the second texts, for a model of pairs.
+
+    Returns:
+        For each text {"prediction": label name or score, "probabilities": {label: probability}}; regression has no
+        probabilities.
+
+    Raises:
+        DataError: the two lists differ in length.
+    """
+    if pairs is not None and len(pairs) != len(texts):
+        raise DataError(f"got {len(texts)} texts and {len(pairs)} second texts, expected as many of each.")
+    saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
+    ids = tuple(str(number) for number in range(len(texts)))
+    rows = TextRows(ids, tuple(texts), None if pairs is None else tuple(pairs), None, "texts")
+    if not len(rows):
+        return []
+    logits_NC = predict_rows(saved, rows)
+    predictions = predictions_of(logits_NC, saved.label_space)
+    if saved.label_space.task_type == "regression":
+        return [{"prediction": float(value)} for value in predictions]
+    names = saved.label_space.names
+    return [
+        {"prediction": names[int(label)], "probabilities": dict(zip(names, map(float, shares), strict=True))}
+        for label, shares in zip(predictions, probabilities_of(logits_NC), strict=True)
+    ]

@@ -1,0 +1,74 @@
+"""What a person sees while a run goes on: one bar on standard error, and a line for each score."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class Display:
+    """A progress bar with loss, speed and time left; plain lines where standard error is no terminal."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False)
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(text, markup=False)
+
+    def warn(self, text: str) -> None:
+        """Print a warning above the bar."""
+        self._console.print(f"warning: {text}", markup=False, style="yellow")
+
+    def start(self, total_steps: int, done: int) -> None:
+        """Show the bar; nothing where standard error is no terminal."""
+        if not self._console.is_terminal or self._console.quiet:
+            return
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} steps"),
+            TextColumn("{task.fields[facts]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("training", total=total_steps, completed=done, facts="")
+        self._bar.start()
+
+    def advance(self, step: int, *, loss: float, tokens_per_second: float) -> None:
+        """Move the bar."""
+        if self._bar is not None and self._task is not None:
+            facts = f"loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s"
+            self._bar.update(self._task, completed=step, facts=facts)
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+        sys.stderr.flush()
+
+
+def one_line(scores: Mapping[str, Mapping[str, float | None]]) -> str:
+    """Scores as one readable line: "validation: accuracy 0.8123, f1 0.8456"."""
+    return "; ".join(
+        f"{split}: "
+        + ", ".join(
+            f"{name} {'undefined' if value is None or value != value else format(value, '.4f')}"
+            for name, value in metrics.items()
+        )
+        for split, metrics in scores.items()
+    )

@@ -1,0 +1,109 @@
+"""Takes in what the loop reports: the log, the bar, the tracker, the checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from attentune.config import TrainingConfig
+from attentune.models.build import Tokenizer, save_model
+from attentune.training.checkpoint import keep_newest, write_checkpoint
+from attentune.training.display import Display, one_line
+from attentune.training.log import JsonLog
+from attentune.training.loop import Scores
+from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
+from attentune.training.state import TrainingState
+
+OPTIMIZER_FILE = "optimizer.safetensors"
+
+
+class RunWatcher:
+    """Writes a run's log and checkpoints. Under several processes only the main one has it write."""
+
+    def __init__(
+        self,
+        *,
+        run: Path,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        tokenizer: Tokenizer,
+        accelerator: Accelerator,
+        settings: TrainingConfig,
+        identity: dict[str, Any],
+        log: JsonLog | None,
+        display: Display,
+    ) -> None:
+        self._run, self._model, self._optimizer, self._tokenizer = run, model, optimizer, tokenizer
+        self._accelerator, self._settings, self._identity = accelerator, settings, identity
+        self._log, self._display = log, display
+        self._saved_step = -1
+
+    def on_step(self, state: TrainingState, facts: dict[str, float]) -> None:
+        """Move the bar; every `logging_steps` write a line with the mean loss since the last."""
+        speed = state.tokens / max(state.seconds, 1e-9)
+        self._display.advance(state.step, loss=facts["loss"], tokens_per_second=speed)
+        if state.step % self._settings.logging_steps == 0:
+            mean_loss = state.loss_sum / state.loss_steps
+            line = {"step": state.step, "epoch": state.epoch, "loss": mean_loss}
+            line |= {"learning_rate": facts["learning_rate"], "grad_norm": facts["grad_norm"], "tokens": state.tokens}
+            self._write(line | {"seconds": round(state.seconds, 3), "tokens_per_second": round(speed, 1)})
+            self._track({f"train/{name}": line[name] for name in ("loss", "learning_rate", "grad_norm")}, state.step)
+            state.loss_sum, state.loss_steps = 0.0, 0
+
+    def on_scores(self, state: TrainingState, scores: Scores) -> None:
+        """Write the scores to the log and say them."""
+        is_best = state.best is not None and state.best["step"] == state.step
+        self._write({"step": state.step, "epoch": state.epoch, **scores, "is_best": is_best})
+        values = {f"{split}/{name}": value for split, part in scores.items() for name, value in part.items()}
+        self._track(values, state.step)
+        self._display.say(f"step {state.step}: {one_line(scores)}{'  (best so far)' if is_best else ''}")
+
+    def save(self, state: TrainingState) -> None:
+        """Write a checkpoint, unless this step has one, then remove the oldest beyond the limit."""
+        if self._saved_step == state.step:
+            return
+        self._saved_step = state.step
+        self._accelerator.wait_for_everyone()
+        if not self._accelerator.is_main_process:
+            return
+        if self._log is not None:
+            state.log_bytes = self._log.synced_bytes()
+        content = {"training": state.to_dict(), "identity": self._identity, "scaler": self._scaler_state()}
+        write_checkpoint(self._run, state.step, content, self._write_files)
+        best_step = None if state.best is None else state.best["step"]
+        keep_newest(self._run, self._settings.save_total_limit, best_step)
+
+    def restore(self, folder: Path, content: dict[str, Any]) -> TrainingState:
+        """Put a checkpoint's weights, optimiser and scaler back; its state is returned."""
+        model = self._accelerator.unwrap_model(self._model)
+        model.load_state_dict(load_file(folder / "model.safetensors"))
+        optimizer = getattr(self._optimizer, "optimizer", self._optimizer)
+        load_optimizer_tensors(optimizer, model, load_file(folder / OPTIMIZER_FILE))
+        if content.get("scaler") and self._accelerator.scaler is not None:
+            self._accelerator.scaler.load_state_dict(content["scaler"])
+        state = TrainingState.from_dict(content["training"])
+        self._saved_step = state.step
+        return state
+
+    def _write_files(self, folder: Path) -> None:
+        model = self._accelerator.unwrap_model(self._model)
+        save_model(model, self._tokenizer, folder)
+        optimizer = getattr(self._optimizer, "optimizer", self._optimizer)
+        save_file(optimizer_tensors(optimizer, model), folder / OPTIMIZER_FILE)
+
+    def _scaler_state(self) -> dict[str, Any] | None:
+        scaler = self._accelerator.scaler
+        return None if scaler is None else scaler.state_dict()
+
+    def _write(self, facts: dict[str, Any]) -> None:
+        if self._log is not None:
+            self._log.write(facts)
+
+    def _track(self, values: dict[str, float], step: int) -> None:
+        if self._settings.report_to != "none":
+            self._accelerator.log(values, step=step)
