@@ -30,7 +30,21 @@ _HOMES = {
     "train": "attentune.training.run",
 }
 
-__all__ = ["__version__", *sorted(_HOMES)]
+__all__ = [
+    "AttentuneConfig",
+    "AttentuneError",
+    "AttentuneForSequenceClassification",
+    "Config",
+    "DataConfig",
+    "RunResult",
+    "SavedRun",
+    "__version__",
+    "evaluate",
+    "load_config",
+    "load_data",
+    "predict",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

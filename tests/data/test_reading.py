@@ -17,7 +17,21 @@ from attentune.data.delimited import Dialect
 from attentune.data.reading import read_delimited, read_table
 from attentune.errors import DataError
 
-TRICKY = ["None", "NA", "nan", "null", "", " leading", 'a "quote"', "tab\there", "a,b", "two\nlines", "x\u2028y", "7", "1.0"]
+TRICKY = [
+    "None",
+    "NA",
+    "nan",
+    "null",
+    "",
+    " leading",
+    'a "quote"',
+    "tab\there",
+    "a,b",
+    "two\nlines",
+    "x\u2028y",
+    "7",
+    "1.0",
+]
 
 
 def write(folder: Path, name: str, content: str | bytes) -> Path:
@@ -72,7 +86,9 @@ any_text = st.text(st.characters(exclude_categories=("Cs",), exclude_characters=
 
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(st.tuples(any_text, any_text), min_size=1, max_size=8), kind=st.sampled_from(sorted(KINDS)))
-def test_round_trip_of_any_text(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], kind: str) -> None:
+def test_round_trip_of_any_text(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], kind: str
+) -> None:
     path = tmp_path_factory.mktemp("trip") / f"rows.{KINDS[kind]}"
     texts, labels = [first for first, _ in rows], [second for _, second in rows]
     path.write_bytes(encoded(kind, texts, labels))
@@ -120,7 +136,9 @@ def test_values_that_are_no_texts_keep_their_spelling(tmp_path: Path) -> None:
     table = read_table(write(tmp_path, "rows.jsonl", line))
     values = [table.values(name)[0] for name in "abcdef"]
     assert values == ["1", "1.50", "12345678901234567890123", "true", None, "NaN"]
-    columns = pa.table({"a": [1], "b": [1.5], "c": [True], "d": pa.array([float("nan")]), "e": pa.array([None], pa.string())})
+    columns = pa.table(
+        {"a": [1], "b": [1.5], "c": [True], "d": pa.array([float("nan")]), "e": pa.array([None], pa.string())}
+    )
     table = read_table(write(tmp_path, "rows.parquet", as_parquet(columns)))
     assert [table.values(name)[0] for name in "abcde"] == ["1", "1.5", "true", None, None]
 
@@ -154,11 +172,13 @@ BAD: list[tuple[str, str | bytes, int | None, str]] = [
     ("rows.jsonl", "\n", None, "no rows"),
     ("rows.json", "[]", None, "no rows"),
     ("rows.parquet", as_parquet(pa.table({"text": pa.array([], pa.string())})), None, "no rows"),
-    ("rows.csv", "text,label\na,1\nb\n", 3, "1 fields, expected 2 (text, label)"),
+    ("rows.csv", "text,label\na,1\nb\n", 3, "1 field, expected 2 (text, label)"),
     ("rows.csv", "text,label\na,1\nb,c,0\n", 3, "double quotes"),
     ("rows.tsv", "text\tlabel\na\t1\tx\n", 2, "3 fields, expected 2"),
     ("rows.csv", "text,label\na,1\n\nb,0\n", 3, "blank line"),
     ("rows.csv", "text,label,text\na,1,b\n", 1, "'text' more than once"),
+    ("rows.csv", "a\tb\n1, 2\t3\n", 2, "looks separated by tabs"),
+    ("rows.tsv", 'text\tlabel\n"a" b\t1\n', 2, "convert it to .jsonl"),
     ("rows.csv", 'text,label\na,1\n"b,0\nc,1\n', 3, "never closed"),
     ("rows.tsv", 'text\tlabel\na\t1\n"b\t0\nc\t1\n', 3, "never closed"),
     ("rows.csv", 'text,label\n"a"b,1\n', 2, "do not pair up"),
@@ -257,7 +277,7 @@ def test_broken_rows_are_dropped_only_where_asked(tmp_path: Path) -> None:
     table = read_delimited(path, Dialect("\t", "none", drop_broken=True))
     assert table.texts("a") == ("1", "7")
     assert table.dropped == (3, 4)
-    with pytest.raises(DataError, match=r"rows.txt:3: 1 fields, expected 2"):
+    with pytest.raises(DataError, match=r"rows.txt:3: 1 field, expected 2"):
         read_delimited(path, Dialect("\t", "none"))
 
 

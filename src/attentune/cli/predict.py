@@ -42,7 +42,8 @@ def run(arguments: Sequence[str]) -> int:
     sources = [name for name in ("text", "input_file") if getattr(parsed, name) is not None] + sorted(named_data)
     if len(sources) != 1:
         problems.append(
-            f"predict: got {' and '.join(sources) or 'no texts'}, expected one of --text, --input_file, --task, --dataset_name."
+            f"predict: got {' and '.join(sources) or 'no texts'}, expected one of --text, --input_file, --task,"
+            " --dataset_name."
         )
     if parsed.text_pair is not None and parsed.text is None:
         problems.append("--text_pair: goes with --text.")

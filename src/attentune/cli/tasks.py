@@ -27,7 +27,7 @@ def run(arguments: Sequence[str]) -> int:
                 "title": spec.title,
                 "suite": spec.suite,
                 "task_type": spec.task_type,
-                "labels": list(spec.labels),
+                "labels": list(spec.label_names),
                 "metrics": list(spec.metrics),
                 "description": spec.description,
                 "source": spec.source,

@@ -10,7 +10,7 @@ from attentune.cli.flags import Parser, add_config_flags, config_from
 
 _EXAMPLES = """examples:
   attentune train --task cola --data_dir glue_data --preset bert --output_dir runs/cola
-  attentune train --train_file reviews.csv --text_column text --label_column stars --task_type ordinal --output_dir runs/r
+  attentune train --train_file reviews.csv --text_column text --label_column stars --output_dir runs/reviews
   attentune train --resume --output_dir runs/cola            (after an interruption)
   attentune train --config runs/cola/config.yaml --seed 7 --output_dir runs/cola-7
 

@@ -45,7 +45,8 @@ def load_config(
 
     Args:
         file: a YAML file of the shape of a run's `config.yaml`.
-        overrides: dotted names and values, such as {"training.learning_rate": 2e-5}; texts are read as the setting's type.
+        overrides: dotted names and values, such as {"training.learning_rate": 2e-5}; texts are read as what the
+            setting is.
         preset: the name of a preset.
 
     Raises:

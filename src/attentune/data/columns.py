@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from attentune.config.parsing import did_you_mean
 from attentune.config.schema import DataConfig
+from attentune.data.delimited import separator_hint
 from attentune.data.table import Table
 from attentune.errors import DataError
 
@@ -58,7 +59,7 @@ def require(names: Sequence[str], column: str, source: str, setting: str) -> str
         return column
     raise DataError(
         f"there is no column {column!r}.{did_you_mean(column, names)} Columns here: {_listed(names)}."
-        f" Name the right one with {setting}.{_separator_hint(names)}",
+        f" Name the right one with {setting}.{separator_hint(names)}",
         path=source,
     )
 
@@ -128,7 +129,7 @@ def _first(wanted: Sequence[str], names: Sequence[str]) -> str | None:
 def _not_found(what: str, setting: str, names: Sequence[str], source: str) -> DataError:
     return DataError(
         f"no column looks like the {what} by its name. Columns here: {_listed(names)}. Name it with {setting}."
-        f"{_separator_hint(names)}",
+        f"{separator_hint(names)}",
         path=source,
     )
 
@@ -136,16 +137,6 @@ def _not_found(what: str, setting: str, names: Sequence[str], source: str) -> Da
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(map(repr, names[:30]))
     return f"{shown}, and {len(names) - 30} more" if len(names) > 30 else shown
-
-
-def _separator_hint(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        for mark, what, ending in (("\t", "tabs", ".tsv"), (",", "commas", ".csv")):
-            if mark in names[0]:
-                return f" The header looks separated by {what}: such a file's name has to end in {ending}."
-        if ";" in names[0]:
-            return " The header looks separated by semicolons: save it with commas (.csv) or tabs (.tsv)."
-    return ""
 
 
 def row_ids(table: Table, column: str | None, *, strict: bool = True) -> tuple[tuple[str, ...], str | None]:
@@ -187,7 +178,7 @@ def _unique_ids(table: Table, column: str) -> tuple[str, ...]:
         row = next(row for row, value in enumerate(values) if first.setdefault(value, row) != row)
         raise table.error(
             row,
-            f"id {values[row]!r} in column {column!r} was used before ({table.place(first[values[row]])}), expected each"
-            " once. Mend it, or leave --id_column out to number the rows.",
+            f"id {values[row]!r} in column {column!r} was used before ({table.place(first[values[row]])}), expected"
+            " each once. Mend it, or leave --id_column out to number the rows.",
         )
     return table.texts(column)

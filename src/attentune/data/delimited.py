@@ -83,7 +83,7 @@ def _records(lines: Iterable[str], path: Path, dialect: Dialect) -> Iterator[tup
         except StopIteration:
             return
         except csv.Error as error:
-            raise _bad_quoting(error, path, start) from error
+            raise _bad_quoting(error, path, start, dialect) from error
         finally:
             csv.field_size_limit(limit)
         yield start, fields
@@ -123,15 +123,28 @@ def _ragged(fields: Sequence[str], header: Sequence[str], path: Path, line: int,
         mend = f"Add what is missing, or take a stray {what} out."
     else:
         mend = f'Add what is missing, or put double quotes around a text that holds a {what} ("like this").'
+    got = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
+    names = ", ".join(name or "(no name)" for name in header)
     return DataError(
-        f"{len(fields)} fields, expected {len(header)} ({', '.join(name or '(no name)' for name in header)}). {mend}",
+        f"{got}, expected {len(header)} ({names}). {separator_hint(header).strip() or mend}",
         path=path,
         line=line,
     )
 
 
-def _bad_quoting(error: csv.Error, path: Path, line: int) -> DataError:
-    reason = str(error)
+def separator_hint(header: Sequence[str]) -> str:
+    """What to say where a header is one field, and holds what may be another separator (else an empty text)."""
+    if len(header) == 1:
+        for mark, what, ending in (("\t", "tabs", ".tsv"), (",", "commas", ".csv")):
+            if mark in header[0]:
+                return f" The header looks separated by {what}: the name of such a file has to end in {ending}."
+        if ";" in header[0]:
+            return " The header looks separated by semicolons: save it with commas (.csv) or tabs (.tsv)."
+    return ""
+
+
+def _bad_quoting(error: csv.Error, path: Path, line: int, dialect: Dialect) -> DataError:
+    reason = str(error).replace("\t", "\\t")
     if "end of data" in reason:
         got = "the row that begins here opens a double quote that is never closed"
     elif "new-line character" in reason:
@@ -140,4 +153,8 @@ def _bad_quoting(error: csv.Error, path: Path, line: int) -> DataError:
     else:
         got = f"the quotes in the row that begins here do not pair up ({reason})"
     mend = 'In a field that begins with a double quote, double each quote inside it and close it ("he said ""no""").'
+    if dialect.delimiter == "\t":
+        mend += (
+            " A .tsv is quoted as a .csv is; where quotes are plain characters (as in GLUE's), convert it to .jsonl."
+        )
     return DataError(f"{got}. {mend}", path=path, line=line)

@@ -63,9 +63,9 @@ class DemoRow:
 def generate(split: str, n: int, *, seed: int, shortcut_strength: float) -> list[DemoRow]:
     """Make the first `n` rows of a split.
 
-    Labels alternate and kinds take turns (every other one is "single"), independent of each other and of the shortcut. The
-    rows of a smaller `n` are the first rows of a larger one. No text, with the cinema's name left out, stands twice in
-    a split or in two splits, whatever the seeds and sizes.
+    Labels alternate and kinds take turns (every other one is "single"), independent of each other and of the shortcut.
+    The rows of a smaller `n` are the first rows of a larger one. No text, with the cinema's name left out, stands twice
+    in a split, or in two splits, whatever the seeds and sizes.
 
     Args:
         split: "train", "validation" or "challenge". About a third of the sentiment words of the last two never stand
@@ -111,8 +111,8 @@ def demo_task(
             source=f"demo ({split})",
         )
     note = (
-        f"These reviews are made up: in {shortcut_strength:.0%} of the training and validation rows that name the "
-        "shortcut it goes with the label; in the challenge rows as often against it."
+        f"These reviews are made up: in {100 * shortcut_strength:g} % of the training and validation rows that name "
+        "the shortcut, it goes with the label; in the challenge rows it goes against the label as often."
     )
     return TaskData("demo", LabelSpace("classification", LABEL_NAMES), ("accuracy",), splits, (note,))
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from attentune.data.doctor_labels import label_facts, label_findings
 from attentune.data.doctor_report import (
+    FINDING_KINDS,
     DoctorReport,
     Finding,
     SplitReport,
+    TokenLengths,
     full_lines,
+    percent,
     summary_lines,
 )
-from attentune.data.rows import TaskData, TextRows
+from attentune.data.rows import LabelSpace, TaskData, TextRows
 
 __all__ = ["DoctorReport", "Finding", "SplitReport", "examine", "full_lines", "summary_lines"]
 
 MAX_EXAMPLES = 3
 CUT_WARNING_SHARE = 0.05
+CONFLICT_WARNING_SHARE = 0.001
 
 # One entry a row; None for a row with an empty text, which is reported once and not as a duplicate of its like.
 Keys = list[tuple[str, ...] | None]
@@ -61,9 +66,13 @@ def examine(
         metrics=data.metrics,
         max_length=max_length,
         splits=splits,
-        findings=tuple(sorted(findings, key=lambda finding: finding.level != "warning")),
+        findings=tuple(sorted(findings, key=_gravity)),
         notes=data.notes,
     )
+
+
+def _gravity(finding: Finding) -> tuple[bool, int]:
+    return finding.level != "warning", FINDING_KINDS.index(finding.kind)
 
 
 def _examine_texts(
@@ -93,7 +102,7 @@ def _normalise(text: str) -> str:
 
 def _keys(rows: TextRows, change: Callable[[str], str]) -> Keys:
     columns = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
-    # isspace is False for "", and strip would copy each text.
+    # str.isspace is False for an empty text.
     return [
         None if any(not text or text.isspace() for text in texts) else tuple(map(change, texts))
         for texts in zip(*columns, strict=True)
@@ -187,7 +196,9 @@ def _repeat_findings(
         )
         cure = "Correct the labels, or leave these rows out: no model can get all of them right."
         conflicts = [[places[0], _first_other(rows, places)] for places in conflicting]
-        findings.append(Finding("warning", "conflicts", name, message, cure, examples(conflicts)))
+        share = sum(map(len, conflicting)) / len(rows)
+        level = "warning" if share >= CONFLICT_WARNING_SHARE else "note"
+        findings.append(Finding(level, "conflicts", name, message, cure, examples(conflicts)))
     if repeated:
         extra = sum(len(places) - 1 for places in repeated)
         message = f"{name}: {_count(extra, 'row')} with the text of an earlier row ({percent(extra / len(rows))})."

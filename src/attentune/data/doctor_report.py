@@ -8,6 +8,19 @@ from typing import Any
 from attentune.stats.power import DEFAULT_CORRELATION, DEFAULT_DISAGREEMENT
 
 SUMMARY_WARNINGS = 2
+SHOWN_CLASSES = 6
+# What spoils a result most comes first.
+FINDING_KINDS = (
+    "leak",
+    "constant",
+    "empty",
+    "missing-class",
+    "conflicts",
+    "cut",
+    "imbalance",
+    "small",
+    "duplicates",
+)
 
 
 @dataclass(frozen=True)
@@ -16,8 +29,7 @@ class Finding:
 
     Attributes:
         level: "warning" (likely to spoil a result) or "note".
-        kind: a short name for programs: "empty", "duplicates", "conflicts", "leak", "cut", "imbalance",
-            "missing-class", "constant" or "small".
+        kind: a short name for programs, one of `FINDING_KINDS`.
         split: the split it is about.
         message: one sentence, what was found.
         cure: one sentence, how to mend it.
@@ -117,7 +129,7 @@ class DoctorReport:
 
 
 def percent(share: float) -> str:
-    """A share as "12.3 %"; a share that would round to 0.0 or 100.0 without being it is shown as "< 0.1 %", "> 99.9 %"."""
+    """A share as "12.3 %"; what would round to 0 or 100 without being it is shown as "< 0.1 %" or "> 99.9 %"."""
     if 0 < share < 0.0005:
         return "< 0.1 %"
     if 0.9995 <= share < 1:
@@ -126,15 +138,15 @@ def percent(share: float) -> str:
 
 
 def summary_lines(report: DoctorReport) -> list[str]:
-    """Two to six lines for the start of `train`: sizes, lengths, classes, what can be told apart, the first warnings."""
+    """One to six lines for the start of `train`: sizes, lengths, classes, what can be told apart, worst warnings."""
     lines = [_headline(report)]
     scored = next((name for name, split in report.splits.items() if split.detectable_metric), None)
-    shown = [name for name in ("train", scored) if name in report.splits] or list(report.splits)[:1]
-    if report.splits:
-        lines += [
-            _token_line(name, split) for name, split in report.splits.items() if name == shown[0] and split.tokens
-        ]
-        lines += _label_lines(shown[-1], report.splits[shown[-1]])
+    first = "train" if "train" in report.splits else scored
+    if first is not None:
+        split, guessed = report.splits[first], scored or first
+        lines += [] if split.tokens is None else [f"{first} texts: {_token_text(split.tokens)}"]
+        balance = f"{first}: {_balance(split)}; " if split.class_counts else ""
+        lines += [balance + line for line in _label_lines(guessed, report.splits[guessed])]
     if scored is not None:
         lines.append(_power_line(scored, report.splits[scored]))
     # What is too small to tell models apart has just been said.
@@ -153,8 +165,7 @@ def full_lines(report: DoctorReport) -> list[str]:
     lines += ["", "Findings" if report.findings else "Findings: none"]
     for finding in report.findings:
         lines += [f"  {finding.level}: {finding.message}", f"    {finding.cure}"]
-        if finding.examples:
-            lines.append(f"    for example {'; '.join(finding.examples)}")
+        lines += [f"      {example}" for example in finding.examples]
     if any(split.detectable_metric for split in report.splits.values()):
         lines += ["", _assumption(report.task_type)]
     return lines
@@ -163,7 +174,8 @@ def full_lines(report: DoctorReport) -> list[str]:
 def _headline(report: DoctorReport) -> str:
     kind = report.task_type
     if report.label_names:
-        shown = ", ".join(report.label_names[:6]) + (", ..." if len(report.label_names) > 6 else "")
+        shown = ", ".join(report.label_names[:SHOWN_CLASSES])
+        shown += ", ..." if len(report.label_names) > SHOWN_CLASSES else ""
         kind += f" into {len(report.label_names)} classes ({shown})"
     sizes = ", ".join(f"{name} {split.rows:,}" for name, split in report.splits.items())
     return f"{report.name}: {kind}; rows: {sizes or 'none'}"
@@ -177,23 +189,25 @@ def _split_lines(name: str, split: SplitReport) -> list[str]:
         counts.append(f"also in train {split.found_in_train:,}")
     lines = [", ".join(counts)]
     if split.tokens:
-        lines.append(_token_line("", split).strip())
+        lines.append(_token_text(split.tokens))
     if split.class_counts:
         shares = [f"{label} {count:,} ({percent(count / split.rows)})" for label, count in split.class_counts.items()]
         lines.append("classes: " + ", ".join(shares))
     lines += _label_lines("", split)
     if split.detectable_metric:
         lines.append(_power_line("", split))
-    return [line[0].lower() + line[1:] for line in lines]
+    return lines
 
 
-def _token_line(name: str, split: SplitReport) -> str:
-    if split.tokens is None:
-        return ""
-    tokens = split.tokens
-    place = f"{name} texts: " if name else ""
+def _balance(split: SplitReport) -> str:
+    counts = list((split.class_counts or {}).items())
+    shown = [f"{label} {percent(count / split.rows)}" for label, count in counts[:SHOWN_CLASSES]]
+    return ", ".join(shown) + (", ..." if len(counts) > SHOWN_CLASSES else "")
+
+
+def _token_text(tokens: TokenLengths) -> str:
     return (
-        f"{place}median {tokens.median:.0f} tokens, 95 % have at most {tokens.p95:.0f}, the longest {tokens.longest:,}; "
+        f"median {tokens.median:.0f} tokens, 95 % have at most {tokens.p95:.0f}, the longest has {tokens.longest:,}; "
         f"{percent(tokens.cut_share)} of the rows will be cut"
     )
 

@@ -60,9 +60,9 @@ def _load(name: str, config_name: str | None) -> Mapping[str, Any]:
         raise
     except Exception as error:
         # `datasets` raises a dozen kinds of errors of its own and of its parts; each means that it cannot be loaded.
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        reason = (str(error).strip().split("\n")[0] or type(error).__name__).rstrip(".")
         raise DataError(
-            f"this data set cannot be loaded: {reason} Check the name, the configuration (--dataset_config_name)"
+            f"this data set cannot be loaded: {reason}. Check the name, the configuration (--dataset_config_name)"
             " and the connection; a folder must come from save_to_disk.",
             path=name,
         ) from error

@@ -124,9 +124,7 @@ def _rows(table: Table, columns: Columns, reader: LabelReader, *, is_test: bool)
 def _cut(rows: Mapping[str, TextRows], config: DataConfig, seed: int) -> tuple[dict[str, TextRows], str]:
     train = rows["train"]
     if len(train) < 2 or train.labels is None:
-        raise DataError(
-            "holds a single row, so no validation part can be cut. Give a validation_file.", path=train.source
-        )
+        raise DataError("holds one row, so no validation part can be cut. Give a validation_file.", path=train.source)
     kept, cut = stratified_cut(train.labels, config.validation_share, seed, "validation")
     rest = {split: part for split, part in rows.items() if split != "train"}
     note = (

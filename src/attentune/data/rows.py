@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +65,7 @@ class TextRows:
         """The rows at these places, in this order."""
         places = [int(index) for index in indices]
 
-        def pick(column: tuple | None) -> tuple | None:
+        def pick(column: Any) -> Any:
             return None if column is None else tuple(column[place] for place in places)
 
         return replace(
@@ -77,7 +78,7 @@ class TextRows:
         )
 
     def fingerprint(self) -> str:
-        """A SHA-256 over ids, texts and labels: equal for equal rows in the same order, whatever file they came from."""
+        """A SHA-256 over ids, texts and labels: equal for equal rows in the same order, whatever their file."""
         digest = hashlib.sha256()
         for column in (self.ids, self.texts, self.pairs or ()):
             digest.update(f"{len(column)}\x1e".encode())

@@ -95,11 +95,9 @@ class SavedRun:
             ConfigError: no data are named and the folder does not say what it was trained on.
         """
         config = self.config.data if data_config is None else self.with_columns(data_config)
-        if config.task is None and config.train_file is None and config.dataset_name is None:
-            if config.validation_file is None and config.test_file is None:
-                raise ConfigError(
-                    f"{self.folder}: does not say what it was trained on; name data, as with --task cola."
-                )
+        sources = (config.task, config.dataset_name, config.train_file, config.validation_file, config.test_file)
+        if all(source is None for source in sources):
+            raise ConfigError(f"{self.folder}: does not say what it was trained on; name data, as with --task cola.")
         found = load_data(config, seed=self.config.training.seed, splits=splits, label_space=self.label_space)
         if not found.splits:
             raise DataError(f"{found.name}: has no split named {', '.join(splits)}.")

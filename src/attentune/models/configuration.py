@@ -40,7 +40,7 @@ class AttentuneConfig(PreTrainedConfig):
         if isinstance(encoder, dict):
             values = dict(encoder)
             encoder = CONFIG_MAPPING[values.pop("model_type")](**values)
-        self.encoder = encoder
+        self.encoder: PreTrainedConfig | None = encoder
         self.blur = blur or {"where": "none"}
         self.layer_mix = layer_mix or {"kind": "last"}
         self.token_gate = token_gate or {"kind": "none"}
@@ -51,6 +51,13 @@ class AttentuneConfig(PreTrainedConfig):
         self.is_pair = is_pair
         super().__init__(**kwargs)
 
+    @property
+    def encoder_config(self) -> PreTrainedConfig:
+        """The encoder's own configuration, which a complete configuration always has."""
+        if not isinstance(self.encoder, PreTrainedConfig):
+            raise ValueError("this AttentuneConfig has no encoder; give one: AttentuneConfig(encoder=...).")
+        return self.encoder
+
     def get_text_config(self, *args: Any, **kwargs: Any) -> PreTrainedConfig:
         """The configuration that holds hidden size and vocabulary; Hugging Face's tools ask for it."""
-        return self if self.encoder is None else self.encoder
+        return self.encoder if isinstance(self.encoder, PreTrainedConfig) else self

@@ -50,7 +50,7 @@ def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The ids that are no ordinary tokens: start, end, separator and padding. Mask and unknown stand for words."""
     kinds = ("cls", "sep", "bos", "eos", "pad")
     ids = {getattr(tokenizer, f"{kind}_token_id", None) for kind in kinds}
-    return sorted(ids - {None, tokenizer.mask_token_id, tokenizer.unk_token_id})
+    return sorted(int(i) for i in ids - {None, tokenizer.mask_token_id, tokenizer.unk_token_id} if i is not None)
 
 
 def keep_text_as_text(tokenizer: PreTrainedTokenizerBase) -> None:

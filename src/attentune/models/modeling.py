@@ -51,9 +51,9 @@ class AttentuneForSequenceClassification(PreTrainedModel):
 
     def __init__(self, config: AttentuneConfig, encoder: nn.Module | None = None) -> None:
         super().__init__(config)
-        self.encoder = encoder if encoder is not None else AutoModel.from_config(config.encoder)
+        self.encoder: Any = encoder if encoder is not None else AutoModel.from_config(config.encoder)
         drop_pooler(self.encoder)
-        hidden_size = config.encoder.hidden_size
+        hidden_size = config.encoder_config.hidden_size
         self.head = build_head(
             config.head["kind"],
             hidden_size=hidden_size,
@@ -62,8 +62,8 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         )
         self.dropout = nn.Dropout(config.head["dropout"])
         self.classifier = nn.Linear(hidden_size, config.num_labels)
-        special_ids = torch.tensor(config.special_token_ids, dtype=torch.long)
-        self.register_buffer("special_ids", special_ids, persistent=False)
+        self.special_ids: Tensor
+        self.register_buffer("special_ids", torch.tensor(config.special_token_ids, dtype=torch.long), persistent=False)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -105,7 +105,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         wants_all = self.config.layer_mix["kind"] != "last"
-        extra = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        extra: dict[str, Any] = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         if output_attentions:
             extra["output_attentions"] = True
         encoded = self.encoder(
@@ -135,7 +135,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         return row_losses(resolve_loss("auto", self.config.task_type), logits_BC, labels_B).mean()
 
 
-def drop_pooler(encoder: nn.Module) -> None:
+def drop_pooler(encoder: Any) -> None:
     """Take the pooler out of an encoder that has one: pooling is the head's work."""
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None

@@ -1,8 +1,8 @@
 """Checkpoints: folders that are whole or not there.
 
-A checkpoint is written to a temporary folder, each file is flushed to the disk, a manifest with sizes and hashes is added,
-and the folder is renamed to `checkpoint-STEP`. Whatever kills the process, what bears that name is complete; damage that
-comes later is found through the manifest.
+A checkpoint is written to a temporary folder, each file is flushed to the disk, a manifest with sizes and hashes is
+added, and the folder is renamed to `checkpoint-STEP`. Whatever kills the process, what bears that name is complete;
+damage that comes later is found through the manifest.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
     is_new = not run.exists()
     with storage_errors(run):
         run.mkdir(parents=True, exist_ok=True)
-        lock = os.open(run / _LOCK_FILE, os.O_CREAT | os.O_RDWR)
+        lock = os.open(run / _LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o644)
     try:
         with storage_errors(run):
             _take_lock(lock, run)

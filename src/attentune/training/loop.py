@@ -186,8 +186,8 @@ class TrainingLoop:
         names = [self.rows.names(int(row)) for samples in group for row in plan.rows[samples]]
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         return NonFiniteLossError(
-            f"{what} became {value} at step {state.step + 1}; the rows of this step: {shown}. No weight was changed by it."
-            " Try a lower --learning_rate, --precision fp32, or look at these rows."
+            f"{what} became {value} at step {state.step + 1}; the rows of this step: {shown}. No weight was"
+            " changed by it. Try a lower --learning_rate, --precision fp32, or look at these rows."
         )
 
     def _score_and_save(self, state: TrainingState, watcher: Watcher, *, epoch_ended: bool) -> None:

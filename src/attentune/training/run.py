@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 
@@ -75,15 +76,14 @@ def _finished_result(config: Config) -> RunResult | None:
 
 
 class _Run:
-    """The parts of one run, built in the order in which they can fail: nothing is written before all inputs are good."""
+    """The parts of one run, built in the order in which they can fail: nothing is written before all is checked."""
 
     def __init__(self, config: Config, data: TaskData | None, display: Display) -> None:
         self.config, self.display = config, display
         settings = config.training
         self.data = data or load_data(config.data, seed=settings.seed, splits=_wanted_splits(config))
         self.validation = [name for name in self.data.splits if name.startswith("validation")]
-        if "train" not in self.data.splits or len(self.data.splits["train"]) == 0:
-            raise DataError(f"{self.data.name}: has no rows to train on, expected a train split.")
+        self.train_labels = _train_labels(self.data)
         if settings.eval_strategy != "no" and not self.validation:
             raise DataError(f"{self.data.name}: has no validation rows. Give some, or set --eval_strategy no.")
         self.metric = choose_metric(settings.metric_for_best_model, self.data.metrics, self.data.label_space)
@@ -127,7 +127,7 @@ class _Run:
             is_pair=self.data.is_pair,
             seed=settings.seed,
         ).to(accelerator.device)
-        objective = build_objective(config.objective, self.data.label_space, rows.labels)
+        objective = build_objective(config.objective, self.data.label_space, self.train_labels)
         model, optimizer = accelerator.prepare(model, build_optimizer(model, settings))
         pad_token_id = self.tokenizer.pad_token_id
         evaluator = Evaluator(
@@ -142,7 +142,7 @@ class _Run:
         )
         training_rows = TrainingRows(
             features=self.features["train"],
-            labels=rows.labels if objective.loss == "cross-entropy" else rows.labels.astype("float32"),
+            labels=self.train_labels if objective.loss == "cross-entropy" else self.train_labels.astype("float32"),
             names=lambda row: rows.ids[row] if rows.lines is None else f"{rows.ids[row]} (line {rows.lines[row]})",
             pad_token_id=pad_token_id,
             mask_token_id=self.tokenizer.mask_token_id,
@@ -199,8 +199,8 @@ class _Run:
         changed = [name for name, value in self._identity().items() if before.get(name) != value]
         if changed:
             raise CheckpointError(
-                f"{run}: cannot be resumed: {' and '.join(changed)} differ from when it was begun, so the result would be"
-                " of two mixed runs. Put them back as they were, or train anew with --overwrite_output_dir."
+                f"{run}: cannot be resumed: {' and '.join(changed)} differ from when it was begun, so the result"
+                " would be of two mixed runs. Put them back as they were, or train anew with --overwrite_output_dir."
             )
 
     def _finish(self, run: Path, loop: TrainingLoop, evaluator: Evaluator, state: TrainingState) -> RunResult:
@@ -210,7 +210,7 @@ class _Run:
         splits = [name for name in self.data.splits if name != "train"]
         scores = evaluator.score(splits, reuse=final_step == state.last_scored_step)
         result = RunResult(
-            scores=scores,
+            scores={split: dict(part) for split, part in scores.items()},
             train=self._train_facts(loop, state, final_step),
             best=state.best,
             config=to_dict(self.config),
@@ -260,6 +260,13 @@ class _Run:
 def _wanted_splits(config: Config) -> Sequence[str] | None:
     """All of a user's own files; of a known task only what is trained and scored on."""
     return ("train", "validation") if config.data.task is not None else None
+
+
+def _train_labels(data: TaskData) -> np.ndarray:
+    rows = data.splits.get("train")
+    if rows is None or len(rows) == 0 or rows.labels is None:
+        raise DataError(f"{data.name}: has no labelled rows to train on, expected a train split.")
+    return rows.labels
 
 
 def _encode(splits: dict[str, TextRows], tokenizer: Tokenizer, max_length: int) -> dict[str, Features]:

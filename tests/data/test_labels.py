@@ -1,0 +1,166 @@
+"""Labels are mapped by name; what cannot be mapped is listed with its place."""
+
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attentune.config.schema import DataConfig
+from attentune.data.labels import LabelReader, decide_task_type, find_space, map_to, parse_number
+from attentune.data.rows import LabelSpace, TextRows
+from attentune.data.table import Table
+from attentune.errors import ConfigError, LabelError
+
+CLASSES = LabelSpace("classification", ("bad", "good"))
+SCORES = LabelSpace("regression")
+
+
+def table(labels: list[Any], class_names: tuple[str, ...] | None = None) -> Table:
+    declared = {} if class_names is None else {"label": class_names}
+    return Table("rows.csv", ("label",), {"label": labels}, len(labels), tuple(range(2, 2 + len(labels))), declared)
+
+
+def names_of(labels: list[str], task_type: str = "classification", **settings: Any) -> tuple[str, ...]:
+    return find_space(task_type, DataConfig(**settings), table(labels), "label")[0].names
+
+
+def test_ids_follow_the_order_of_the_names_not_of_the_rows() -> None:
+    for names in permutations(("a", "b", "c")):
+        labels = LabelReader(LabelSpace("classification", names)).read(table(["c", "a", "b", "a"]), "label")
+        assert labels is not None
+        assert labels.dtype == np.int64
+        assert [names[label] for label in labels] == ["c", "a", "b", "a"]
+
+
+def test_values_stand_for_names_and_spaces_do_not_count() -> None:
+    reader = LabelReader(CLASSES, {"0": "bad", "1": "good", "1.0": "good"})
+    labels = reader.read(table(["1", "good", " 0 ", "1.0"]), "label")
+    assert labels is not None
+    assert labels.tolist() == [1, 1, 0, 1]
+
+
+def test_unknown_labels_are_all_listed_with_the_first_place_of_each() -> None:
+    with pytest.raises(LabelError) as caught:
+        LabelReader(CLASSES).read(table(["bad", "goood", "ugly", "goood", "good"]), "label")
+    message = str(caught.value)
+    assert message.startswith("rows.csv:3: unknown labels: 'goood' (first at rows.csv:3) Did you mean 'good'?")
+    assert "'ugly' (first at rows.csv:4)" in message
+    assert "Known: 'bad', 'good'." in message
+    assert message.count("goood") == 1
+
+
+@pytest.mark.parametrize("missing", ["", "  ", None])
+def test_a_missing_label_is_an_error_with_its_line(missing: str | None) -> None:
+    for is_test in (False, True):
+        with pytest.raises(LabelError, match=r"^rows.csv:3: column 'label' has no label here"):
+            LabelReader(CLASSES).read(table(["bad", missing]), "label", is_test=is_test)
+
+
+@pytest.mark.parametrize("values", [["", ""], [None, None], ["-1", "-1"], ["-1", ""]])
+def test_a_test_split_may_have_no_labels_at_all(values: list[Any]) -> None:
+    assert LabelReader(CLASSES).read(table(values), "label", is_test=True) is None
+    with pytest.raises(LabelError):
+        LabelReader(CLASSES).read(table(values), "label")
+
+
+def test_minus_one_is_a_label_where_it_is_a_class() -> None:
+    labels = LabelReader(LabelSpace("classification", ("-1", "1"))).read(table(["-1", "-1"]), "label", is_test=True)
+    assert labels is not None
+    assert labels.tolist() == [0, 0]
+
+
+def test_scores_are_read_as_numbers() -> None:
+    labels = LabelReader(SCORES, score_range=(0, 5)).read(table(["0", "3.25", "5.0", "1e0"]), "label")
+    assert labels is not None
+    assert labels.dtype == np.float64
+    assert labels.tolist() == [0.0, 3.25, 5.0, 1.0]
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-Infinity", "good", "3,5", "1_0", "٣"])
+def test_what_is_no_finite_number(text: str) -> None:
+    assert parse_number(text) is None
+    with pytest.raises(LabelError, match=r"^rows.csv:3: label .* expected a finite number"):
+        LabelReader(SCORES).read(table(["1.0", text]), "label")
+
+
+@pytest.mark.parametrize("score", ["5.01", "-0.1"])
+def test_scores_out_of_range(score: str) -> None:
+    with pytest.raises(LabelError, match=r"^rows.csv:3: .* expected a score from 0 to 5"):
+        LabelReader(SCORES, score_range=(0, 5)).read(table(["1.0", score]), "label")
+
+
+def test_names_are_sorted_as_texts_or_as_whole_numbers() -> None:
+    assert names_of(["b", "a", "c", "b"]) == ("a", "b", "c")
+    assert names_of(["10", "9", "-1", "2"]) == ("-1", "2", "9", "10")
+    assert names_of(["10", "9", "x"]) == ("10", "9", "x")
+
+
+def test_given_and_declared_names_keep_their_order() -> None:
+    assert names_of(["b", "a"], label_names=("b", "c", "a")) == ("b", "c", "a")
+    space, _ = find_space("classification", DataConfig(), table(["b", "a"], ("z", "b", "a")), "label")
+    assert space.names == ("z", "b", "a")
+
+
+@pytest.mark.parametrize("names", [("a",), ("a", "a"), ("a", "b", "a"), ()])
+def test_label_names_must_be_two_or_more_each_once(names: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"label_names: .* at least two names, each once"):
+        names_of(["a", "b"], label_names=names)
+
+
+def test_ordinal_needs_an_order() -> None:
+    assert names_of(["3", "1", "2"], "ordinal") == ("1", "2", "3")
+    assert names_of(["low", "high"], "ordinal", label_names=("low", "high")) == ("low", "high")
+    with pytest.raises(ConfigError, match=r"needs its labels in order.*high, low.*label_names"):
+        names_of(["low", "high"], "ordinal")
+
+
+def test_regression_has_no_names() -> None:
+    assert find_space("regression", DataConfig(), table(["1.5", "2.5"]), "label")[0] == LabelSpace("regression")
+    with pytest.raises(ConfigError, match="label_names"):
+        names_of(["1.5"], "regression", label_names=("a", "b"))
+
+
+def test_a_single_class_cannot_be_learned() -> None:
+    with pytest.raises(LabelError, match="holds only the label 'a', expected at least two classes"):
+        names_of(["a", "a", ""])
+
+
+def test_scores_taken_as_classes_are_remarked_on() -> None:
+    scores = [f"{number / 10}" for number in range(1, 23)]
+    _, notes = find_space("classification", DataConfig(), table(scores), "label")
+    assert len(notes) == 1
+    assert "--task_type regression" in notes[0]
+    for quiet in (scores[:20], [str(number) for number in range(30)], [f"intent {number}" for number in range(30)]):
+        assert find_space("classification", DataConfig(), table(quiet), "label")[1] == ()
+
+
+def test_the_task_type_is_the_asked_else_the_tasks_else_classification() -> None:
+    assert decide_task_type(DataConfig(task_type="ordinal"), "regression")[0] == "ordinal"
+    assert decide_task_type(DataConfig(), "regression")[0] == "regression"
+    task_type, note = decide_task_type(DataConfig(), None)
+    assert task_type == "classification"
+    assert "the default" in note
+
+
+def rows(labels: np.ndarray | None) -> TextRows:
+    return TextRows(("0", "1"), ("a", "b"), None, labels, "rows.csv")
+
+
+def test_labels_map_to_another_space_by_name() -> None:
+    target = LabelSpace("classification", ("other", "good", "bad"))
+    mapped = map_to(rows(np.array([0, 1])), CLASSES, target)
+    assert mapped.labels is not None
+    assert mapped.labels.tolist() == [2, 1]
+    assert map_to(rows(None), CLASSES, target).labels is None
+    same = rows(np.array([0.5, 1.5]))
+    assert map_to(same, SCORES, SCORES) is same
+
+
+def test_labels_that_have_no_place_in_another_space() -> None:
+    with pytest.raises(LabelError, match="does not know the label 'bad'; it was trained on 'good', 'ugly'"):
+        map_to(rows(np.array([0, 1])), CLASSES, LabelSpace("classification", ("good", "ugly")))
+    with pytest.raises(LabelError, match="labels are classes, but the model was trained on scores"):
+        map_to(rows(np.array([0, 1])), CLASSES, SCORES)
+    with pytest.raises(LabelError, match="labels are scores, but the model was trained on classes"):
+        map_to(rows(np.array([0.0, 1.0])), SCORES, CLASSES)

@@ -1,0 +1,46 @@
+"""Small labelled files and settings that several tests train on."""
+
+from __future__ import annotations
+
+import csv
+import random
+from pathlib import Path
+from typing import Any
+
+GOOD, BAD = ("good", "lovely", "fine", "great"), ("bad", "awful", "dull", "poor")
+FILLER = ("the", "film", "was", "very", "a", "story", "and", "so", "music", "we", "saw", "it", "in", "town")
+
+
+def write_reviews(path: Path, rows: int = 48, *, seed: int = 0) -> Path:
+    """A CSV with the columns id, text and label (bad, good), of texts of 3 to 12 words."""
+    draw = random.Random(seed)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "text", "label"])
+        for number in range(rows):
+            label = draw.choice(["bad", "good"])
+            words = draw.choices(FILLER, k=draw.randint(2, 11)) + [draw.choice(GOOD if label == "good" else BAD)]
+            draw.shuffle(words)
+            writer.writerow([f"r{number}", " ".join(words), label])
+    return path
+
+
+def settings(folder: Path, encoder: Path, **changes: Any) -> dict[str, Any]:
+    """Overrides for `load_config`: a tiny run on files written into `folder`; changes by dotted name with '__' for '.'."""
+    train, validation = folder / "train.csv", folder / "validation.csv"
+    if not train.exists():
+        write_reviews(train, seed=1)
+        write_reviews(validation, 20, seed=2)
+    values: dict[str, Any] = {
+        "data.train_file": str(train),
+        "data.validation_file": str(validation),
+        "data.max_length": 32,
+        "model.name_or_path": str(encoder),
+        "training.output_dir": str(folder / "run"),
+        "training.per_device_train_batch_size": 8,
+        "training.num_train_epochs": 2,
+        "training.learning_rate": 1e-3,
+        "training.logging_steps": 1,
+        "training.use_cpu": True,
+    }
+    return values | {name.replace("__", "."): value for name, value in changes.items()}
