@@ -153,6 +153,21 @@ def test_no_text_stands_twice_whatever_the_seeds() -> None:
     assert not texts["validation"] & texts["challenge"]
 
 
+def test_no_text_leaks_even_where_there_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = {name: words[:2] for name, words in vocabulary.SLOTS.items()}
+    monkeypatch.setattr(vocabulary, "SLOTS", slots)
+    monkeypatch.setattr(vocabulary, "WORD_PAIRS", vocabulary.WORD_PAIRS[:6])
+    monkeypatch.setattr(vocabulary, "VENUE_TEMPLATES", vocabulary.VENUE_TEMPLATES[:2])
+    monkeypatch.setattr(vocabulary, "FILLER_TEMPLATES", vocabulary.FILLER_TEMPLATES[:2])
+    texts = {}
+    for split in SPLITS:
+        made = generate(split, 400, seed=4, shortcut_strength=0.8)
+        texts[split] = {row.text.replace(row.text[slice(*row.shortcut)], "CINEMA") for row in made if row.shortcut}
+    assert not texts["train"] & texts["validation"]
+    assert not texts["train"] & texts["challenge"]
+    assert not texts["validation"] & texts["challenge"]
+
+
 def test_only_some_sentiment_words_are_kept_from_training(rows: dict[str, list[DemoRow]]) -> None:
     used = {split: {word for row in rows[split] for word in words_of(row) if word in OPPOSITE} for split in SPLITS}
     known = {word for pair in vocabulary.WORD_PAIRS[: vocabulary.TRAIN_WORDS] for word in pair}

@@ -227,6 +227,8 @@ def test_missing_files_and_folders_say_where_to_get_them(tmp_path: Path, monkeyp
     assert str(tmp_path / "RTE") in str(caught.value)
     assert "To get them: RTE.zip from https://gluebenchmark.com" in str(caught.value)
     assert list(load("rte", tmp_path, ("train",)).splits) == ["train"]
+    with pytest.raises(DataError, match="no test files of rte"):
+        load("rte", tmp_path, ("train", "test"))
     with pytest.raises(DataError, match="does not exist, expected the folder of rte's files"):
         load("rte", tmp_path / "nowhere")
     with pytest.raises(DataError, match="no validation, test files of ax"):

@@ -187,3 +187,5 @@ def test_a_known_tasks_own_columns_count_when_predicting(tmp_path: Path) -> None
     space = LabelSpace("classification", ("not_equivalent", "equivalent"))
     rows = predict(path, space, is_pair=True, task="mrpc")
     assert (rows.texts, rows.pairs, rows.labels.tolist()) == (("A",), ("B",), [1])
+    with pytest.raises(DataError, match="there is no column 'key'"):
+        predict(path, space, is_pair=True, task="mrpc", id_column="key")

@@ -155,10 +155,10 @@ def test_only_asked_columns_are_kept_but_all_are_named(tmp_path: Path) -> None:
 
 
 def test_a_huge_field_is_read_and_the_csv_limit_is_put_back(tmp_path: Path) -> None:
-    limit = csv.field_size_limit()
+    csv.field_size_limit(131072)  # the standard library's own
     table = read_table(write(tmp_path, "rows.csv", f'text,label\n"{"x" * 300_000}",1\n'))
     assert len(table.texts("text")[0]) == 300_000
-    assert csv.field_size_limit() == limit
+    assert csv.field_size_limit() == 131072
 
 
 GOOD_JSON = '{"text": "a", "label": "1"}\n'

@@ -70,6 +70,12 @@ def test_labels_have_the_order_of_their_publisher(name: str) -> None:
     assert load_spec(name).label_names == LABELS[name]
 
 
+@pytest.mark.parametrize("name", ["cola", "sst2", "mrpc", "qqp", "wnli", "sst5"])
+def test_numbers_in_the_files_are_ids_in_this_order(name: str) -> None:
+    spec = load_spec(name)
+    assert [spec.label_values[str(number)] for number in range(len(spec.label_names))] == list(spec.label_names)
+
+
 def test_types_and_metrics() -> None:
     types = {name: load_spec(name).task_type for name in TASKS}
     assert {name for name in TASKS if types[name] == "regression"} == {"stsb", "sts", "sick-r"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -58,10 +59,12 @@ def load_config(
         content = read_yaml(file)
         _merge(merged, _preset_sections(content.get("preset"), problems))
         _merge(merged, content)
+    overrides = dict(overrides or {})
+    preset = overrides.pop("preset", None) if preset is None else preset
     if preset is not None:
         merged["preset"] = preset
         _merge(merged, _preset_sections(preset, problems))
-    for name, value in (overrides or {}).items():
+    for name, value in overrides.items():
         _set(merged, name, value, problems)
     config = parse_section(Config, merged, "", problems)
     problems += _contradictions(config)
@@ -88,7 +91,9 @@ def read_yaml(file: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: no such file. Expected a YAML file such as a run's config.yaml.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as a YAML file: {error}.") from None
-    except yaml.YAMLError as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # for odd values such as 2001-99-99 the safe loader raises whatever int() and others do
         raise ConfigError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
     if content is None:
         return {}
@@ -126,12 +131,17 @@ def _preset_sections(name: Any, problems: list[str]) -> dict[str, Any]:
     return {key: value for key, value in content.items() if key not in ("description", "source")}
 
 
-def _merge(target: dict[str, Any], extra: Mapping[str, Any]) -> None:
+def _merge(target: dict[str, Any], extra: Mapping[str, Any], cls: Any = Config) -> None:
+    """Put `extra` on top: section by section, each single setting whole. An empty section says nothing."""
+    hints = typing.get_type_hints(cls)
     for key, value in extra.items():
-        if isinstance(value, Mapping) and isinstance(target.get(key), dict):
-            _merge(target[key], value)
-        else:
+        section = hints.get(key)
+        if not dataclasses.is_dataclass(section) or not isinstance(target.get(key), dict):
             target[key] = _copied(value)
+        elif isinstance(value, Mapping):
+            _merge(target[key], value, section)
+        elif value is not None:
+            target[key] = value
 
 
 def _copied(value: Any) -> Any:
@@ -140,13 +150,16 @@ def _copied(value: Any) -> Any:
 
 def _set(target: dict[str, Any], name: str, value: Any, problems: list[str]) -> None:
     *sections, last = name.split(".")
+    place: Any = target
     for section in sections:
-        deeper = target.setdefault(section, {})
-        if not isinstance(deeper, dict):
+        place = {} if place.get(section) is None else place[section]
+        if not isinstance(place, dict):
             problems.append(f"{name}: {section!r} is a single setting, not a section.")
             return
-        target = deeper
-    target[last] = value
+    nested: dict[str, Any] = {last: value}
+    for section in reversed(sections):
+        nested = {section: nested}
+    _merge(target, nested)
 
 
 def _contradictions(config: Config) -> list[str]:

@@ -41,7 +41,10 @@ def parse_section(cls: type[T], values: Mapping[str, Any], path: str, problems: 
                 problems.append(f"{where}: got {value!r}, expected a section with {names}.")
         else:
             try:
-                filled[key] = _checked(coerce(value, hints[key]), fields[key].metadata)
+                facts = fields[key].metadata
+                # YAML reads a bare `no` as false.
+                plain = "no" if value is False and "no" in facts.get("choices", ()) else value
+                filled[key] = _checked(coerce(plain, hints[key]), facts)
             except ValueError as error:
                 problems.append(f"{where}: got {value!r}, expected {error}")
     return cls(**filled)
@@ -53,13 +56,13 @@ def coerce(value: Any, hint: Any) -> Any:
     Raises:
         ValueError: with a text that completes "expected ...".
     """
-    if hint is Any:
-        return value
-    optional, hint = _strip_optional(hint)
+    optional, hint = (True, Any) if hint is Any else _strip_optional(hint)
     if value is None or (optional and isinstance(value, str) and value.strip().lower() in _NULL):
         if optional:
             return None
         raise ValueError(f"{_type_name(hint)}.")
+    if hint is Any:
+        return value
     if typing.get_origin(hint) is tuple:
         return _as_names(value)
     reader = {bool: _as_bool, int: _as_int, float: _as_float, str: _as_str}[hint]
@@ -80,9 +83,12 @@ def _type_name(hint: Any) -> str:
 def _as_names(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",")]
-    if not isinstance(value, (list, tuple)) or any(isinstance(part, (dict, list)) for part in value):
+    if not isinstance(value, (list, tuple)):
         raise ValueError("a list of names, such as [bad, good] (on the command line: bad,good).")
-    return tuple(str(part) for part in value)
+    try:
+        return tuple(_as_str(part) for part in value)
+    except ValueError:
+        raise ValueError("a list of texts; YAML reads a bare yes, no or null as something else: quote it.") from None
 
 
 def _as_bool(value: Any) -> bool:
@@ -113,14 +119,14 @@ def _as_float(value: Any) -> float:
             number = float(value)
             if number - number == 0:  # neither NaN nor infinite
                 return number
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             pass
     raise ValueError("a number.")
 
 
 def _as_str(value: Any) -> str:
-    if isinstance(value, (dict, list)):
-        raise ValueError("a text.")
+    if value is None or isinstance(value, (bool, bytes, dict, list, set, tuple)):
+        raise ValueError("a text (in quotes, where YAML reads it as something else).")
     return str(value)
 
 

@@ -91,7 +91,9 @@ def pad_batch(
         if type_ids is not None and features.type_ids is not None:
             type_ids[number, : lengths[number]] = features.type_ids[place]
         places = None if masked is None else masked[number]
-        if places is not None and mask_token_id is not None:
+        if places is not None:
+            if mask_token_id is None:
+                raise ValueError("places to mask need a mask_token_id")
             ids[number, places] = mask_token_id
     attention = np.arange(shape[1])[None, :] < lengths[:, None]
     inputs = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(attention.astype(np.int64))}

@@ -42,22 +42,30 @@ def label_facts(name: str, labels: np.ndarray, train: TextRows | None, data: Tas
 
 def _guess_scores(labels: np.ndarray, guess: int, space: LabelSpace, metrics: Sequence[str]) -> dict[str, float | None]:
     """The task's metrics, as far as they are known here, and accuracy, of guessing one class for all rows."""
+    right = float(np.mean(labels == guess))
     known: dict[str, float | None] = {
-        "accuracy": float(np.mean(labels == guess)),
+        "accuracy": right,
         "matthews_correlation": 0.0,
+        "quadratic_weighted_kappa": float(right == 1),
+        "f1_macro": _constant_f1(right) / len(np.union1d(labels, [guess])),
+        "mean_absolute_error": float(np.mean(np.abs(labels - guess))),
+        "mean_squared_error": float(np.mean((labels - guess) ** 2)),
         "pearson": None,
         "spearmanr": None,
     }
     wanted = [*metrics, "accuracy"]
     if space.num_labels == 2:
-        positive = float(np.mean(labels == 1))
-        # Precision is the share of positive rows, recall is 1.
-        all_positive = 2 * positive / (1 + positive)
+        all_positive = _constant_f1(float(np.mean(labels == 1)))
         known["f1"] = all_positive if guess == 1 else 0.0
         known["f1_all_positive"] = all_positive
         if "f1" in metrics and guess != 1:
             wanted.append("f1_all_positive")
     return {metric: known[metric] for metric in dict.fromkeys(wanted) if metric in known}
+
+
+def _constant_f1(share: float) -> float:
+    """The F1 of a class of this share of the rows when it is guessed for all of them: recall 1, precision the share."""
+    return 2 * share / (1 + share)
 
 
 def label_findings(name: str, split: SplitReport, data: TaskData) -> list[Finding]:
@@ -94,7 +102,7 @@ def _class_findings(name: str, counts: dict[str, int], rows: int, data: TaskData
     if share >= IMBALANCE_SHARE and name != "train":
         by_accuracy = data.metrics[:1] == ("accuracy",)
         message = f"{name}: {percent(share)} of the rows are {largest!r}; always guessing it has that accuracy."
-        cure = "Compare by matthews_correlation or F1, and try --objective.class_weights balanced."
+        cure = "Compare by matthews_correlation or F1, and try --class_weights balanced."
         findings.append(Finding("warning" if by_accuracy else "note", "imbalance", name, message, cure))
     return findings
 

@@ -158,8 +158,11 @@ def summary_lines(report: DoctorReport) -> list[str]:
 
 
 def full_lines(report: DoctorReport) -> list[str]:
-    """All figures, split by split, then each finding with its cure and its rows, then what the figures assume."""
-    lines = [_headline(report), *report.notes]
+    """All figures, split by split, then each finding with its cure and its rows, then what the figures assume.
+
+    The task's own notes are left out: whoever read the data has them, and says them first.
+    """
+    lines = [_headline(report)]
     for name, split in report.splits.items():
         lines += ["", f"{name}: {split.rows:,} rows", *(f"  {line}" for line in _split_lines(name, split))]
     lines += ["", "Findings" if report.findings else "Findings: none"]

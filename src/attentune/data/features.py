@@ -8,6 +8,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from attentune.data.rows import TextRows
+from attentune.errors import DataError
 
 _CHUNK_ROWS = 4096
 
@@ -51,6 +52,9 @@ def encode_rows(rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_lengt
     """Tokenise texts or pairs; those longer than `max_length` tokens are cut, of a pair the longer text first.
 
     Text that looks like a special token ("[SEP]") stays text.
+
+    Raises:
+        DataError: a text holds half of a surrogate pair, which is no character.
     """
     ids: list[np.ndarray] = []
     type_ids: list[np.ndarray] = []
@@ -92,15 +96,30 @@ def _tokenise(
 ) -> dict[str, list[list[int]]]:
     texts = [rows.texts[place] for place in places]
     pairs = None if rows.pairs is None else [rows.pairs[place] for place in places]
-    return tokenizer(
-        texts,
-        pairs,
-        add_special_tokens=True,
-        truncation="longest_first" if max_length else False,
-        max_length=max_length,
-        padding=False,
-        return_attention_mask=False,
-        return_special_tokens_mask=True,
-        split_special_tokens=True,
-        verbose=False,
-    )
+    try:
+        return tokenizer(
+            texts,
+            pairs,
+            add_special_tokens=True,
+            truncation="longest_first" if max_length else False,
+            max_length=max_length,
+            padding=False,
+            return_attention_mask=False,
+            return_special_tokens_mask=True,
+            split_special_tokens=True,
+            verbose=False,
+        )
+    except TypeError:
+        _check_characters(rows, places)
+        raise
+
+
+def _check_characters(rows: TextRows, places: range | list[int]) -> None:
+    for place in places:
+        try:
+            f"{rows.texts[place]} {rows.pairs[place] if rows.pairs else ''}".encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"{rows.source}: row {place} holds half of a surrogate pair (such as \\ud83d alone), which is no"
+                " character; remove it."
+            ) from None

@@ -169,7 +169,7 @@ def read_unlabelled(path: str, *, label_space: LabelSpace, is_pair: bool, config
         except DataError:
             # To predict needs no labels: a column of that name that holds something else is no reason to stop.
             labels = None
-    ids, _ = row_ids(table, columns.id)
+    ids, _ = row_ids(table, columns.id, strict=config.id_column is not None)
     pairs = None if columns.pair is None else table.texts(columns.pair)
     return TextRows(ids, table.texts(columns.text), pairs, labels, table.source, table.lines)
 
@@ -179,7 +179,9 @@ def _prediction_columns(table: Table, is_pair: bool, config: DataConfig) -> Colu
         for split in load_spec(config.task).splits.values():
             if {split.text, split.pair or split.text} <= set(table.names):
                 label = config.label_column or split.label
-                own_id = config.id_column or (split.id if split.id in table.names else None)
+                own_id = split.id if split.id in table.names else None
+                if config.id_column is not None:
+                    own_id = require(table.names, config.id_column, table.source, "--id_column")
                 return Columns(split.text, split.pair, label if label in table.names else None, own_id)
     columns, _ = choose_columns(table.names, config, table.source, want_label=False)
     if is_pair and columns.pair is None:

@@ -49,7 +49,10 @@ def _matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
 def _quadratic_kappa(labels: np.ndarray, predictions: np.ndarray) -> float:
     if np.array_equal(labels, predictions):
         return 1.0
-    return float(sk.cohen_kappa_score(labels, predictions, weights="quadratic"))
+    # All classes in between, so that the distance of two classes does not depend on which others occur.
+    both = np.concatenate([labels, predictions])
+    classes = np.arange(both.min(), both.max() + 1)
+    return float(sk.cohen_kappa_score(labels, predictions, labels=classes, weights="quadratic"))
 
 
 METRICS: dict[str, Metric] = {
@@ -107,10 +110,10 @@ def choose_metric(wanted: str | None, names: Sequence[str], label_space: LabelSp
     if wanted is None:
         return METRICS[names[0]]
     name = wanted.removeprefix("eval_")
-    metric = METRICS.get(name)
     classes = label_space.task_type != "regression"
-    fits = metric is not None and (metric.needs_classes <= classes) and (name != "f1" or label_space.num_labels == 2)
-    if metric is None or not fits:
-        usable = [m.name for m in METRICS.values() if m.needs_classes <= classes]
+    usable = [m.name for m in METRICS.values() if m.needs_classes <= classes]
+    if label_space.num_labels != 2 and "f1" in usable:
+        usable.remove("f1")
+    if name not in usable:
         raise ConfigError(f"training.metric_for_best_model: got {wanted!r}, expected one of {', '.join(usable)}.")
-    return metric
+    return METRICS[name]

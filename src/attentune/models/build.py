@@ -23,6 +23,7 @@ from attentune.models.families import (
     is_pooler_weight,
     keep_text_as_text,
     pooler_dense,
+    readable_positions,
     special_token_ids,
 )
 from attentune.models.modeling import AttentuneForSequenceClassification
@@ -93,7 +94,7 @@ def build_model(
         UnsupportedEncoderError: the encoder cannot be loaded, or cannot take what the slots ask of it.
     """
     encoder, has_pooler = _load_encoder(settings)
-    _check_fit(settings, encoder.config, max_length)
+    _check_fit(settings, encoder, tokenizer, max_length)
     config = AttentuneConfig(
         encoder=encoder.config,
         blur=to_dict(settings.blur),
@@ -127,18 +128,21 @@ def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, 
         raise CheckpointError(
             f"{path}: holds no config.json, expected the folder of a finished run (attentune train --output_dir ...)."
         )
+    if not (path / "tokenizer.json").is_file():
+        raise CheckpointError(f"{path}: holds no tokenizer.json; use a whole copy of the run folder, or train again.")
     with _quiet():
         try:
             model, info = AttentuneForSequenceClassification.from_pretrained(
                 path, output_loading_info=True, use_safetensors=True, local_files_only=True, dtype=torch.float32
             )
             tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except Exception as error:  # torn, or made by anyone: all kinds are raised
             raise CheckpointError(f"{path}: no model of Attentune could be loaded: {_first_line(error)}") from error
-    broken = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
+    broken = sorted(str(key) for kind in ("missing", "mismatched", "unexpected") for key in info[f"{kind}_keys"])
     if broken:
         raise CheckpointError(
-            f"{path}: the saved weights lack or misfit {broken[:3]}; train again or use another copy."
+            f"{path}: the saved weights and config.json do not fit together (see {', '.join(broken[:3])}); train again"
+            " or use another copy."
         )
     return model.eval(), _prepared(tokenizer)
 
@@ -173,7 +177,10 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool]:
         encoder, info = AutoModel.from_pretrained(
             source, config=config, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options
         )
-    encoder.config.name_or_path = settings.name_or_path  # never the path of one machine's packages
+    # What is saved never names a path of one machine.
+    encoder.config.name_or_path = (
+        Path(settings.name_or_path).name if Path(settings.name_or_path).exists() else settings.name_or_path
+    )
     missing = sorted(info["missing_keys"])
     lost = [name for name in missing if not is_pooler_weight(name)]
     if lost:
@@ -209,21 +216,30 @@ def _label_options(label_space: LabelSpace) -> dict[str, object]:
     }
 
 
-def _check_fit(settings: ModelConfig, config: PreTrainedConfig, max_length: int) -> None:
-    kind, layers = settings.layer_mix.kind, config.num_hidden_layers
+def _check_fit(settings: ModelConfig, encoder: Any, tokenizer: Tokenizer, max_length: int) -> None:
+    words = encoder.get_input_embeddings()
+    if not isinstance(words, nn.Embedding):
+        raise UnsupportedEncoderError(
+            f"{settings.name_or_path}: is a {encoder.config.model_type} model without word embeddings, expected a text"
+            " encoder such as embedded or bert-base-uncased."
+        )
+    if len(tokenizer) > words.num_embeddings:
+        raise UnsupportedEncoderError(
+            f"{settings.name_or_path}: its tokenizer knows {len(tokenizer)} tokens, but the encoder has embeddings for"
+            f" {words.num_embeddings}: they do not belong together."
+        )
+    kind, layers = settings.layer_mix.kind, encoder.config.num_hidden_layers
     needed = MINIMUM_LAYERS.get(kind, 1)
     if layers < needed:
         raise UnsupportedEncoderError(
             f"{settings.name_or_path}: has {layers} layer(s), but model.layer_mix.kind {kind} needs {needed}."
             " Choose last, or a deeper encoder."
         )
-    # RoBERTa's kind numbers positions from the padding id + 1, so some of the table is never reached.
-    positions = getattr(config, "max_position_embeddings", None)
-    reserved = (config.pad_token_id or 0) + 1 if config.model_type in ("roberta", "xlm-roberta", "mpnet") else 0
-    if positions and max_length > positions - reserved:
+    positions = readable_positions(encoder)
+    if positions is not None and max_length > positions:
         raise UnsupportedEncoderError(
-            f"{settings.name_or_path}: reads at most {positions - reserved} tokens, but data.max_length is"
-            f" {max_length}. Set --max_length {positions - reserved} or less."
+            f"{settings.name_or_path}: reads at most {positions} tokens, but data.max_length is {max_length}."
+            f" Set --max_length {positions} or less."
         )
 
 
@@ -243,15 +259,25 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _explained(name: str) -> Iterator[None]:
+    if _looks_like_a_path(name) and not Path(name).is_dir():
+        raise UnsupportedEncoderError(
+            f"{name}: there is no such folder. Expected embedded, a folder with config.json, model.safetensors and a"
+            " tokenizer, or a name on the Hugging Face hub."
+        )
     try:
         yield
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except Exception as error:  # files that others made: transformers, tokenizers and safetensors raise all kinds
         raise UnsupportedEncoderError(
             f"{name}: no encoder could be loaded: {_first_line(error)} Expected embedded, a folder with config.json,"
             " model.safetensors and a tokenizer, or a name on the Hugging Face hub (which needs a network)."
         ) from error
 
 
+def _looks_like_a_path(name: str) -> bool:
+    return Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or Path(name).is_file()
+
+
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".") + "."
+    said = f"there is no {lines[0]}" if isinstance(error, KeyError) else lines[0]
+    return said.rstrip(".:") + "."

@@ -8,6 +8,10 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Sequence, Split
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
 from attentune.errors import UnsupportedEncoderError
 
@@ -31,12 +35,25 @@ def check_is_encoder(name: str, config: PreTrainedConfig, tokenizer: PreTrainedT
     """Refuse what is no bidirectional text encoder.
 
     Raises:
-        UnsupportedEncoderError: for encoder-decoders, decoders, and tokenizers without [CLS], padding or mask token.
+        UnsupportedEncoderError: for encoder-decoders, decoders, and tokenizers that are slow, empty or without [CLS],
+            padding or mask token.
     """
     cure = "Choose an encoder such as embedded, bert-base-uncased, roberta-base or answerdotai/ModernBERT-base."
-    if getattr(config, "is_encoder_decoder", False) or getattr(config, "is_decoder", False):
+    kind = config.model_type
+    causal = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if causal or getattr(config, "is_encoder_decoder", False) or getattr(config, "is_decoder", False):
         raise UnsupportedEncoderError(
             f"{name}: is a {config.model_type} model with a decoder, expected an encoder. {cure}"
+        )
+    if not tokenizer.is_fast:
+        raise UnsupportedEncoderError(
+            f"{name}: its tokenizer ({type(tokenizer).__name__}) has no fast version, expected a tokenizer.json. {cure}"
+        )
+    # Where its files are missing, transformers makes up a tokenizer that knows the special tokens and little else.
+    if len(tokenizer) < len(tokenizer.all_special_ids) + 8:
+        raise UnsupportedEncoderError(
+            f"{name}: its tokenizer knows no words; are tokenizer.json or the vocabulary's files missing?"
+            " Expected the tokenizer that the encoder was trained with."
         )
     missing = [kind for kind in ("cls", "pad", "mask") if getattr(tokenizer, f"{kind}_token_id") is None]
     if missing:
@@ -44,6 +61,19 @@ def check_is_encoder(name: str, config: PreTrainedConfig, tokenizer: PreTrainedT
             f"{name}: its tokenizer has no {', '.join(missing)} token, expected those of an encoder trained on masked"
             f" text. {cure}"
         )
+
+
+def readable_positions(encoder: nn.Module) -> int | None:
+    """How many tokens the encoder's table of positions reaches, or None where nothing says.
+
+    RoBERTa's kind numbers positions from the padding id + 1, so some of the table is never reached.
+    """
+    positions = getattr(encoder.config, "max_position_embeddings", None)
+    if not isinstance(positions, int) or positions <= 0:
+        return None
+    table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
+    first = getattr(table, "padding_idx", None)
+    return positions if first is None else positions - first - 1
 
 
 def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:

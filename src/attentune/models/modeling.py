@@ -12,7 +12,7 @@ from transformers.utils import ModelOutput
 
 from attentune.models.configuration import AttentuneConfig
 from attentune.nn.heads import build_head
-from attentune.nn.layer_mix import mix_layers
+from attentune.nn.layer_mix import LAYER_MIXES, mix_layers
 from attentune.nn.losses import resolve_loss, row_losses
 
 
@@ -54,6 +54,8 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         self.encoder: Any = encoder if encoder is not None else AutoModel.from_config(config.encoder)
         drop_pooler(self.encoder)
         hidden_size = config.encoder_config.hidden_size
+        if config.layer_mix["kind"] not in LAYER_MIXES:
+            raise ValueError(f"layer mix {config.layer_mix['kind']!r} is none of {', '.join(LAYER_MIXES)}")
         self.head = build_head(
             config.head["kind"],
             hidden_size=hidden_size,

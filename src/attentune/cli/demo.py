@@ -1,0 +1,105 @@
+"""`attentune demo`"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from attentune.cli.flags import Parser
+from attentune.cli.output import number, table
+from attentune.config import load_preset, preset_names
+from attentune.errors import ConfigError
+
+_ABOUT = """Trains methods side by side on made-up film reviews with a planted shortcut: a cinema's name that goes with the
+label in training and validation, and against it in a challenge set. A method that attends to what matters scores high
+on both; one that leans on the shortcut falls on the challenge. Interrupted, the same command goes on where it was."""
+
+_FOOTNOTE = """validation: the cinema's name goes with the label, as in training; challenge: it goes against it.
+Accuracy on 600 reviews each, one seed: differences below about 3 points mean nothing."""
+
+
+def parser() -> Parser:
+    """The flags of this verb."""
+    made = Parser(prog="attentune demo", usage="attentune demo [flags]", description=_ABOUT)
+    made.add_argument("--presets", default="", help="names with commas between, or all (default: a telling few)")
+    made.add_argument("--output_dir", default="runs/demo", help="where data and runs go (default: runs/demo)")
+    made.add_argument("--model_name_or_path", default="embedded", help="the encoder (default: embedded)")
+    made.add_argument("--num_train_epochs", default="3", help="passes over the reviews (default: 3)")
+    made.add_argument("--seed", default="42", help="of the reviews and of training (default: 42)")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="how the table is printed")
+    made.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the demo; the exit status is returned."""
+    parsed, problems = parser().parse(arguments)
+    presets = _chosen(parsed.presets, problems)
+    seed, epochs = _number(parsed, "seed", int, problems), _number(parsed, "num_train_epochs", float, problems)
+    if problems:
+        raise ConfigError(problems)
+
+    from pathlib import Path
+
+    from attentune.results import to_json
+    from attentune.training.demo import TELLING_PRESETS, run_demo
+    from attentune.training.display import Display
+    from attentune.training.signals import Interrupted
+
+    display = Display(quiet=parsed.quiet)
+    try:
+        lines = list(
+            run_demo(
+                presets or TELLING_PRESETS,
+                Path(parsed.output_dir),
+                seed=seed,
+                model=parsed.model_name_or_path,
+                epochs=epochs,
+                display=display,
+            )
+        )
+    except Interrupted:
+        print("attentune: stopped and saved; the same command goes on where it was.", file=sys.stderr)
+        return 130
+    if parsed.format == "json":
+        print(to_json([dataclasses.asdict(line) for line in lines]), end="")
+        return 0
+    rows = [
+        (
+            line.preset,
+            number(line.validation, 3),
+            number(line.challenge, 3),
+            number(line.validation - line.challenge, 3),
+            number(line.seconds, 0),
+        )
+        for line in lines
+    ]
+    print(table(("preset", "validation", "challenge", "fall", "seconds"), rows, right=(1, 2, 3, 4)))
+    print(f"\n{_FOOTNOTE}\nData and runs: {parsed.output_dir}")
+    print(f'Next: attentune predict {lines[0].folder} --text "The story was not dull at all."')
+    return 0
+
+
+def _chosen(names: str, problems: list[str]) -> tuple[str, ...]:
+    if names.strip() == "all":
+        return preset_names()
+    chosen = tuple(name.strip() for name in names.split(",") if name.strip())
+    for name in chosen:
+        try:
+            load_preset(name)
+        except ConfigError as error:
+            problems += error.problems
+    return chosen
+
+
+def _number(parsed: Any, name: str, kind: type, problems: list[str]) -> Any:
+    try:
+        value = kind(getattr(parsed, name))
+        if value >= 0:
+            return value
+    except ValueError:
+        pass
+    problems.append(f"--{name}: got {getattr(parsed, name)!r}, expected a number of at least 0.")
+    return 0

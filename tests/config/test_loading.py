@@ -1,0 +1,216 @@
+"""From presets, files and overrides to one configuration: what goes before what, what is refused, and back to YAML."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from attentune.config import Config, load_config, load_preset, preset_names, to_dict, to_yaml
+from attentune.config.loading import read_yaml
+from attentune.errors import ConfigError
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "config.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def problems_of(*args: object, **options: object) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        load_config(*args, **options)
+    return caught.value.problems
+
+
+def test_nothing_said_gives_the_defaults() -> None:
+    config = load_config()
+    assert config == Config()
+    assert (config.training.learning_rate, config.training.weight_decay, config.training.warmup_ratio) == (5e-5, 0.01, 0.1)
+    assert (config.training.max_grad_norm, config.data.max_length, config.model.head.dropout) == (1.0, 128, 0.1)
+
+
+def test_what_is_said_later_goes_before_what_is_said_earlier(tmp_path: Path) -> None:
+    # bert-mask: head cls, generator masked-rows, ratio 1.0, mask_share 0.3; bert-mean: head mean
+    file = write(tmp_path, "preset: bert-mask\nlabels: {ratio: 2.0}\nmodel: {head: {kind: cls-mean, dropout: 0.2}}\n")
+    config = load_config(file)
+    assert (config.labels.generator, config.labels.ratio, config.labels.mask_share) == ("masked-rows", 2.0, 0.3)
+    assert (config.model.head.kind, config.model.head.dropout, config.model.head.beta) == ("cls-mean", 0.2, 0.5)
+
+    config = load_config(file, preset="bert-mean")
+    assert (config.preset, config.model.head.kind, config.model.head.dropout) == ("bert-mean", "mean", 0.2)
+    assert (config.labels.generator, config.labels.ratio) == ("masked-rows", 2.0)
+
+    config = load_config(file, {"model.head.kind": "cls", "labels.ratio": "0.5"}, preset="bert-mean")
+    assert (config.model.head.kind, config.model.head.dropout, config.labels.ratio) == ("cls", 0.2, 0.5)
+
+
+def test_a_preset_among_the_overrides_fills_its_sections() -> None:
+    assert load_config(None, {"preset": "bert-mask"}) == load_config(preset="bert-mask")
+    assert load_config(None, {"labels.ratio": 2, "preset": "bert-mask"}).labels.ratio == 2.0
+
+
+@pytest.mark.parametrize("empty", ["", "training:\n", "training: null\nmodel:\n  head:\n", "{}", "# nothing\n"])
+def test_an_empty_section_says_nothing(tmp_path: Path, empty: str) -> None:
+    file = write(tmp_path, empty)
+    assert load_config(file) == Config()
+    config = load_config(file, {"training.seed": 7, "model.head.kind": "mean"})
+    assert (config.training.seed, config.model.head.kind) == (7, "mean")
+    assert load_config(write(tmp_path, "preset: bert-mean\nmodel:\n")).model.head.kind == "mean"
+
+
+def test_overrides_may_hold_sections_and_are_not_changed() -> None:
+    overrides = {"model": {"head": {"kind": "mean"}}, "model.head.dropout": 0.3}
+    config = load_config(None, overrides, preset="bert-cls-mean")
+    assert (config.model.head.kind, config.model.head.dropout, config.model.head.beta) == ("mean", 0.3, 0.5)
+    assert overrides == {"model": {"head": {"kind": "mean"}}, "model.head.dropout": 0.3}
+
+
+def test_a_mapping_that_is_one_setting_is_replaced_whole(tmp_path: Path) -> None:
+    file = write(tmp_path, "objective: {class_weights: {bad: 1, good: 2}}\n")
+    assert load_config(file).objective.class_weights == {"bad": 1, "good": 2}
+    assert load_config(file, {"objective.class_weights": {"no": 3}}).objective.class_weights == {"no": 3}
+    assert load_config(file, {"objective.class_weights": None}).objective.class_weights is None
+
+
+def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        "preset: bert-meen\ntrainin: {seed: 1}\ntraining: {learning_rte: 1, seed: x, save_steps: 0}\nmodel: 3\n"
+        "data: {max_length: 2.5}\n",
+    )
+    problems = problems_of(file, {"objective.loss": "mss", "training.seed.x": 1, "labels.ratio": -1})
+    expected = (
+        "preset: got 'bert-meen', expected one of bert, ",
+        "trainin: there is no such setting. Did you mean 'training'?",
+        "training.learning_rte: there is no such setting. Did you mean 'learning_rate'?",
+        "training.seed: got 'x', expected a whole number.",
+        "training.save_steps: got 0, expected a number of at least 1.",
+        "model: got 3, expected a section with name_or_path, ",
+        "data.max_length: got 2.5, expected a whole number.",
+        "objective.loss: got 'mss', expected one of auto, cross-entropy, mse. Did you mean 'mse'?",
+        "training.seed.x: 'seed' is a single setting, not a section.",
+        "labels.ratio: got -1, expected a number of at least 0.",
+    )
+    for start in expected:
+        assert [problem for problem in problems if problem.startswith(start)], (start, problems)
+    assert len(problems) == len(expected)
+
+
+def test_a_wrong_preset_names_the_nearest() -> None:
+    (problem,) = problems_of(preset="bert-clsmean")
+    assert problem.endswith("Did you mean 'bert-cls-mean'?")
+    with pytest.raises(ConfigError, match="expected one of bert, bert-cls-mean"):
+        load_preset("../presets/bert")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        ({"training.eval_strategy": "steps"}, "training.eval_steps: eval_strategy 'steps' needs"),
+        (
+            {"training.eval_strategy": "no", "training.load_best_model_at_end": True},
+            "training.load_best_model_at_end: needs scores",
+        ),
+        (
+            {"training.eval_strategy": "no", "training.early_stopping_patience": 3},
+            "training.early_stopping_patience: needs scores",
+        ),
+        ({"training.resume": True, "training.overwrite_output_dir": True}, "training.resume and training.overwrite"),
+        ({"objective.loss": "mse", "objective.label_smoothing": 0.1}, "objective.label_smoothing: works with class"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(overrides: dict[str, object], problem: str) -> None:
+    (found,) = problems_of(None, overrides)
+    assert found.startswith(problem)
+    for name in overrides:
+        load_config(None, {key: value for key, value in overrides.items() if key != name and "strategy" not in key})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &x [1, 2]\nb: *x\n",
+        "a: &a [1]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: &d [*c, *c]\n",
+        "training: &t {seed: 1}\n",
+        "<<: *nothing\n",
+        "a: !!python/object/apply:os.system ['echo hacked']\n",
+        "training: !!python/object:attentune.config.Config {}\n",
+        "training: {seed: 1\n",
+        "training:\n\tseed: 1\n",
+        "? [seed]\n: 1\n",
+        "[" * 20_000,
+        "training: {seed: 2001-99-99}\n",
+        "training: {seed: !!int abc}\n",
+        'training: {seed: !!int ""}\n',
+        "training: {seed: !!bool x}\n",
+        "training: {seed: !!timestamp x}\n",
+        f"training: {{seed: {'9' * 5000}}}\n",
+        "training: {seed: \0}\n",
+        "- training\n",
+        "training\n",
+        "3\n",
+        "#" + "x" * (1 << 20),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused_and_named(tmp_path: Path, text: str) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        read_yaml(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_yaml(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"data: {task: caf\xe9}\n")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_yaml(tmp_path / "latin.yaml")
+
+
+def test_an_ampersand_in_a_text_is_no_anchor(tmp_path: Path) -> None:
+    file = write(tmp_path, "data: {text_column: 'R&D', label_column: A&B}\n")
+    config = load_config(file)
+    assert (config.data.text_column, config.data.label_column) == ("R&D", "A&B")
+
+
+def test_yaml_goes_there_and_back(tmp_path: Path) -> None:
+    overrides = {
+        "training.learning_rate": 1e-5,
+        "training.eval_strategy": "no",
+        "training.max_steps": 3,
+        "data.label_names": ["no", "yes", "null", "3", "1e3", "a: b", "naïve 😀", " spaced "],
+        "data.text_column": "off",
+        "data.train_file": "C:\\data #1.csv",
+        "objective.class_weights": {"no": 1.5, "yes": 0.1},
+        "model.dropout": 0,
+    }
+    config = load_config(None, overrides, preset="bert-mask")
+    text = to_yaml(config)
+    assert load_config(write(tmp_path, text)) == config
+    assert to_yaml(load_config(write(tmp_path, text))) == text
+    assert yaml.safe_load(text) == to_dict(config)
+    assert list(to_dict(config)) == ["preset", "model", "objective", "labels", "training", "data"]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_loads_says_what_it_is_and_fills_only_known_settings(name: str, tmp_path: Path) -> None:
+    content = load_preset(name)
+    assert len(content["description"]) > 20
+    assert content["source"]
+    config = load_config(preset=name)
+    assert config.preset == name
+    values = to_dict(config)
+    for section in set(content) - {"description", "source"}:
+        _assert_within(content[section], values[section])
+    assert load_config(write(tmp_path, to_yaml(config))) == config
+
+
+def _assert_within(part: dict, whole: dict) -> None:
+    for key, value in part.items():
+        if isinstance(value, dict):
+            _assert_within(value, whole[key])
+        else:
+            assert whole[key] == value

