@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
+from accelerate.utils import is_tensorboard_available
 from torch import nn
 
 from attentune.data.batches import pad_batch, sorted_order
 from attentune.data.features import Features
+from attentune.errors import ConfigError
 from attentune.models.precision import MIXED_PRECISION, resolve_precision
 
 
@@ -27,8 +29,10 @@ def make_accelerator(
         folder: where the tracker writes.
 
     Raises:
-        ConfigError: the device cannot do what is wanted.
+        ConfigError: the device cannot do what is wanted, or the tracker is not installed.
     """
+    if tracker == "tensorboard" and not is_tensorboard_available():
+        raise ConfigError("training.report_to: tensorboard is not installed; run: pip install tensorboard")
     device = PartialState(cpu=use_cpu).device
     settled = resolve_precision(precision, device)
     # One process may make several of these with other settings; Accelerate keeps the first unless told to forget it.

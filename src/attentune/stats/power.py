@@ -20,8 +20,8 @@ def smallest_detectable_accuracy_gap(
     """The smallest true gap in accuracy between two models, scored on the same `n` rows, that McNemar's test will find.
 
     With b and c the rows that only the first, or only the second model gets right, the two-sided test rejects where
-    |b - c| / sqrt(b + c) exceeds the normal quantile (no continuity correction). With a true gap g and a share d of rows
-    on which exactly one is right, b - c has mean n g and variance n (d - g^2). So the gap is found with that power when
+    |b - c| / sqrt(b + c) exceeds the normal quantile (no continuity correction). Where exactly one is right on a share d
+    of the rows, b - c has mean n g and variance n (d - g^2) at a true gap g, which is found with the given power when
 
         g sqrt(n) = z_alpha sqrt(d) + z_power sqrt(d - g^2)
 
@@ -50,7 +50,7 @@ def smallest_detectable_accuracy_gap(
         raise ValueError(f"disagreement is {disagreement}; expected a share above 0 and at most 1")
     if n < z_alpha**2:
         return math.nan
-    # The larger root of the squared equation for d = 1. For another d the root is sqrt(d) times it, for d = g its square.
+    # The larger root of the squared equation for d = 1; for another d it is sqrt(d) times that, for d = g its square.
     root = (math.sqrt(n) * z_alpha + z_power * math.sqrt(n + z_power**2 - z_alpha**2)) / (n + z_power**2)
     return min(1.0, root * max(math.sqrt(disagreement), root))
 

@@ -167,6 +167,8 @@ class _Run:
         if content:
             self._check_identity(run, content["identity"])
         keep = content["training"]["log_bytes"] if content else 0
+        if self.config.training.report_to != "none":
+            self.accelerator.init_trackers("tracker")
         is_main = self.accelerator.is_main_process
         watcher = RunWatcher(
             run=run,

@@ -1,0 +1,220 @@
+"""From the command line as a user types it, on real rows and on a user's own files."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+
+import pytest
+from samples import write_reviews
+
+from attentune.cli.main import main
+from attentune.config import load_config
+
+
+@pytest.fixture
+def attentune(capfd):
+    """Runs a command line; gives exit status, standard output and standard error."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        status = main([str(word) for word in words])
+        captured = capfd.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+TINY_RUN = ("--num_train_epochs", "1", "--max_length", "32", "--learning-rate", "1e-3", "--use_cpu")
+REAL_TASKS = {
+    "cola": ("glue_data", ["matthews_correlation"]),
+    "rte": ("glue_data", ["accuracy"]),
+    "mrpc": ("glue_data", ["f1", "accuracy"]),
+    "STS-B": ("glue_data", ["pearson", "spearmanr"]),
+    "sst2": ("glue_data", ["accuracy"]),
+    "qnli": ("glue_data", ["accuracy"]),
+    "wnli": ("glue_data", ["accuracy"]),
+    "sst5": ("cs224n", ["accuracy"]),
+    "sts": ("cs224n", ["pearson"]),
+    "quora": ("cs224n", ["accuracy"]),
+    "sick": ("sick", ["accuracy"]),
+}
+
+
+@pytest.mark.parametrize("task", REAL_TASKS)
+def test_every_real_task_trains_evaluates_and_predicts(attentune, tiny, tmp_path, data_dir, task):
+    folder, metrics = REAL_TASKS[task]
+    run = tmp_path / "run"
+    data = ("--task", task, "--data-dir", data_dir / folder, "--max-eval-samples", "40")
+    status, out, err = attentune(
+        "train", *data, "--max_train_samples=64", "--model_name_or_path", tiny("bert"), "--output_dir", run, *TINY_RUN
+    )
+    assert status == 0, err
+    written = json.loads((run / "metrics.json").read_text())
+    assert list(written["validation"]) == metrics
+    assert written["train"]["tokens"] > 0
+    status, out, _ = attentune("evaluate", run, "--format", "json")
+    assert status == 0
+    assert json.loads(out) == {"validation": written["validation"]}
+    # The same rows through predict: the same file, byte for byte.
+    status, out, _ = attentune("predict", run, *data, "--split", "validation")
+    assert status == 0
+    assert out == (run / "predictions_validation.csv").read_text()
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "json", "jsonl", "parquet", "csv.gz"])
+def test_own_files_of_every_kind(attentune, tiny, tmp_path, kind):
+    rows = list(csv.DictReader(write_reviews(tmp_path / "rows.csv").open()))
+    train = tmp_path / f"train.{kind}"
+    if kind == "parquet":
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), train)
+    elif kind in ("json", "jsonl"):
+        text = json.dumps(rows) if kind == "json" else "\n".join(json.dumps(row) for row in rows)
+        train.write_text(text)
+    else:
+        delimiter = "\t" if kind == "tsv" else ","
+        with (gzip.open if kind.endswith(".gz") else open)(train, "wt", newline="") as file:
+            writer = csv.DictWriter(file, ["id", "text", "label"], delimiter=delimiter)
+            writer.writeheader()
+            writer.writerows(rows)
+    run = tmp_path / "run"
+    status, _, err = attentune(
+        "train", "--train-file", train, "--text_column_name", "text", "--label_column_name", "label",
+        "--model_name_or_path", tiny("bert"), "--output_dir", run, *TINY_RUN,
+    )  # fmt: skip
+    assert status == 0, err
+    assert "no validation file" in err
+    config = json.loads((run / "config.json").read_text())
+    assert config["id2label"] == {"0": "bad", "1": "good"}
+    ids = {row["id"] for row in csv.DictReader((run / "predictions_validation.csv").open())}
+    assert ids < {row["id"] for row in rows}
+    status, out, _ = attentune("predict", run, "--input_file", train)
+    assert status == 0
+    predicted = list(csv.DictReader(out.splitlines()))
+    assert [row["id"] for row in predicted] == [row["id"] for row in rows]
+    assert [row["label"] for row in predicted] == [row["label"] for row in rows]
+
+
+def test_the_written_config_runs_again_to_the_same_weights(attentune, tiny, tmp_path):
+    train = write_reviews(tmp_path / "train.csv")
+    flags = ("--train_file", train, "--model_name_or_path", tiny("roberta"), *TINY_RUN)
+    assert attentune("train", *flags, "--preset", "bert-mean", "--output_dir", tmp_path / "a")[0] == 0
+    again = ("--config", tmp_path / "a" / "config.yaml", "--output_dir", tmp_path / "b")
+    assert attentune("train", *again)[0] == 0
+    a, b = (tmp_path / name / "model.safetensors" for name in "ab")
+    assert a.read_bytes() == b.read_bytes()
+    assert load_config(tmp_path / "a" / "config.yaml").model.head.kind == "mean"
+
+
+def test_a_folder_that_is_not_empty_is_refused(attentune, tiny, tmp_path):
+    train, run = write_reviews(tmp_path / "train.csv"), tmp_path / "run"
+    flags = ("train", "--train_file", train, "--model_name_or_path", tiny("bert"), "--output_dir", run, *TINY_RUN)
+    assert attentune(*flags)[0] == 0
+    before = (run / "model.safetensors").read_bytes()
+    status, _, err = attentune(*flags)
+    assert status == 2
+    assert "--resume" in err
+    assert "--overwrite_output_dir" in err
+    assert (run / "model.safetensors").read_bytes() == before
+    assert attentune(*flags, "--seed", "5", "--resume")[0] == 2  # another run's settings
+    assert attentune(*flags, "--seed", "5", "--overwrite_output_dir")[0] == 0
+    assert (run / "model.safetensors").read_bytes() != before
+
+
+def test_a_folder_with_other_things_is_never_emptied(attentune, tiny, tmp_path):
+    train, folder = write_reviews(tmp_path / "train.csv"), tmp_path / "letters"
+    folder.mkdir()
+    (folder / "letter.txt").write_text("dear")
+    flags = ("--train_file", train, "--model_name_or_path", tiny("bert"), "--output_dir", folder)
+    status, _, err = attentune("train", *flags, "--overwrite_output_dir")
+    assert status == 2
+    assert "will not be emptied" in err
+    assert (folder / "letter.txt").read_text() == "dear"
+
+
+def test_regression_and_ordinal_own_data(attentune, tiny, tmp_path):
+    rows = list(csv.DictReader(write_reviews(tmp_path / "rows.csv").open()))
+    file = tmp_path / "stars.csv"
+    with file.open("w", newline="") as out_file:
+        writer = csv.writer(out_file)
+        writer.writerow(["text", "stars"])
+        writer.writerows([row["text"], (4 if row["label"] == "good" else 1) + i % 2] for i, row in enumerate(rows))
+    flags = ("--train_file", file, "--label_column", "stars", "--model_name_or_path", tiny("bert"), *TINY_RUN)
+    assert attentune("train", *flags, "--task_type", "regression", "--output_dir", tmp_path / "r")[0] == 0
+    header, first = (tmp_path / "r" / "predictions_validation.csv").read_text().splitlines()[:2]
+    assert header == "id,label,prediction"
+    assert float(first.split(",")[2]) == pytest.approx(float(first.split(",")[2]))
+    assert set(json.loads((tmp_path / "r" / "metrics.json").read_text())["validation"]) == {"pearson", "spearmanr"}
+    assert attentune("train", *flags, "--task_type", "ordinal", "--output_dir", tmp_path / "o")[0] == 0
+    assert json.loads((tmp_path / "o" / "config.json").read_text())["id2label"]["0"] == "1"
+    assert "quadratic_weighted_kappa" in json.loads((tmp_path / "o" / "metrics.json").read_text())["validation"]
+
+
+def test_predict_one_text_and_a_pair(attentune, tiny, tmp_path, data_dir):
+    data = ("--task", "rte", "--data_dir", data_dir / "glue_data", "--max_train_samples", "32")
+    run = tmp_path / "run"
+    flags = ("--max_eval_samples", "10", "--model_name_or_path", tiny("bert"), "--output_dir", run, *TINY_RUN)
+    assert attentune("train", *data, *flags)[0] == 0
+    status, out, _ = attentune("predict", run, "--text", "A cat sat.", "--text_pair", "None")
+    assert status == 0
+    header, row = out.splitlines()
+    assert header == "id,label,prediction,p_entailment,p_not_entailment"
+    assert sum(float(share) for share in row.split(",")[3:]) == pytest.approx(1, abs=1e-5)
+    status, _, err = attentune("predict", run, "--text", "A cat sat.")
+    assert status == 2
+    assert "--text_pair" in err
+
+
+def test_tracker_early_stopping_and_best_weights(attentune, tiny, tmp_path):
+    train, run = write_reviews(tmp_path / "train.csv", 64), tmp_path / "run"
+    status, out, err = attentune(
+        "train", "--train_file", train, "--model_name_or_path", tiny("bert"), "--output_dir", run, "--use_cpu",
+        "--num_train_epochs", "30", "--early_stopping_patience", "2", "--report_to", "tensorboard",
+        "--class_weights", "balanced", "--label_smoothing_factor", "0.1", "--learning_rate", "1e-3", "--format", "json",
+    )  # fmt: skip
+    assert status == 0, err
+    assert list(run.rglob("events.out.tfevents*"))
+    record = json.loads((run / "run.json").read_text())
+    assert record["train"]["stopped_early"]
+    assert record["train"]["final_step"] == record["best"]["step"] < record["train"]["steps"]
+    assert record["scores"]["validation"]["accuracy"] == record["best"]["value"]
+    assert json.loads(out)["validation"] == record["scores"]["validation"]
+    kept = {path.name for path in run.glob("checkpoint-*")}
+    assert len(kept) <= 2
+    assert f"checkpoint-{record['best']['step']}" in kept
+
+
+def test_doctor_tasks_presets_and_help(attentune, tiny, tmp_path):
+    train = write_reviews(tmp_path / "train.csv")
+    status, out, _ = attentune("doctor", "--train_file", train, "--model_name_or_path", tiny("bert"), "--format", "json")
+    assert status == 0
+    assert json.loads(out)["splits"]["train"]["rows"] > 0
+    status, out, _ = attentune("doctor", "--train_file", train, "--model_name_or_path", tiny("bert"))
+    assert status == 0
+    assert "always guessing" in out
+    status, out, _ = attentune("tasks", "--format", "json")
+    assert {"cola", "hans", "sick"} <= {task["name"] for task in json.loads(out)}
+    status, out, _ = attentune("presets")
+    assert status == 0
+    assert "bert-cls-mean" in out
+    assert attentune("presets", "bert-mask")[1].count("masked-rows") == 1
+    for verb in ("train", "evaluate", "predict", "doctor", "tasks", "presets", "demo"):
+        status, out, _ = attentune(verb, "--help")
+        assert status == 0
+        assert "usage: attentune " + verb in out
+    assert attentune()[0] == 2
+    assert attentune("--version")[0] == 0
+
+
+def test_the_demo_prints_its_table_and_goes_on_where_it_was(attentune, tiny, tmp_path):
+    flags = ("--model_name_or_path", tiny("bert"), "--num_train_epochs", "0.1", "--output_dir", tmp_path / "demo")
+    status, out, err = attentune("demo", "--presets", "bert,bert-mask", *flags)
+    assert status == 0, err
+    assert [line.split()[0] for line in out.splitlines()[2:4]] == ["bert", "bert-mask"]
+    before = (tmp_path / "demo" / "bert" / "model.safetensors").stat().st_mtime_ns
+    status, again, _ = attentune("demo", "--presets", "bert,bert-mask", *flags)
+    assert again == out
+    assert (tmp_path / "demo" / "bert" / "model.safetensors").stat().st_mtime_ns == before

@@ -1,0 +1,80 @@
+"""Masks are a share of the ordinary tokens and a function of their key."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attentune.data.features import Features
+from attentune.labels.masking import random_mask, spread_copies
+
+
+def features_of(*rows: str) -> Features:
+    """One row a text of marks: 's' is a special token, anything else an ordinary one."""
+    special = np.array([mark == "s" for row in rows for mark in row], dtype=bool)
+    starts = np.cumsum([0, *map(len, rows)])
+    return Features(np.arange(len(special), dtype=np.int32), None, special, starts, np.diff(starts))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text("so", min_size=1, max_size=40), st.floats(0, 1), st.integers(0, 2**40))
+def test_a_mask_is_a_share_of_the_ordinary_tokens(row: str, share: float, seed: int) -> None:
+    features = features_of("ooss", row, "so")
+    places = random_mask(features, 1, share, seed, 1)
+    ordinary = [place for place, mark in enumerate(row) if mark == "o"]
+    expected = max(1, round(share * len(ordinary))) if share > 0 and ordinary else 0
+    assert len(places) == expected
+    assert places.dtype == np.int64
+    assert places.tolist() == sorted(set(places.tolist()))
+    assert set(places.tolist()) <= set(ordinary)
+
+
+@pytest.mark.parametrize(
+    ("ordinary", "share", "count"), [(10, 0.3, 3), (1, 0.3, 1), (3, 0.01, 1), (7, 1.0, 7), (7, 0.0, 0), (0, 0.3, 0)]
+)
+def test_counts_by_hand(ordinary: int, share: float, count: int) -> None:
+    assert len(random_mask(features_of("s" + "o" * ordinary + "s"), 0, share, 1)) == count
+
+
+def test_a_mask_is_a_function_of_the_key_alone() -> None:
+    features = features_of("s" + "o" * 30 + "s")
+    first = random_mask(features, 0, 0.3, 42, 1, 5, 0)
+    random_mask(features, 0, 0.3, 1)
+    np.random.seed(3)
+    assert np.array_equal(random_mask(features, 0, 0.3, 42, 1, 5, 0), first)
+    others = [(43, 1, 5, 0), (42, 2, 5, 0), (42, 1, 6, 0), (42, 1, 5, 1)]
+    assert all(not np.array_equal(random_mask(features, 0, 0.3, *key), first) for key in others)
+
+
+def test_a_mask_does_not_depend_on_the_other_rows() -> None:
+    row = "s" + "o" * 30 + "s"
+    alone = random_mask(features_of(row), 0, 0.3, 42, 1)
+    assert np.array_equal(random_mask(features_of("ssoo", "o" * 9, row, "o"), 2, 0.3, 42, 1), alone)
+
+
+def test_every_ordinary_token_is_masked_as_often_as_every_other() -> None:
+    features = features_of("s" + "o" * 10 + "s")
+    counts = np.zeros(12)
+    for seed in range(2000):
+        counts[random_mask(features, 0, 0.3, seed)] += 1
+    assert counts[[0, 11]].sum() == 0
+    assert counts[1:11] == pytest.approx(np.full(10, 600), abs=120)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 60), st.floats(0, 5), st.integers(0, 2**40))
+def test_copies_are_spread_evenly(rows: int, ratio: float, seed: int) -> None:
+    copies = spread_copies(rows, ratio, seed)
+    assert len(copies) == round(ratio * rows)
+    assert copies.dtype == np.int64
+    assert copies.tolist() == sorted(copies.tolist())
+    counts = np.bincount(copies, minlength=rows)
+    assert len(counts) == rows
+    assert not rows or counts.max() - counts.min() <= 1
+
+
+def test_which_rows_get_one_more_is_a_function_of_the_key() -> None:
+    first = spread_copies(100, 0.6, 42, 0)
+    assert np.array_equal(spread_copies(100, 0.6, 42, 0), first)
+    assert not np.array_equal(spread_copies(100, 0.6, 42, 1), first)
+    assert np.array_equal(spread_copies(100, 2.0, 42, 0), np.repeat(np.arange(100), 2))
