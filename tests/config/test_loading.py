@@ -25,7 +25,11 @@ def problems_of(*args: object, **options: object) -> tuple[str, ...]:
 def test_nothing_said_gives_the_defaults() -> None:
     config = load_config()
     assert config == Config()
-    assert (config.training.learning_rate, config.training.weight_decay, config.training.warmup_ratio) == (5e-5, 0.01, 0.1)
+    assert (config.training.learning_rate, config.training.weight_decay, config.training.warmup_ratio) == (
+        5e-5,
+        0.01,
+        0.1,
+    )
     assert (config.training.max_grad_norm, config.data.max_length, config.model.head.dropout) == (1.0, 128, 0.1)
 
 

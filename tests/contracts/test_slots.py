@@ -3,6 +3,7 @@
 Padding-proof, finite gradients, the same after saving, no hook left behind, and the same each time in evaluation.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -27,9 +28,7 @@ SOME_FAMILIES = ("bert", "deberta-v2", "modernbert")
 
 def slots(head: str, layer_mix: str) -> ModelConfig:
     default = ModelConfig()
-    return replace(
-        default, head=replace(default.head, kind=head), layer_mix=replace(default.layer_mix, kind=layer_mix)
-    )
+    return replace(default, head=replace(default.head, kind=head), layer_mix=replace(default.layer_mix, kind=layer_mix))
 
 
 CASES = [
@@ -42,9 +41,15 @@ CASES = [
 every_case = pytest.mark.parametrize(("family", "settings"), CASES)
 
 
+_BUILT: dict[tuple[str, ModelConfig], Built] = {}
+
+
 def built(tiny: Tiny, family: str, settings: ModelConfig) -> Built:
-    layers = max(3, *MINIMUM_LAYERS.values())
-    return build(tiny(family, layers=layers), settings=settings)
+    """A fresh model; the first of its kind is kept to be copied, which is faster than building."""
+    key = (family, settings)
+    if key not in _BUILT:
+        _BUILT[key] = build(tiny(family, layers=max(2, *MINIMUM_LAYERS.values()) + 1), settings=settings)
+    return copy.deepcopy(_BUILT[key][0]), _BUILT[key][1]
 
 
 def hooks_of(model: nn.Module) -> dict[str, list[object]]:
@@ -71,9 +76,7 @@ def test_padding_changes_nothing(tiny: Tiny, family: str, settings: ModelConfig)
 
 
 @every_case
-def test_gradients_are_finite_and_reach_encoder_and_classifier(
-    tiny: Tiny, family: str, settings: ModelConfig
-) -> None:
+def test_gradients_are_finite_and_reach_encoder_and_classifier(tiny: Tiny, family: str, settings: ModelConfig) -> None:
     model, tokenizer = built(tiny, family, settings)
     model.train()
     output = model(**encoded(tokenizer, FIRST, LONG, ""), labels=torch.tensor([0, 1, 1]))
@@ -87,9 +90,7 @@ def test_gradients_are_finite_and_reach_encoder_and_classifier(
 
 
 @every_case
-def test_a_saved_model_gives_the_same_logits(
-    tiny: Tiny, family: str, settings: ModelConfig, tmp_path: Path
-) -> None:
+def test_a_saved_model_gives_the_same_logits(tiny: Tiny, family: str, settings: ModelConfig, tmp_path: Path) -> None:
     model, tokenizer = built(tiny, family, settings)
     save_model(model, tokenizer, tmp_path)
     assert torch.equal(logits_of(load_model(tmp_path), FIRST, LONG), logits_of((model, tokenizer), FIRST, LONG))

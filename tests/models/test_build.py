@@ -139,7 +139,11 @@ def test_fresh_weights_are_a_function_of_the_seed_alone(tiny: Tiny, family: str)
         (LabelSpace("regression"), 1, "regression"),
         (LabelSpace("ordinal", ("low", "middle", "high")), 3, "single_label_classification"),
         (LabelSpace("classification", ("only",)), 1, None),
-        (LabelSpace("classification", tuple(f"label {n}" for n in range(150, 0, -1))), 150, "single_label_classification"),
+        (
+            LabelSpace("classification", tuple(f"label {n}" for n in range(150, 0, -1))),
+            150,
+            "single_label_classification",
+        ),
         (LabelSpace("classification", ("LABEL_1", "LABEL_0")), 2, "single_label_classification"),
     ],
 )
@@ -196,7 +200,13 @@ def test_the_longest_length_is_that_of_the_encoders_positions(tiny: Tiny, family
 
 
 def test_other_relatives_of_roberta_keep_places_back_too() -> None:
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 20}
+    sizes = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+        "vocab_size": 20,
+    }
     encoder = CamembertModel(CamembertConfig(**sizes, max_position_embeddings=34, pad_token_id=1))
     assert readable_positions(encoder) == 32
     assert encoder(input_ids=torch.full((1, 32), 5)).last_hidden_state.shape == (1, 32, 8)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from attentune.config import ModelConfig
 from attentune.data.features import Features, encode_rows
@@ -11,7 +12,6 @@ from attentune.models.build import load_model, load_tokenizer, save_model
 from attentune.models.families import special_token_ids
 from tiny import CORPUS, FAMILIES
 from tiny_models import build, rows_of
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 Tiny = Callable[..., Path]
 every_family = pytest.mark.parametrize("family", FAMILIES)

@@ -46,7 +46,9 @@ def refusal(folder: Path, **options: object) -> str:
 
 
 def test_a_decoder_is_refused(tiny: Tiny, tmp_path: Path) -> None:
-    GPT2LMHeadModel(GPT2Config(vocab_size=354, n_positions=64, n_embd=16, n_layer=1, n_head=2)).save_pretrained(tmp_path)
+    GPT2LMHeadModel(GPT2Config(vocab_size=354, n_positions=64, n_embd=16, n_layer=1, n_head=2)).save_pretrained(
+        tmp_path
+    )
     file = str(tiny("bert") / "tokenizer.json")
     PreTrainedTokenizerFast(tokenizer_file=file, bos_token="[SEP]", eos_token="[SEP]").save_pretrained(tmp_path)
     assert "is a gpt2 model with a decoder, expected an encoder. Choose an encoder such as" in refusal(tmp_path)
@@ -164,7 +166,9 @@ def test_a_length_beyond_the_encoders_positions_is_refused(tiny: Tiny, family: s
     assert f"Set --max_length {MAX_POSITIONS} or less." in message
 
 
-@pytest.mark.parametrize(("kind", "layers", "needed"), [("second", 1, 2), ("second-to-last", 1, 2), ("sum-last-4", 3, 4)])
+@pytest.mark.parametrize(
+    ("kind", "layers", "needed"), [("second", 1, 2), ("second-to-last", 1, 2), ("sum-last-4", 3, 4)]
+)
 def test_a_selection_of_layers_that_are_not_there_is_refused(tiny: Tiny, kind: str, layers: int, needed: int) -> None:
     message = refusal(tiny("bert", layers=layers), layer_mix=LayerMixConfig(kind))
     assert f"has {layers} layer(s), but model.layer_mix.kind {kind} needs {needed}. Choose last" in message

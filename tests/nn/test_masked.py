@@ -82,7 +82,11 @@ def test_softmax_gradients_are_finite_where_a_row_is_empty() -> None:
 def test_inputs_are_left_as_they_were() -> None:
     values_BTD, mask_BT = values(outside=7.0), MASK_BT.clone()
     before = values_BTD.clone()
-    for function, argument in ((masked_mean, values_BTD), (masked_max, values_BTD), (masked_softmax, values_BTD[..., 0])):
+    for function, argument in (
+        (masked_mean, values_BTD),
+        (masked_max, values_BTD),
+        (masked_softmax, values_BTD[..., 0]),
+    ):
         function(argument, mask_BT)
     assert torch.equal(values_BTD, before)
     assert torch.equal(mask_BT, MASK_BT)

@@ -12,9 +12,10 @@ from attentune.cli.output import number, table
 from attentune.config import load_preset, preset_names
 from attentune.errors import ConfigError
 
-_ABOUT = """Trains methods side by side on made-up film reviews with a planted shortcut: a cinema's name that goes with the
-label in training and validation, and against it in a challenge set. A method that attends to what matters scores high
-on both; one that leans on the shortcut falls on the challenge. Interrupted, the same command goes on where it was."""
+_ABOUT = """Trains methods side by side on made-up film reviews with a planted shortcut: a cinema's name that goes with
+the label in training and validation, and against it in a challenge set. A method that attends to what matters scores
+high on both; one that leans on the shortcut falls on the challenge. Interrupted, the same command goes on where it
+was."""
 
 _FOOTNOTE = """validation: the cinema's name goes with the label, as in training; challenge: it goes against it.
 Accuracy on 600 reviews each, one seed: differences below about 3 points mean nothing."""

@@ -17,7 +17,9 @@ def predictions_csv(rows: TextRows, logits_NC: np.ndarray, label_space: LabelSpa
     `label` is empty where the rows have none. For regression `prediction` is the score.
     """
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
+    # Older versions of Python leave a carriage return without quotes, where readers see the end of a line.
+    has_return = any("\r" in text for text in (*rows.ids, *label_space.names))
+    writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_ALL if has_return else csv.QUOTE_MINIMAL)
     writer.writerow(["id", "label", "prediction", *(f"p_{name}" for name in label_space.names)])
     predictions = predictions_of(logits_NC, label_space)
     is_regression = label_space.task_type == "regression"

@@ -20,7 +20,7 @@ def smallest_detectable_accuracy_gap(
     """The smallest true gap in accuracy between two models, scored on the same `n` rows, that McNemar's test will find.
 
     With b and c the rows that only the first, or only the second model gets right, the two-sided test rejects where
-    |b - c| / sqrt(b + c) exceeds the normal quantile (no continuity correction). Where exactly one is right on a share d
+    |b - c| / sqrt(b + c) exceeds the normal quantile (no continuity correction). Where just one is right on a share d
     of the rows, b - c has mean n g and variance n (d - g^2) at a true gap g, which is found with the given power when
 
         g sqrt(n) = z_alpha sqrt(d) + z_power sqrt(d - g^2)

@@ -68,7 +68,7 @@ class TrainingLoop:
     settings: TrainingConfig
     labels_settings: LabelsConfig
     metric: Metric
-    evaluate: Callable[[], Scores]
+    evaluate: Callable[[int], Scores]
 
     @property
     def rows_per_batch(self) -> int:
@@ -204,7 +204,7 @@ class TrainingLoop:
 
     def _score(self, state: TrainingState, watcher: Watcher) -> bool:
         began = time.perf_counter()
-        scores = self.evaluate()
+        scores = self.evaluate(state.step)
         state.evaluation_seconds += time.perf_counter() - began
         value = next(iter(scores.values()))[self.metric.name]
         is_best = state.note_score(self.metric, value, self.settings.early_stopping_threshold)

@@ -49,6 +49,18 @@ def learning_rate_factor(settings: TrainingConfig, step: int, total_steps: int) 
     return max(0.0, 1.0 - done)
 
 
+def decay_factor(settings: TrainingConfig, steps: int, total_steps: int) -> float:
+    """What weight decay alone makes of a weight without gradients in the first `steps` steps, as a factor.
+
+    Computed anew from the schedule, never from the last value, so that a resumed run gets the same number.
+    """
+    factor = 1.0
+    for step in range(steps):
+        rate = settings.learning_rate * learning_rate_factor(settings, step, total_steps)
+        factor *= 1.0 - rate * settings.weight_decay
+    return factor
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of every group."""
     for group in optimizer.param_groups:

@@ -22,6 +22,7 @@ from attentune.evaluation.predict import make_accelerator
 from attentune.evaluation.predictions import predictions_csv
 from attentune.files import write_text
 from attentune.models.build import Tokenizer, build_model, load_tokenizer, save_model
+from attentune.models.compact import CompactEmbeddings
 from attentune.results import RunResult, to_json, versions
 from attentune.training.checkpoint import newest_good, read_state
 from attentune.training.display import Display, one_line
@@ -37,7 +38,7 @@ from attentune.training.folder import (
 from attentune.training.log import JsonLog
 from attentune.training.loop import TrainingLoop, TrainingRows
 from attentune.training.objective import build_objective
-from attentune.training.optimizer import build_optimizer
+from attentune.training.optimizer import build_optimizer, decay_factor
 from attentune.training.signals import Interrupted, stop_on_signal
 from attentune.training.state import TrainingState
 from attentune.training.usage import peak_memory_bytes
@@ -127,6 +128,9 @@ class _Run:
             is_pair=self.data.is_pair,
             seed=settings.seed,
         ).to(accelerator.device)
+        features = self.features["train"]
+        always = [self.tokenizer.pad_token_id, self.tokenizer.mask_token_id]
+        self.embeddings = CompactEmbeddings(model.encoder, np.append(features.ids, always))
         objective = build_objective(config.objective, self.data.label_space, self.train_labels)
         model, optimizer = accelerator.prepare(model, build_optimizer(model, settings))
         pad_token_id = self.tokenizer.pad_token_id
@@ -141,7 +145,7 @@ class _Run:
             batch_size=settings.per_device_eval_batch_size,
         )
         training_rows = TrainingRows(
-            features=self.features["train"],
+            features=features,
             labels=self.train_labels if objective.loss == "cross-entropy" else self.train_labels.astype("float32"),
             names=lambda row: rows.ids[row] if rows.lines is None else f"{rows.ids[row]} (line {rows.lines[row]})",
             pad_token_id=pad_token_id,
@@ -156,9 +160,18 @@ class _Run:
             settings=settings,
             labels_settings=config.labels,
             metric=self.metric,
-            evaluate=lambda: evaluator.score(self.validation),
+            evaluate=lambda step: self._score(evaluator, step),
         )
+        self.total_steps = loop.total_steps
         return loop, evaluator
+
+    def _score(self, evaluator: Evaluator, step: int) -> dict[str, dict[str, float]]:
+        with self.embeddings.whole(self._decay(step)):
+            return evaluator.score(self.validation)
+
+    def _decay(self, step: int) -> float:
+        """What weight decay alone has made of a weight after `step` steps, as a factor."""
+        return decay_factor(self.config.training, step, self.total_steps)
 
     def _open(self, run: Path, loop: TrainingLoop) -> tuple[RunWatcher, TrainingState]:
         """The watcher, and the state to go on from: a fresh one, or that of the newest good checkpoint."""
@@ -180,6 +193,8 @@ class _Run:
             identity=self._identity(),
             log=JsonLog(run / LOG_FILE, keep_bytes=keep) if is_main else None,
             display=self.display,
+            embeddings=self.embeddings,
+            decay=self._decay,
         )
         if folder is None:
             if self.config.training.resume:
@@ -208,6 +223,7 @@ class _Run:
     def _finish(self, run: Path, loop: TrainingLoop, evaluator: Evaluator, state: TrainingState) -> RunResult:
         """Choose the final weights, score them and write the results; `run.json` comes last."""
         model = self.accelerator.unwrap_model(loop.model)
+        self.embeddings.expand(self._decay(state.step))
         final_step = self._load_best(run, model, state)
         splits = [name for name in self.data.splits if name != "train"]
         scores = evaluator.score(splits, reuse=final_step == state.last_scored_step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 
 from attentune.config import TrainingConfig
 from attentune.models.build import Tokenizer, save_model
+from attentune.models.compact import CompactEmbeddings
 from attentune.training.checkpoint import keep_newest, write_checkpoint
 from attentune.training.display import Display, one_line
 from attentune.training.log import JsonLog
@@ -37,10 +39,13 @@ class RunWatcher:
         identity: dict[str, Any],
         log: JsonLog | None,
         display: Display,
+        embeddings: CompactEmbeddings,
+        decay: Callable[[int], float],
     ) -> None:
         self._run, self._model, self._optimizer, self._tokenizer = run, model, optimizer, tokenizer
         self._accelerator, self._settings, self._identity = accelerator, settings, identity
         self._log, self._display = log, display
+        self._embeddings, self._decay = embeddings, decay
         self._saved_step = -1
 
     def on_step(self, state: TrainingState, facts: dict[str, float]) -> None:
@@ -74,27 +79,34 @@ class RunWatcher:
         if self._log is not None:
             state.log_bytes = self._log.synced_bytes()
         content = {"training": state.to_dict(), "identity": self._identity, "scaler": self._scaler_state()}
-        write_checkpoint(self._run, state.step, content, self._write_files)
+        model = self._accelerator.unwrap_model(self._model)
+        optimizer = optimizer_tensors(self._plain_optimizer, model)
+
+        def write_files(folder: Path) -> None:
+            save_model(model, self._tokenizer, folder)
+            save_file(optimizer, folder / OPTIMIZER_FILE)
+
+        with self._embeddings.whole(self._decay(state.step)):
+            write_checkpoint(self._run, state.step, content, write_files)
         best_step = None if state.best is None else state.best["step"]
         keep_newest(self._run, self._settings.save_total_limit, best_step)
 
     def restore(self, folder: Path, content: dict[str, Any]) -> TrainingState:
         """Put a checkpoint's weights, optimiser and scaler back; its state is returned."""
+        state = TrainingState.from_dict(content["training"])
         model = self._accelerator.unwrap_model(self._model)
-        model.load_state_dict(load_file(folder / "model.safetensors"))
-        optimizer = getattr(self._optimizer, "optimizer", self._optimizer)
-        load_optimizer_tensors(optimizer, model, load_file(folder / OPTIMIZER_FILE))
+        with self._embeddings.loading(self._decay(state.step)):
+            model.load_state_dict(load_file(folder / "model.safetensors"))
+        load_optimizer_tensors(self._plain_optimizer, model, load_file(folder / OPTIMIZER_FILE))
         if content.get("scaler") and self._accelerator.scaler is not None:
             self._accelerator.scaler.load_state_dict(content["scaler"])
-        state = TrainingState.from_dict(content["training"])
         self._saved_step = state.step
         return state
 
-    def _write_files(self, folder: Path) -> None:
-        model = self._accelerator.unwrap_model(self._model)
-        save_model(model, self._tokenizer, folder)
-        optimizer = getattr(self._optimizer, "optimizer", self._optimizer)
-        save_file(optimizer_tensors(optimizer, model), folder / OPTIMIZER_FILE)
+    @property
+    def _plain_optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser inside Accelerate's wrapper."""
+        return getattr(self._optimizer, "optimizer", self._optimizer)
 
     def _scaler_state(self) -> dict[str, Any] | None:
         scaler = self._accelerator.scaler

@@ -1,0 +1,173 @@
+"""AdamW against AdamW written out, what decays, and the learning rate's course against transformers' schedules."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    get_constant_schedule_with_warmup,
+    get_cosine_schedule_with_warmup,
+    get_linear_schedule_with_warmup,
+)
+
+from attentune.config import TrainingConfig
+from attentune.training.optimizer import (
+    build_optimizer,
+    decays,
+    learning_rate_factor,
+    load_optimizer_tensors,
+    optimizer_tensors,
+    set_learning_rate,
+)
+from tiny import FAMILIES
+from tiny_models import build
+
+Tiny = Callable[..., Path]
+SETTINGS = TrainingConfig(learning_rate=0.1, weight_decay=0.3, adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-3)
+
+
+class Small(nn.Module):
+    """A matrix, a bias and a normalisation, with a loss that reaches all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.dense, self.norm, self.frozen = nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 4)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        self.frozen.requires_grad_(False)
+
+    def loss(self, step: int) -> torch.Tensor:
+        inputs = torch.randn(4, 3, generator=torch.Generator().manual_seed(step))
+        return (self.norm(self.dense(inputs)) ** 3).sum()
+
+
+def train(model: Small, optimizer: torch.optim.Optimizer, steps: range) -> list[dict[str, np.ndarray]]:
+    """The gradients of each step."""
+    gradients = []
+    for step in steps:
+        optimizer.zero_grad()
+        model.loss(step).backward()
+        gradients.append({n: p.grad.numpy().astype(np.float64) for n, p in model.named_parameters() if p.requires_grad})
+        optimizer.step()
+    return gradients
+
+
+def test_steps_are_those_of_adamw_written_out() -> None:
+    model = Small()
+    weights = {name: p.detach().numpy().astype(np.float64) for name, p in model.named_parameters()}
+    gradients = train(model, build_optimizer(model, SETTINGS), range(3))
+    assert set(gradients[0]) == {"dense.weight", "dense.bias", "norm.weight", "norm.bias"}
+    for name, start in weights.items():
+        weight, mean, square = start, np.zeros_like(start), np.zeros_like(start)
+        for step, gradient in enumerate(gradients if name in gradients[0] else [], start=1):
+            decay = 0.3 if name == "dense.weight" else 0.0
+            weight = weight - 0.1 * decay * weight  # decoupled: not part of the gradient
+            mean = 0.8 * mean + 0.2 * gradient[name]
+            square = 0.95 * square + 0.05 * gradient[name] ** 2
+            unbiased = mean / (1 - 0.8**step), square / (1 - 0.95**step)
+            weight = weight - 0.1 * unbiased[0] / (np.sqrt(unbiased[1]) + 1e-3)
+        found = model.get_parameter(name).detach().numpy()
+        np.testing.assert_allclose(found, weight, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_one_step_from_zero_moments_is_the_learning_rate() -> None:
+    """Bias correction: without it the first step would be a fraction of the learning rate."""
+    model = Small()
+    before = model.dense.bias.detach().clone()
+    train(model, build_optimizer(model, TrainingConfig(learning_rate=0.01)), range(1))
+    assert (model.dense.bias - before).abs().tolist() == pytest.approx([0.01] * 4, rel=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_matrices_decay_and_biases_and_norms_do_not(tiny: Tiny, family: str) -> None:
+    model, _ = build(tiny(family))
+    optimizer = build_optimizer(model, TrainingConfig(weight_decay=0.05))
+    decayed, plain = ({id(p) for p in group["params"]} for group in optimizer.param_groups)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.05, 0.0]
+    for prefix, module in model.named_modules():
+        for name, parameter in module.named_parameters(prefix, recurse=False):
+            is_matrix = isinstance(module, (nn.Linear, nn.Embedding)) and name.endswith("weight")
+            is_other_matrix = not isinstance(module, (nn.Linear, nn.Embedding, nn.LayerNorm)) and parameter.ndim > 1
+            if "bias" in name.rsplit(".", 1)[-1] or isinstance(module, nn.LayerNorm):
+                assert id(parameter) in plain, name
+            elif is_matrix or is_other_matrix:
+                assert id(parameter) in decayed, name
+    assert len(decayed) + len(plain) == len(list(model.parameters()))
+    assert not decayed & plain
+
+
+def test_decay_by_name_and_shape() -> None:
+    matrix, vector = nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2))
+    assert decays("dense.weight", matrix)
+    assert not decays("LayerNorm.weight", vector)
+    assert not decays("dense.bias", vector)
+    assert not decays("attention.bias", matrix)
+
+
+def test_frozen_weights_are_not_the_optimisers() -> None:
+    optimizer = build_optimizer(Small(), TrainingConfig())
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == 4
+
+
+SCHEDULES = {
+    "linear": get_linear_schedule_with_warmup,
+    "cosine": get_cosine_schedule_with_warmup,
+    "constant_with_warmup": lambda optimizer, warmup, total: get_constant_schedule_with_warmup(optimizer, warmup),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(SCHEDULES))
+@pytest.mark.parametrize(
+    ("total", "ratio", "steps"), [(100, 0.1, 0), (7, 0.25, 0), (50, 0.1, 20), (5, 0.0, 0), (1, 0.1, 0)]
+)
+def test_the_learning_rate_is_that_of_transformers_schedules(kind: str, total: int, ratio: float, steps: int) -> None:
+    settings = TrainingConfig(lr_scheduler_type=kind, warmup_ratio=ratio, warmup_steps=steps)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = SCHEDULES[kind](optimizer, steps or math.ceil(ratio * total), total)
+    for step in range(total):
+        assert learning_rate_factor(settings, step, total) == pytest.approx(schedule.get_last_lr()[0], abs=1e-12)
+        optimizer.step()
+        schedule.step()
+
+
+def test_the_learning_rates_course_by_hand() -> None:
+    linear = [learning_rate_factor(TrainingConfig(warmup_ratio=0.4), step, 10) for step in range(11)]
+    assert linear == pytest.approx([0, 1 / 4, 2 / 4, 3 / 4, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0])
+    constant = TrainingConfig(lr_scheduler_type="constant", warmup_ratio=0.4)
+    assert [learning_rate_factor(constant, step, 10) for step in range(11)] == [1.0] * 11
+    cosine = TrainingConfig(lr_scheduler_type="cosine", warmup_ratio=0.0)
+    expected = [0.5 * (1 + math.cos(math.pi * step / 4)) for step in range(5)]
+    assert [learning_rate_factor(cosine, step, 4) for step in range(5)] == pytest.approx(expected)
+
+
+def test_setting_the_learning_rate_reaches_every_group() -> None:
+    optimizer = build_optimizer(Small(), SETTINGS)
+    set_learning_rate(optimizer, 0.25)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
+
+
+def test_a_saved_state_goes_on_as_if_never_stopped() -> None:
+    whole = Small()
+    train(whole, build_optimizer(whole, SETTINGS), range(6))
+
+    first = Small()
+    optimizer = build_optimizer(first, SETTINGS)
+    train(first, optimizer, range(3))
+    tensors = optimizer_tensors(optimizer, first)
+    kinds = {name.split(".", 1)[0] for name in tensors}
+    assert kinds == {"step", "exp_avg", "exp_avg_sq"}
+    assert len(tensors) == 3 * 4
+    weights = {name: weight.clone() for name, weight in first.state_dict().items()}
+
+    second = Small()
+    second.load_state_dict(weights)
+    optimizer = build_optimizer(second, SETTINGS)
+    load_optimizer_tensors(optimizer, second, {name: tensor.clone() for name, tensor in tensors.items()})
+    train(second, optimizer, range(3, 6))
+    assert all(torch.equal(weight, whole.state_dict()[name]) for name, weight in second.state_dict().items())
