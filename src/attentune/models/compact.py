@@ -29,8 +29,8 @@ class _UsedRows(nn.Module):
         places_V = torch.full((table.num_embeddings,), -1, dtype=torch.long, device=used_ids_K.device)
         places_V[used_ids_K] = torch.arange(len(used_ids_K), device=used_ids_K.device)
         self.register_buffer("places", places_V, persistent=False)
-        padding = table.padding_idx
-        self.padding_place = None if padding is None else int(places_V[padding])
+        place = -1 if table.padding_idx is None else int(places_V[table.padding_idx])
+        self.padding_place = None if place < 0 else place  # a negative number would count from the end
 
     def forward(self, input_ids: Tensor) -> Tensor:
         places_BT = self.places[input_ids]  # type: ignore[index]
