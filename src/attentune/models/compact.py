@@ -1,9 +1,9 @@
 """Word embeddings that train only the rows which the training texts can touch.
 
 A fine-tuning set uses a few thousand of the tens of thousands of rows. The others never get a gradient, so all that
-AdamW does to them is weight decay: a known factor. While training, only the used rows are a parameter; gradient, clipping
-and optimiser pass over them alone, and the whole table is put together when it is needed. The result is AdamW's on the
-whole table, up to rounding.
+AdamW does to them is weight decay: a known factor. While training, only the used rows are a parameter; gradient,
+clipping and optimiser pass over them alone, and the whole table is put together when it is needed. The result is
+AdamW's on the whole table, up to rounding.
 """
 
 from __future__ import annotations
