@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +19,11 @@ _CURES = {
     errno.EACCES: "permission denied; choose another folder or change its rights",
     errno.EPERM: "permission denied; choose another folder or change its rights",
     errno.ENOTDIR: "a part of the path is a file, not a folder; choose another path",
+    errno.EEXIST: "something else bears this name; choose another",
     errno.EISDIR: "this is a folder; name a file",
+    errno.ENOENT: "its folder does not exist; make it first, or choose another path",
 }
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _CHUNK_BYTES = 1 << 22
 
 
@@ -32,11 +36,11 @@ def storage_errors(path: str | Path) -> Iterator[None]:
         cure = _CURES.get(error.errno or 0, str(error))
         raise StorageError(f"{path}: could not be written: {cure}.") from error
     except Exception as error:
-        # safetensors wraps the operating system's error in its own class and keeps only the text.
-        if type(error).__name__ != "SafetensorError" or "os error" not in str(error):
+        # safetensors and tokenizers wrap the operating system's error in classes of their own and keep only the text.
+        code = _OS_ERROR.search(str(error))
+        if code is None:
             raise
-        code = next((code for code in _CURES if f"os error {code})" in str(error)), 0)
-        raise StorageError(f"{path}: could not be written: {_CURES.get(code, str(error))}.") from error
+        raise StorageError(f"{path}: could not be written: {_CURES.get(int(code[1]), str(error))}.") from error
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -240,6 +240,17 @@ def test_hidden_states_and_attentions_come_where_asked_for(tiny: Tiny) -> None:
     assert len(model(**inputs, output_attentions=True).attentions) == 3
 
 
+@every_family
+def test_layers_are_numbered_from_the_first_after_the_embeddings(tiny: Tiny, family: str) -> None:
+    for kind, number in (("first", 1), ("second", 2), ("last", 3)):
+        model, tokenizer = build(tiny(family), layer_mix=LayerMixConfig(kind), head=HeadConfig(pooler="none"))
+        encoder = AutoModel.from_pretrained(tiny(family)).eval()
+        with torch.no_grad():
+            hidden = encoder(**encoded(tokenizer, FIRST), output_hidden_states=True).hidden_states
+            expected_BC = model.classifier(hidden[number][:, 0])
+        torch.testing.assert_close(logits_of((model, tokenizer), FIRST), expected_BC, atol=1e-6, rtol=0)
+
+
 def test_a_batch_without_a_mask_is_all_real(tiny: Tiny) -> None:
     model, tokenizer = build(tiny("bert"))
     inputs = encoded(tokenizer, FIRST)

@@ -148,10 +148,10 @@ def test_killed_during_a_save(tiny, tmp_path, reference, monkeypatch, function, 
 
 
 def test_killed_twice_and_while_finishing(tiny, tmp_path, reference, monkeypatch):
-    import attentune.training.run as run_module
+    import attentune.training.finish as finish_module
 
     with monkeypatch.context() as patched:
-        patched.setattr(run_module, "predictions_csv", lambda *arguments: die())
+        patched.setattr(finish_module, "predictions_csv", lambda *arguments: die())
         assert killed(lambda: run(tmp_path, tiny("bert"), **METHOD)) == signal.SIGKILL
         assert killed(lambda: run(tmp_path, tiny("bert"), **METHOD, training__resume=True)) == signal.SIGKILL
     assert_same(resumed_outcome(tmp_path, tiny("bert")), reference[1])

@@ -9,7 +9,8 @@ from typing import Any
 
 from attentune.cli.flags import Parser
 from attentune.cli.output import number, table
-from attentune.config import load_preset, preset_names
+from attentune.config import TrainingConfig, load_preset, preset_names
+from attentune.config.parsing import parse_section
 from attentune.errors import ConfigError
 
 _ABOUT = """Trains methods side by side on made-up film reviews with a planted shortcut: a cinema's name that goes with
@@ -38,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run the demo; the exit status is returned."""
     parsed, problems = parser().parse(arguments)
     presets = _chosen(parsed.presets, problems)
-    seed, epochs = _number(parsed, "seed", int, problems), _number(parsed, "num_train_epochs", float, problems)
+    training = _training(parsed, problems)
     if problems:
         raise ConfigError(problems)
 
@@ -55,9 +56,9 @@ def run(arguments: Sequence[str]) -> int:
             run_demo(
                 presets or TELLING_PRESETS,
                 Path(parsed.output_dir),
-                seed=seed,
+                seed=training.seed,
                 model=parsed.model_name_or_path,
-                epochs=epochs,
+                epochs=training.num_train_epochs,
                 display=display,
             )
         )
@@ -95,12 +96,7 @@ def _chosen(names: str, problems: list[str]) -> tuple[str, ...]:
     return chosen
 
 
-def _number(parsed: Any, name: str, kind: type, problems: list[str]) -> Any:
-    try:
-        value = kind(getattr(parsed, name))
-        if value >= 0:
-            return value
-    except ValueError:
-        pass
-    problems.append(f"--{name}: got {getattr(parsed, name)!r}, expected a number of at least 0.")
-    return 0
+def _training(parsed: Any, problems: list[str]) -> TrainingConfig:
+    """The numbers as a run takes them, checked before anything is written."""
+    given = {"seed": parsed.seed, "num_train_epochs": parsed.num_train_epochs}
+    return parse_section(TrainingConfig, given, "training", problems)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from attentune.config import Config, load_config
-from attentune.config.parsing import did_you_mean
+from attentune.config.parsing import coerce, did_you_mean
 from attentune.config.schema import DataConfig, ModelConfig, ObjectiveConfig, TrainingConfig
 from attentune.errors import ConfigError
 
@@ -31,6 +31,8 @@ _SHORTHANDS = {
     "fp16": ("training.precision", "fp16"),
     "do_regression": ("data.task_type", "regression"),
 }
+# Settings that hold several values, which may be written as YAML.
+_LISTS = ("objective.class_weights", "data.label_names")
 _SECTIONS: tuple[tuple[str, type], ...] = (
     ("data", DataConfig),
     ("model", ModelConfig),
@@ -90,9 +92,11 @@ def add_config_flags(parser: argparse.ArgumentParser, sections: Iterable[str] = 
             for field in dataclasses.fields(cls):
                 if field.metadata:
                     _add_flag(group, section, field)
-    hidden = {**_ALIASES, **dict.fromkeys(_SHORTHANDS, "")}
-    for name in hidden:
-        parser.add_argument(f"--{name}", dest=f"alias:{name}", nargs="?", const="true", help=argparse.SUPPRESS)
+    shown = {action.dest.split(".")[-1] for action in parser._actions if "." in action.dest}
+    meant = {**_ALIASES, **{name: setting.split(".")[1] for name, (setting, _) in _SHORTHANDS.items()}}
+    for name in (name for name, setting in meant.items() if setting in shown):
+        takes_none = {"nargs": "?", "const": "true"} if name in (*_SHORTHANDS, "no_cuda") else {}
+        parser.add_argument(f"--{name}", dest=f"alias:{name}", help=argparse.SUPPRESS, **takes_none)
 
 
 def _add_flag(group: argparse._ArgumentGroup, section: str, field: dataclasses.Field) -> None:
@@ -113,7 +117,10 @@ def _add_flag(group: argparse._ArgumentGroup, section: str, field: dataclasses.F
 
 
 def overrides_of(parsed: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
-    """The settings that the flags give, by dotted name; what cannot be read is added to `problems`."""
+    """The settings that the flags give, by dotted name; what cannot be read is added to `problems`.
+
+    A setting's own flag goes before `--set`; two flags that say different things of one setting are a problem.
+    """
     values = vars(parsed)
     given: dict[str, Any] = {}
     for pair in values.get("set") or []:
@@ -122,26 +129,44 @@ def overrides_of(parsed: argparse.Namespace, problems: list[str]) -> dict[str, A
             problems.append(f"--set {pair}: expected SECTION.KEY=VALUE, such as --set training.seed=1")
         else:
             given[name.strip()] = value
-    given.update({name: value for name, value in values.items() if "." in name and value is not None})
+    flags = {name: value for name, value in values.items() if "." in name and value is not None}
     by_name = {name.split(".")[1]: name for name in values if "." in name}
     for name, value in ((name[6:], value) for name, value in values.items() if name.startswith("alias:")):
-        if value is None:
-            continue
-        if name in _SHORTHANDS:
-            setting, meaning = _SHORTHANDS[name]
-            if value.lower() not in ("false", "no", "0"):
-                given[setting] = meaning
-        elif _ALIASES[name] in by_name:
-            given[by_name[_ALIASES[name]]] = value
-    _split_columns(given, values)
-    return given
+        if value is not None:
+            for setting, meaning in _meant(name, value, by_name, problems).items():
+                if flags.setdefault(setting, meaning) != meaning:
+                    problems.append(
+                        f"--{name}: asks for {setting} = {meaning}, but another flag for {flags[setting]}. Give one."
+                    )
+    return {name: _listed(value) if name in _LISTS else value for name, value in {**given, **flags}.items()}
 
 
-def _split_columns(given: dict[str, Any], values: dict[str, Any]) -> None:
-    """run_classification names two text columns in one flag, with a comma between them."""
-    names = values.get("alias:text_column_names")
-    if names and names.count(",") == 1:
-        given["data.text_column"], given["data.text_pair_column"] = (part.strip() for part in names.split(","))
+def _meant(name: str, value: str, by_name: dict[str, str], problems: list[str]) -> dict[str, str]:
+    """What another tool's flag stands for, by dotted name."""
+    if name in _SHORTHANDS:
+        setting, meaning = _SHORTHANDS[name]
+        try:
+            return {setting: meaning} if coerce(value, bool) else {}
+        except ValueError as error:
+            problems.append(f"--{name}: got {value!r}, expected {error}")
+            return {}
+    if name == "text_column_names" and value.count(",") == 1:
+        # run_classification names two text columns in one flag.
+        first, second = (part.strip() for part in value.split(","))
+        return {"data.text_column": first, "data.text_pair_column": second}
+    return {by_name[_ALIASES[name]]: value}
+
+
+def _listed(value: Any) -> Any:
+    """A list or mapping that was written as one ("[a, b]", "{a: 1, b: 2}"), else the value as it is."""
+    if not isinstance(value, str) or value.strip()[:1] not in ("[", "{"):
+        return value
+    import yaml
+
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
 
 
 def config_from(parsed: argparse.Namespace, problems: list[str]) -> Config:

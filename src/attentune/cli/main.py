@@ -64,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        print(_USAGE.format(verbs="\n".join(f"  {verb:<10}{text}" for verb, text in VERBS.items())))
+        usage = _USAGE.format(verbs="\n".join(f"  {verb:<10}{text}" for verb, text in VERBS.items()))
+        print(usage, file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
     if words[0] == "--version":
         print(__version__)

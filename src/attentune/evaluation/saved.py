@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attentune.config import Config, DataConfig, load_config
+from attentune.config import Config, DataConfig, TrainingConfig, load_config, to_dict
+from attentune.config.parsing import did_you_mean, parse_section
 from attentune.data.features import encode_rows
 from attentune.data.load import load_data
 from attentune.data.rows import LabelSpace, TaskData, TextRows
@@ -21,6 +22,7 @@ from attentune.models.build import Tokenizer, label_space_of, load_model
 from attentune.models.modeling import AttentuneForSequenceClassification
 
 Progress = Callable[[int], None]
+_SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class SavedRun:
 
     Attributes:
         folder: the run folder or checkpoint.
-        config: the run's configuration; the defaults where the folder holds none.
+        config: the run's configuration, for a checkpoint that of its run; the defaults where there is none.
         label_space: what the model predicts.
     """
 
@@ -48,8 +50,9 @@ class SavedRun:
         """
         path = Path(folder)
         model, tokenizer = load_model(path)
-        file = path / "config.yaml"
-        config = load_config(file) if file.is_file() else Config()
+        homes = (path, path.absolute().parent) if path.absolute().name.startswith("checkpoint-") else (path,)
+        file = next((home / "config.yaml" for home in homes if (home / "config.yaml").is_file()), None)
+        config = Config() if file is None else load_config(file)
         return cls(path, config, label_space_of(model.config), model, tokenizer)
 
     def evaluator(self, data: TaskData, **training: Any) -> Evaluator:
@@ -58,8 +61,13 @@ class SavedRun:
         Args:
             data: the rows; pairs or single texts as the model was trained on.
             training: settings of the training section to change, such as `precision`; None keeps the run's own.
+
+        Raises:
+            ConfigError: a setting that cannot be used.
+            DataError: pairs for a model of single texts, or the other way round.
         """
-        settings = replace(self.config.training, **{key: value for key, value in training.items() if value is not None})
+        settings = self._settings(training)
+        self._check_pairs(data)
         accelerator, _ = make_accelerator(precision=settings.precision, use_cpu=settings.use_cpu)
         max_length = self.model.config.max_seq_length
         return Evaluator(
@@ -74,6 +82,22 @@ class SavedRun:
             pad_token_id=self.tokenizer.pad_token_id,
             batch_size=settings.per_device_eval_batch_size,
         )
+
+    def _settings(self, changes: dict[str, Any]) -> TrainingConfig:
+        problems: list[str] = []
+        changed = {key: value for key, value in changes.items() if value is not None}
+        settings = parse_section(TrainingConfig, to_dict(self.config.training) | changed, "training", problems)
+        if problems:
+            raise ConfigError(problems)
+        return settings
+
+    def _check_pairs(self, data: TaskData) -> None:
+        if data.splits and data.is_pair != self.is_pair:
+            kinds = ("single texts", "pairs of texts")
+            raise DataError(
+                f"{data.name}: got {kinds[data.is_pair]}, but {self.folder} was trained on {kinds[self.is_pair]}."
+                " Give it rows of that kind (own files: --text_column and --text_pair_column name the texts)."
+            )
 
     @property
     def is_pair(self) -> bool:
@@ -91,17 +115,38 @@ class SavedRun:
     def data(self, data_config: DataConfig | None, splits: Sequence[str]) -> TaskData:
         """The rows to score, their labels mapped by name onto the model's; the run's own data if none are named.
 
+        Settings that name no data, such as `max_eval_samples`, go on top of the run's own.
+
         Raises:
-            ConfigError: no data are named and the folder does not say what it was trained on.
+            ConfigError: no data are named and the folder does not say what it was trained on; or a split that no data
+                have.
         """
-        config = self.config.data if data_config is None else self.with_columns(data_config)
-        sources = (config.task, config.dataset_name, config.train_file, config.validation_file, config.test_file)
-        if all(source is None for source in sources):
+        for split in splits:
+            if split.split("_")[0] not in _SPLITS:
+                raise ConfigError(
+                    f"split: got {split!r}, expected train, validation or test.{did_you_mean(split, _SPLITS)}"
+                )
+        if data_config is not None and _names_data(data_config):
+            config = self.with_columns(data_config)
+        else:
+            config = _on_top(self.config.data, data_config or DataConfig())
+        if not _names_data(config):
             raise ConfigError(f"{self.folder}: does not say what it was trained on; name data, as with --task cola.")
         found = load_data(config, seed=self.config.training.seed, splits=splits, label_space=self.label_space)
         if not found.splits:
             raise DataError(f"{found.name}: has no split named {', '.join(splits)}.")
         return found
+
+
+def _names_data(config: DataConfig) -> bool:
+    sources = (config.task, config.dataset_name, config.train_file, config.validation_file, config.test_file)
+    return any(source is not None for source in sources)
+
+
+def _on_top(own: DataConfig, given: DataConfig) -> DataConfig:
+    """The run's own settings, with those of the given ones that are not the defaults."""
+    changed = {field.name: getattr(given, field.name) for field in fields(DataConfig)}
+    return replace(own, **{name: value for name, value in changed.items() if value != getattr(DataConfig(), name)})
 
 
 def evaluate(
@@ -159,8 +204,11 @@ def predict(
         probabilities.
 
     Raises:
-        DataError: the two lists differ in length.
+        DataError: the two lists differ in length, or there are pairs for a model of single texts (or none for one of
+            pairs).
     """
+    if isinstance(texts, str) or isinstance(pairs, str):
+        raise DataError("got one text, expected a list of texts: put it in [brackets].")
     if pairs is not None and len(pairs) != len(texts):
         raise DataError(f"got {len(texts)} texts and {len(pairs)} second texts, expected as many of each.")
     saved = run if isinstance(run, SavedRun) else SavedRun.load(run)

@@ -59,7 +59,7 @@ def check_folder(config: Config) -> None:
     with storage_errors(run):
         if not run.exists():
             return
-        content = [entry.name for entry in run.iterdir() if entry.name != _LOCK_FILE]
+        content = _content(run)
     if not content:
         return
     if config.training.resume:
@@ -101,7 +101,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
     """Make, empty or reopen the run folder and keep other processes out of it.
 
-    A folder that this run made and that holds nothing to resume from is removed again when the run fails.
+    A folder that was new or empty is so again when the run fails before there is anything to resume from.
 
     Raises:
         CheckpointError: another process is writing to it.
@@ -111,21 +111,21 @@ def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
     if not is_main:  # under several processes one looks after the folder
         yield run
         return
-    is_new = not run.exists()
     with storage_errors(run):
-        run.mkdir(parents=True, exist_ok=True)
-        lock = os.open(run / _LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o644)
+        is_new = _made(run)
+        lock = _locked(run, is_new)
+    was_empty = not _content(run)
     try:
+        check_folder(config)  # again, now that no other process can fill it
         with storage_errors(run):
-            _take_lock(lock, run)
             if config.training.overwrite_output_dir:
                 _empty(run)
             remove_leftovers(run)
         write_text(run / CONFIG_FILE, to_yaml(_rerunnable(config)))
         yield run
     except BaseException:
-        if is_new and not checkpoint_folders(run):
-            shutil.rmtree(run, ignore_errors=True)
+        if was_empty and not checkpoint_folders(run):
+            _clear(run, keep_folder=not is_new)
         raise
     finally:
         os.close(lock)
@@ -136,13 +136,38 @@ def _rerunnable(config: Config) -> Config:
     return replace(config, training=replace(config.training, resume=False, overwrite_output_dir=False))
 
 
-def _take_lock(lock: int, run: Path) -> None:
+def _content(run: Path) -> list[str]:
+    return [entry.name for entry in run.iterdir() if entry.name != _LOCK_FILE]
+
+
+def _made(run: Path) -> bool:
+    """Make the folder if it is not there; whether this process made it (of two at once only one does)."""
+    run.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        run.mkdir()
+    except FileExistsError:
+        if not run.is_dir():
+            raise
+        return False
+    return True
+
+
+def _locked(run: Path, is_new: bool) -> int:
+    """The run folder's lock, held until it is closed or the process ends, however it ends."""
+    try:
+        lock = os.open(run / _LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o644)
+    except OSError:
+        if is_new:
+            run.rmdir()
+        raise
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        os.close(lock)
         raise CheckpointError(
             f"{run}: another process is training in this folder. Wait for it, or name another."
         ) from None
+    return lock
 
 
 def _empty(run: Path) -> None:
@@ -153,6 +178,15 @@ def _empty(run: Path) -> None:
             shutil.rmtree(entry)
         else:
             entry.unlink()
+
+
+def _clear(run: Path, *, keep_folder: bool) -> None:
+    """Take away what a failed run wrote, as far as the disk lets us; the failure itself is what the user should see."""
+    with contextlib.suppress(OSError):
+        _empty(run)
+        (run / _LOCK_FILE).unlink(missing_ok=True)
+        if not keep_folder:
+            run.rmdir()
 
 
 def check_writable(config: Config) -> None:

@@ -49,10 +49,11 @@ class TrainingRows:
 
 
 class Watcher(Protocol):
-    """Who is told what happens: log, progress bar, checkpoints."""
+    """What is around the loop: it scores, and is told what happens (log, progress bar, checkpoints)."""
 
     def on_step(self, state: TrainingState, facts: dict[str, float]) -> None: ...
     def on_scores(self, state: TrainingState, scores: Scores) -> None: ...
+    def score(self, state: TrainingState) -> Scores: ...
     def save(self, state: TrainingState) -> None: ...
 
 
@@ -68,7 +69,6 @@ class TrainingLoop:
     settings: TrainingConfig
     labels_settings: LabelsConfig
     metric: Metric
-    evaluate: Callable[[int], Scores]
 
     @property
     def rows_per_batch(self) -> int:
@@ -204,7 +204,7 @@ class TrainingLoop:
 
     def _score(self, state: TrainingState, watcher: Watcher) -> bool:
         began = time.perf_counter()
-        scores = self.evaluate(state.step)
+        scores = watcher.score(state)
         state.evaluation_seconds += time.perf_counter() - began
         value = next(iter(scores.values()))[self.metric.name]
         is_best = state.note_score(self.metric, value, self.settings.early_stopping_threshold)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
-from torch import nn
 
-from attentune.config import TrainingConfig
-from attentune.models.build import Tokenizer, save_model
-from attentune.models.compact import CompactEmbeddings
+from attentune.models.build import save_model
 from attentune.training.checkpoint import keep_newest, write_checkpoint
 from attentune.training.display import Display, one_line
 from attentune.training.log import JsonLog
 from attentune.training.loop import Scores
 from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
+from attentune.training.parts import RunParts
 from attentune.training.state import TrainingState
 
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -27,25 +23,9 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 class RunWatcher:
     """Writes a run's log and checkpoints. Under several processes only the main one has it write."""
 
-    def __init__(
-        self,
-        *,
-        run: Path,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        tokenizer: Tokenizer,
-        accelerator: Accelerator,
-        settings: TrainingConfig,
-        identity: dict[str, Any],
-        log: JsonLog | None,
-        display: Display,
-        embeddings: CompactEmbeddings,
-        decay: Callable[[int], float],
-    ) -> None:
-        self._run, self._model, self._optimizer, self._tokenizer = run, model, optimizer, tokenizer
-        self._accelerator, self._settings, self._identity = accelerator, settings, identity
-        self._log, self._display = log, display
-        self._embeddings, self._decay = embeddings, decay
+    def __init__(self, *, run: Path, parts: RunParts, log: JsonLog | None, display: Display) -> None:
+        self._run, self._parts, self._log, self._display = run, parts, log, display
+        self._accelerator, self._settings = parts.inputs.accelerator, parts.inputs.config.training
         self._saved_step = -1
 
     def on_step(self, state: TrainingState, facts: dict[str, float]) -> None:
@@ -59,6 +39,10 @@ class RunWatcher:
             self._write(line | {"seconds": round(state.seconds, 3), "tokens_per_second": round(speed, 1)})
             self._track({f"train/{name}": line[name] for name in ("loss", "learning_rate", "grad_norm")}, state.step)
             state.loss_sum, state.loss_steps = 0.0, 0
+
+    def score(self, state: TrainingState) -> Scores:
+        """The validation scores of the weights as they are."""
+        return self._parts.score(state.step)
 
     def on_scores(self, state: TrainingState, scores: Scores) -> None:
         """Write the scores to the log and say them."""
@@ -78,15 +62,15 @@ class RunWatcher:
             return
         if self._log is not None:
             state.log_bytes = self._log.synced_bytes()
-        content = {"training": state.to_dict(), "identity": self._identity, "scaler": self._scaler_state()}
-        model = self._accelerator.unwrap_model(self._model)
-        optimizer = optimizer_tensors(self._plain_optimizer, model)
+        inputs, model = self._parts.inputs, self._parts.model
+        content = {"training": state.to_dict(), "identity": inputs.identity(), "scaler": self._scaler_state()}
+        optimizer = optimizer_tensors(self._optimizer, model)
 
         def write_files(folder: Path) -> None:
-            save_model(model, self._tokenizer, folder)
+            save_model(model, inputs.tokenizer, folder)
             save_file(optimizer, folder / OPTIMIZER_FILE)
 
-        with self._embeddings.whole(self._decay(state.step)):
+        with self._parts.embeddings.whole(self._parts.decay(state.step)):
             write_checkpoint(self._run, state.step, content, write_files)
         best_step = None if state.best is None else state.best["step"]
         keep_newest(self._run, self._settings.save_total_limit, best_step)
@@ -94,19 +78,20 @@ class RunWatcher:
     def restore(self, folder: Path, content: dict[str, Any]) -> TrainingState:
         """Put a checkpoint's weights, optimiser and scaler back; its state is returned."""
         state = TrainingState.from_dict(content["training"])
-        model = self._accelerator.unwrap_model(self._model)
-        with self._embeddings.loading(self._decay(state.step)):
+        model = self._parts.model
+        with self._parts.embeddings.loading(self._parts.decay(state.step)):
             model.load_state_dict(load_file(folder / "model.safetensors"))
-        load_optimizer_tensors(self._plain_optimizer, model, load_file(folder / OPTIMIZER_FILE))
+        load_optimizer_tensors(self._optimizer, model, load_file(folder / OPTIMIZER_FILE))
         if content.get("scaler") and self._accelerator.scaler is not None:
             self._accelerator.scaler.load_state_dict(content["scaler"])
         self._saved_step = state.step
         return state
 
     @property
-    def _plain_optimizer(self) -> torch.optim.Optimizer:
+    def _optimizer(self) -> torch.optim.Optimizer:
         """The optimiser inside Accelerate's wrapper."""
-        return getattr(self._optimizer, "optimizer", self._optimizer)
+        optimizer = self._parts.loop.optimizer
+        return getattr(optimizer, "optimizer", optimizer)
 
     def _scaler_state(self) -> dict[str, Any] | None:
         scaler = self._accelerator.scaler

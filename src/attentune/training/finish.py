@@ -1,0 +1,80 @@
+"""The end of a run: the final weights, their scores, and the files that tell of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from attentune.config import to_dict
+from attentune.evaluation.predictions import predictions_csv
+from attentune.files import storage_errors, write_text
+from attentune.models.build import save_model
+from attentune.results import RunResult, to_json, versions
+from attentune.training.folder import METRICS_FILE, RESULT_FILE
+from attentune.training.parts import RunParts
+from attentune.training.state import TrainingState
+from attentune.training.usage import peak_memory_bytes
+
+
+def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
+    """Choose the final weights, score them and write the results; `run.json` comes last and marks the run finished.
+
+    Raises:
+        StorageError: the disk refused; the newest checkpoint stands, and the run can be resumed.
+    """
+    inputs, evaluator = parts.inputs, parts.evaluator
+    parts.embeddings.expand(parts.decay(state.step))
+    final_step = _load_best(run, parts, state)
+    splits = [name for name in inputs.data.splits if name != "train"]
+    scores = evaluator.score(splits, reuse=final_step == state.last_scored_step)
+    result = RunResult(
+        scores={split: dict(part) for split, part in scores.items()},
+        train=_train_facts(parts, state, final_step),
+        best=state.best,
+        config=to_dict(inputs.config),
+        seed=inputs.config.training.seed,
+        versions=versions(),
+        data_fingerprint=inputs.data.fingerprint(),
+        notes=list(inputs.data.notes),
+    )
+    if inputs.accelerator.is_main_process:
+        with storage_errors(run):
+            save_model(parts.model, inputs.tokenizer, run)
+        for split in splits:
+            text = predictions_csv(inputs.data.splits[split], evaluator.logits[split], inputs.data.label_space)
+            write_text(run / f"predictions_{split}.csv", text)
+        write_text(run / METRICS_FILE, to_json(result.metrics()))
+        write_text(run / RESULT_FILE, result.to_json())
+    inputs.accelerator.end_training()
+    return result
+
+
+def _load_best(run: Path, parts: RunParts, state: TrainingState) -> int:
+    """Load the best weights if asked; the step that the weights are of."""
+    settings = parts.inputs.config.training
+    wants_best = settings.load_best_model_at_end or settings.early_stopping_patience is not None
+    if not wants_best or state.best is None or state.best["step"] == state.step:
+        return state.step
+    parts.model.load_state_dict(load_file(run / f"checkpoint-{state.best['step']}" / "model.safetensors"))
+    return state.best["step"]
+
+
+def _train_facts(parts: RunParts, state: TrainingState, final_step: int) -> dict[str, Any]:
+    inputs = parts.inputs
+    return {
+        "seconds": round(state.seconds, 3),
+        "tokens": state.tokens,
+        "tokens_per_second": round(state.tokens / max(state.seconds, 1e-9), 1),
+        "peak_memory_bytes": peak_memory_bytes(inputs.accelerator.device),
+        "evaluation_seconds": round(state.evaluation_seconds, 3),
+        "rows": len(inputs.labels),
+        "steps": state.step,
+        "steps_per_epoch": parts.loop.steps_per_epoch,
+        "final_step": final_step,
+        "stopped_early": state.stopped_early,
+        "precision": inputs.precision,
+        "device": inputs.accelerator.device.type,
+        "processes": inputs.accelerator.num_processes,
+    }

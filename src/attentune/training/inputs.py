@@ -1,0 +1,102 @@
+"""All that a run needs before it writes anything: data, tokens, metric, hardware. Each is checked as it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from accelerate import Accelerator
+
+from attentune.config import Config
+from attentune.data.doctor import examine, summary_lines
+from attentune.data.features import Features, encode_rows
+from attentune.data.load import load_data
+from attentune.data.rows import TaskData
+from attentune.errors import DataError
+from attentune.evaluation.metrics import Metric, choose_metric
+from attentune.evaluation.predict import make_accelerator
+from attentune.models.build import Tokenizer, load_tokenizer
+from attentune.training.display import Display
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """What a run works on.
+
+    Attributes:
+        config: the complete configuration.
+        data: the rows of all splits.
+        labels: (N,) class ids or scores of the training rows.
+        features: the tokens of each split.
+        tokenizer: the encoder's.
+        metric: what tells the best model.
+        accelerator: where and how it computes.
+        precision: "fp32", "bf16" or "fp16".
+    """
+
+    config: Config
+    data: TaskData
+    labels: np.ndarray
+    features: dict[str, Features]
+    tokenizer: Tokenizer
+    metric: Metric
+    accelerator: Accelerator
+    precision: str
+
+    @property
+    def validation(self) -> tuple[str, ...]:
+        """The splits that are scored while training; the first one tells the best."""
+        return tuple(name for name in self.data.splits if name.startswith("validation"))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The task's metrics, and the one to choose by if it is another."""
+        names = self.data.metrics
+        return names if self.metric.name in names else (*names, self.metric.name)
+
+    def row_name(self, row: int) -> str:
+        """What a training row is called in messages."""
+        rows = self.data.splits["train"]
+        return rows.ids[row] if rows.lines is None else f"{rows.ids[row]} (line {rows.lines[row]})"
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a resumed run to be the same run."""
+        return {
+            "data": self.data.fingerprint(),
+            "processes": self.accelerator.num_processes,
+            "precision": self.precision,
+            "device": self.accelerator.device.type,
+        }
+
+
+def prepare_inputs(config: Config, data: TaskData | None, display: Display) -> RunInputs:
+    """Read, check and tokenise the data; say what they are and what was decided.
+
+    Raises:
+        AttentuneError: for whatever a user can mend in data, settings or encoder.
+    """
+    settings = config.training
+    # All of a user's own files; of a known task only what is trained and scored on.
+    wanted = ("train", "validation") if config.data.task is not None else None
+    data = data or load_data(config.data, seed=settings.seed, splits=wanted)
+    train = data.splits.get("train")
+    if train is None or len(train) == 0 or train.labels is None:
+        raise DataError(f"{data.name}: has no labelled rows to train on, expected a train split.")
+    if settings.eval_strategy != "no" and not any(name.startswith("validation") for name in data.splits):
+        raise DataError(f"{data.name}: has no validation rows. Give some, or set --eval_strategy no.")
+    metric = choose_metric(settings.metric_for_best_model, data.metrics, data.label_space)
+    accelerator, precision = make_accelerator(
+        precision=settings.precision,
+        use_cpu=settings.use_cpu,
+        tracker=settings.report_to,
+        folder=str(settings.output_dir),
+    )
+    tokenizer = load_tokenizer(config.model)
+    limit = config.data.max_length
+    features = {name: encode_rows(rows, tokenizer, max_length=limit) for name, rows in data.splits.items()}
+    lengths = {name: part.full_lengths for name, part in features.items()}
+    report = examine(data, token_lengths=lengths, max_length=limit)
+    for line in (*data.notes, *summary_lines(report)):
+        display.say(line)
+    return RunInputs(config, data, train.labels, features, tokenizer, metric, accelerator, precision)

@@ -1,0 +1,93 @@
+"""The parts that compute, put together from a run's inputs: model, optimiser, loop, evaluator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attentune.evaluation.evaluator import Evaluator
+from attentune.models.build import build_model
+from attentune.models.compact import CompactEmbeddings
+from attentune.training.inputs import RunInputs
+from attentune.training.loop import Scores, TrainingLoop, TrainingRows
+from attentune.training.objective import build_objective
+from attentune.training.optimizer import build_optimizer, decay_factor
+
+
+@dataclass
+class RunParts:
+    """What computes in a run.
+
+    Attributes:
+        model: the model itself, outside of what Accelerate wraps around it.
+        embeddings: keeps to the word embeddings that training can touch.
+        evaluator: scores splits with the model.
+        loop: trains it.
+    """
+
+    inputs: RunInputs
+    model: Any
+    embeddings: CompactEmbeddings
+    evaluator: Evaluator
+    loop: TrainingLoop
+
+    def decay(self, step: int) -> float:
+        """What weight decay alone has made of a weight after `step` steps, as a factor."""
+        return decay_factor(self.inputs.config.training, step, self.loop.total_steps)
+
+    def score(self, step: int) -> Scores:
+        """The validation scores of the weights after `step` steps."""
+        with self.embeddings.whole(self.decay(step)):
+            return self.evaluator.score(self.inputs.validation)
+
+
+def build_parts(inputs: RunInputs) -> RunParts:
+    """Build everything that computes.
+
+    Raises:
+        UnsupportedEncoderError: the encoder cannot be loaded or cannot do what is asked.
+        ConfigError: the objective does not fit the task.
+    """
+    config, accelerator, tokenizer = inputs.config, inputs.accelerator, inputs.tokenizer
+    objective = build_objective(config.objective, inputs.data.label_space, inputs.labels)
+    model = build_model(
+        config.model,
+        inputs.data.label_space,
+        tokenizer,
+        max_length=config.data.max_length,
+        is_pair=inputs.data.is_pair,
+        seed=config.training.seed,
+    ).to(accelerator.device)
+    always = [tokenizer.pad_token_id, tokenizer.mask_token_id]
+    embeddings = CompactEmbeddings(model.encoder, np.append(inputs.features["train"].ids, always))
+    wrapped, optimizer = accelerator.prepare(model, build_optimizer(model, config.training))
+    evaluator = Evaluator(
+        model=wrapped,
+        accelerator=accelerator,
+        splits=inputs.data.splits,
+        features=inputs.features,
+        label_space=inputs.data.label_space,
+        metrics=inputs.metrics,
+        pad_token_id=tokenizer.pad_token_id,
+        batch_size=config.training.per_device_eval_batch_size,
+    )
+    is_regression = objective.loss == "mse"
+    loop = TrainingLoop(
+        model=wrapped,
+        optimizer=optimizer,
+        accelerator=accelerator,
+        rows=TrainingRows(
+            features=inputs.features["train"],
+            labels=inputs.labels.astype(np.float32) if is_regression else inputs.labels,
+            names=inputs.row_name,
+            pad_token_id=tokenizer.pad_token_id,
+            mask_token_id=tokenizer.mask_token_id,
+        ),
+        objective=objective,
+        settings=config.training,
+        labels_settings=config.labels,
+        metric=inputs.metric,
+    )
+    return RunParts(inputs, model, embeddings, evaluator, loop)
