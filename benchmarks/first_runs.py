@@ -2,7 +2,8 @@
 
     python benchmarks/first_runs.py [TASK ...]
 
-Runs that have their file are left out; broken-off ones go on where they were. Data: $ATTENTUNE_DATA, else ../shared/data.
+Runs that have their file are left out; broken-off ones go on where they were. Data: $ATTENTUNE_DATA, else
+../shared/data.
 """
 
 from __future__ import annotations

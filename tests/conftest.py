@@ -33,6 +33,20 @@ def data_dir() -> Path:
     return folder
 
 
+@pytest.fixture
+def attentune(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """`attentune("train", "--seed", 1)` runs a command line: exit status, standard output, standard error."""
+    from attentune.cli.main import main
+
+    def run(*words: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        status = main([str(word) for word in words])
+        captured = capfd.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """`tiny(family="bert", **options)`: the folder of a tiny checkpoint, built once a session (and xdist worker)."""

@@ -7,23 +7,9 @@ import gzip
 import json
 
 import pytest
-from samples import write_reviews
 
-from attentune.cli.main import main
 from attentune.config import load_config
-
-
-@pytest.fixture
-def attentune(capfd):
-    """Runs a command line; gives exit status, standard output and standard error."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        status = main([str(word) for word in words])
-        captured = capfd.readouterr()
-        return status, captured.out, captured.err
-
-    return run
-
+from samples import write_reviews
 
 TINY_RUN = ("--num_train_epochs", "1", "--max_length", "32", "--learning-rate", "1e-3", "--use_cpu")
 REAL_TASKS = {
@@ -189,7 +175,9 @@ def test_tracker_early_stopping_and_best_weights(attentune, tiny, tmp_path):
 
 def test_doctor_tasks_presets_and_help(attentune, tiny, tmp_path):
     train = write_reviews(tmp_path / "train.csv")
-    status, out, _ = attentune("doctor", "--train_file", train, "--model_name_or_path", tiny("bert"), "--format", "json")
+    status, out, _ = attentune(
+        "doctor", "--train_file", train, "--model_name_or_path", tiny("bert"), "--format", "json"
+    )
     assert status == 0
     assert json.loads(out)["splits"]["train"]["rows"] > 0
     status, out, _ = attentune("doctor", "--train_file", train, "--model_name_or_path", tiny("bert"))

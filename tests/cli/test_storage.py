@@ -1,0 +1,290 @@
+"""Full, read-only and otherwise unwilling disks: one message with path and cure, and nothing torn or half-written."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from attentune.errors import StorageError
+from attentune.evaluation.saved import SavedRun
+from attentune.files import storage_errors, write_text, write_whole
+from attentune.training.checkpoint import checkpoint_folders, damage
+from samples import write_reviews
+
+FULL, READ_ONLY = "the disk is full; free some space", "read-only"
+
+
+class Disk:
+    """A small file system of its own in the memory, of a size in KiB."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self._mount(f"size={size}k", "-t", "tmpfs", "none")
+
+    def _mount(self, options: str, *words: str) -> None:
+        command = ["mount", "-o", options, *words, str(self.folder)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"mounting a file system is not permitted here: {done.stderr.strip()}")
+
+    def resize(self, size: int) -> None:
+        self._mount(f"remount,rw,size={size}k")
+
+    def lock(self) -> None:
+        self._mount("remount,ro")
+
+    def fill(self) -> None:
+        with (self.folder / "filler").open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """`disk(size)` mounts one; it goes when the test ends."""
+    made: list[Disk] = []
+
+    def make(size: int) -> Disk:
+        if shutil.which("mount") is None or os.geteuid() != 0:
+            pytest.skip("mounting a file system needs root and the command mount")
+        made.append(Disk(tmp_path / f"disk{len(made)}", size))
+        return made[-1]
+
+    yield make
+    for one in made:
+        subprocess.run(["umount", "--lazy", str(one.folder)], check=False)
+
+
+@pytest.fixture
+def command(tiny, tmp_path) -> tuple[object, ...]:
+    """A run of three steps with a checkpoint (about 490 KiB) after each; all three are kept."""
+    train, dev = write_reviews(tmp_path / "train.csv", 24, seed=1), write_reviews(tmp_path / "dev.csv", 10, seed=2)
+    files = ("--train_file", train, "--validation_file", dev, "--model_name_or_path", tiny("bert"))
+    numbers = ("--num_train_epochs", 3, "--max_length", 32, "--save_total_limit", 9, "--logging_steps", 1)
+    return ("train", *files, *numbers, "--use_cpu", "--quiet", "--output_dir")
+
+
+def check_refused(outcome: tuple[int, str, str], cure: str, *named: object) -> None:
+    """Status 2, nothing on standard output, one line on standard error with the path and the cure."""
+    status, out, err = outcome
+    assert status == 2, err
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("attentune: ")
+    assert cure in line
+    assert all(str(name) in line for name in named), line
+
+
+def check_whole(run: Path) -> None:
+    """What stands in a run folder can be used, and no part of anything lies about."""
+    for folder in checkpoint_folders(run):
+        assert damage(folder) is None
+    assert not [path.name for path in run.rglob("*") if path.name.startswith(".writing-") or path.suffix == ".tmp"]
+    for path in run.glob("*.json"):
+        json.loads(path.read_text())
+    if (run / "model.safetensors").exists():
+        SavedRun.load(run)
+    for line in (run / "log.jsonl").read_text().splitlines()[:-1]:
+        json.loads(line)
+
+
+# Files in the order in which they are written; the disk fills in the middle of one.
+IN_CHECKPOINT = (
+    "config.json",
+    "model.safetensors",
+    "tokenizer_config.json",
+    "tokenizer.json",
+    "optimizer.safetensors",
+    "state.json",
+    "manifest.json",
+)
+AT_THE_END = (*IN_CHECKPOINT[:4], "predictions_validation.csv", "metrics.json", "run.json")
+PAGE_KIB = 4
+
+
+def kib(path: Path) -> int:
+    """What a file, or all files of a folder, take on such a disk."""
+    files = [path] if path.is_file() else [part for part in path.rglob("*") if part.is_file()]
+    return sum(math.ceil(file.stat().st_size / 1024 / PAGE_KIB) * PAGE_KIB for file in files)
+
+
+def room_until(reference: Path, done: int, folder: Path, names: tuple[str, ...], name: str) -> int:
+    """The size of a disk that holds `done` checkpoints and fills within this file of the next things written."""
+    before = kib(reference / "config.yaml") + kib(reference / "log.jsonl") + done * kib(reference / "checkpoint-1")
+    written = [kib(folder / earlier) for earlier in names[: names.index(name)]]
+    return before + sum(written) + kib(folder / name) // 2 // PAGE_KIB * PAGE_KIB
+
+
+@pytest.fixture
+def reference(attentune, command, tmp_path) -> Path:
+    """The run as it ends where there is room."""
+    assert attentune(*command, tmp_path / "whole")[0] == 0
+    return tmp_path / "whole"
+
+
+@pytest.mark.parametrize("free", [0, 4, 8])
+def test_a_disk_that_is_full_from_the_start_is_left_as_it_was(attentune, command, disk, free):
+    full = disk(free + 64)
+    (full.folder / "other").write_bytes(bytes(64 * 1024))
+    check_refused(attentune(*command, full.folder / "run"), FULL, full.folder / "run")
+    assert [path.name for path in full.folder.iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize("name", IN_CHECKPOINT)
+def test_a_disk_that_fills_during_the_first_checkpoint_is_left_as_it_was(attentune, command, reference, disk, name):
+    small = disk(room_until(reference, 0, reference / "checkpoint-1", IN_CHECKPOINT, name))
+    check_refused(attentune(*command, small.folder / "run"), FULL, small.folder / "run" / "checkpoint-1")
+    assert list(small.folder.iterdir()) == []
+
+
+def test_an_empty_folder_stays_empty(attentune, command, disk):
+    full = disk(8)
+    (full.folder / "run").mkdir()
+    check_refused(attentune(*command, full.folder / "run"), FULL)
+    assert list((full.folder / "run").iterdir()) == []
+
+
+def check_resumes(attentune, small: Disk, run: Path, reference: Path) -> None:
+    """With more room the run goes on to what it would have been."""
+    small.resize(4096)
+    status, _, err = attentune("train", "--resume", "--quiet", "--output_dir", run)
+    assert status == 0, err
+    check_whole(run)
+    for name in ("model.safetensors", "predictions_validation.csv"):
+        assert (run / name).read_bytes() == (reference / name).read_bytes()
+    steps = [line["step"] for line in map(json.loads, (run / "log.jsonl").read_text().splitlines()) if "loss" in line]
+    assert steps == [1, 2, 3]
+
+
+@pytest.mark.parametrize("good", [1, 2])
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "manifest.json"])
+def test_earlier_checkpoints_stand_and_the_run_goes_on(attentune, command, reference, disk, name, good):
+    small = disk(room_until(reference, good, reference / "checkpoint-1", IN_CHECKPOINT, name))
+    run = small.folder / "run"
+    check_refused(attentune(*command, run), FULL, run / f"checkpoint-{good + 1}")
+    assert [folder.name for folder in checkpoint_folders(run)] == [f"checkpoint-{step + 1}" for step in range(good)]
+    check_whole(run)
+    check_resumes(attentune, small, run, reference)
+
+
+@pytest.mark.parametrize("name", AT_THE_END)
+def test_a_disk_that_fills_while_the_end_is_saved(attentune, command, reference, disk, name):
+    small = disk(room_until(reference, 3, reference, AT_THE_END, name))
+    run = small.folder / "run"
+    check_refused(attentune(*command, run), FULL, run)
+    assert len(checkpoint_folders(run)) == 3
+    assert not (run / "run.json").exists()
+    check_whole(run)
+    check_resumes(attentune, small, run, reference)
+
+
+def test_predictions_on_a_full_disk_leave_the_old_file(attentune, command, disk, tmp_path):
+    run, full = tmp_path / "run", disk(64)
+    assert attentune(*command, run)[0] == 0
+    target = full.folder / "out.csv"
+    target.write_text("old")
+    full.fill()
+    predict = ("predict", run, "--input_file", tmp_path / "dev.csv", "--output_file")
+    check_refused(attentune(*predict, target), FULL, target)
+    assert target.read_text() == "old"
+    assert sorted(path.name for path in full.folder.iterdir()) == ["filler", "out.csv"]
+    check_refused(attentune(*predict, full.folder / "new.csv"), FULL, "new.csv")
+    assert not (full.folder / "new.csv").exists()
+
+
+def test_a_read_only_disk(attentune, command, disk, tmp_path):
+    locked = disk(4096)
+    (locked.folder / "out.csv").write_text("old")
+    run = locked.folder / "run"
+    assert attentune(*command, run)[0] == 0
+    (run / "run.json").unlink()  # as if it was stopped before its end
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    locked.lock()
+    check_refused(attentune(*command, locked.folder / "new"), "cannot be written to; name another", locked.folder)
+    check_refused(attentune("train", "--resume", "--quiet", "--output_dir", run), "cannot be written to", run)
+    check_refused(attentune(*command, run, "--overwrite_output_dir"), "cannot be written to", run)
+    predict = ("predict", run, "--text", "the film was fine", "--output_file", locked.folder / "out.csv")
+    check_refused(attentune(*predict), READ_ONLY, locked.folder / "out.csv")
+    assert (locked.folder / "out.csv").read_text() == "old"
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+    # To read is enough to score and to predict.
+    assert attentune("evaluate", run)[0] == 0
+    assert attentune(*predict[:-2])[0] == 0
+
+
+def test_a_parent_that_is_a_file(attentune, command, tmp_path):
+    (tmp_path / "file").write_text("old")
+    check_refused(attentune(*command, tmp_path / "file" / "a" / "run"), "is a file", tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "old"
+
+
+def test_two_processes_in_one_folder(attentune, command, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    with (run / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        check_refused(attentune(*command, run), "another process is training in this folder", run, "Wait for it")
+        assert [path.name for path in run.iterdir()] == [".lock"]
+    assert attentune(*command, run)[0] == 0
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    (run / "run.json").unlink()
+    with (run / ".lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for how in ("--resume", "--overwrite_output_dir"):
+            check_refused(attentune(*command, run, how), "another process", run)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == {
+        path: content for path, content in before.items() if path.name != "run.json"
+    }
+    assert attentune(*command, run, "--resume")[0] == 0
+
+
+def test_a_run_that_fails_does_not_remove_what_another_made_meanwhile(attentune, command, tmp_path, monkeypatch):
+    """The folder appears, locked, between the first look and the writing."""
+    import attentune.training.run as run_module
+
+    run, original = tmp_path / "run", run_module.opened_folder
+
+    def opened_late(*words, **options):
+        run.mkdir()
+        (run / "config.yaml").write_text("another's")
+        return original(*words, **options)
+
+    monkeypatch.setattr(run_module, "opened_folder", opened_late)
+    check_refused(attentune(*command, run), "is not empty", run)
+    assert (run / "config.yaml").read_text() == "another's"
+
+
+def test_the_wrapped_errors_of_other_libraries(tmp_path):
+    for wrapped in (Exception("No space left on device (os error 28)"), ValueError("I/O error: ... (os error 122)")):
+        with pytest.raises(StorageError, match="free some space"), storage_errors(tmp_path):
+            raise wrapped
+    with pytest.raises(StorageError, match=r"odd thing \(os error 9999\)"), storage_errors(tmp_path):
+        raise Exception("odd thing (os error 9999)")
+    with pytest.raises(ValueError, match="ours"), storage_errors(tmp_path):
+        raise ValueError("ours")
+
+
+def test_files_are_replaced_whole_or_not_at_all(tmp_path):
+    (tmp_path / "a").write_text("old")
+
+    def write_then_fail(folder: Path) -> None:
+        (folder / "a").write_text("new")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(StorageError, match="the disk is full"):
+        write_whole(tmp_path, write_then_fail)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old"}
+    write_whole(tmp_path, lambda folder: [(folder / name).write_text("new") for name in "ab"])
+    write_text(tmp_path / "c", "new")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys("abc", "new")
