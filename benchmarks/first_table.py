@@ -12,12 +12,12 @@ FOLDER = Path(__file__).resolve().parents[1] / "results" / "first-runs"
 INTRODUCTION = """# First runs
 
 One run of preset `bert` a task, seed 42, the embedded encoder (MiniLM, 22 million parameters), default settings but
-for the epochs. Scores are of the last epoch's weights on the whole validation set; nothing was chosen on it. One run says
-little about a method: seeds differ by a point or more. The data are cuts of the published sets (MRPC, QNLI, QQP/Quora,
-STS-B and SICK were cut at random), so the scores do not compare with published ones.
+for the epochs. Scores are of the last epoch's weights on the whole validation set; nothing was chosen on it. One run
+says little about a method: seeds differ by a point or more. The data are cuts of the published sets (MRPC, QNLI,
+QQP/Quora, STS-B and SICK were cut at random), so the scores do not compare with published ones.
 
-`seconds` is the time in training steps on a shared two-core machine (Intel Xeon with AMX, bf16); runs with one thread had
-other work beside them, so their times are upper bounds.
+`seconds` is the time in training steps on a shared two-core machine (Intel Xeon with AMX, bf16); runs with one thread
+had other work beside them, so their times are upper bounds.
 
 """
 

@@ -2,9 +2,9 @@
 
     python benchmarks/peers.py [--rows 1000] [--repeats 3]
 
-Writes results/bench/peers.json. The Trainer runs at its best on this machine: bf16 where the hardware has it, batches by
-length, dynamic padding, fused AdamW, no checkpoints. Each repeat runs both, in turn, so that a machine whose speed drifts
-does not favour one. Needs CoLA: $ATTENTUNE_DATA, else ../shared/data.
+Writes results/bench/peers.json. The Trainer runs at its best on this machine: bf16 where the hardware has it, batches
+by length, dynamic padding, fused AdamW, no checkpoints. Each repeat runs both, in turn, so that a machine whose speed
+drifts does not favour one. Needs CoLA: $ATTENTUNE_DATA, else ../shared/data.
 """
 
 from __future__ import annotations
