@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from attentune.cli.main import main
 from attentune.errors import StorageError
 from attentune.evaluation.saved import SavedRun
 from attentune.files import storage_errors, write_text, write_whole
@@ -66,10 +67,15 @@ def disk(tmp_path):
         subprocess.run(["umount", "--lazy", str(one.folder)], check=False)
 
 
-@pytest.fixture
-def command(tiny, tmp_path) -> tuple[object, ...]:
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def command(tiny, home) -> tuple[object, ...]:
     """A run of three steps with a checkpoint (about 490 KiB) after each; all three are kept."""
-    train, dev = write_reviews(tmp_path / "train.csv", 24, seed=1), write_reviews(tmp_path / "dev.csv", 10, seed=2)
+    train, dev = write_reviews(home / "train.csv", 24, seed=1), write_reviews(home / "dev.csv", 10, seed=2)
     files = ("--train_file", train, "--validation_file", dev, "--model_name_or_path", tiny("bert"))
     numbers = ("--num_train_epochs", 3, "--max_length", 32, "--save_total_limit", 9, "--logging_steps", 1)
     return ("train", *files, *numbers, "--use_cpu", "--quiet", "--output_dir")
@@ -126,11 +132,11 @@ def room_until(reference: Path, done: int, folder: Path, names: tuple[str, ...],
     return before + sum(written) + kib(folder / name) // 2 // PAGE_KIB * PAGE_KIB
 
 
-@pytest.fixture
-def reference(attentune, command, tmp_path) -> Path:
+@pytest.fixture(scope="module")
+def reference(command, home) -> Path:
     """The run as it ends where there is room."""
-    assert attentune(*command, tmp_path / "whole")[0] == 0
-    return tmp_path / "whole"
+    assert main([str(word) for word in (*command, home / "whole")]) == 0
+    return home / "whole"
 
 
 @pytest.mark.parametrize("free", [0, 4, 8])
@@ -189,13 +195,12 @@ def test_a_disk_that_fills_while_the_end_is_saved(attentune, command, reference,
     check_resumes(attentune, small, run, reference)
 
 
-def test_predictions_on_a_full_disk_leave_the_old_file(attentune, command, disk, tmp_path):
-    run, full = tmp_path / "run", disk(64)
-    assert attentune(*command, run)[0] == 0
+def test_predictions_on_a_full_disk_leave_the_old_file(attentune, reference, home, disk):
+    full = disk(64)
     target = full.folder / "out.csv"
     target.write_text("old")
     full.fill()
-    predict = ("predict", run, "--input_file", tmp_path / "dev.csv", "--output_file")
+    predict = ("predict", reference, "--input_file", home / "dev.csv", "--output_file")
     check_refused(attentune(*predict, target), FULL, target)
     assert target.read_text() == "old"
     assert sorted(path.name for path in full.folder.iterdir()) == ["filler", "out.csv"]
@@ -203,7 +208,7 @@ def test_predictions_on_a_full_disk_leave_the_old_file(attentune, command, disk,
     assert not (full.folder / "new.csv").exists()
 
 
-def test_a_read_only_disk(attentune, command, disk, tmp_path):
+def test_a_read_only_disk(attentune, command, disk):
     locked = disk(4096)
     (locked.folder / "out.csv").write_text("old")
     run = locked.folder / "run"

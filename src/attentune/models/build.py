@@ -19,6 +19,7 @@ from attentune.data.rows import LabelSpace
 from attentune.errors import CheckpointError, UnsupportedEncoderError
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.families import (
+    ask_for_segments,
     check_is_encoder,
     is_pooler_weight,
     keep_text_as_text,
@@ -68,7 +69,7 @@ def load_tokenizer(settings: ModelConfig) -> Tokenizer:
         config = AutoConfig.from_pretrained(source, **options)
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
     check_is_encoder(settings.name_or_path, config, tokenizer)
-    return _prepared(tokenizer)
+    return _prepared(tokenizer, config)
 
 
 def build_model(
@@ -144,7 +145,7 @@ def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, 
             f"{path}: the saved weights and config.json do not fit together (see {', '.join(broken[:3])}); train again"
             " or use another copy."
         )
-    return model.eval(), _prepared(tokenizer)
+    return model.eval(), _prepared(tokenizer, model.config.encoder_config)
 
 
 def save_model(model: AttentuneForSequenceClassification, tokenizer: Tokenizer, folder: Path) -> None:
@@ -161,9 +162,10 @@ def label_space_of(config: AttentuneConfig) -> LabelSpace:
     return LabelSpace(config.task_type, tuple(config.id2label[index] for index in range(config.num_labels)))
 
 
-def _prepared(tokenizer: Tokenizer) -> Tokenizer:
+def _prepared(tokenizer: Tokenizer, encoder_config: PreTrainedConfig) -> Tokenizer:
     tokenizer.padding_side = tokenizer.truncation_side = "right"
     keep_text_as_text(tokenizer)
+    ask_for_segments(tokenizer, encoder_config)
     return tokenizer
 
 

@@ -98,3 +98,12 @@ def keep_text_as_text(tokenizer: PreTrainedTokenizerBase) -> None:
     parts = "|".join(f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in special)
     split = Split(Regex(f"▁?(?:{parts})"), "isolated")
     backend.pre_tokenizer = split if backend.pre_tokenizer is None else Sequence([backend.pre_tokenizer, split])
+
+
+def ask_for_segments(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
+    """Have the tokenizer number the two texts of a pair where the encoder has learnt to read the numbers.
+
+    ALBERT's tokenizer leaves them out by default, so that its encoder would take a pair for one text.
+    """
+    if (getattr(config, "type_vocab_size", None) or 0) > 1 and "token_type_ids" not in tokenizer.model_input_names:
+        tokenizer.model_input_names = [*tokenizer.model_input_names, "token_type_ids"]
