@@ -19,14 +19,14 @@ def write_reviews(path: Path, rows: int = 48, *, seed: int = 0) -> Path:
         writer.writerow(["id", "text", "label"])
         for number in range(rows):
             label = draw.choice(["bad", "good"])
-            words = draw.choices(FILLER, k=draw.randint(2, 11)) + [draw.choice(GOOD if label == "good" else BAD)]
+            words = [*draw.choices(FILLER, k=draw.randint(2, 11)), draw.choice(GOOD if label == "good" else BAD)]
             draw.shuffle(words)
             writer.writerow([f"r{number}", " ".join(words), label])
     return path
 
 
 def settings(folder: Path, encoder: Path, **changes: Any) -> dict[str, Any]:
-    """Overrides for `load_config`: a tiny run on files written into `folder`; changes by dotted name with '__' for '.'."""
+    """Overrides for `load_config`: a tiny run on files written into `folder`; changes have '__' for '.' in their names."""
     train, validation = folder / "train.csv", folder / "validation.csv"
     if not train.exists():
         write_reviews(train, seed=1)

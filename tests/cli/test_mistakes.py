@@ -1,4 +1,4 @@
-"""What users get wrong: each mistake ends with status 2 and one message that names place and cure; nothing is written."""
+"""What users get wrong: status 2 and one message that names place and cure; nothing is written."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "predict bad precision": ("predict run --text a --precision half", "training.precision: got 'half'"),
     "predict into no folder": ("predict run --text a --output_file nix/o.csv", "nix/o.csv: could not be written",
                                "folder does not exist"),
-    "predict into a folder": ("predict run --text a --output_file encoder", "encoder: could not be written", "a folder"),
+    "predict into a folder": ("predict run --text a --output_file encoder", "encoder: could not be written", "folder"),
     "doctor without data": ("doctor", "data: got none, expected one source"),
     "doctor broken file": ("doctor --train_file long-row.csv", "long-row.csv:4: 4 fields, expected 3"),
     "presets unknown": ("presets brt", "preset: got 'brt', expected one of", "Did you mean 'bert'"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tiny import FAMILIES
 from transformers import AutoModel
 
 from attentune.config import TrainingConfig
@@ -13,6 +12,7 @@ from attentune.errors import CheckpointError
 from attentune.models.compact import CompactEmbeddings
 from attentune.models.modeling import drop_pooler
 from attentune.training.optimizer import build_optimizer, decay_factor, learning_rate_factor, set_learning_rate
+from tiny import FAMILIES
 
 STEPS = 6
 SETTINGS = TrainingConfig(learning_rate=1e-2, weight_decay=0.1)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from samples import settings
 
 import attentune.training.checkpoint as checkpoint_module
 from attentune.config import load_config
@@ -21,6 +20,7 @@ from attentune.training.display import Display
 from attentune.training.loop import TrainingLoop
 from attentune.training.run import train
 from attentune.training.signals import Interrupted
+from samples import settings
 
 # What may differ between two runs of the same thing: how long it took.
 TIMES = {"seconds", "tokens_per_second", "evaluation_seconds", "peak_memory_bytes"}

@@ -1,0 +1,246 @@
+"""From words on a command line to a configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from attentune.cli import doctor, evaluate, predict, train
+from attentune.cli.flags import Parser, config_from, overrides_of
+from attentune.config import Config, load_config, to_yaml
+from attentune.config.schema import DataConfig, ModelConfig, ObjectiveConfig, TrainingConfig
+from attentune.errors import ConfigError
+
+FLAT = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig, "objective": ObjectiveConfig}
+
+
+def parsed(*words: object, parser: Parser | None = None) -> Config:
+    """The configuration that these words ask for, after `attentune train`."""
+    namespace, problems = (parser or train.parser()).parse([str(word) for word in words])
+    return config_from(namespace, problems)
+
+
+def problems_of(*words: object) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        parsed(*words)
+    return caught.value.problems
+
+
+def leaves(cls: Any = Config, path: str = "") -> Iterator[tuple[str, dataclasses.Field, Any]]:
+    """The dotted name, field and type of every single setting."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        if dataclasses.is_dataclass(hints[field.name]):
+            yield from leaves(hints[field.name], f"{path}{field.name}.")
+        else:
+            yield f"{path}{field.name}", field, hints[field.name]
+
+
+def value_of(config: Config, name: str) -> Any:
+    value: Any = config
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def another_value(field: dataclasses.Field, hint: Any) -> tuple[str, Any]:
+    """How a user writes a value that is not the default, and what it is then."""
+    default, facts = field.default, field.metadata
+    if "choices" in facts:
+        other = next((choice for choice in facts["choices"] if choice != default), facts["choices"][0])
+        return other, other
+    kinds = {kind for kind in (*typing.get_args(hint), hint) if kind is not type(None)}
+    if bool in kinds:
+        return str(not default).lower(), not default
+    if int in kinds:
+        value = int(facts.get("minimum", 0)) + 7
+        return str(value), value
+    if float in kinds:
+        return "0.25", 0.25
+    if str in kinds:
+        return "some words", "some words"
+    return ("1,2", "1,2") if hint is Any else ("a,b", ("a", "b"))
+
+
+LEAVES = {name: (field, hint) for name, field, hint in leaves() if name != "preset"}
+WITH_FLAG = [name for name in LEAVES if name.count(".") == 1 and name.split(".")[0] in FLAT]
+# What one setting alone would contradict.
+NEEDS = {"training.eval_strategy": ("--eval_steps", "5")}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_setting_is_reached_by_set(name):
+    written, value = another_value(*LEAVES[name])
+    config = parsed("--set", f"{name}={written}", *NEEDS.get(name, ()))
+    assert value_of(config, name) == value
+    assert value != LEAVES[name][0].default or len(LEAVES[name][0].metadata["choices"]) == 1
+
+
+@pytest.mark.parametrize("name", WITH_FLAG)
+def test_every_plain_setting_has_a_flag_of_its_name(name):
+    written, value = another_value(*LEAVES[name])
+    flag = "model_name_or_path" if name == "model.name_or_path" else name.split(".")[1]
+    for words in (
+        (f"--{flag}", written),
+        (f"--{flag}={written}",),
+        (f"--{flag.replace('_', '-')}", written),
+        (f"--{flag.replace('_', '-')}={written}",),
+    ):
+        config = parsed(*words, *NEEDS.get(name, ()))
+        assert value_of(config, name) == value
+        # Nothing else changes.
+        assert config == load_config(overrides={name: written, **({"training.eval_steps": 5} if name in NEEDS else {})})
+
+
+def test_flags_have_the_names_of_training_arguments():
+    names = {field.name for field in dataclasses.fields(pytest.importorskip("transformers").TrainingArguments)}
+    ours = {field.name for field in dataclasses.fields(TrainingConfig)}
+    assert ours - names <= {
+        "overwrite_output_dir", "resume", "precision", "early_stopping_patience", "early_stopping_threshold",
+        "warmup_ratio",
+    }  # fmt: skip
+    flat = [name.split(".")[1] for name in WITH_FLAG]
+    assert len(set(flat)) == len(flat), "two sections have a flag of the same name"
+
+
+ALIASES = {
+    ("--task_name", "cola"): {"data.task": "cola"},
+    ("--text_column_name", "body"): {"data.text_column": "body"},
+    ("--text-column-names", "body"): {"data.text_column": "body"},
+    ("--text_column_names", "a,b"): {"data.text_column": "a", "data.text_pair_column": "b"},
+    ("--text_column_names", "a , b"): {"data.text_column": "a", "data.text_pair_column": "b"},
+    ("--text_column_names", "a,b,c"): {"data.text_column": "a,b,c"},
+    ("--text_column_name", "a,b"): {"data.text_column": "a,b"},
+    ("--text_pair_column_name", "b"): {"data.text_pair_column": "b"},
+    ("--label_column_name=stars",): {"data.label_column": "stars"},
+    ("--max-seq-length", "64"): {"data.max_length": 64},
+    ("--label_smoothing_factor", "0.1"): {"objective.label_smoothing": 0.1},
+    ("--evaluation_strategy", "no"): {"training.eval_strategy": "no"},
+    ("--metric_name", "f1"): {"training.metric_for_best_model": "f1"},
+    ("--no_cuda",): {"training.use_cpu": True},
+    ("--no_cuda", "false"): {"training.use_cpu": False},
+    ("--bf16",): {"training.precision": "bf16"},
+    ("--bf16", "true"): {"training.precision": "bf16"},
+    ("--bf16", "False"): {},
+    ("--fp16", "off"): {},
+    ("--fp16=1",): {"training.precision": "fp16"},
+    ("--bf16", "--precision", "bf16"): {"training.precision": "bf16"},
+    ("--do_regression",): {"data.task_type": "regression"},
+    ("--do-regression=no",): {},
+    ("--class_weights", "[1, 2]"): {"objective.class_weights": [1, 2]},
+    ("--set", "objective.class_weights={a: 1, b: 2}"): {"objective.class_weights": {"a": 1, "b": 2}},
+    ("--label_names", "[bad, good]"): {"data.label_names": ("bad", "good")},
+    ("--label_names", "bad, good"): {"data.label_names": ("bad", "good")},
+    ("--text_column", "[body]"): {"data.text_column": "[body]"},
+}
+
+
+@pytest.mark.parametrize("words", ALIASES, ids=" ".join)
+def test_other_spellings(words):
+    expected = ALIASES[words]
+    config = parsed(*words)
+    assert {name: value_of(config, name) for name in expected} == expected
+    assert config == load_config(overrides=expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--task", "cola", "--task_name", "rte"), "--task_name: asks for data.task = rte, but another flag for cola"),
+        (("--max_length", "8", "--max_seq_length", "9"), "--max_seq_length: asks for data.max_length = 9"),
+        (("--bf16", "--fp16"), "--fp16: asks for training.precision = fp16, but another flag for bf16"),
+        (("--bf16", "--precision", "fp32"), "--bf16: asks for training.precision = bf16, but another flag for fp32"),
+        (("--bf16", "maybe"), "--bf16: got 'maybe', expected true or false"),
+        (("--use_cpu", "maybe"), "training.use_cpu: got 'maybe', expected true or false"),
+        (("--task_name",), "argument --task_name: expected one argument"),
+        (("--learning-rte=1",), "--learning_rte: there is no such flag. Did you mean '--learning_rate'?"),
+        (("--num_train",), "--num_train: there is no such flag."),  # no abbreviations
+        (("--set", "training.seed"), "--set training.seed: expected SECTION.KEY=VALUE"),
+        (("--set", "labels.ratoi=1"), "labels.ratoi: there is no such setting. Did you mean 'ratio'?"),
+        (("--set", "model.name_or_path.x=1"), "model.name_or_path"),
+        (("--set", "model=x"), "--set model=x: expected SECTION.KEY=VALUE"),
+        (("--label_names", "[yes, no]"), "data.label_names: "),
+    ],
+)
+def test_flags_that_cannot_be_read(words, told):
+    (problem,) = problems_of(*words)
+    assert problem.startswith(told)
+
+
+def test_booleans_with_and_without_a_value():
+    for name in ("use_cpu", "load_best_model_at_end", "overwrite_output_dir"):
+        assert not getattr(parsed().training, name)
+        for words in ((f"--{name}",), (f"--{name}", "true"), (f"--{name}=Yes",), (f"--{name}", "--seed", "1")):
+            assert getattr(parsed(*words).training, name), words
+        for words in ((f"--{name}", "false"), (f"--{name}=0",)):
+            assert not getattr(parsed(*words).training, name), words
+
+
+def test_what_goes_before_what(tmp_path):
+    """Defaults, the file's preset, the file, --preset, --set, flags: the later wins."""
+    file = tmp_path / "config.yaml"
+    file.write_text("preset: bert-mean\nmodel: {head: {dropout: 0.3}}\ntraining: {seed: 5, learning_rate: 0.01}\n")
+    from_file = parsed("--config", file)
+    assert (from_file.preset, from_file.model.head.kind, from_file.model.head.dropout) == ("bert-mean", "mean", 0.3)
+    assert (from_file.training.seed, from_file.training.num_train_epochs) == (5, 3.0)
+    preset = parsed("--config", file, "--preset", "bert-cls-mean")
+    assert (preset.preset, preset.model.head.kind, preset.model.head.dropout) == ("bert-cls-mean", "cls-mean", 0.3)
+    by_set = parsed("--set", "model.head.kind=cls", "--config", file, "--preset", "bert-mean", "--set=training.seed=6")
+    assert (by_set.model.head.kind, by_set.training.seed, by_set.training.learning_rate) == ("cls", 6, 0.01)
+    by_flag = parsed("--seed", "7", "--config", file, "--set", "training.seed=6", "--learning_rate", "1e-3")
+    assert (by_flag.training.seed, by_flag.training.learning_rate) == (7, 1e-3)
+    assert parsed("--seed", "1", "--seed", "2").training.seed == 2
+    assert parsed("--set", "training.seed=1", "--set", "training.seed=2").training.seed == 2
+    again = tmp_path / "again.yaml"
+    again.write_text(to_yaml(by_set))
+    assert parsed("--config", again) == by_set
+
+
+def test_verbs_that_do_not_train_take_no_training_flags():
+    for verb, positional in ((evaluate, ["run"]), (predict, ["run"]), (doctor, [])):
+        for flag in ("--bf16", "--fp16", "--no_cuda", "--label_smoothing_factor", "--metric_name", "--learning_rate"):
+            namespace, problems = verb.parser().parse([*positional, f"{flag}=1"])
+            assert [problem.split(":")[0] for problem in problems] == [flag], verb.__name__
+            assert overrides_of(namespace, []) == {}
+    namespace, problems = evaluate.parser().parse(["run", "--task_name", "rte", "--do_regression", "--split=test"])
+    assert not problems
+    assert overrides_of(namespace, problems) == {"data.task": "rte", "data.task_type": "regression"}
+    assert parsed("--seed", "3", "--max_seq_length", "9", parser=doctor.parser()).training.seed == 3
+
+
+KNOWN_FLAGS = [flag for action in train.parser()._actions for flag in action.option_strings if "help" not in flag]
+VALUES = ["", "-1", "0", "1e999", "nan", "null", "true", "a,b", "[", "{a: [", "x=y", "model.head.kind=mean", "--", "-"]
+WORDS = st.one_of(
+    st.sampled_from(KNOWN_FLAGS),
+    st.sampled_from(VALUES),
+    st.tuples(st.sampled_from(KNOWN_FLAGS), st.sampled_from(VALUES)).map("=".join),
+    st.sampled_from([*KNOWN_FLAGS, "--nonsense"]).map(lambda flag: flag[:-1].replace("_", "-")),
+    st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=12),
+    st.tuples(st.sampled_from(list(LEAVES)), st.text(max_size=6)).map(lambda pair: f"--set={pair[0]}={pair[1]}"),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(words=st.lists(WORDS, max_size=8))
+@example(words=["--set", "=1"])
+@example(words=["--set", ".=1"])
+@example(words=["--set=training.=1", "--set=.seed=1"])
+@example(words=["--set", "objective.class_weights={a: *b}"])
+@example(words=["--config", "/dev/null/x"])
+@example(words=["--=1"])
+def test_no_words_raise_anything_but_a_config_error(words):
+    if any(word in ("-h", "--help") or word.startswith("-h") for word in words):
+        return
+    problems: tuple[str, ...] = ("none",)
+    try:
+        parsed(*words)
+    except ConfigError as error:
+        problems = error.problems
+    assert problems
+    assert all(problem.strip() for problem in problems)
