@@ -18,6 +18,7 @@ with (folder / "reviews.csv").open("w", newline="", encoding="utf-8") as file:
 
 data = {"data.train_file": str(folder / "reviews.csv"), "data.text_column": "text", "data.label_column": "label"}
 training = {"training.output_dir": str(folder / "run"), "training.max_steps": 12, "training.learning_rate": 2e-4}
+training["training.overwrite_output_dir"] = True  # so that the example can be run again
 config = attentune.load_config(preset="bert-mean", overrides={"model.name_or_path": encoder, **data, **training})
 result = attentune.train(config)
 print(result.scores["validation"])

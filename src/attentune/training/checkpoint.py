@@ -21,7 +21,7 @@ from attentune.files import sha256_of, storage_errors, sync_file, sync_folder
 MANIFEST = "manifest.json"
 STATE = "state.json"
 _NAME = re.compile(r"checkpoint-(\d+)$")
-_TEMPORARY = ".writing-"
+TEMPORARY = ".writing-"
 
 
 def checkpoint_folders(run: Path) -> list[Path]:
@@ -42,7 +42,7 @@ def write_checkpoint(run: Path, step: int, state: dict[str, Any], write_files: C
     Raises:
         StorageError: the disk refused; no part of the checkpoint remains.
     """
-    target, temporary = run / f"checkpoint-{step}", run / f"{_TEMPORARY}{step}-{os.getpid()}"
+    target, temporary = run / f"checkpoint-{step}", run / f"{TEMPORARY}{step}-{os.getpid()}"
     with storage_errors(target):
         try:
             temporary.mkdir()
@@ -106,7 +106,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 def remove_leftovers(run: Path) -> None:
     """Remove what a killed process left half-written."""
     for entry in run.iterdir():
-        if entry.is_dir() and entry.name.startswith(_TEMPORARY):
+        if entry.is_dir() and entry.name.startswith(TEMPORARY):
             shutil.rmtree(entry, ignore_errors=True)
         elif entry.is_file() and entry.name.startswith(".") and entry.name.endswith(".tmp"):
             entry.unlink(missing_ok=True)
@@ -125,6 +125,6 @@ def keep_newest(run: Path, limit: int, always: int | None) -> None:
     for folder in folders:
         if folder not in kept:
             # Renamed first: a kill in the middle of the removal leaves no half checkpoint under a checkpoint's name.
-            doomed = folder.with_name(f"{_TEMPORARY}removed-{folder.name}")
+            doomed = folder.with_name(f"{TEMPORARY}removed-{folder.name}")
             folder.rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,10 @@ from safetensors.torch import load_file
 
 from attentune.config import to_dict
 from attentune.evaluation.predictions import predictions_csv
-from attentune.files import storage_errors, write_text
+from attentune.files import storage_errors, sync_file, sync_folder, write_text
 from attentune.models.build import save_model
 from attentune.results import RunResult, to_json, versions
+from attentune.training.checkpoint import TEMPORARY
 from attentune.training.folder import METRICS_FILE, RESULT_FILE
 from attentune.training.parts import RunParts
 from attentune.training.state import TrainingState
@@ -40,8 +43,7 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
         notes=list(inputs.data.notes),
     )
     if inputs.accelerator.is_main_process:
-        with storage_errors(run):
-            save_model(parts.model, inputs.tokenizer, run)
+        _save_whole(run, parts)
         for split in splits:
             text = predictions_csv(inputs.data.splits[split], evaluator.logits[split], inputs.data.label_space)
             write_text(run / f"predictions_{split}.csv", text)
@@ -49,6 +51,23 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
         write_text(run / RESULT_FILE, result.to_json())
     inputs.accelerator.end_training()
     return result
+
+
+def _save_whole(run: Path, parts: RunParts) -> None:
+    """Write the model's files beside their places and move them there once all are on the disk."""
+    temporary = run / f"{TEMPORARY}model-{os.getpid()}"
+    with storage_errors(run):
+        try:
+            temporary.mkdir()
+            save_model(parts.model, parts.inputs.tokenizer, temporary)
+            files = sorted(temporary.iterdir())
+            for path in files:
+                sync_file(path)
+            for path in files:
+                path.replace(run / path.name)
+            sync_folder(run)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _load_best(run: Path, parts: RunParts, state: TrainingState) -> int:

@@ -1,0 +1,216 @@
+"""What README and documentation say is so: settings and defaults, command lines, links, Python."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import importlib
+import re
+import shlex
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import attentune
+from attentune.cli.flags import _ALIASES, _SHORTHANDS, overrides_of
+from attentune.cli.main import VERBS, main
+from attentune.config import Config, load_config, preset_names
+from attentune.config.parsing import coerce
+from attentune.data.specs import spec_names
+from attentune.evaluation.metrics import METRICS
+from samples import write_reviews
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"))]
+_FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
+_ROW = re.compile(r"^\| `([\w.]+)` \| `([^`]*)` \| (.+) \|$", re.MULTILINE)
+_LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(path: Path, *kinds: str) -> list[str]:
+    """The fenced blocks of these kinds, in order."""
+    return [text for kind, text in _FENCE.findall(path.read_text(encoding="utf-8")) if kind in kinds]
+
+
+def prose(path: Path) -> str:
+    """A page without its fenced blocks."""
+    return _FENCE.sub("", path.read_text(encoding="utf-8"))
+
+
+def settings(cls: Any = Config, path: str = "") -> Iterator[tuple[str, Any, dataclasses.Field]]:
+    """Dotted name, type and field of every single setting."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        if dataclasses.is_dataclass(hints[field.name]):
+            yield from settings(hints[field.name], f"{path}{field.name}.")
+        else:
+            yield f"{path}{field.name}", hints[field.name], field
+
+
+# Settings
+
+
+DOCUMENTED = {
+    name: (default, meaning) for name, default, meaning in _ROW.findall(prose(ROOT / "docs/configuration.md"))
+}
+
+
+def test_exactly_the_settings_that_exist_are_documented_in_their_order() -> None:
+    assert list(DOCUMENTED) == [name for name, _, _ in settings()]
+
+
+@pytest.mark.parametrize(("name", "hint", "field"), [pytest.param(*case, id=case[0]) for case in settings()])
+def test_a_setting_is_documented_with_its_default_and_choices(name: str, hint: Any, field: dataclasses.Field) -> None:
+    default, meaning = DOCUMENTED[name]
+    # Read as a flag is: what the page says is what a user can type.
+    assert coerce(default, hint) == field.default or (default == "null" and field.default is None)
+    for choice in field.metadata.get("choices", ()):
+        assert f"`{choice}`" in meaning
+
+
+def test_presets_aliases_and_metrics_are_documented() -> None:
+    text = prose(ROOT / "docs/configuration.md")
+    missing = [name for name in (*preset_names(), *METRICS) if f"`{name}`" not in text]
+    missing += [name for name in (*_ALIASES, *_SHORTHANDS) if f"`--{name}`" not in text]
+    assert missing == []
+
+
+def test_known_tasks_and_verbs_and_public_names_are_documented() -> None:
+    tasks, commands, python = (prose(ROOT / f"docs/{page}.md") for page in ("data", "commands", "python"))
+    assert [name for name in spec_names() if f"`{name}`" not in tasks] == []
+    assert [verb for verb in VERBS if f"\n## {verb}\n" not in commands] == []
+    assert [name for name in attentune.__all__ if not re.search(rf"`{name}\b", python)] == []
+
+
+def test_yaml_blocks_that_are_settings_are_valid() -> None:
+    found = [yaml.safe_load(text) for text in blocks(ROOT / "docs/configuration.md", "yaml")]
+    assert found
+    for content in found:
+        given = {name: value for name, value in flat(content).items() if name != "preset"}
+        load_config(preset=content.get("preset"), overrides=given)
+
+
+def flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= flat(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+    return found
+
+
+# Command lines
+
+
+def command_lines() -> Iterator[Any]:
+    """Every `attentune ...` line in a block of commands, its continuations joined."""
+    for path in TEXTS:
+        for block in blocks(path, "console", "bash", "sh", "shell"):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line.removeprefix("$ "), comments=True)
+                while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                    words = words[1:]
+                if words[:1] == ["attentune"] and words[1:2] != ["VERB"]:
+                    yield pytest.param(words[1:], id=f"{name_of(path)}: {' '.join(words)}")
+
+
+@pytest.mark.parametrize("words", list(command_lines()))
+def test_a_documented_command_line_is_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    verb = words[0]
+    if verb in ("tasks", "presets"):
+        assert main(words) == 0
+        assert capsys.readouterr().err == ""
+        return
+    parsed, problems = importlib.import_module(f"attentune.cli.{verb}").parser().parse(words[1:])
+    assert problems == []
+    # The values too, and whether they go together; a file of settings is not there to be read.
+    load_config(overrides=overrides_of(parsed, problems), preset=getattr(parsed, "preset", None))
+    assert problems == []
+    if verb == "demo":
+        assert set(filter(None, parsed.presets.split(","))) <= {*preset_names(), "all"}
+
+
+def test_there_are_command_lines_for_every_verb_and_flags_are_checked() -> None:
+    assert {case.values[0][0] for case in command_lines()} == set(VERBS)
+    parser = importlib.import_module("attentune.cli.train").parser()
+    assert isinstance(parser, argparse.ArgumentParser)
+    assert parser.parse(["--no_such_flag", "1"])[1] != []
+
+
+def test_make_targets_that_are_named_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = {target for path in TEXTS for target in re.findall(r"(?:`|\$ )make ([a-z-]+)", path.read_text("utf-8"))}
+    assert named
+    assert named <= targets
+
+
+# Links
+
+
+def slugs(path: Path) -> set[str]:
+    """The anchors of a page's headings, as Python-Markdown and GitHub both make them of plain words."""
+    headings = re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in headings}
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=name_of)
+def test_internal_links_lead_somewhere(path: Path) -> None:
+    for link in _LINK.findall(prose(path)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), f"{link}: there is no such file"
+        assert target.is_relative_to(ROOT), f"{link}: outside of the repository"
+        if anchor:
+            assert anchor in slugs(target), f"{link}: there is no such heading"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    nav = [page for entry in yaml.safe_load(text)["nav"] for page in entry.values()]
+    assert sorted(nav) == [path.name for path in PAGES]
+
+
+@pytest.mark.parametrize("path", [*TEXTS, ROOT / "mkdocs.yml", ROOT / "CITATION.cff"], ids=name_of)
+def test_no_path_of_one_machine_is_named(path: Path) -> None:
+    assert not re.search(r"(?<![\w.])/(work|tmp|home|root|Users)/", path.read_text(encoding="utf-8"))
+
+
+def test_the_citation_names_the_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == attentune.__version__
+    assert citation["license"] == "Apache-2.0"
+    assert f"## [{attentune.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+# Python
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=name_of)
+def test_python_blocks_compile(path: Path) -> None:
+    for text in blocks(path, "python"):
+        compile(text, name_of(path), "exec")
+
+
+@pytest.mark.parametrize("page", ["docs/python.md", "docs/quickstart.md", "README.md"])
+def test_python_blocks_run(page: str, tiny, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, as a reader would, with a tiny encoder in the place of the embedded one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("attentune.models.build.resolve_encoder", lambda name: str(tiny("bert")))
+    write_reviews(tmp_path / "reviews.csv")
+    names: dict[str, Any] = {"__name__": "documentation"}
+    code = blocks(ROOT / page, "python")
+    assert code
+    for text in code:
+        with contextlib.redirect_stdout(None):
+            exec(compile(text, page, "exec"), names)
+    assert any((folder / "run.json").is_file() for folder in (tmp_path / "runs").iterdir())
