@@ -256,6 +256,7 @@ def test_a_smaller_error_is_better(run, tmp_path, scripted, monkeypatch):
         ([0.5, 0.4, 0.6, 0.6, 0.6, 0.9], 0.0, 5, 3),  # a gain begins the count anew, a tie does not
         ([0.5, 0.51, 0.52, 0.9], 0.1, 3, 3),  # small gains are none for the count, but they are the best
         ([0.5, float("nan"), float("nan"), 0.9], 0.0, 3, 1),
+        ([float("nan"), 0.2, 0.1, 0.1, 0.9], 0.0, 4, 2),
         ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], 0.0, 6, 6),
     ],
 )
@@ -280,7 +281,8 @@ def test_a_part_of_the_rows_keeps_the_balance(run, tmp_path, batches):
     assert sorted(row for rows, _ in batches for row in rows) == list(range(20))
     assert "Only 20 of the 100 rows of train are used (stratified, seed 42)." in result.notes
     assert len((folder / "predictions_validation.csv").read_text().splitlines()) == 11
-    rows = load_data(load_config(folder / "config.yaml").data, seed=42).splits["train"]
-    assert Counter(rows.labels.tolist()) == {0: 18, 1: 2}
+    drawn = [load_data(load_config(folder / "config.yaml").data, seed=seed).splits["train"] for seed in (42, 1, 2, 3)]
+    assert [Counter(rows.labels.tolist()) for rows in drawn] == [{0: 18, 1: 2}] * 4
+    rows = drawn[0]
     assert result.data_fingerprint["train"] == rows.fingerprint()
     assert run("other", **part, training__seed=1)[0].data_fingerprint["train"] != rows.fingerprint()

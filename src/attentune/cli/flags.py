@@ -95,7 +95,7 @@ def add_config_flags(parser: argparse.ArgumentParser, sections: Iterable[str] = 
     shown = {action.dest.split(".")[-1] for action in parser._actions if "." in action.dest}
     meant = {**_ALIASES, **{name: setting.split(".")[1] for name, (setting, _) in _SHORTHANDS.items()}}
     for name in (name for name, setting in meant.items() if setting in shown):
-        takes_none = {"nargs": "?", "const": "true"} if name in (*_SHORTHANDS, "no_cuda") else {}
+        takes_none: dict[str, Any] = {"nargs": "?", "const": "true"} if name in (*_SHORTHANDS, "no_cuda") else {}
         parser.add_argument(f"--{name}", dest=f"alias:{name}", help=argparse.SUPPRESS, **takes_none)
 
 
