@@ -41,8 +41,8 @@ test-all: $(STAMP)  ## every test, the slow ones too
 
 .PHONY: lint
 lint: $(STAMP)  ## ruff, import-linter (the layers), mypy
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
@@ -52,7 +52,7 @@ bench: $(STAMP)  ## measure speed against transformers' Trainer; JSON into resul
 
 .PHONY: docs
 docs: $(STAMP)  ## build the documentation into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: clean
 clean:  ## remove what was built (the virtual environment too)

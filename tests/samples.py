@@ -26,7 +26,7 @@ def write_reviews(path: Path, rows: int = 48, *, seed: int = 0) -> Path:
 
 
 def settings(folder: Path, encoder: Path, **changes: Any) -> dict[str, Any]:
-    """Overrides for `load_config`: a tiny run on files written into `folder`; changes have '__' for '.' in their names."""
+    """Overrides for `load_config`: a tiny run on files in `folder`; changes have '__' for '.' in their names."""
     train, validation = folder / "train.csv", folder / "validation.csv"
     if not train.exists():
         write_reviews(train, seed=1)

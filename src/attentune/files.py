@@ -7,8 +7,7 @@ import errno
 import hashlib
 import os
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from attentune.errors import StorageError
@@ -63,30 +62,6 @@ def write_text(path: str | Path, text: str) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-
-
-def write_whole(folder: Path, write_files: Callable[[Path], None]) -> None:
-    """Put several files into an existing folder; each is seen with its old content or its new, never a part.
-
-    Args:
-        folder: where they go.
-        write_files: writes them into the folder that it is given.
-
-    Raises:
-        StorageError: they could not be written; what was there stands.
-    """
-    temporary = folder / f".writing-files-{os.getpid()}"
-    with storage_errors(folder):
-        try:
-            temporary.mkdir()
-            write_files(temporary)
-            for path in sorted(temporary.iterdir()):
-                sync_file(path)
-            for path in sorted(temporary.iterdir()):
-                path.replace(folder / path.name)
-            sync_folder(folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -162,7 +162,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "run in the folder": (BASE + "--output_dir run", "run: is not empty", "--resume", "--overwrite_output_dir"),
     "evaluate nothing": ("evaluate", "the following arguments are required: RUN", "--help"),
     "evaluate a missing run": ("evaluate nix", "nix: holds no config.json", "attentune train"),
-    "evaluate no run": ("evaluate encoder", "encoder: no model of Attentune could be loaded"),
+    "evaluate no run": ("evaluate encoder", "encoder: holds a plain bert encoder", "expected the folder of a"),
     "evaluate a file": ("evaluate train.csv", "train.csv: "),
     "evaluate other labels": ("evaluate run --validation_file other-label.csv", "other-label.csv:3: ", "'average'"),
     "evaluate without labels": ("evaluate run --validation_file no-label.csv", "no-label.csv:3: ", "no label"),

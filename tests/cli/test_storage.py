@@ -15,7 +15,7 @@ import pytest
 from attentune.cli.main import main
 from attentune.errors import StorageError
 from attentune.evaluation.saved import SavedRun
-from attentune.files import storage_errors, write_text, write_whole
+from attentune.files import storage_errors, write_text
 from attentune.training.checkpoint import checkpoint_folders, damage
 from samples import write_reviews
 
@@ -280,16 +280,17 @@ def test_the_wrapped_errors_of_other_libraries(tmp_path):
         raise ValueError("ours")
 
 
-def test_files_are_replaced_whole_or_not_at_all(tmp_path):
-    (tmp_path / "a").write_text("old")
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    target = tmp_path / "a"
+    target.write_text("old")
 
-    def write_then_fail(folder: Path) -> None:
-        (folder / "a").write_text("new")
+    def refuse(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(StorageError, match="the disk is full"):
-        write_whole(tmp_path, write_then_fail)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse)
+        with pytest.raises(StorageError, match="a: could not be written: the disk is full"):
+            write_text(target, "new")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old"}
-    write_whole(tmp_path, lambda folder: [(folder / name).write_text("new") for name in "ab"])
-    write_text(tmp_path / "c", "new")
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys("abc", "new")
+    write_text(target, "new")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "new"}

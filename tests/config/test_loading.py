@@ -42,10 +42,15 @@ def test_what_is_said_later_goes_before_what_is_said_earlier(tmp_path: Path) -> 
 
     config = load_config(file, preset="bert-mean")
     assert (config.preset, config.model.head.kind, config.model.head.dropout) == ("bert-mean", "mean", 0.2)
-    assert (config.labels.generator, config.labels.ratio) == ("masked-rows", 2.0)
+    assert (config.labels.generator, config.labels.ratio) == ("none", 2.0), "a preset takes its own settings with it"
 
     config = load_config(file, {"model.head.kind": "cls", "labels.ratio": "0.5"}, preset="bert-mean")
     assert (config.model.head.kind, config.model.head.dropout, config.labels.ratio) == ("cls", 0.2, 0.5)
+
+
+def test_another_preset_on_a_complete_file_is_that_preset(tmp_path: Path) -> None:
+    file = write(tmp_path, to_yaml(load_config(preset="bert-mask", overrides={"training.seed": 3})))
+    assert load_config(file, preset="bert") == load_config(preset="bert", overrides={"training.seed": 3})
 
 
 def test_a_preset_among_the_overrides_fills_its_sections() -> None:

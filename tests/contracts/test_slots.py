@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from attentune.config import ModelConfig, load_config, preset_names
-from attentune.models.build import load_model, save_model
+from attentune.models.saving import load_model, save_model
 from attentune.nn.heads import HEADS
 from attentune.nn.layer_mix import LAYER_MIXES, MINIMUM_LAYERS
 from tiny import FAMILIES

@@ -11,8 +11,9 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, Camembe
 
 from attentune.config import HeadConfig, LayerMixConfig, ModelConfig
 from attentune.data.rows import LabelSpace
-from attentune.models.build import label_space_of, load_tokenizer, resolve_encoder
+from attentune.models.build import load_tokenizer, resolve_encoder
 from attentune.models.families import pooler_dense, readable_positions
+from attentune.models.saving import label_space_of
 from attentune.nn.heads import Pooler
 from tiny import FAMILIES, MAX_POSITIONS
 from tiny_models import FIRST, LONG, SECOND, TWO, build, encoded, logits_of

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from attentune.config import HeadConfig, LayerMixConfig
 from attentune.data.rows import LabelSpace
 from attentune.errors import CheckpointError
-from attentune.models.build import label_space_of, load_model, save_model
 from attentune.models.modeling import AttentuneForSequenceClassification
+from attentune.models.saving import label_space_of, load_model, save_model
 from tiny import FAMILIES
 from tiny_models import FIRST, LONG, build, encoded, logits_of
 
@@ -179,7 +179,7 @@ def test_weights_that_do_not_fit_are_refused(saved: Path, change: Callable[[dict
 
 
 def test_a_plain_encoder_is_no_run(tiny: Tiny) -> None:
-    with pytest.raises(CheckpointError, match="no model of Attentune"):
+    with pytest.raises(CheckpointError, match="holds a plain bert encoder"):
         load_model(tiny("bert"))
 
 

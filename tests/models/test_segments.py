@@ -8,7 +8,8 @@ import pytest
 from attentune.config import ModelConfig
 from attentune.data.features import encode_rows
 from attentune.data.rows import LabelSpace, TextRows
-from attentune.models.build import build_model, load_model, load_tokenizer, save_model
+from attentune.models.build import build_model, load_tokenizer
+from attentune.models.saving import load_model, save_model
 from tiny import FAMILIES
 
 PAIR = TextRows(("0",), ("the cat sat",), ("a dog ran home",), None, "test")

@@ -8,8 +8,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from attentune.config import ModelConfig
 from attentune.data.features import Features, encode_rows
-from attentune.models.build import load_model, load_tokenizer, save_model
+from attentune.models.build import load_tokenizer
 from attentune.models.families import special_token_ids
+from attentune.models.saving import load_model, save_model
 from tiny import CORPUS, FAMILIES
 from tiny_models import build, rows_of
 

@@ -103,17 +103,20 @@ def _add_flag(group: argparse._ArgumentGroup, section: str, field: dataclasses.F
     default, facts = field.default, field.metadata
     name = "model_name_or_path" if (section, field.name) == ("model", "name_or_path") else field.name
     shown = "" if default is None else f" (default: {default})"
-    choices = facts.get("choices")
     group.add_argument(
         f"--{name}",
         dest=f"{section}.{field.name}",
         nargs="?" if isinstance(default, bool) else None,
         const="true" if isinstance(default, bool) else None,
-        metavar="|".join(choices)
-        if choices
-        else ("" if isinstance(default, bool) else field.name.split("_")[-1].upper()),
+        metavar=_metavar(field),
         help=(facts["help"] + shown).replace("%", "%%"),
     )
+
+
+def _metavar(field: dataclasses.Field) -> str:
+    if isinstance(field.default, bool):
+        return "true|false"
+    return "|".join(field.metadata.get("choices") or (field.name.split("_")[-1].upper(),))
 
 
 def overrides_of(parsed: argparse.Namespace, problems: list[str]) -> dict[str, Any]:

@@ -43,6 +43,7 @@ def load_config(
     """One checked configuration.
 
     What is said later goes before what is said earlier: defaults, the file's preset, the file, `preset`, `overrides`.
+    `preset` first takes back what the file has from its own preset.
 
     Args:
         file: a YAML file of the shape of a run's `config.yaml`.
@@ -62,6 +63,8 @@ def load_config(
     overrides = dict(overrides or {})
     preset = overrides.pop("preset", None) if preset is None else preset
     if preset is not None:
+        # What the file has from its own preset goes with that preset; what was set beside it stays.
+        _remove_equal(merged, _preset_sections(merged.get("preset"), []))
         merged["preset"] = preset
         _merge(merged, _preset_sections(preset, problems))
     for name, value in overrides.items():
@@ -129,6 +132,14 @@ def _preset_sections(name: Any, problems: list[str]) -> dict[str, Any]:
         problems += error.problems
         return {}
     return {key: value for key, value in content.items() if key not in ("description", "source")}
+
+
+def _remove_equal(target: dict[str, Any], values: Mapping[str, Any]) -> None:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and isinstance(target.get(key), dict):
+            _remove_equal(target[key], value)
+        elif key in target and target[key] == value:
+            del target[key]
 
 
 def _merge(target: dict[str, Any], extra: Mapping[str, Any], cls: Any = Config) -> None:

@@ -232,7 +232,7 @@ def _label_lines(name: str, split: SplitReport) -> list[str]:
 
 
 def _power_line(name: str, split: SplitReport) -> str:
-    place = f"{name} has {split.rows:,} rows: " if name else ""
+    place = f"{name} has {split.rows:,} row{'' if split.rows == 1 else 's'}: " if name else ""
     if split.detectable_gap is None:
         return f"{place}too few to tell two models apart"
     if split.detectable_metric == "accuracy":

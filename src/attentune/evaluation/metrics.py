@@ -18,12 +18,16 @@ Score = Callable[[np.ndarray, np.ndarray], float]
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric over labels and predictions, both (N,): class ids, or scores for regression."""
+    """A metric over labels and predictions, both (N,): class ids, or scores for regression.
+
+    Attributes:
+        needs: "classes", "two classes", or "an order" (ordinal classes or scores).
+    """
 
     name: str
     score: Score
     greater_is_better: bool = True
-    needs_classes: bool = True
+    needs: str = "classes"
 
 
 def _correlation(function: Callable) -> Score:
@@ -34,6 +38,10 @@ def _correlation(function: Callable) -> Score:
         return float(function(labels, predictions).statistic)
 
     return score
+
+
+def _f1(labels: np.ndarray, predictions: np.ndarray) -> float:
+    return float(sk.f1_score(labels, predictions, pos_label=1, zero_division=0))
 
 
 def _macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
@@ -59,23 +67,23 @@ METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
         Metric("accuracy", lambda labels, predictions: float(np.mean(labels == predictions))),
-        Metric("f1", lambda labels, predictions: float(sk.f1_score(labels, predictions, pos_label=1, zero_division=0))),
+        Metric("f1", _f1, needs="two classes"),
         Metric("f1_macro", _macro_f1),
         Metric("matthews_correlation", _matthews),
         Metric("quadratic_weighted_kappa", _quadratic_kappa),
-        Metric("pearson", _correlation(stats.pearsonr), needs_classes=False),
-        Metric("spearmanr", _correlation(stats.spearmanr), needs_classes=False),
+        Metric("pearson", _correlation(stats.pearsonr), needs="an order"),
+        Metric("spearmanr", _correlation(stats.spearmanr), needs="an order"),
         Metric(
             "mean_absolute_error",
             lambda labels, predictions: float(np.mean(np.abs(labels - predictions))),
             greater_is_better=False,
-            needs_classes=False,
+            needs="an order",
         ),
         Metric(
             "mean_squared_error",
             lambda labels, predictions: float(np.mean((labels - predictions) ** 2)),
             greater_is_better=False,
-            needs_classes=False,
+            needs="an order",
         ),
     )
 }
@@ -110,10 +118,12 @@ def choose_metric(wanted: str | None, names: Sequence[str], label_space: LabelSp
     if wanted is None:
         return METRICS[names[0]]
     name = wanted.removeprefix("eval_")
-    classes = label_space.task_type != "regression"
-    usable = [m.name for m in METRICS.values() if m.needs_classes <= classes]
-    if label_space.num_labels != 2 and "f1" in usable:
-        usable.remove("f1")
+    has = {
+        "classes": label_space.task_type != "regression",
+        "two classes": label_space.task_type != "regression" and label_space.num_labels == 2,
+        "an order": label_space.task_type != "classification",
+    }
+    usable = [metric.name for metric in METRICS.values() if has[metric.needs]]
     if name not in usable:
         raise ConfigError(f"training.metric_for_best_model: got {wanted!r}, expected one of {', '.join(usable)}.")
     return METRICS[name]

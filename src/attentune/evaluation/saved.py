@@ -18,8 +18,9 @@ from attentune.errors import ConfigError, DataError
 from attentune.evaluation.evaluator import Evaluator
 from attentune.evaluation.metrics import predictions_of, probabilities_of
 from attentune.evaluation.predict import make_accelerator
-from attentune.models.build import Tokenizer, label_space_of, load_model
+from attentune.models.hub import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
+from attentune.models.saving import label_space_of, load_model
 
 Progress = Callable[[int], None]
 _SPLITS = ("train", "validation", "test")
@@ -132,7 +133,13 @@ class SavedRun:
             config = _on_top(self.config.data, data_config or DataConfig())
         if not _names_data(config):
             raise ConfigError(f"{self.folder}: does not say what it was trained on; name data, as with --task cola.")
-        found = load_data(config, seed=self.config.training.seed, splits=splits, label_space=self.label_space)
+        try:
+            found = load_data(config, seed=self.config.training.seed, splits=splits, label_space=self.label_space)
+        except DataError as error:
+            if data_config is not None and _names_data(data_config):
+                raise
+            # The path is not one that the user has just typed, so say where it comes from.
+            raise type(error)(f"{error} (These data are named in {self.folder / 'config.yaml'}.)") from error
         if not found.splits:
             raise DataError(f"{found.name}: has no split named {', '.join(splits)}.")
         return found

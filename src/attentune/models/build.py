@@ -1,4 +1,4 @@
-"""Building a model from settings, and loading a saved one."""
+"""Building a model from settings: a pre-trained encoder with fresh slots."""
 
 from __future__ import annotations
 
@@ -11,22 +11,19 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedConfig
-from transformers import PreTrainedTokenizerBase as Tokenizer
-from transformers.utils import logging as hf_logging
 
 from attentune.config import ModelConfig, to_dict
 from attentune.data.rows import LabelSpace
-from attentune.errors import CheckpointError, UnsupportedEncoderError
+from attentune.errors import UnsupportedEncoderError
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.families import (
-    ask_for_segments,
     check_is_encoder,
     is_pooler_weight,
-    keep_text_as_text,
     pooler_dense,
     readable_positions,
     special_token_ids,
 )
+from attentune.models.hub import Tokenizer, first_line, prepare_tokenizer, quiet
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.nn.layer_mix import MINIMUM_LAYERS
 from attentune.seeding import seed_global
@@ -64,12 +61,12 @@ def load_tokenizer(settings: ModelConfig) -> Tokenizer:
         UnsupportedEncoderError: it cannot be found, or the encoder is none.
     """
     source = resolve_encoder(settings.name_or_path)
-    with _quiet(), _explained(settings.name_or_path):
+    with quiet(), _explained(settings.name_or_path):
         options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
         config = AutoConfig.from_pretrained(source, **options)
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
     check_is_encoder(settings.name_or_path, config, tokenizer)
-    return _prepared(tokenizer, config)
+    return prepare_tokenizer(tokenizer, config)
 
 
 def build_model(
@@ -118,62 +115,11 @@ def build_model(
     return model
 
 
-def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, Tokenizer]:
-    """A saved model in evaluation mode, and its tokenizer, from a run folder or checkpoint.
-
-    Raises:
-        CheckpointError: there is no saved model of ours in the folder.
-    """
-    path = Path(folder)
-    if not (path / "config.json").is_file():
-        raise CheckpointError(
-            f"{path}: holds no config.json, expected the folder of a finished run (attentune train --output_dir ...)."
-        )
-    if not (path / "tokenizer.json").is_file():
-        raise CheckpointError(f"{path}: holds no tokenizer.json; use a whole copy of the run folder, or train again.")
-    with _quiet():
-        try:
-            model, info = AttentuneForSequenceClassification.from_pretrained(
-                path, output_loading_info=True, use_safetensors=True, local_files_only=True, dtype=torch.float32
-            )
-            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        except Exception as error:  # torn, or made by anyone: all kinds are raised
-            raise CheckpointError(f"{path}: no model of Attentune could be loaded: {_first_line(error)}") from error
-    broken = sorted(str(key) for kind in ("missing", "mismatched", "unexpected") for key in info[f"{kind}_keys"])
-    if broken:
-        raise CheckpointError(
-            f"{path}: the saved weights and config.json do not fit together (see {', '.join(broken[:3])}); train again"
-            " or use another copy."
-        )
-    return model.eval(), _prepared(tokenizer, model.config.encoder_config)
-
-
-def save_model(model: AttentuneForSequenceClassification, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write weights (safetensors only), configuration and tokenizer into an existing folder."""
-    with _quiet():
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-
-
-def label_space_of(config: AttentuneConfig) -> LabelSpace:
-    """What a saved model predicts."""
-    if config.task_type == "regression":
-        return LabelSpace("regression")
-    return LabelSpace(config.task_type, tuple(config.id2label[index] for index in range(config.num_labels)))
-
-
-def _prepared(tokenizer: Tokenizer, encoder_config: PreTrainedConfig) -> Tokenizer:
-    tokenizer.padding_side = tokenizer.truncation_side = "right"
-    keep_text_as_text(tokenizer)
-    ask_for_segments(tokenizer, encoder_config)
-    return tokenizer
-
-
 def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool]:
     """The encoder, and whether its checkpoint came with a pooler."""
     source = resolve_encoder(settings.name_or_path)
     options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
-    with _quiet(), _explained(settings.name_or_path):
+    with quiet(), _explained(settings.name_or_path):
         config = AutoConfig.from_pretrained(source, **options)
         _set_dropout(config, settings.dropout)
         encoder, info = AutoModel.from_pretrained(
@@ -246,20 +192,6 @@ def _check_fit(settings: ModelConfig, encoder: Any, tokenizer: Tokenizer, max_le
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """No bars and reports from transformers while loading: what matters is checked and said by us."""
-    level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
-    hf_logging.set_verbosity_error()
-    hf_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        hf_logging.set_verbosity(level)
-        if bars:
-            hf_logging.enable_progress_bar()
-
-
-@contextlib.contextmanager
 def _explained(name: str) -> Iterator[None]:
     if _looks_like_a_path(name) and not Path(name).is_dir():
         raise UnsupportedEncoderError(
@@ -270,16 +202,10 @@ def _explained(name: str) -> Iterator[None]:
         yield
     except Exception as error:  # files that others made: transformers, tokenizers and safetensors raise all kinds
         raise UnsupportedEncoderError(
-            f"{name}: no encoder could be loaded: {_first_line(error)} Expected embedded, a folder with config.json,"
+            f"{name}: no encoder could be loaded: {first_line(error)} Expected embedded, a folder with config.json,"
             " model.safetensors and a tokenizer, or a name on the Hugging Face hub (which needs a network)."
         ) from error
 
 
 def _looks_like_a_path(name: str) -> bool:
     return Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or Path(name).is_file()
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    said = f"there is no {lines[0]}" if isinstance(error, KeyError) else lines[0]
-    return said.rstrip(".:") + "."

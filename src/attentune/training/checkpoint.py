@@ -126,5 +126,6 @@ def keep_newest(run: Path, limit: int, always: int | None) -> None:
         if folder not in kept:
             # Renamed first: a kill in the middle of the removal leaves no half checkpoint under a checkpoint's name.
             doomed = folder.with_name(f"{TEMPORARY}removed-{folder.name}")
-            folder.rename(doomed)
+            with storage_errors(folder):
+                folder.rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)

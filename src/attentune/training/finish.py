@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from attentune.config import to_dict
 from attentune.evaluation.predictions import predictions_csv
 from attentune.files import storage_errors, sync_file, sync_folder, write_text
-from attentune.models.build import save_model
+from attentune.models.saving import save_model
 from attentune.results import RunResult, to_json, versions
 from attentune.training.checkpoint import TEMPORARY
 from attentune.training.folder import METRICS_FILE, RESULT_FILE

@@ -30,11 +30,11 @@ _FREE_ON_RESUME = {"output_dir", "resume", "overwrite_output_dir", "save_total_l
 
 
 def config_for_run(config: Config) -> Config:
-    """The configuration to train with. A bare `--resume --output_dir RUN` takes all from RUN's own config.yaml.
+    """The configuration to train with. `--resume --output_dir RUN` without data takes all from RUN's own config.yaml.
 
     Raises:
         ConfigError: no output folder is named.
-        CheckpointError: there is nothing to resume from.
+        CheckpointError: there is nothing to resume from, or settings are given that differ from the run's own.
     """
     folder = config.training.output_dir
     if folder is None:
@@ -45,7 +45,11 @@ def config_for_run(config: Config) -> Config:
     file = Path(folder) / CONFIG_FILE
     if not file.is_file():
         raise CheckpointError(f"{folder}: has no {CONFIG_FILE}, so there is no run to resume. Train without --resume.")
-    return load_config(file, {"training.output_dir": folder, "training.resume": True})
+    own, defaults, given = (_flat(to_dict(part)) for part in (load_config(file), Config(), config))
+    given = {name: value for name, value in given.items() if value != defaults.get(name)}
+    _refuse_changes(Path(folder), own, given)
+    kept = {name: value for name, value in given.items() if name.split(".")[-1] in _FREE_ON_RESUME}
+    return load_config(file, {**kept, "training.output_dir": folder, "training.resume": True})
 
 
 def check_folder(config: Config) -> None:
@@ -77,7 +81,10 @@ def check_folder(config: Config) -> None:
 def _check_same_settings(run: Path, config: Config) -> None:
     if not (run / CONFIG_FILE).is_file():
         raise CheckpointError(f"{run}: has no {CONFIG_FILE}, so there is no run to resume. Name another folder.")
-    before, now = _flat(to_dict(load_config(run / CONFIG_FILE))), _flat(to_dict(config))
+    _refuse_changes(run, _flat(to_dict(load_config(run / CONFIG_FILE))), _flat(to_dict(config)))
+
+
+def _refuse_changes(run: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     changed = [
         f"{name}: was {before.get(name)!r}, now {value!r}"
         for name, value in now.items()

@@ -16,7 +16,8 @@ from attentune.data.rows import TaskData
 from attentune.errors import DataError
 from attentune.evaluation.metrics import Metric, choose_metric
 from attentune.evaluation.predict import make_accelerator
-from attentune.models.build import Tokenizer, load_tokenizer
+from attentune.models.build import load_tokenizer
+from attentune.models.hub import Tokenizer
 from attentune.training.display import Display
 
 

@@ -17,14 +17,13 @@ class JsonLog:
     def __init__(self, path: Path, *, keep_bytes: int = 0) -> None:
         self._path = path
         with storage_errors(path):
-            self._file = path.open("ab")
+            self._file = path.open("ab", buffering=0)  # nothing is left to write when it is closed
             self._file.truncate(min(keep_bytes, path.stat().st_size))
 
     def write(self, facts: dict[str, Any]) -> None:
         """Add a line."""
         with storage_errors(self._path):
             self._file.write(json.dumps(without_nan(facts), ensure_ascii=False).encode() + b"\n")
-            self._file.flush()
 
     def synced_bytes(self) -> int:
         """The length of the file, once all of it is on the disk."""

@@ -86,7 +86,8 @@ class TrainingLoop:
         """Optimiser steps of the whole run."""
         if self.settings.max_steps > 0:
             return self.settings.max_steps
-        return max(1, math.ceil(self.settings.num_train_epochs * self.steps_per_epoch))
+        # Rounded first: 0.07 epochs of 100 steps are 7, not 7.000000000000001.
+        return max(1, math.ceil(round(self.settings.num_train_epochs * self.steps_per_epoch, 6)))
 
     def run(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> None:
         """Train until the steps are done, early stopping ends it, or a stop is asked for; `state` says where it got."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from attentune.models.build import save_model
+from attentune.models.saving import save_model
 from attentune.training.checkpoint import keep_newest, write_checkpoint
 from attentune.training.display import Display, one_line
 from attentune.training.log import JsonLog
@@ -32,7 +32,8 @@ class RunWatcher:
         """Move the bar; every `logging_steps` write a line with the mean loss since the last."""
         speed = state.tokens / max(state.seconds, 1e-9)
         self._display.advance(state.step, loss=facts["loss"], tokens_per_second=speed)
-        if state.step % self._settings.logging_steps == 0:
+        is_last = state.step == self._parts.loop.total_steps
+        if state.step % self._settings.logging_steps == 0 or is_last:
             mean_loss = state.loss_sum / state.loss_steps
             line = {"step": state.step, "epoch": state.epoch, "loss": mean_loss}
             line |= {"learning_rate": facts["learning_rate"], "grad_norm": facts["grad_norm"], "tokens": state.tokens}

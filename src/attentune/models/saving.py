@@ -1,0 +1,74 @@
+"""Writing a model into a folder, and loading it again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer
+
+from attentune.data.rows import LabelSpace
+from attentune.errors import CheckpointError
+from attentune.models.configuration import AttentuneConfig
+from attentune.models.hub import Tokenizer, first_line, prepare_tokenizer, quiet
+from attentune.models.modeling import AttentuneForSequenceClassification
+
+
+def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, Tokenizer]:
+    """A saved model in evaluation mode, and its tokenizer, from a run folder or checkpoint.
+
+    Raises:
+        CheckpointError: there is no saved model of ours in the folder.
+    """
+    path = Path(folder)
+    if not (path / "config.json").is_file():
+        raise CheckpointError(
+            f"{path}: holds no config.json, expected the folder of a finished run (attentune train --output_dir ...)."
+        )
+    if _model_type(path) not in (AttentuneConfig.model_type, None):
+        raise CheckpointError(
+            f"{path}: holds a plain {_model_type(path)} encoder, expected the folder of a finished run. Train one on"
+            f" it: attentune train --model_name_or_path {path} --output_dir ..."
+        )
+    if not (path / "tokenizer.json").is_file():
+        raise CheckpointError(f"{path}: holds no tokenizer.json; use a whole copy of the run folder, or train again.")
+    with quiet():
+        try:
+            model, info = AttentuneForSequenceClassification.from_pretrained(
+                path, output_loading_info=True, use_safetensors=True, local_files_only=True, dtype=torch.float32
+            )
+            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        except Exception as error:  # torn, or made by anyone: all kinds are raised
+            raise CheckpointError(f"{path}: no model of Attentune could be loaded: {first_line(error)}") from error
+    broken = sorted(str(key) for kind in ("missing", "mismatched", "unexpected") for key in info[f"{kind}_keys"])
+    if broken:
+        raise CheckpointError(
+            f"{path}: the saved weights and config.json do not fit together (see {', '.join(broken[:3])}); train again"
+            " or use another copy."
+        )
+    return model.eval(), prepare_tokenizer(tokenizer, model.config.encoder_config)
+
+
+def save_model(model: AttentuneForSequenceClassification, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write weights (safetensors only), configuration and tokenizer into an existing folder."""
+    with quiet():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    # safetensors makes files that only their owner can read; weights are as public as the rest of the folder.
+    (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)
+
+
+def label_space_of(config: AttentuneConfig) -> LabelSpace:
+    """What a saved model predicts."""
+    if config.task_type == "regression":
+        return LabelSpace("regression")
+    return LabelSpace(config.task_type, tuple(config.id2label[index] for index in range(config.num_labels)))
+
+
+def _model_type(folder: Path) -> str | None:
+    """What config.json says that the folder holds; None where it cannot be told."""
+    try:
+        return json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        return None
