@@ -26,8 +26,8 @@ TASKS = {
     "stsb": ("glue_data", 3),
     "sts": ("cs224n", 3),
     "sst5": ("cs224n", 3),
-    "qnli": ("glue_data", 3),
-    "quora": ("cs224n", 2),
+    "qnli": ("glue_data", 2),
+    "quora": ("cs224n", 1),
     "sst2": ("glue_data", 1),
 }
 

@@ -10,6 +10,7 @@ import numpy as np
 from attentune.evaluation.evaluator import Evaluator
 from attentune.models.build import build_model
 from attentune.models.compact import CompactEmbeddings
+from attentune.nn.dropout import use_fast_dropout
 from attentune.training.inputs import RunInputs
 from attentune.training.loop import Scores, TrainingLoop, TrainingRows
 from attentune.training.objective import build_objective
@@ -60,6 +61,8 @@ def build_parts(inputs: RunInputs) -> RunParts:
         is_pair=inputs.data.is_pair,
         seed=config.training.seed,
     ).to(accelerator.device)
+    if accelerator.device.type == "cpu":
+        use_fast_dropout(model)
     always = [tokenizer.pad_token_id, tokenizer.mask_token_id]
     embeddings = CompactEmbeddings(model.encoder, np.append(inputs.features["train"].ids, always))
     wrapped, optimizer = accelerator.prepare(model, build_optimizer(model, config.training))
