@@ -1,8 +1,8 @@
 """Dropout whose random numbers cost little on a CPU.
 
-PyTorch draws one number a feature; on a CPU that takes a tenth of a fine-tuning step. Here each 64 bits drawn decide four
-features, with a chance that is right to 1/65536. The mask is a function of PyTorch's generator alone: the same on any
-number of threads.
+PyTorch draws one number a feature; on a CPU that takes a tenth of a fine-tuning step. Here each 64 bits drawn decide
+four features, with a chance that is right to 1/65536. The mask is a function of PyTorch's generator alone: the same on
+any number of threads.
 """
 
 from __future__ import annotations
