@@ -16,8 +16,7 @@ for the epochs. Scores are of the last epoch's weights on the whole validation s
 says little about a method: seeds differ by a point or more. The data are cuts of the published sets (MRPC, QNLI,
 QQP/Quora, STS-B and SICK were cut at random), so the scores do not compare with published ones.
 
-`seconds` is the time in training steps on a shared two-core machine (Intel Xeon with AMX, bf16); runs with one thread
-had other work beside them, so their times are upper bounds.
+`seconds` is the time in training steps on a shared two-core machine (Intel Xeon with AMX, bf16), both cores in use.
 
 """
 
