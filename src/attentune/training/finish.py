@@ -39,7 +39,7 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
         config=to_dict(inputs.config),
         seed=inputs.config.training.seed,
         versions=versions(),
-        data_fingerprint=inputs.data.fingerprint(),
+        data_fingerprint=inputs.fingerprint,
         notes=list(inputs.data.notes),
     )
     if inputs.accelerator.is_main_process:

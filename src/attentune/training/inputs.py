@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,10 +62,15 @@ class RunInputs:
         rows = self.data.splits["train"]
         return rows.ids[row] if rows.lines is None else f"{rows.ids[row]} (line {rows.lines[row]})"
 
+    @cached_property
+    def fingerprint(self) -> dict[str, str]:
+        """The SHA-256 of each split; computed once, as every checkpoint asks for it."""
+        return self.data.fingerprint()
+
     def identity(self) -> dict[str, Any]:
         """What must be the same for a resumed run to be the same run."""
         return {
-            "data": self.data.fingerprint(),
+            "data": self.fingerprint,
             "processes": self.accelerator.num_processes,
             "precision": self.precision,
             "device": self.accelerator.device.type,
