@@ -192,6 +192,12 @@ def _contradictions(config: Config) -> list[str]:
         problems.append(
             "training.resume and training.overwrite_output_dir: choose one; the second deletes what the first needs."
         )
+    makes_token_labels = config.labels.generator not in ("none", "masked-rows")
+    if makes_token_labels and config.model.token_gate.kind == "none":
+        problems.append(
+            f"labels.generator: {config.labels.generator} makes labels for single tokens, which need a token head; set"
+            " model.token_gate.kind ssa, or take a preset such as ssa-co."
+        )
     if config.objective.loss == "mse" and config.objective.label_smoothing > 0:
         problems.append("objective.label_smoothing: works with class labels only; set it to 0 with loss mse.")
     return problems

@@ -31,7 +31,21 @@ class LayerMixConfig:
 
 @dataclass(frozen=True)
 class TokenGateConfig:
-    kind: str = _f("none", "how single tokens are weighted before the head", choices=("none",))
+    kind: str = _f(
+        "none",
+        "how single tokens are weighted: ssa has a head that scores each token's importance",
+        choices=("none", "ssa"),
+    )
+    beta: float = _f(
+        0.5,
+        "ssa: the share of the head's vector; the tokens weighted by importance have 1 - beta (1: co-training only)",
+        minimum=0,
+        maximum=1,
+    )
+    share_weights: bool = _f(True, "ssa: one last linear for all positions; false: one a position")
+    attention_threshold: float = _f(
+        0.0, "ssa: tokens whose importance is below it have no weight", minimum=0, maximum=1
+    )
 
 
 @dataclass(frozen=True)
@@ -69,17 +83,60 @@ class ObjectiveConfig:
         "auto: cross-entropy for classes, mean squared error for regression",
         choices=("auto", "cross-entropy", "mse"),
     )
+    alpha: float = _f(0.7, "the weight of the task's loss; the token head's loss has 1 - alpha", minimum=0, maximum=1)
+    token_loss_warmup_epochs: float = _f(
+        0.0, "epochs over which the weight of the token head's loss rises from 0 to 1 - alpha", minimum=0
+    )
     label_smoothing: float = _f(0.0, "share of the target spread over all classes", minimum=0, maximum=0.99)
     class_weights: Any = _f(None, "null, balanced, or one number a class (a list, or a mapping by label name)")
 
 
 @dataclass(frozen=True)
 class LabelsConfig:
-    generator: str = _f("none", "what is added to each epoch's rows before it starts", choices=("none", "masked-rows"))
+    generator: str = _f(
+        "none",
+        "what is made of the training rows before each epoch: masked copies, or labels for single tokens",
+        choices=(
+            "none",
+            "masked-rows",
+            "flip",
+            "released",
+            "drop",
+            "leave-one-out",
+            "gradient",
+            "integrated-gradients",
+            "lime",
+        ),
+    )
     ratio: float = _f(
-        1.0, "rows made an epoch, as a multiple of the training rows (the papers' gamma)", minimum=0, maximum=100
+        1.0, "masked rows made an epoch, as a multiple of the training rows (the paper's gamma)", minimum=0, maximum=100
     )
     mask_share: float = _f(0.3, "share of a text's tokens that is masked", minimum=0, maximum=1)
+    tolerance: float = _f(
+        0.3, "regression: predictions that differ by at most this are the same (the task's own scale)", minimum=0
+    )
+    targets: str = _f(
+        "hard",
+        "leave-one-out, gradient, integrated-gradients, lime: labels of 0 and 1, or shares between them",
+        choices=("hard", "soft"),
+    )
+    top_share: float = _f(
+        0.3,
+        "hard targets from scores: this share of a text's tokens is labelled 1, the bottom half 0, the rest nothing",
+        minimum=0,
+        maximum=0.5,
+    )
+    shuffle: bool = _f(False, "control: deal an epoch's labels out again at random among the labelled tokens")
+    aug_ratio_each: float = _f(
+        0.2, "released: how much the share of labelled samples rises each epoch", minimum=0, maximum=1
+    )
+    aug_threshold: float = _f(0.1, "released: the chance that a token starts a masked span", minimum=0, maximum=1)
+    rm_threshold: float = _f(
+        0.7, "released: a draw above it masks 3 tokens, one above 2 x this - 1 masks 2, else 1", minimum=0, maximum=1
+    )
+    double_ori: bool = _f(False, "released: add all original rows to each epoch's samples")
+    steps: int = _f(16, "integrated-gradients: points on the path from the masked text to the text", minimum=1)
+    samples: int = _f(64, "lime: masked copies a text", minimum=2)
 
 
 @dataclass(frozen=True)

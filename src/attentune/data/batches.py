@@ -26,11 +26,13 @@ class Batch:
         inputs: input_ids, attention_mask and, where the encoder knows them, token_type_ids: (B, T) int64 each.
         samples: (B,) the places of these rows in the epoch's plan (or in the split, in evaluation).
         tokens: the number of real tokens.
+        token_labels: (B, T) float32, negative where a token has no label; None where no labels were given.
     """
 
     inputs: dict[str, torch.Tensor]
     samples: np.ndarray
     tokens: int
+    token_labels: torch.Tensor | None = None
 
 
 def bucketed_order(lengths: np.ndarray, batch_rows: int, *, seed: int, epoch: int) -> list[np.ndarray]:
@@ -62,6 +64,21 @@ def sorted_order(lengths: np.ndarray, batch_rows: int) -> list[np.ndarray]:
     return [order[place : place + batch_rows] for place in range(0, len(order), batch_rows)]
 
 
+def budget_order(lengths: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
+    """Batches of rows of like length, longest first, with at most so many tokens each, padding included.
+
+    A row that is longer than that has a batch of its own.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    batches = []
+    begin = 0
+    while begin < len(order):
+        rows = max(1, batch_tokens // max(1, int(lengths[order[begin]])))
+        batches.append(order[begin : begin + rows])
+        begin += rows
+    return batches
+
+
 def pad_batch(
     features: Features,
     rows: Sequence[int] | np.ndarray,
@@ -70,6 +87,7 @@ def pad_batch(
     mask_token_id: int | None = None,
     masked: Sequence[np.ndarray | None] | None = None,
     samples: np.ndarray | None = None,
+    token_labels: Sequence[np.ndarray] | None = None,
 ) -> Batch:
     """Tensors of these rows, padded on the right to the longest.
 
@@ -80,6 +98,7 @@ def pad_batch(
         mask_token_id: stands at the masked places.
         masked: for each row the places to mask, or None for none; not given: nothing is masked.
         samples: what `Batch.samples` is to be; the rows themselves if not given.
+        token_labels: for each row one number a token, negative where there is no label.
     """
     lengths = features.lengths[np.asarray(rows, dtype=np.int64)]
     shape = (len(rows), int(lengths.max(initial=1)))
@@ -99,4 +118,9 @@ def pad_batch(
     inputs = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(attention.astype(np.int64))}
     if type_ids is not None:
         inputs["token_type_ids"] = torch.from_numpy(type_ids)
-    return Batch(inputs, np.asarray(rows if samples is None else samples), int(lengths.sum()))
+    labels = None
+    if token_labels is not None:
+        labels = torch.full(shape, -1.0)
+        for number, own in enumerate(token_labels):
+            labels[number, : len(own)] = torch.from_numpy(own)
+    return Batch(inputs, np.asarray(rows if samples is None else samples), int(lengths.sum()), labels)

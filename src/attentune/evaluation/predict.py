@@ -1,8 +1,11 @@
-"""Logits of a model for the rows of a split."""
+"""What a model says of the rows of a split: logits, and the importance of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,10 +14,13 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import is_tensorboard_available
 from torch import nn
 
-from attentune.data.batches import pad_batch, sorted_order
+from attentune.data.batches import budget_order, pad_batch, sorted_order
 from attentune.data.features import Features
 from attentune.errors import ConfigError
 from attentune.models.precision import MIXED_PRECISION, resolve_precision
+
+# Enough to keep matrix products busy, and little enough that what lies between them stays near the cores.
+BATCH_TOKENS = 2048
 
 
 def make_accelerator(
@@ -46,7 +52,77 @@ def make_accelerator(
     return accelerator, settled
 
 
+@dataclass(frozen=True)
+class RowScores:
+    """What a model says of some rows.
+
+    Attributes:
+        logits_NC: (N, C) float32.
+        token_scores: the importance of each row's tokens, (length,) float32 each; None where the model gives none.
+    """
+
+    logits_NC: np.ndarray
+    token_scores: tuple[np.ndarray, ...] | None
+
+
 @torch.inference_mode()
+def score_rows(
+    model: nn.Module,
+    features: Features,
+    *,
+    pad_token_id: int,
+    accelerator: Accelerator,
+    batch_size: int | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    rows: np.ndarray | None = None,
+    masked: Sequence[np.ndarray | None] | None = None,
+    mask_token_id: int | None = None,
+    with_tokens: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> RowScores:
+    """Score rows in evaluation mode; under several processes each scores its share and all get all logits.
+
+    Args:
+        model: on the accelerator's device; its mode is put back afterwards.
+        features: the split's tokens.
+        pad_token_id: fills up shorter rows.
+        accelerator: where and in which precision.
+        batch_size: rows in a batch; if not given, as many as `batch_tokens` allows.
+        batch_tokens: tokens in a batch, padding included.
+        rows: which rows, in this order, one as often as you like; all if not given.
+        masked: for each of them the places to mask, or None for none; nothing is masked if not given.
+        mask_token_id: stands at masked places.
+        with_tokens: keep the tokens' scores (of one process only).
+        progress: called with the number of rows done in each batch.
+    """
+    rows = np.arange(len(features)) if rows is None else rows
+    was_training = model.training
+    model.eval()
+    logits_NC = np.zeros((len(rows), _inner(model, accelerator).config.num_labels), dtype=np.float32)
+    tokens: dict[int, np.ndarray] = {}
+    lengths = features.lengths[rows]
+    batches = budget_order(lengths, batch_tokens) if batch_size is None else sorted_order(lengths, batch_size)
+    # One autocast around all batches: it then halves the weights' precision once and not in each batch.
+    is_half = next(model.parameters()).dtype == torch.bfloat16
+    with contextlib.nullcontext() if is_half else accelerator.autocast():
+        for places in batches[accelerator.process_index :: accelerator.num_processes]:
+            own = None if masked is None else [masked[place] for place in places]
+            batch = pad_batch(
+                features, rows[places], pad_token_id=pad_token_id, mask_token_id=mask_token_id, masked=own
+            )
+            inputs = {name: tensor.to(accelerator.device) for name, tensor in batch.inputs.items()}
+            output = model(**inputs)
+            logits_NC[places] = output.logits.float().cpu().numpy()
+            if with_tokens and output.token_scores is not None:
+                scores_BT = output.token_scores.float().cpu().numpy()
+                tokens |= {int(place): scores_BT[n, : lengths[place]] for n, place in enumerate(places)}
+            if progress is not None:
+                progress(len(places))
+    model.train(was_training)
+    logits_NC = summed_over_processes(logits_NC, accelerator)
+    return RowScores(logits_NC, tuple(tokens[place] for place in range(len(rows))) if tokens else None)
+
+
 def predict_logits(
     model: nn.Module,
     features: Features,
@@ -56,42 +132,25 @@ def predict_logits(
     accelerator: Accelerator,
     progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """Score every row; under several processes each scores its share and all get everything.
-
-    Args:
-        model: a model that `accelerator` has prepared; its mode is put back afterwards.
-        features: the rows' tokens.
-        pad_token_id: fills up shorter rows.
-        batch_size: rows in a batch.
-        accelerator: where and in which precision.
-        progress: called with the number of rows done in each batch.
-
-    Returns:
-        (N, C) float32 logits in the order of the rows.
-    """
-    was_training = model.training
-    model.eval()
-    logits_NC: np.ndarray | None = None
-    batches = sorted_order(features.lengths, batch_size)
-    for rows in batches[accelerator.process_index :: accelerator.num_processes]:
-        batch = pad_batch(features, rows, pad_token_id=pad_token_id)
-        inputs = {name: tensor.to(accelerator.device) for name, tensor in batch.inputs.items()}
-        scored = model(**inputs).logits.float().cpu().numpy()
-        if logits_NC is None:
-            logits_NC = np.zeros((len(features), scored.shape[1]), dtype=np.float32)
-        logits_NC[rows] = scored
-        if progress is not None:
-            progress(len(rows))
-    model.train(was_training)
-    return _gathered(logits_NC, len(features), model, accelerator)
+    """(N, C) float32 logits of every row, in the order of the rows; see `score_rows`."""
+    return score_rows(
+        model,
+        features,
+        pad_token_id=pad_token_id,
+        batch_size=batch_size,
+        accelerator=accelerator,
+        progress=progress,
+    ).logits_NC
 
 
-def _gathered(logits_NC: np.ndarray | None, rows: int, model: nn.Module, accelerator: Accelerator) -> np.ndarray:
-    """The sum over processes: each row is filled in by exactly one."""
-    if logits_NC is None:
-        outputs = accelerator.unwrap_model(model).config.num_labels
-        logits_NC = np.zeros((rows, outputs), dtype=np.float32)
+def summed_over_processes(values: np.ndarray, accelerator: Accelerator) -> np.ndarray:
+    """The sum over all processes, on each of them."""
     if accelerator.num_processes == 1:
-        return logits_NC
-    total = accelerator.reduce(torch.from_numpy(logits_NC).to(accelerator.device), reduction="sum")
+        return values
+    total = accelerator.reduce(torch.from_numpy(values).to(accelerator.device), reduction="sum")
     return total.cpu().numpy()
+
+
+def _inner(model: Any, accelerator: Accelerator) -> Any:
+    """The model inside what Accelerate has wrapped around it for several processes."""
+    return accelerator.unwrap_model(model) if accelerator.num_processes > 1 else model

@@ -1,15 +1,36 @@
-"""The plan of one epoch: its samples, each a training row with or without masked tokens."""
+"""The plan of one epoch: its samples, each a training row with or without masked tokens and token labels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from attentune.config import LabelsConfig
-from attentune.data.features import Features
-from attentune.labels.masking import random_mask, spread_copies
+from attentune.nn.losses import NO_LABEL
+
+
+@dataclass(frozen=True)
+class TokenLabels:
+    """One number a token of each sample.
+
+    Attributes:
+        values: (sum of lengths,) float32 from 0 to 1; `NO_LABEL` where a token has no label.
+        starts: (M + 1,) int64; sample n has values[starts[n]:starts[n + 1]].
+    """
+
+    values: np.ndarray
+    starts: np.ndarray
+
+    def sample(self, number: int) -> np.ndarray:
+        """The labels of a sample's tokens."""
+        return self.values[self.starts[number] : self.starts[number + 1]]
+
+    def counts(self, samples: np.ndarray) -> tuple[int, int]:
+        """Over these samples: how many tokens are labelled, and how many of them with a half or more."""
+        parts = np.concatenate([self.sample(number) for number in samples] or [np.zeros(0, np.float32)])
+        return int((parts >= 0).sum()), int((parts >= 0.5).sum())
 
 
 @dataclass(frozen=True)
@@ -19,64 +40,92 @@ class EpochPlan:
     Attributes:
         rows: (M,) the training row of each sample.
         masked: for each sample the places to mask, or None for none; None where no sample is masked.
+        token_labels: the labels of the samples' tokens; None where no token has one.
+        facts: what the log says of how it was made: counts by name, and `reason` where no token could be labelled.
     """
 
     rows: np.ndarray
     masked: tuple[np.ndarray | None, ...] | None = None
+    token_labels: TokenLabels | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    def tensors(self) -> dict[str, np.ndarray]:
+        """What `from_tensors` makes the plan of again; masks and facts are not among it."""
+        labels = self.token_labels
+        return {"rows": self.rows} | ({} if labels is None else {"values": labels.values, "starts": labels.starts})
 
-@dataclass(frozen=True)
-class EpochContext:
-    """What a planner may look at.
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, np.ndarray]) -> EpochPlan:
+        """The inverse of `tensors`."""
+        labels = TokenLabels(tensors["values"], tensors["starts"]) if "values" in tensors else None
+        return cls(tensors["rows"], token_labels=labels)
 
-    Attributes:
-        features: the training rows' tokens.
-        seed: the run's seed.
-        epoch: from 0.
+
+class LabelSums:
+    """Adds up labels of tokens, row by row; a token that is labelled more than once gets the mean.
+
+    Args:
+        starts: (N + 1,) where each row begins in the flat arrays.
     """
 
-    features: Features
-    seed: int
-    epoch: int
+    def __init__(self, starts: np.ndarray) -> None:
+        self._starts = starts
+        self._sums = np.zeros(int(starts[-1]), dtype=np.float64)
+        self._counts = np.zeros(int(starts[-1]), dtype=np.int32)
+
+    def add(self, row: int, places: np.ndarray, value: float) -> None:
+        """Label the tokens at these places of a row; each place at most once in a call."""
+        self._sums[self._starts[row] + places] += value
+        self._counts[self._starts[row] + places] += 1
+
+    def means(self) -> np.ndarray:
+        """(sum of lengths,) float32, `NO_LABEL` where nothing was added."""
+        labelled = self._counts > 0
+        means = np.full(len(self._sums), NO_LABEL, dtype=np.float32)
+        means[labelled] = self._sums[labelled] / self._counts[labelled]
+        return means
 
 
-def plain_rows(settings: LabelsConfig, context: EpochContext) -> EpochPlan:
-    """Every training row once."""
-    return EpochPlan(np.arange(len(context.features)))
+def shuffled(values: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """The same labels, dealt out again at random among the labelled tokens: the control that says nothing."""
+    mixed = values.copy()
+    labelled = np.flatnonzero(values >= 0)
+    mixed[labelled] = values[generator.permutation(labelled)]
+    return mixed
 
 
-def masked_rows(settings: LabelsConfig, context: EpochContext) -> EpochPlan:
-    """Every training row once, and ratio x N randomly masked copies under their gold labels.
+def labels_from_scores(
+    scores: np.ndarray, ordinary: Sequence[int] | np.ndarray, *, targets: str, top_share: float
+) -> np.ndarray:
+    """Labels of one row's tokens from scores of their importance.
 
-    Source: BERT-m, the augmentation baseline of SSA (Kou et al. 2020, section 4).
+    Hard: the top share (at least one token, and only where its score is above 0) is 1, the bottom half 0, the rest has
+    no label. Soft: the score over the row's highest, clipped at 0; all 0 where no score is above 0.
+
+    Args:
+        scores: (T,) the higher, the more important.
+        ordinary: the places of the ordinary tokens; the others get no label.
+        targets: "hard" or "soft".
+        top_share: from 0 to 0.5.
+
+    Returns:
+        (T,) float32.
     """
-    count = len(context.features)
-    key = (context.seed, context.epoch)
-    copies = spread_copies(count, settings.ratio, *key)
-    # The number of a copy among those of its row, so that each has a mask of its own.
-    numbers = np.arange(len(copies)) - np.searchsorted(copies, copies, side="left")
-    masks = [
-        random_mask(context.features, int(row), settings.mask_share, *key, int(row), int(number))
-        for row, number in zip(copies, numbers, strict=True)
-    ]
-    return EpochPlan(np.concatenate([np.arange(count), copies]), (None,) * count + tuple(masks))
-
-
-# One entry a generator, by the name it has in `labels.generator`.
-PLANNERS: dict[str, Callable[[LabelsConfig, EpochContext], EpochPlan]] = {
-    "none": plain_rows,
-    "masked-rows": masked_rows,
-}
-
-
-def plan_epoch(settings: LabelsConfig, context: EpochContext) -> EpochPlan:
-    """The plan of an epoch by the configured generator."""
-    return PLANNERS[settings.generator](settings, context)
-
-
-def samples_per_epoch(settings: LabelsConfig, rows: int) -> int:
-    """How many samples each epoch has; known before training, for the schedule."""
-    return rows + (round(settings.ratio * rows) if settings.generator == "masked-rows" else 0)
+    labels = np.full(len(scores), NO_LABEL, dtype=np.float32)
+    places = np.asarray(ordinary, dtype=np.int64)
+    if len(places) == 0:
+        return labels
+    own = scores[places].astype(np.float64)
+    if targets == "soft":
+        highest = own.max()
+        labels[places] = np.clip(own, 0.0, None) / highest if highest > 0 else 0.0
+        return labels
+    order = places[np.argsort(-own, kind="stable")]
+    top = max(1, round(top_share * len(places)))
+    labels[order[len(places) - len(places) // 2 :]] = 0.0
+    chosen = order[:top]
+    labels[chosen[scores[chosen] > 0]] = 1.0
+    return labels

@@ -6,6 +6,8 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
+_NO_GATE = {"kind": "none", "beta": 0.5, "share_weights": True, "attention_threshold": 0.0}
+
 
 class AttentuneConfig(PreTrainedConfig):
     """The architecture of an `AttentuneForSequenceClassification`: an encoder and what fills the four slots.
@@ -14,7 +16,7 @@ class AttentuneConfig(PreTrainedConfig):
         encoder: the encoder's own configuration, or its mapping with `model_type`.
         blur: {"where": ...}.
         layer_mix: {"kind": ...}, a key of `nn.layer_mix.LAYER_MIXES`.
-        token_gate: {"kind": ...}.
+        token_gate: {"kind": ..., "beta": ..., "share_weights": ..., "attention_threshold": ...}.
         head: {"kind": ..., "beta": ..., "with_pooler": ..., "dropout": ...}.
         task_type: "classification", "regression" or "ordinal".
         special_token_ids: ids that are no ordinary tokens ([CLS], [SEP], padding; not the mask token).
@@ -43,7 +45,7 @@ class AttentuneConfig(PreTrainedConfig):
         self.encoder: PreTrainedConfig | None = encoder
         self.blur = blur or {"where": "none"}
         self.layer_mix = layer_mix or {"kind": "last"}
-        self.token_gate = token_gate or {"kind": "none"}
+        self.token_gate = {**_NO_GATE, **(token_gate or {})}
         self.head = head or {"kind": "cls", "beta": 0.5, "with_pooler": False, "dropout": 0.1}
         self.task_type = task_type
         self.special_token_ids = special_token_ids or []

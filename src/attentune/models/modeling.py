@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
+from transformers.activations import ACT2FN
 from transformers.utils import ModelOutput
 
 from attentune.models.configuration import AttentuneConfig
 from attentune.nn.heads import build_head
 from attentune.nn.layer_mix import LAYER_MIXES, mix_layers
 from attentune.nn.losses import resolve_loss, row_losses
+from attentune.nn.token_gate import TOKEN_GATES, ImportanceGate, PositionLinear, TokenHead
 
 
 @dataclass
@@ -23,7 +25,8 @@ class AttentuneOutput(ModelOutput):
     Attributes:
         loss: the mean loss, a scalar, where labels were given.
         logits: (B, C) scores before the softmax; (B, 1) for regression.
-        token_scores: (B, T) importance of each token, where the token gate gives one.
+        token_scores: (B, T) importance of each token from 0 to 1, where the token gate gives one; 0 at padding.
+        token_logits: (B, T, 2) the token head's scores before the softmax, for its loss.
         hidden_states: the embeddings' and each layer's output, where asked for.
         attentions: each layer's attention probabilities, where asked for.
     """
@@ -31,6 +34,7 @@ class AttentuneOutput(ModelOutput):
     loss: Tensor | None = None
     logits: Tensor | None = None
     token_scores: Tensor | None = None
+    token_logits: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
 
@@ -62,6 +66,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             share_of_cls=config.head["beta"],
             with_pooler=config.head["with_pooler"],
         )
+        self.token_gate = _token_gate(config)
         self.dropout = nn.Dropout(config.head["dropout"])
         self.classifier = nn.Linear(hidden_size, config.num_labels)
         self.special_ids: Tensor
@@ -74,6 +79,12 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             nn.init.normal_(module.weight, mean=0.0, std=0.02)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+        elif isinstance(module, PositionLinear):
+            nn.init.normal_(module.weight, mean=0.0, std=0.02)
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.LayerNorm):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
         elif module is self:
             self.special_ids.copy_(torch.tensor(self.config.special_token_ids, dtype=torch.long))
 
@@ -119,22 +130,53 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         hidden_BTD = encoded.last_hidden_state
         if wants_all:
             hidden_BTD = mix_layers(self.config.layer_mix["kind"], encoded.hidden_states[1:])
-        logits_BC = self.classify(hidden_BTD, input_ids, attention_mask.bool())
+        logits_BC, token_logits_BT2, importance_BT = self.classify(hidden_BTD, input_ids, attention_mask.bool())
         return AttentuneOutput(
             loss=None if labels is None else self._mean_loss(logits_BC, labels),
             logits=logits_BC,
+            token_scores=importance_BT,
+            token_logits=token_logits_BT2,
             hidden_states=encoded.hidden_states if output_hidden_states else None,
             attentions=encoded.attentions if output_attentions else None,
         )
 
-    def classify(self, hidden_BTD: Tensor, input_ids: Tensor, mask_BT: Tensor) -> Tensor:
-        """From mixed token vectors to logits: head, dropout, linear."""
+    def classify(
+        self, hidden_BTD: Tensor, input_ids: Tensor, mask_BT: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """From mixed token vectors through head, token gate, dropout and linear.
+
+        Returns:
+            The logits (B, C); and the token gate's scores (B, T, 2) and importance (B, T), None without a gate.
+        """
         ordinary_BT = mask_BT & ~torch.isin(input_ids, self.special_ids)
         sentence_BD = self.head(hidden_BTD, mask_BT, ordinary_BT)
-        return self.classifier(self.dropout(sentence_BD).to(self.classifier.weight.dtype)).float()
+        token_logits_BT2 = importance_BT = None
+        if self.token_gate is not None:
+            sentence_BD, token_logits_BT2, importance_BT = self.token_gate(
+                hidden_BTD, mask_BT, ordinary_BT, sentence_BD
+            )
+        logits_BC = self.classifier(self.dropout(sentence_BD).to(self.classifier.weight.dtype)).float()
+        return logits_BC, token_logits_BT2, importance_BT
 
     def _mean_loss(self, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
         return row_losses(resolve_loss("auto", self.config.task_type), logits_BC, labels_B).mean()
+
+
+def _token_gate(config: AttentuneConfig) -> ImportanceGate | None:
+    gate = config.token_gate
+    if gate["kind"] not in TOKEN_GATES:
+        raise ValueError(f"token gate {gate['kind']!r} is none of {', '.join(TOKEN_GATES)}")
+    if gate["kind"] == "none":
+        return None
+    encoder = config.encoder_config
+    names = ("hidden_act", "hidden_activation", "activation")  # the families' names of one thing
+    activation = next((getattr(encoder, name) for name in names if getattr(encoder, name, None)), "gelu")
+    head = TokenHead(
+        hidden_size=encoder.hidden_size,
+        activation=ACT2FN[activation] if isinstance(activation, str) else activation,
+        positions=None if gate["share_weights"] else config.max_seq_length,
+    )
+    return ImportanceGate(token_head=head, share_of_head=gate["beta"], threshold=gate["attention_threshold"])
 
 
 def drop_pooler(encoder: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -68,3 +69,29 @@ def row_losses(
     if kind == "mse":
         return squared_error_rows(logits_BC, labels_B)
     return cross_entropy_rows(logits_BC, labels_B, class_weights_C=class_weights_C, label_smoothing=label_smoothing)
+
+
+# What a token label is where there is none.
+NO_LABEL = -1.0
+
+
+def token_label_sums(token_logits_BT2: Tensor, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """The token head's loss over labelled tokens, and how often it is right, as sums.
+
+    Args:
+        token_logits_BT2: scores before the softmax for "not important" and "important".
+        labels_BT: from 0 to 1; negative where a token has no label.
+
+    Returns:
+        The sum of the cross-entropies, and the number of labelled tokens whose more likely side is the label's
+        (a half counts as important); divide both by the number of labelled tokens.
+
+    Source: SSA (Kou et al. 2020, section 3.3); labels between 0 and 1 as in a cross-entropy with soft targets.
+    """
+    labelled_BT = labels_BT >= 0
+    log_p_N2 = token_logits_BT2[labelled_BT].float().log_softmax(dim=-1)
+    labels_N = labels_BT[labelled_BT].float()
+    loss = -(labels_N * log_p_N2[:, 1] + (1.0 - labels_N) * log_p_N2[:, 0]).sum()
+    hits = ((log_p_N2[:, 1] > log_p_N2[:, 0]) == (labels_N >= 0.5)).sum()
+    # The zero keeps every weight of the token head in the graph where no token has a label.
+    return loss + 0.0 * token_logits_BT2.sum(), hits.to(torch.float32)

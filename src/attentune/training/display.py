@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -72,3 +73,10 @@ def one_line(scores: Mapping[str, Mapping[str, float | None]]) -> str:
         )
         for split, metrics in scores.items()
     )
+
+
+def label_line(facts: Mapping[str, Any]) -> str:
+    """An epoch's labels as one readable line: "labels: 800 probed, 640 correct, 120 flipped; 900 ones, 3,000 zeros"."""
+    sentences = ", ".join(f"{facts[name]:,} {name}" for name in ("probed", "correct", "flipped") if name in facts)
+    tokens = f"{facts['ones']:,} tokens at 1, {facts['zeros']:,} at 0 ({facts['seconds']:.1f} s)"
+    return f"labels: {sentences}; {tokens}" if sentences else f"labels: {tokens}"

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
 from attentune.config import to_dict
@@ -15,7 +16,7 @@ from attentune.files import storage_errors, sync_file, sync_folder, write_text
 from attentune.models.saving import save_model
 from attentune.results import RunResult, to_json, versions
 from attentune.training.checkpoint import TEMPORARY
-from attentune.training.folder import METRICS_FILE, RESULT_FILE
+from attentune.training.folder import LABELS_FILE, METRICS_FILE, RESULT_FILE
 from attentune.training.parts import RunParts
 from attentune.training.state import TrainingState
 from attentune.training.usage import peak_memory_bytes
@@ -32,6 +33,7 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
     final_step = _load_best(run, parts, state)
     splits = [name for name in inputs.data.splits if name != "train"]
     scores = evaluator.score(splits, reuse=final_step == state.last_scored_step)
+    labels = parts.label_tensors()
     result = RunResult(
         scores={split: dict(part) for split, part in scores.items()},
         train=_train_facts(parts, state, final_step),
@@ -47,6 +49,9 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
         for split in splits:
             text = predictions_csv(inputs.data.splits[split], evaluator.logits[split], inputs.data.label_space)
             write_text(run / f"predictions_{split}.csv", text)
+        if labels:
+            with storage_errors(run / LABELS_FILE):
+                save_file(labels, run / LABELS_FILE)
         write_text(run / METRICS_FILE, to_json(result.metrics()))
         write_text(run / RESULT_FILE, result.to_json())
     inputs.accelerator.end_training()
@@ -88,6 +93,7 @@ def _train_facts(parts: RunParts, state: TrainingState, final_step: int) -> dict
         "tokens_per_second": round(state.tokens / max(state.seconds, 1e-9), 1),
         "peak_memory_bytes": peak_memory_bytes(inputs.accelerator.device),
         "evaluation_seconds": round(state.evaluation_seconds, 3),
+        "label_seconds": round(state.label_seconds, 3),
         "rows": len(inputs.labels),
         "steps": state.step,
         "steps_per_epoch": parts.loop.steps_per_epoch,

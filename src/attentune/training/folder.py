@@ -4,6 +4,7 @@ config.yaml                    the complete configuration, re-runnable
 config.json, model.safetensors, tokenizer files: loads with from_pretrained
 metrics.json, run.json         scores; run.json is written last and marks a finished run
 predictions_SPLIT.csv          one row a text
+labels.safetensors             the token labels of the last epoch, where the method makes some
 log.jsonl, checkpoint-STEP/    what happened, and what to resume from
 """
 
@@ -24,6 +25,7 @@ from attentune.files import storage_errors, write_text
 from attentune.training.checkpoint import checkpoint_folders, remove_leftovers
 
 CONFIG_FILE, RESULT_FILE, METRICS_FILE, LOG_FILE = "config.yaml", "run.json", "metrics.json", "log.jsonl"
+LABELS_FILE = "labels.safetensors"
 _LOCK_FILE = ".lock"
 # Differences that a resumed run may have: they say how the command was given, not what is computed.
 _FREE_ON_RESUME = {"output_dir", "resume", "overwrite_output_dir", "save_total_limit", "logging_steps", "report_to"}

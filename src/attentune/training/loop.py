@@ -14,14 +14,15 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from attentune.config import LabelsConfig, TrainingConfig
+from attentune.config import TrainingConfig
 from attentune.data.batches import bucketed_order, pad_batch
 from attentune.data.features import Features
 from attentune.errors import NonFiniteLossError
 from attentune.evaluation.metrics import Metric
-from attentune.labels.plan import EpochContext, EpochPlan, plan_epoch, samples_per_epoch
+from attentune.labels.generator import LabelGenerator
+from attentune.labels.plan import EpochPlan
 from attentune.seeding import seed_global
-from attentune.training.objective import Objective
+from attentune.training.objective import Denominators, Objective
 from attentune.training.optimizer import learning_rate_factor, set_learning_rate
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
@@ -53,13 +54,18 @@ class Watcher(Protocol):
 
     def on_step(self, state: TrainingState, facts: dict[str, float]) -> None: ...
     def on_scores(self, state: TrainingState, scores: Scores) -> None: ...
+    def on_labels(self, state: TrainingState) -> None: ...
+    def on_epoch_end(self, state: TrainingState) -> None: ...
     def score(self, state: TrainingState) -> Scores: ...
     def save(self, state: TrainingState) -> None: ...
 
 
 @dataclass
 class TrainingLoop:
-    """One run from its state to its end. Build it, then call `run`."""
+    """One run from its state to its end. Build it, then call `run`.
+
+    `plan` is the plan of the epoch begun last; a run that is resumed within an epoch is given that epoch's.
+    """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -67,8 +73,9 @@ class TrainingLoop:
     rows: TrainingRows
     objective: Objective
     settings: TrainingConfig
-    labels_settings: LabelsConfig
+    labels: LabelGenerator
     metric: Metric
+    plan: EpochPlan | None = None
 
     @property
     def rows_per_batch(self) -> int:
@@ -78,8 +85,8 @@ class TrainingLoop:
     @property
     def steps_per_epoch(self) -> int:
         """Optimiser steps in one epoch."""
-        samples = samples_per_epoch(self.labels_settings, len(self.rows.features))
-        return math.ceil(math.ceil(samples / self.rows_per_batch) / self.settings.gradient_accumulation_steps)
+        batches = math.ceil(self.labels.samples_per_epoch / self.rows_per_batch)
+        return math.ceil(batches / self.settings.gradient_accumulation_steps)
 
     @property
     def total_steps(self) -> int:
@@ -92,27 +99,45 @@ class TrainingLoop:
     def run(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> None:
         """Train until the steps are done, early stopping ends it, or a stop is asked for; `state` says where it got."""
         self.model.train()
-        while state.step < self.total_steps and not state.stopped_early and not stop.asked:
-            plan, groups = self._begin_epoch(state.epoch)
-            for group in groups[state.step_in_epoch :]:
-                self._timed_step(plan, group, state, watcher)
-                is_last = state.step_in_epoch == len(groups)
-                if is_last:
-                    state.epoch, state.step_in_epoch = state.epoch + 1, 0
-                self._score_and_save(state, watcher, epoch_ended=is_last)
-                if state.step == self.total_steps or state.stopped_early or stop.asked:
-                    break
+        with self.labels.listening():
+            while state.step < self.total_steps and not state.stopped_early and not stop.asked:
+                self._run_epoch(state, watcher, stop)
         if stop.asked:
             watcher.save(state)
 
-    def _begin_epoch(self, epoch: int) -> tuple[EpochPlan, list[list[np.ndarray]]]:
-        """The epoch's plan, and its batches grouped to optimiser steps."""
-        context = EpochContext(features=self.rows.features, seed=self.settings.seed, epoch=epoch)
-        plan = plan_epoch(self.labels_settings, context)
+    def _run_epoch(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> None:
+        plan = self._begin_epoch(state, watcher)
+        groups = self._groups(plan, state.epoch)
+        for group in groups[state.step_in_epoch :]:
+            self._timed_step(plan, group, state, watcher)
+            is_last = state.step_in_epoch == len(groups)
+            if is_last:
+                watcher.on_epoch_end(state)
+                state.epoch, state.step_in_epoch, state.epoch_labels = state.epoch + 1, 0, {}
+            self._score_and_save(state, watcher, epoch_ended=is_last)
+            if state.step == self.total_steps or state.stopped_early or stop.asked:
+                break
+
+    def _begin_epoch(self, state: TrainingState, watcher: Watcher) -> EpochPlan:
+        """The epoch's plan: a new one, or within an epoch that was broken off the one it had."""
+        if state.step_in_epoch > 0:
+            # What was made without asking the model is made again; the rest came with the checkpoint.
+            return self.labels.plan(state.epoch) if self.plan is None else self.plan
+        began = time.perf_counter()
+        self.plan = self.labels.plan(state.epoch)
+        seconds = time.perf_counter() - began
+        state.label_seconds += seconds
+        facts = {**self.plan.facts, "seconds": round(seconds, 3)} if self.plan.facts else {}
+        state.epoch_labels = facts | dict.fromkeys(("token_loss_sum", "token_hits", "token_ones", "token_count"), 0)
+        watcher.on_labels(state)
+        return self.plan
+
+    def _groups(self, plan: EpochPlan, epoch: int) -> list[list[np.ndarray]]:
+        """The epoch's batches, grouped to optimiser steps."""
         lengths = self.rows.features.lengths[plan.rows]
         batches = bucketed_order(lengths, self.rows_per_batch, seed=self.settings.seed, epoch=epoch)
         size = self.settings.gradient_accumulation_steps
-        return plan, [batches[place : place + size] for place in range(0, len(batches), size)]
+        return [batches[place : place + size] for place in range(0, len(batches), size)]
 
     def _timed_step(self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState, watcher: Watcher) -> None:
         began = time.perf_counter()
@@ -131,47 +156,66 @@ class TrainingLoop:
         watcher.on_step(state, {"loss": loss, "learning_rate": rate, "grad_norm": norm})
 
     def _accumulate(self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState) -> float:
-        """Forward and backward over the batches of one optimiser step; the mean loss over all their rows."""
-        labels = self.rows.labels
-        denominator = sum(self.objective.weight_sum(labels[plan.rows[samples]]) for samples in group) or 1.0
-        total = torch.zeros((), device=self.accelerator.device)
+        """Forward and backward over the batches of one optimiser step; the combined loss over all their rows."""
+        denominators = self._denominators(plan, group, state)
+        total_3 = torch.zeros(3, device=self.accelerator.device)
         for number, samples in enumerate(group):
             waits = self.accelerator.no_sync(self.model) if number + 1 < len(group) else contextlib.nullcontext()
             # The key holds all that dropout may depend on, so no generator's state has to be saved.
             seed_global("dropout", self.settings.seed, state.step, number, self.accelerator.process_index)
             with waits:
-                loss = self._loss_sum(plan, self._own_share(samples))
-                # Processes average their gradients; the factor turns that into the sum over all rows.
-                self.accelerator.backward(loss * (self.accelerator.num_processes / denominator))
-            total += loss.detach()
-        value = float(self.accelerator.reduce(total, reduction="sum")) / denominator
+                total_3 += self._forward_backward(plan, self._own_share(samples), denominators)
+        total_3 = self.accelerator.reduce(total_3, reduction="sum")
+        value = float(denominators.combine(total_3))
         if not math.isfinite(value):
             raise self._non_finite("the loss", value, state, plan, group)
+        if denominators.tokens:
+            state.epoch_labels["token_loss_sum"] += float(total_3[1])
+            state.epoch_labels["token_hits"] += int(total_3[2])
         return value
+
+    def _denominators(self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState) -> Denominators:
+        samples = np.concatenate(group)
+        tokens, ones = (0, 0) if plan.token_labels is None else plan.token_labels.counts(samples)
+        if tokens:
+            state.epoch_labels["token_count"] += tokens
+            state.epoch_labels["token_ones"] += ones
+        time_in_epochs = state.step / self.steps_per_epoch
+        return self.objective.denominators(self.rows.labels[plan.rows[samples]], tokens, time_in_epochs)
 
     def _own_share(self, samples: np.ndarray) -> np.ndarray:
         """This process's part of a batch."""
         return samples[self.accelerator.process_index :: self.accelerator.num_processes]
 
-    def _loss_sum(self, plan: EpochPlan, samples: np.ndarray) -> torch.Tensor:
-        """The sum of the rows' losses. A process without rows scores one with weight zero, to stay in step."""
+    def _forward_backward(self, plan: EpochPlan, samples: np.ndarray, denominators: Denominators) -> torch.Tensor:
+        """The sums of `Objective.sums` over these samples, after their backward pass.
+
+        A process without samples scores one with weight zero, to stay in step with the others.
+        """
         is_empty = len(samples) == 0
         samples = np.zeros(1, dtype=np.int64) if is_empty else samples
         rows = plan.rows[samples]
-        masked = None if plan.masked is None else [plan.masked[sample] for sample in samples]
+        labels = plan.token_labels
         batch = pad_batch(
             self.rows.features,
             rows,
             pad_token_id=self.rows.pad_token_id,
             mask_token_id=self.rows.mask_token_id,
-            masked=masked,
+            masked=None if plan.masked is None else [plan.masked[sample] for sample in samples],
             samples=samples,
+            token_labels=None if labels is None else [labels.sample(sample) for sample in samples],
         )
         device = self.accelerator.device
         inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.inputs.items()}
         labels_B = torch.from_numpy(self.rows.labels[rows]).to(device)
-        losses = self.objective.rows(self.model(**inputs).logits, labels_B)
-        return losses.loss_B.sum() * (0.0 if is_empty else 1.0)
+        token_labels_BT = None if batch.token_labels is None else batch.token_labels.to(device)
+        output = self.model(**inputs)
+        sums_3 = self.objective.sums(output, labels_B, token_labels_BT) * (0.0 if is_empty else 1.0)
+        # Processes average their gradients; the factor turns that into the sum over all rows.
+        self.accelerator.backward(denominators.combine(sums_3) * self.accelerator.num_processes)
+        if not is_empty:
+            self.labels.observe(rows, inputs, output.logits)
+        return sums_3.detach()
 
     def _clip(self, state: TrainingState, plan: EpochPlan, group: list[np.ndarray]) -> float:
         limit = self.settings.max_grad_norm or float("inf")

@@ -12,22 +12,63 @@ import torch
 from attentune.config import ObjectiveConfig
 from attentune.data.rows import LabelSpace
 from attentune.errors import ConfigError
-from attentune.nn.losses import RowLosses, resolve_loss, row_losses
+from attentune.nn.losses import RowLosses, resolve_loss, row_losses, token_label_sums
+
+
+@dataclass(frozen=True)
+class Denominators:
+    """What the sums of one optimiser step are divided by; known before its forward passes, on every process alike.
+
+    Attributes:
+        target: the weights of its rows.
+        tokens: its labelled tokens.
+        token_share: the weight of the token head's mean loss; the task's has the rest.
+    """
+
+    target: float
+    tokens: int
+    token_share: float
+
+    def combine(self, sums_3: torch.Tensor) -> torch.Tensor:
+        """The combined loss of `Objective.sums`, a scalar."""
+        target = (1.0 - self.token_share) * sums_3[0] / self.target
+        return target + self.token_share * sums_3[1] / self.tokens if self.tokens else target
 
 
 @dataclass(frozen=True)
 class Objective:
-    """The loss of a batch, and what each row adds to the denominator.
+    """The losses of a batch, and what each row adds to the denominator.
 
     Attributes:
         loss: "cross-entropy" or "mse".
         class_weights: (C,) float32 weight of each class, or None for equal ones.
         label_smoothing: the share of the target spread over all classes.
+        alpha: the weight of the task's loss beside the token head's, where tokens are labelled.
+        warmup_epochs: epochs over which the token head's share rises to 1 - alpha.
     """
 
     loss: str
     class_weights: torch.Tensor | None
     label_smoothing: float
+    alpha: float = 1.0
+    warmup_epochs: float = 0.0
+
+    def sums(self, output: Any, labels_B: torch.Tensor, token_labels_BT: torch.Tensor | None) -> torch.Tensor:
+        """(3,): the sum of the rows' losses, the sum of the labelled tokens' losses, and the token head's hits."""
+        target = self.rows(output.logits, labels_B).loss_B.sum()
+        nothing = target.new_zeros(())
+        if output.token_logits is None:
+            return torch.stack([target, nothing, nothing])
+        if token_labels_BT is None:
+            # The zero keeps the token head in the graph, as several processes need it.
+            return torch.stack([target + 0.0 * output.token_logits.sum(), nothing, nothing])
+        return torch.stack([target, *token_label_sums(output.token_logits, token_labels_BT)])
+
+    def denominators(self, labels: np.ndarray, tokens: int, epoch: float) -> Denominators:
+        """Of the rows of one optimiser step: their labels, how many tokens are labelled, and the time in epochs."""
+        risen = 1.0 if self.warmup_epochs == 0 else min(1.0, epoch / self.warmup_epochs)
+        share = (1.0 - self.alpha) * risen if tokens else 0.0
+        return Denominators(self.weight_sum(labels) or 1.0, tokens, share)
 
     def rows(self, logits_BC: torch.Tensor, labels_B: torch.Tensor) -> RowLosses:
         """The losses of a batch, row by row."""
@@ -56,7 +97,7 @@ def build_objective(settings: ObjectiveConfig, label_space: LabelSpace, labels: 
     if not classes and (settings.class_weights is not None or settings.label_smoothing > 0):
         raise ConfigError("objective: class_weights and label_smoothing need classes; this task is a regression.")
     weights = None if settings.class_weights is None else _class_weights(settings.class_weights, label_space, labels)
-    return Objective(loss, weights, settings.label_smoothing)
+    return Objective(loss, weights, settings.label_smoothing, settings.alpha, settings.token_loss_warmup_epochs)
 
 
 def _class_weights(wanted: Any, label_space: LabelSpace, labels: np.ndarray) -> torch.Tensor:

@@ -8,13 +8,22 @@ from typing import Any
 import numpy as np
 
 from attentune.evaluation.evaluator import Evaluator
+from attentune.labels.generator import LabelGenerator, LabelSource
+from attentune.labels.judge import Judge
+from attentune.labels.plan import EpochPlan
+from attentune.labels.table import build_generator
 from attentune.models.build import build_model
 from attentune.models.compact import CompactEmbeddings
+from attentune.models.half_copy import HalfCopy
 from attentune.nn.dropout import use_fast_dropout
 from attentune.training.inputs import RunInputs
 from attentune.training.loop import Scores, TrainingLoop, TrainingRows
 from attentune.training.objective import build_objective
 from attentune.training.optimizer import build_optimizer, decay_factor
+from attentune.training.probe import TrainingProbe
+
+# Generators that only look whether predictions change, for which bf16 throughout is enough.
+_BY_HALF = ("flip", "released")
 
 
 @dataclass
@@ -43,6 +52,18 @@ class RunParts:
         with self.embeddings.whole(self.decay(step)):
             return self.evaluator.score(self.inputs.validation)
 
+    def label_tensors(self) -> dict[str, np.ndarray]:
+        """The labels in force and what their generator must keep; every process must call it alike."""
+        if not self.loop.labels.asks_model:
+            return {}
+        plan = {} if self.loop.plan is None else self.loop.plan.tensors()
+        return plan | self.loop.labels.tensors()
+
+    def restore_labels(self, tensors: dict[str, np.ndarray]) -> None:
+        """Put back what `label_tensors` gave."""
+        self.loop.plan = EpochPlan.from_tensors(tensors) if "rows" in tensors else None
+        self.loop.labels.restore(tensors)
+
 
 def build_parts(inputs: RunInputs) -> RunParts:
     """Build everything that computes.
@@ -65,9 +86,11 @@ def build_parts(inputs: RunInputs) -> RunParts:
         use_fast_dropout(model)
     always = [tokenizer.pad_token_id, tokenizer.mask_token_id]
     embeddings = CompactEmbeddings(model.encoder, np.append(inputs.features["train"].ids, always))
+    labels = _build_labels(inputs, model)
     wrapped, optimizer = accelerator.prepare(model, build_optimizer(model, config.training))
     evaluator = Evaluator(
-        model=wrapped,
+        # Not the wrapped one: several processes score unlike numbers of batches, which that would wait for.
+        model=model,
         accelerator=accelerator,
         splits=inputs.data.splits,
         features=inputs.features,
@@ -90,7 +113,37 @@ def build_parts(inputs: RunInputs) -> RunParts:
         ),
         objective=objective,
         settings=config.training,
-        labels_settings=config.labels,
+        labels=labels,
         metric=inputs.metric,
     )
     return RunParts(inputs, model, embeddings, evaluator, loop)
+
+
+def _build_labels(inputs: RunInputs, model: Any) -> LabelGenerator:
+    """The label generator, with what it needs to ask the model; called before Accelerate wraps the model."""
+    config, accelerator, tokenizer = inputs.config, inputs.accelerator, inputs.tokenizer
+    # Labels of single tokens ask for predictions only, or for gradients of the model itself.
+    wants_half = accelerator.device.type == "cpu" and inputs.precision == "bf16" and config.labels.generator in _BY_HALF
+    probe = TrainingProbe(
+        model=model,
+        half_copy=HalfCopy(model) if wants_half else None,
+        accelerator=accelerator,
+        features=inputs.features["train"],
+        pad_token_id=tokenizer.pad_token_id,
+        mask_token_id=tokenizer.mask_token_id,
+    )
+    is_regression = inputs.data.label_space.task_type == "regression"
+    judge = Judge(
+        inputs.data.label_space,
+        tolerance=config.labels.tolerance,
+        score_range=float(np.ptp(inputs.labels)) if is_regression else 1.0,
+    )
+    source = LabelSource(
+        features=inputs.features["train"],
+        gold=inputs.labels,
+        judge=judge,
+        probe=probe,
+        mask_token_id=tokenizer.mask_token_id,
+        seed=config.training.seed,
+    )
+    return build_generator(config.labels, source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from attentune.evaluation.metrics import Metric
@@ -21,6 +21,8 @@ class TrainingState:
         tokens: real tokens trained on, padding not counted.
         seconds: wall time in training steps, without scoring and saving.
         evaluation_seconds: wall time spent on scores.
+        label_seconds: wall time spent on making the epochs' labels.
+        epoch_labels: what the log is to say of this epoch's labels; empty between epochs.
         loss_sum: loss since the last line of the log, times its steps.
         loss_steps: the steps in `loss_sum`.
         best: {"metric", "value", "step"} of the best score, or None.
@@ -36,6 +38,8 @@ class TrainingState:
     tokens: int = 0
     seconds: float = 0.0
     evaluation_seconds: float = 0.0
+    label_seconds: float = 0.0
+    epoch_labels: dict[str, Any] = field(default_factory=dict)
     loss_sum: float = 0.0
     loss_steps: int = 0
     best: dict[str, Any] | None = None

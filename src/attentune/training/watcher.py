@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.numpy import load_file as load_numpy
+from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
 
 from attentune.models.saving import save_model
 from attentune.training.checkpoint import keep_newest, write_checkpoint
-from attentune.training.display import Display, one_line
+from attentune.training.display import Display, label_line, one_line
+from attentune.training.folder import LABELS_FILE
 from attentune.training.log import JsonLog
 from attentune.training.loop import Scores
 from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
@@ -53,12 +56,32 @@ class RunWatcher:
         self._track(values, state.step)
         self._display.say(f"step {state.step}: {one_line(scores)}{'  (best so far)' if is_best else ''}")
 
+    def on_labels(self, state: TrainingState) -> None:
+        """Say what the epoch's labels are, or why there are none."""
+        facts = state.epoch_labels
+        if "reason" in facts and state.epoch > 0:
+            self._display.warn(f"epoch {state.epoch + 1}: no token is labelled: {facts['reason']}")
+        elif "ones" in facts:
+            self._display.say(f"epoch {state.epoch + 1}: {label_line(facts)}")
+
+    def on_epoch_end(self, state: TrainingState) -> None:
+        """Write the epoch's labels and how the token head did on them to the log."""
+        facts = dict(state.epoch_labels)
+        loss_sum, hits, ones, count = (facts.pop(f"token_{name}", 0) for name in ("loss_sum", "hits", "ones", "count"))
+        if not facts:
+            return
+        if count:
+            facts |= {"token_loss": loss_sum / count, "token_accuracy": hits / count}
+            facts["majority_accuracy"] = max(ones, count - ones) / count
+        self._write({"step": state.step, "epoch": state.epoch, "labels": facts})
+
     def save(self, state: TrainingState) -> None:
         """Write a checkpoint, unless this step has one, then remove the oldest beyond the limit."""
         if self._saved_step == state.step:
             return
         self._saved_step = state.step
         self._accelerator.wait_for_everyone()
+        labels = self._parts.label_tensors()
         if not self._accelerator.is_main_process:
             return
         if self._log is not None:
@@ -70,6 +93,8 @@ class RunWatcher:
         def write_files(folder: Path) -> None:
             save_model(model, inputs.tokenizer, folder)
             save_file(optimizer, folder / OPTIMIZER_FILE)
+            if labels:
+                save_numpy(labels, folder / LABELS_FILE)
 
         with self._parts.embeddings.whole(self._parts.decay(state.step)):
             write_checkpoint(self._run, state.step, content, write_files)
@@ -85,6 +110,8 @@ class RunWatcher:
         load_optimizer_tensors(self._optimizer, model, load_file(folder / OPTIMIZER_FILE))
         if content.get("scaler") and self._accelerator.scaler is not None:
             self._accelerator.scaler.load_state_dict(content["scaler"])
+        if (folder / LABELS_FILE).is_file():
+            self._parts.restore_labels(load_numpy(folder / LABELS_FILE))
         self._saved_step = state.step
         return state
 

@@ -1,0 +1,52 @@
+"""What it means that a prediction is right, that it changed, and how far it fell; for classes and for scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attentune.data.rows import LabelSpace
+from attentune.evaluation.metrics import predictions_of, probabilities_of
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Compares predictions.
+
+    Attributes:
+        label_space: what is predicted.
+        tolerance: regression: a difference of at most this is none, on the task's own scale.
+        score_range: regression: the highest training score minus the lowest, which a fall is a share of.
+
+    Source: SSA (Kou et al. 2020, section 3.2); the tolerance is its 0.3 for STS-B.
+    """
+
+    label_space: LabelSpace
+    tolerance: float = 0.3
+    score_range: float = 1.0
+
+    def correct(self, logits_NC: np.ndarray, gold_N: np.ndarray) -> np.ndarray:
+        """(N,) bool: which predictions are right."""
+        return self._agree(predictions_of(logits_NC, self.label_space), gold_N)
+
+    def same(self, logits_NC: np.ndarray, others_NC: np.ndarray) -> np.ndarray:
+        """(N,) bool: which predictions are the same."""
+        return self._agree(predictions_of(logits_NC, self.label_space), predictions_of(others_NC, self.label_space))
+
+    def fall(self, logits_NC: np.ndarray, masked_NC: np.ndarray, gold_N: np.ndarray) -> np.ndarray:
+        """(N,) from 0 to 1: how far masking lowered the gold class's probability, clipped at 0.
+
+        For scores: how far it raised the absolute error, as a share of the range of the training scores.
+        """
+        if self.label_space.task_type == "regression":
+            rise_N = np.abs(masked_NC[:, 0] - gold_N) - np.abs(logits_NC[:, 0] - gold_N)
+            return np.clip(rise_N / max(self.score_range, 1e-12), 0.0, 1.0)
+        places = np.arange(len(gold_N))
+        before_N = probabilities_of(logits_NC)[places, gold_N]
+        return np.clip(before_N - probabilities_of(masked_NC)[places, gold_N], 0.0, 1.0)
+
+    def _agree(self, first_N: np.ndarray, second_N: np.ndarray) -> np.ndarray:
+        if self.label_space.task_type == "regression":
+            return np.abs(first_N - second_N) <= self.tolerance
+        return first_N == second_N

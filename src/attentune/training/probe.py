@@ -1,0 +1,64 @@
+"""How label generators ask the model that is being trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from accelerate import Accelerator
+from torch import Tensor
+
+from attentune.data.batches import pad_batch
+from attentune.data.features import Features
+from attentune.evaluation.predict import score_rows, summed_over_processes
+from attentune.models.half_copy import HalfCopy
+
+
+class TrainingProbe:
+    """The model as it stands, in evaluation mode. Every process must call it alike; the work is shared.
+
+    Args:
+        model: the model itself, outside of what Accelerate wraps around it for several processes.
+        half_copy: asked in the model's place for logits.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Any,
+        half_copy: HalfCopy | None,
+        accelerator: Accelerator,
+        features: Features,
+        pad_token_id: int,
+        mask_token_id: int,
+    ) -> None:
+        self.model = model
+        self._half_copy, self._accelerator, self._features = half_copy, accelerator, features
+        self._pad_token_id, self._mask_token_id = pad_token_id, mask_token_id
+
+    @property
+    def part(self) -> slice:
+        """Which of a list of rows is this process's share."""
+        return slice(self._accelerator.process_index, None, self._accelerator.num_processes)
+
+    def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
+        """(N, C) logits of training rows, with the tokens at the given places masked."""
+        return score_rows(
+            self.model if self._half_copy is None else self._half_copy.refreshed(),
+            self._features,
+            pad_token_id=self._pad_token_id,
+            accelerator=self._accelerator,
+            rows=rows,
+            masked=masked,
+            mask_token_id=self._mask_token_id,
+        ).logits_NC
+
+    def inputs(self, row: int) -> dict[str, Tensor]:
+        """A training row as a batch of one, on the model's device."""
+        batch = pad_batch(self._features, [row], pad_token_id=self._pad_token_id)
+        return {name: tensor.to(self._accelerator.device) for name, tensor in batch.inputs.items()}
+
+    def summed(self, values: np.ndarray) -> np.ndarray:
+        """The sum over all processes."""
+        return summed_over_processes(values, self._accelerator)
