@@ -5,15 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attentune.data.features import Features
-from attentune.labels.masking import random_mask, spread_copies
-
-
-def features_of(*rows: str) -> Features:
-    """One row a text of marks: 's' is a special token, anything else an ordinary one."""
-    special = np.array([mark == "s" for row in rows for mark in row], dtype=bool)
-    starts = np.cumsum([0, *map(len, rows)])
-    return Features(np.arange(len(special), dtype=np.int32), None, special, starts, np.diff(starts))
+from attentune.labels.masking import copy_numbers, random_mask, spread_copies
+from label_sources import features_of
 
 
 @settings(max_examples=200, deadline=None)
@@ -78,3 +71,8 @@ def test_which_rows_get_one_more_is_a_function_of_the_key() -> None:
     assert np.array_equal(spread_copies(100, 0.6, 42, 0), first)
     assert not np.array_equal(spread_copies(100, 0.6, 42, 1), first)
     assert np.array_equal(spread_copies(100, 2.0, 42, 0), np.repeat(np.arange(100), 2))
+
+
+def test_copies_of_a_row_are_numbered_from_zero() -> None:
+    assert copy_numbers(np.array([0, 0, 0, 2, 5, 5])).tolist() == [0, 1, 2, 0, 0, 1]
+    assert copy_numbers(np.zeros(0, dtype=np.int64)).tolist() == []

@@ -6,7 +6,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attentune.nn.losses import cross_entropy_rows, resolve_loss, row_losses, squared_error_rows
+from attentune.nn.losses import (
+    NO_LABEL,
+    cross_entropy_rows,
+    resolve_loss,
+    row_losses,
+    squared_error_rows,
+    token_label_sums,
+)
 
 WEIGHTS = {"none": None, "unequal": [0.2, 1.0, 3.5], "with zero": [0.0, 1.0, 2.0], "large": [100.0, 1.0, 1.0]}
 
@@ -96,3 +103,82 @@ def test_row_losses_goes_by_the_name_of_the_loss() -> None:
 )
 def test_auto_goes_by_the_task(loss: str, task_type: str, expected: str) -> None:
     assert resolve_loss(loss, task_type) == expected
+
+
+TOKEN_LABELS = {
+    "hard": [[NO_LABEL, 0, 1, 0, NO_LABEL], [NO_LABEL, NO_LABEL, 0, NO_LABEL, NO_LABEL]],
+    "soft": [[NO_LABEL, 0.25, 0.5, 0.49, 1.0], [0.0, NO_LABEL, 0.75, NO_LABEL, NO_LABEL]],
+    "all": [[0, 1, 0, 1, 0], [1, 1, 1, 0, 0]],
+}
+
+
+def token_logits(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return (2 * torch.randn(2, 5, 2, generator=torch.Generator().manual_seed(12))).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", sorted(TOKEN_LABELS))
+def test_token_label_sums_are_those_of_a_plain_loop(name: str, dtype: torch.dtype) -> None:
+    token_logits_BT2, labels_BT = token_logits(dtype), torch.tensor(TOKEN_LABELS[name], dtype=torch.float32)
+    losses, hits = [], 0
+    for row in range(2):
+        for t in range(5):
+            label, (no, yes) = float(labels_BT[row, t]), token_logits_BT2[row, t].tolist()
+            if label < 0:
+                continue
+            log_total = math.log(math.exp(no) + math.exp(yes))
+            losses.append(label * (log_total - yes) + (1 - label) * (log_total - no))
+            hits += (yes > no) == (label >= 0.5)
+    loss, found_hits = token_label_sums(token_logits_BT2, labels_BT)
+    assert (loss.shape, loss.dtype, found_hits.dtype) == (torch.Size(()), torch.float32, torch.float32)
+    assert float(loss) == pytest.approx(math.fsum(losses), rel=1e-5)
+    assert float(found_hits) == hits
+    assert 0 < hits < len(losses)
+
+
+def test_with_hard_labels_it_is_pytorchs_cross_entropy() -> None:
+    labels_BT = torch.tensor(TOKEN_LABELS["hard"], dtype=torch.float32)
+    expected = F.cross_entropy(
+        token_logits().view(-1, 2), labels_BT.long().view(-1), ignore_index=int(NO_LABEL), reduction="sum"
+    )
+    torch.testing.assert_close(token_label_sums(token_logits(), labels_BT)[0], expected)
+
+
+@pytest.mark.parametrize("label", [0.0, 0.25, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("p", [0.2, 0.8])
+def test_a_hit_is_the_label_on_the_more_likely_side(label: float, p: float) -> None:
+    """A label of a half counts as important."""
+    token_logits_BT2 = torch.tensor([[[math.log(1 - p), math.log(p)]]])
+    hit = float(token_label_sums(token_logits_BT2, torch.tensor([[label]]))[1])
+    assert hit == float((p > 0.5) == (label in (0.5, 0.75, 1.0)))
+
+
+def test_a_soft_labels_loss_is_least_where_the_head_says_the_label() -> None:
+    def loss_at(p: float) -> float:
+        return float(token_label_sums(torch.tensor([[[math.log(1 - p), math.log(p)]]]), torch.tensor([[0.3]]))[0])
+
+    assert min((loss_at(p / 100), p) for p in range(1, 100))[1] == 30
+
+
+def test_without_a_labelled_token_the_loss_is_zero_and_so_are_its_gradients() -> None:
+    token_logits_BT2 = token_logits().requires_grad_()
+    loss, hits = token_label_sums(token_logits_BT2, torch.full((2, 5), NO_LABEL))
+    assert (loss.item(), hits.item()) == (0.0, 0.0)
+    loss.backward()
+    assert torch.equal(token_logits_BT2.grad, torch.zeros(2, 5, 2))
+
+
+def test_only_labelled_tokens_have_a_gradient() -> None:
+    token_logits_BT2, labels_BT = token_logits().requires_grad_(), torch.tensor(TOKEN_LABELS["soft"])
+    token_label_sums(token_logits_BT2, labels_BT)[0].backward()
+    expected = token_logits_BT2.detach().softmax(dim=-1) - torch.stack([1 - labels_BT, labels_BT], dim=-1)
+    expected[labels_BT < 0] = 0.0
+    torch.testing.assert_close(token_logits_BT2.grad, expected)
+
+
+def test_token_label_sums_of_parts_add_up_to_the_whole() -> None:
+    labels_BT = torch.tensor(TOKEN_LABELS["soft"])
+    whole = token_label_sums(token_logits(), labels_BT)
+    parts = [token_label_sums(token_logits()[row : row + 1], labels_BT[row : row + 1]) for row in range(2)]
+    for number in range(2):
+        torch.testing.assert_close(parts[0][number] + parts[1][number], whole[number])

@@ -24,7 +24,7 @@ from attentune.training.signals import Interrupted
 from samples import settings
 
 # What may differ between two runs of the same thing: how long it took.
-TIMES = {"seconds", "tokens_per_second", "evaluation_seconds", "peak_memory_bytes"}
+TIMES = {"seconds", "label_seconds", "tokens_per_second", "evaluation_seconds", "peak_memory_bytes"}
 METHOD = {
     "labels__generator": "masked-rows",
     "labels__ratio": 0.5,

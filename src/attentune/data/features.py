@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -87,13 +88,52 @@ def encode_rows(rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_lengt
     )
 
 
+def token_spans(
+    rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int
+) -> list[list[tuple[str, int, int] | None]]:
+    """Where each token of `encode_rows` stands in its text.
+
+    Returns:
+        For each row one entry a token: None for special tokens, else "text" or "pair" and the characters' start and
+        end, without the white space that some tokenizers count in.
+    """
+    spans = []
+    for begin in range(0, len(rows), _CHUNK_ROWS):
+        places = range(begin, min(begin + _CHUNK_ROWS, len(rows)))
+        encoded = _tokenise(rows, places, tokenizer, max_length, with_offsets=True)
+        for number, place in enumerate(places):
+            texts = (rows.texts[place], rows.pairs[place] if rows.pairs else "")
+            owners, offsets = encoded.sequence_ids(number), encoded["offset_mapping"][number]
+            spans.append(
+                [
+                    None if owner is None else (("text", "pair")[owner], *_trimmed(texts[owner], *offset))
+                    for owner, offset in zip(owners, offsets, strict=True)
+                ]
+            )
+    return spans
+
+
+def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """The span without white space at its ends; as it is where there is nothing else."""
+    inner = text[start:end].strip()
+    if not inner:
+        return start, end
+    first = start + text[start:end].index(inner)
+    return first, first + len(inner)
+
+
 def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
 
 
 def _tokenise(
-    rows: TextRows, places: range | list[int], tokenizer: PreTrainedTokenizerBase, max_length: int | None
-) -> dict[str, list[list[int]]]:
+    rows: TextRows,
+    places: range | list[int],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int | None,
+    *,
+    with_offsets: bool = False,
+) -> Any:
     texts = [rows.texts[place] for place in places]
     pairs = None if rows.pairs is None else [rows.pairs[place] for place in places]
     try:
@@ -106,6 +146,7 @@ def _tokenise(
             padding=False,
             return_attention_mask=False,
             return_special_tokens_mask=True,
+            return_offsets_mapping=with_offsets,
             split_special_tokens=True,
             verbose=False,
         )

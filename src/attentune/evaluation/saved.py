@@ -18,6 +18,7 @@ from attentune.errors import ConfigError, DataError
 from attentune.evaluation.evaluator import Evaluator
 from attentune.evaluation.metrics import predictions_of, probabilities_of
 from attentune.evaluation.predict import make_accelerator
+from attentune.models.attention import use_plain_attention
 from attentune.models.hub import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import label_space_of, load_model
@@ -71,6 +72,8 @@ class SavedRun:
         self._check_pairs(data)
         accelerator, _ = make_accelerator(precision=settings.precision, use_cpu=settings.use_cpu)
         max_length = self.model.config.max_seq_length
+        if accelerator.device.type == "cpu":
+            use_plain_attention(self.model)  # as in training, so that scores repeat to the last digit
         return Evaluator(
             model=accelerator.prepare_model(self.model.to(accelerator.device), evaluation_mode=True),
             accelerator=accelerator,

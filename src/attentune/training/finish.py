@@ -7,16 +7,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
 from attentune.config import to_dict
 from attentune.evaluation.predictions import predictions_csv
 from attentune.files import storage_errors, sync_file, sync_folder, write_text
+from attentune.labels.stored import LABELS_FILE, save_labels
 from attentune.models.saving import save_model
 from attentune.results import RunResult, to_json, versions
 from attentune.training.checkpoint import TEMPORARY
-from attentune.training.folder import LABELS_FILE, METRICS_FILE, RESULT_FILE
+from attentune.training.folder import METRICS_FILE, RESULT_FILE
 from attentune.training.parts import RunParts
 from attentune.training.state import TrainingState
 from attentune.training.usage import peak_memory_bytes
@@ -51,7 +51,7 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
             write_text(run / f"predictions_{split}.csv", text)
         if labels:
             with storage_errors(run / LABELS_FILE):
-                save_file(labels, run / LABELS_FILE)
+                save_labels(run, labels, train_fingerprint=inputs.fingerprint["train"])
         write_text(run / METRICS_FILE, to_json(result.metrics()))
         write_text(run / RESULT_FILE, result.to_json())
     inputs.accelerator.end_training()

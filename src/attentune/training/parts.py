@@ -12,6 +12,7 @@ from attentune.labels.generator import LabelGenerator, LabelSource
 from attentune.labels.judge import Judge
 from attentune.labels.plan import EpochPlan
 from attentune.labels.table import build_generator
+from attentune.models.attention import use_plain_attention
 from attentune.models.build import build_model
 from attentune.models.compact import CompactEmbeddings
 from attentune.models.half_copy import HalfCopy
@@ -84,6 +85,7 @@ def build_parts(inputs: RunInputs) -> RunParts:
     ).to(accelerator.device)
     if accelerator.device.type == "cpu":
         use_fast_dropout(model)
+        use_plain_attention(model)
     always = [tokenizer.pad_token_id, tokenizer.mask_token_id]
     embeddings = CompactEmbeddings(model.encoder, np.append(inputs.features["train"].ids, always))
     labels = _build_labels(inputs, model)

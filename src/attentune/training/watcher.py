@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.numpy import load_file as load_numpy
-from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
 
+from attentune.labels.stored import LABELS_FILE, load_labels, save_labels
 from attentune.models.saving import save_model
 from attentune.training.checkpoint import keep_newest, write_checkpoint
 from attentune.training.display import Display, label_line, one_line
-from attentune.training.folder import LABELS_FILE
 from attentune.training.log import JsonLog
 from attentune.training.loop import Scores
 from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
@@ -94,7 +92,7 @@ class RunWatcher:
             save_model(model, inputs.tokenizer, folder)
             save_file(optimizer, folder / OPTIMIZER_FILE)
             if labels:
-                save_numpy(labels, folder / LABELS_FILE)
+                save_labels(folder, labels, train_fingerprint=inputs.fingerprint["train"])
 
         with self._parts.embeddings.whole(self._parts.decay(state.step)):
             write_checkpoint(self._run, state.step, content, write_files)
@@ -111,7 +109,7 @@ class RunWatcher:
         if content.get("scaler") and self._accelerator.scaler is not None:
             self._accelerator.scaler.load_state_dict(content["scaler"])
         if (folder / LABELS_FILE).is_file():
-            self._parts.restore_labels(load_numpy(folder / LABELS_FILE))
+            self._parts.restore_labels(load_labels(folder)[0])
         self._saved_step = state.step
         return state
 

@@ -1,0 +1,93 @@
+"""`attentune label`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of
+from attentune.config.parsing import coerce
+
+_EXAMPLES = """examples:
+  attentune label runs/cola --output_file labels.jsonl           (the rows it was trained on, with their labels)
+  attentune label runs/cola --split validation --max_samples 20
+  attentune label runs/mine --input_file new.csv
+
+Each line of JSON: {"id", "text", "gold", "predicted", "tokens": [{"text", "start", "end", "in", "label", "score"}]}.
+label: what the token was labelled in the last epoch, from 0 (can be missed) to 1 (matters), null where it was not.
+score: the importance that the trained token head gives it, from 0 to 1."""
+
+
+def parser() -> Parser:
+    """The flags of this verb."""
+    made = Parser(
+        prog="attentune label",
+        usage="attentune label RUN [flags]",
+        description="Show, as JSON lines, what a run was taught of each token and how important it holds each to be.",
+        epilog=_EXAMPLES,
+    )
+    made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
+    made.add_argument("--input_file", help="a file of texts: .csv .tsv .json .jsonl .parquet, also with .gz")
+    made.add_argument("--split", default="train", help="train, validation or test (default: train)")
+    made.add_argument("--max_samples", help="only so many rows, from the first")
+    made.add_argument("--output_file", help="where the lines go (standard output if not given)")
+    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16")
+    add_config_flags(made, sections=("data",))
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """List tokens; the exit status is returned."""
+    parsed, problems = parser().parse(arguments)
+    named_data = overrides_of(parsed, [])
+    if parsed.input_file is not None and ({"data.task", "data.dataset_name"} & set(named_data)):
+        problems.append("label: got --input_file and a task or data set; expected one of them, or none.")
+    max_samples = _whole(parsed.max_samples, problems)
+    config = config_from(parsed, problems)
+
+    from attentune.evaluation.saved import SavedRun
+    from attentune.files import write_text
+    from attentune.labels.listing import list_tokens
+
+    saved = SavedRun.load(parsed.run)
+    rows = _rows(parsed, config.data if named_data else None, saved)
+    lines = _lines(list_tokens(saved, rows, max_samples=max_samples, precision=parsed.precision))
+    if parsed.output_file is None:
+        sys.stdout.writelines(lines)
+        return 0
+    text = list(lines)
+    write_text(parsed.output_file, "".join(text))
+    print(f"{len(text)} rows written to {parsed.output_file}", file=sys.stderr)
+    return 0
+
+
+def _lines(rows: Iterator[dict[str, Any]]) -> Iterator[str]:
+    import json
+
+    from attentune.results import without_nan
+
+    return (json.dumps(without_nan(row), ensure_ascii=False) + "\n" for row in rows)
+
+
+def _whole(text: str | None, problems: list[str]) -> int | None:
+    try:
+        value = None if text is None else coerce(text, int)
+        if value is None or value > 0:
+            return value
+        problems.append(f"--max_samples: got {text!r}, expected a whole number above 0.")
+    except ValueError as error:
+        problems.append(f"--max_samples: got {text!r}, expected {error}")
+    return None
+
+
+def _rows(parsed: Any, data: Any, saved: Any) -> Any:
+    """The rows that are asked for; None for the run's own training rows."""
+    from attentune.data.load import read_unlabelled
+
+    if parsed.input_file is not None:
+        columns = saved.with_columns(data or saved.config.data)
+        return read_unlabelled(parsed.input_file, label_space=saved.label_space, is_pair=saved.is_pair, config=columns)
+    if data is None and parsed.split == "train":
+        return None
+    return next(iter(saved.data(data, (parsed.split,)).splits.values()))

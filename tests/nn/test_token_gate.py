@@ -1,0 +1,243 @@
+"""The token gate against plain loops, whatever stands at padding, and with gradients through the weights."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from attentune.nn.token_gate import ImportanceGate, PositionLinear, TokenHead, importance_weights, token_importance
+
+D = 4
+MASK_BT = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0]], dtype=torch.bool)
+# The third text has no ordinary token: [CLS] and [SEP] alone.
+ORDINARY_BT = torch.tensor([[0, 1, 1, 1, 1, 0], [0, 1, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]], dtype=torch.bool)
+PADDING = {"nan": math.nan, "inf": math.inf, "large": 1e30, "zero": 0.0}
+
+
+def hidden(outside: float = math.nan) -> torch.Tensor:
+    hidden_BTD = torch.randn(*MASK_BT.shape, D, generator=torch.Generator().manual_seed(5))
+    return hidden_BTD.masked_fill(~MASK_BT.unsqueeze(-1), outside)
+
+
+def token_head(positions: int | None = None) -> TokenHead:
+    """A token head with weights that leave no two tokens alike."""
+    head = TokenHead(hidden_size=D, activation=F.gelu, positions=positions)
+    generator = torch.Generator().manual_seed(6)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return head
+
+
+def gate(beta: float, *, threshold: float = 0.0, positions: int | None = None) -> ImportanceGate:
+    return ImportanceGate(token_head=token_head(positions), share_of_head=beta, threshold=threshold)
+
+
+def linear(weight: list[list[float]], bias: list[float], values: list[float]) -> list[float]:
+    return [math.fsum(w * v for w, v in zip(row, values, strict=True)) + b for row, b in zip(weight, bias, strict=True)]
+
+
+def scores_of(head: TokenHead, values: list[float], position: int) -> list[float]:
+    """Dense, GELU, LayerNorm, linear (one a position where there are several), written out."""
+    changed = linear(head.dense.weight.tolist(), head.dense.bias.tolist(), values)
+    changed = [0.5 * value * (1 + math.erf(value / math.sqrt(2))) for value in changed]
+    mean = math.fsum(changed) / D
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in changed) / D + head.norm.eps)
+    weight, bias = head.norm.weight.tolist(), head.norm.bias.tolist()
+    normed = [(value - mean) / spread * weight[d] + bias[d] for d, value in enumerate(changed)]
+    own = isinstance(head.output, PositionLinear)
+    weight, bias = (part[position] if own else part for part in (head.output.weight, head.output.bias))
+    return linear(weight.tolist(), bias.tolist(), normed)
+
+
+def weights_of(scores: list[float], row: int, threshold: float) -> list[float]:
+    """The softmax over importance of methods 2.3 and 2.4, written out."""
+    real = [t for t in range(6) if MASK_BT[row, t]]
+    chosen = [t for t in real if ORDINARY_BT[row, t] and scores[t] >= threshold] or real
+    total = math.fsum(math.exp(scores[t]) for t in chosen)
+    return [math.exp(scores[t]) / total if t in chosen else 0.0 for t in range(6)]
+
+
+@pytest.mark.parametrize("positions", [None, 6, 9])
+def test_the_token_head_is_its_layers_written_out(positions: int | None) -> None:
+    head = token_head(positions)
+    token_logits_BT2 = head(hidden(0.5))
+    assert token_logits_BT2.shape == (3, 6, 2)
+    for row in range(3):
+        for t in range(6):
+            expected = scores_of(head, hidden(0.5)[row, t].tolist(), t)
+            assert token_logits_BT2[row, t].tolist() == pytest.approx(expected, abs=2e-5)
+
+
+def test_scores_are_float32_whatever_the_encoder_gives() -> None:
+    assert token_head()(hidden(0.0).bfloat16()).dtype == torch.float32
+    assert token_head().bfloat16()(hidden(0.0)).dtype == torch.float32
+
+
+def test_positions_have_weights_of_their_own_and_only_without_sharing() -> None:
+    same_BTD = hidden(0.0)[:, :1].expand(-1, 6, -1)
+    shared_BT2, own_BT2 = token_head()(same_BTD), token_head(6)(same_BTD)
+    assert torch.equal(shared_BT2, shared_BT2[:, :1].expand(-1, 6, -1))
+    assert all((own_BT2[:, t] - own_BT2[:, 0]).abs().min() > 1e-3 for t in range(1, 6))
+
+
+@pytest.mark.parametrize("length", [1, 5, 6])
+def test_rows_up_to_the_positions_are_taken(length: int) -> None:
+    linear_6 = PositionLinear(6, D)
+    assert linear_6(torch.ones(2, length, D)).shape == (2, length, 2)
+
+
+def test_longer_rows_than_positions_are_an_error_that_says_so() -> None:
+    with pytest.raises(ValueError, match="got 7 tokens, expected at most 6: with share_weights off .* max_length"):
+        gate(1.0, positions=6)(
+            torch.ones(1, 7, D), torch.ones(1, 7).bool(), torch.ones(1, 7).bool(), torch.ones(1, D)
+        )
+
+
+@pytest.mark.parametrize("outside", PADDING.values(), ids=PADDING)
+def test_importance_is_the_softmaxs_second_share_and_zero_at_padding(outside: float) -> None:
+    token_logits_BT2 = hidden(outside)[..., :2]
+    importance_BT = token_importance(token_logits_BT2, MASK_BT)
+    assert importance_BT.dtype == torch.float32
+    for row in range(3):
+        for t in range(6):
+            no, yes = token_logits_BT2[row, t].tolist()
+            expected = 1 / (1 + math.exp(no - yes)) if MASK_BT[row, t] else 0.0
+            assert float(importance_BT[row, t]) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("outside", [math.nan, 1.0, 0.0])
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 1.0])
+def test_the_weights_are_those_of_a_plain_loop(threshold: float, outside: float) -> None:
+    scores_BT = torch.rand(3, 6, generator=torch.Generator().manual_seed(8)).masked_fill(~MASK_BT, outside)
+    weights_BT = importance_weights(scores_BT, MASK_BT, ORDINARY_BT, threshold=threshold)
+    assert weights_BT.sum(dim=1).tolist() == pytest.approx([1.0] * 3)
+    for row in range(3):
+        assert weights_BT[row].tolist() == pytest.approx(weights_of(scores_BT[row].tolist(), row, threshold), abs=1e-6)
+
+
+def test_a_threshold_leaves_out_what_is_below_and_all_real_tokens_take_part_where_none_passes() -> None:
+    scores_BT = torch.tensor([[0.9, 0.29, 0.3, 0.8, 0.1, 0.9], [0.9, 0.2, 0.1, 0.9, 0.9, 0.9]])
+    weights_BT = importance_weights(scores_BT, MASK_BT[:2], ORDINARY_BT[:2], threshold=0.3)
+    assert (weights_BT > 0).tolist() == [[False, False, True, True, False, False], [True] * 4 + [False] * 2]
+    assert float(weights_BT[0, 3] / weights_BT[0, 2]) == pytest.approx(math.exp(0.5), rel=1e-5)
+
+
+@pytest.mark.parametrize("outside", PADDING.values(), ids=PADDING)
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("beta", [0.0, 0.2, 0.9])
+def test_the_gated_vector_is_that_of_a_plain_loop(beta: float, threshold: float, outside: float) -> None:
+    hidden_BTD, sentence_BD = hidden(outside), torch.randn(3, D, generator=torch.Generator().manual_seed(7))
+    made = gate(beta, threshold=threshold, positions=6)
+    with torch.no_grad():
+        gated_BD, _, importance_BT = made(hidden_BTD, MASK_BT, ORDINARY_BT, sentence_BD)
+    for row in range(3):
+        scores = [0.0] * 6
+        for t in range(6):
+            if MASK_BT[row, t]:
+                no, yes = scores_of(made.token_head, hidden_BTD[row, t].tolist(), t)
+                scores[t] = 1 / (1 + math.exp(no - yes))
+        assert importance_BT[row].tolist() == pytest.approx(scores, abs=1e-5)
+        weights = weights_of(scores, row, threshold)
+        for d in range(D):
+            pooled = math.fsum(weights[t] * float(hidden_BTD[row, t, d]) for t in range(6) if MASK_BT[row, t])
+            expected = beta * float(sentence_BD[row, d]) + (1 - beta) * pooled
+            assert float(gated_BD[row, d]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_with_beta_1_the_heads_vector_is_left_as_it_is() -> None:
+    sentence_BD = torch.randn(3, D, dtype=torch.bfloat16)
+    gated_BD, token_logits_BT2, importance_BT = gate(1.0)(hidden(), MASK_BT, ORDINARY_BT, sentence_BD)
+    assert gated_BD is sentence_BD
+    assert torch.equal(token_logits_BT2[MASK_BT], token_head()(hidden())[MASK_BT])
+    assert torch.equal(importance_BT, token_importance(token_logits_BT2, MASK_BT))
+
+
+def test_with_beta_0_the_heads_vector_says_nothing() -> None:
+    first_BD = gate(0.0)(hidden(), MASK_BT, ORDINARY_BT, torch.zeros(3, D))[0]
+    assert torch.equal(gate(0.0)(hidden(), MASK_BT, ORDINARY_BT, torch.full((3, D), 9.0))[0], first_BD)
+    assert first_BD.abs().min() > 0
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_more_padding_changes_nothing(beta: float) -> None:
+    made, sentence_BD = gate(beta, threshold=0.3, positions=9), torch.ones(3, D)
+    short = made(hidden(), MASK_BT, ORDINARY_BT, sentence_BD)
+    padded = (F.pad(hidden(), (0, 0, 0, 3), value=math.nan), F.pad(MASK_BT, (0, 3)), F.pad(ORDINARY_BT, (0, 3)))
+    long = made(*padded, sentence_BD)
+    torch.testing.assert_close(long[0], short[0], atol=1e-6, rtol=0)
+    torch.testing.assert_close(long[2][:, :6], short[2], atol=1e-6, rtol=0)
+    assert (long[2][:, 6:] == 0).all()
+
+
+def test_gradients_flow_through_the_weights() -> None:
+    """The scores' gradient is that of finite differences, so the weights are not held fixed."""
+    scores_BT = torch.rand(3, 6, generator=torch.Generator().manual_seed(9)).masked_fill(~MASK_BT, 0.0)
+    factors_BT = torch.randn(3, 6, generator=torch.Generator().manual_seed(10))
+
+    def total(values_BT: torch.Tensor) -> torch.Tensor:
+        return (importance_weights(values_BT, MASK_BT, ORDINARY_BT, threshold=0.05) * factors_BT).sum()
+
+    scores_BT.requires_grad_()
+    (gradient_BT,) = torch.autograd.grad(total(scores_BT), scores_BT)
+    step = 1e-2
+    for row, t in MASK_BT.nonzero().tolist():
+        moved = torch.zeros(3, 6)
+        moved[row, t] = step
+        with torch.no_grad():
+            slope = float(total(scores_BT + moved) - total(scores_BT - moved)) / (2 * step)
+        assert float(gradient_BT[row, t]) == pytest.approx(slope, abs=1e-3)
+    assert gradient_BT[0, 1:5].abs().min() > 1e-3
+
+
+def test_what_stands_at_padding_has_no_part_in_gradients() -> None:
+    gradients = []
+    for outside in (0.0, 50.0):
+        made, hidden_BTD = gate(0.3, positions=6), hidden(outside).requires_grad_()
+        gated_BD, _, importance_BT = made(hidden_BTD, MASK_BT, ORDINARY_BT, torch.zeros(3, D))
+        (gated_BD.square().sum() + importance_BT.sum()).backward()
+        assert (hidden_BTD.grad[~MASK_BT] == 0).all()
+        assert (hidden_BTD.grad[MASK_BT] != 0).any(dim=1).all()
+        gradients.append([parameter.grad for parameter in made.parameters()])
+    for first, second in zip(*gradients, strict=True):
+        torch.testing.assert_close(second, first, atol=1e-5, rtol=1e-5)
+
+
+def test_gradients_reach_the_token_head_only_where_the_tokens_are_weighted() -> None:
+    hidden_BTD, sentence_BD = hidden(0.0), torch.randn(3, D, generator=torch.Generator().manual_seed(11))
+    for beta, reached in ((0.5, True), (1.0, False)):
+        made = gate(beta)
+        made(hidden_BTD, MASK_BT, ORDINARY_BT, sentence_BD.requires_grad_())[0].square().sum().backward()
+        gradients = [parameter.grad for parameter in made.parameters()]
+        assert all((gradient is not None and gradient.abs().sum() > 0) == reached for gradient in gradients)
+
+
+def test_the_gated_vectors_gradients_are_those_of_finite_differences() -> None:
+    made = gate(0.3, positions=6)
+    hidden_BTD, sentence_BD = hidden(0.0), torch.zeros(3, D)
+
+    def total(weights: nn.Module) -> torch.Tensor:
+        return (weights(hidden_BTD, MASK_BT, ORDINARY_BT, sentence_BD)[0] * torch.arange(1.0, D + 1)).sum()
+
+    total(made).backward()
+    step = 3e-2
+    for name, parameter in made.named_parameters():
+        place = int(parameter.grad.abs().argmax())
+        values = []
+        for sign in (1, -1):
+            moved = copy.deepcopy(made)
+            with torch.no_grad():
+                moved.get_parameter(name).view(-1)[place] += sign * step
+                values.append(float(total(moved)))
+        slope = (values[0] - values[1]) / (2 * step)
+        assert float(parameter.grad.view(-1)[place]) == pytest.approx(slope, rel=3e-2, abs=1e-3), name
+
+
+def test_inputs_are_left_as_they_were() -> None:
+    arguments = (hidden(0.5), MASK_BT.clone(), ORDINARY_BT.clone(), torch.ones(3, D))
+    before = [argument.clone() for argument in arguments]
+    gate(0.5, threshold=0.3)(*arguments)
+    assert all(torch.equal(argument, old) for argument, old in zip(arguments, before, strict=True))
