@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attentune.config import HeadConfig, LabelsConfig
+from attentune.data.batches import pad_batch
 from attentune.data.features import Features, encode_rows
 from attentune.data.rows import LabelSpace
 from attentune.evaluation.predict import make_accelerator
@@ -181,3 +182,25 @@ def watched(source: LabelSource, kind: type[WatchedProbe] = WatchedProbe) -> tup
     """The source with its probe wrapped, and the wrapped probe."""
     probe = kind(source.probe)
     return replace(source, probe=probe), probe
+
+
+def observe_rows(
+    maker: LabelGenerator, rows: Sequence[int] | np.ndarray, *, batch_rows: int = 6, factor: float = 1.0
+) -> None:
+    """Show these rows to a generator as training does, in padded batches; the loss is their sum times the factor."""
+    source = maker.source
+    model: Any = source.probe.model
+    is_regression = source.judge.label_space.task_type == "regression"
+    with maker.listening():
+        for begin in range(0, len(rows), batch_rows):
+            part = np.asarray(rows[begin : begin + batch_rows])
+            inputs = pad_batch(source.features, part, pad_token_id=1).inputs
+            logits_BC = model(**inputs).logits
+            gold_B = torch.as_tensor(source.gold[part])
+            if is_regression:
+                losses_B = (logits_BC[:, 0] - gold_B.float()) ** 2
+            else:
+                losses_B = torch.nn.functional.cross_entropy(logits_BC, gold_B, reduction="none")
+            (losses_B.sum() * factor).backward()
+            maker.observe(part, inputs, logits_BC)
+    model.zero_grad(set_to_none=True)

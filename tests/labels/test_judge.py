@@ -48,7 +48,7 @@ def test_the_fall_is_that_of_the_gold_classes_probability() -> None:
 def test_the_fall_of_scores_is_the_rise_of_the_error_as_a_share_of_the_range() -> None:
     plain, gold = column(2.0, 2.0, 3.0, 2.0, 2.5), np.array([2.0, 2.0, 2.0, 2.0, 2.0])
     masked = column(3.0, 1.0, 2.5, 9.0, 1.5)
-    # Wrong by 1 in either direction: a quarter of 4. Nearer than before: 0. Clipped at 1. As wrong to the other side: 0.
+    # Wrong by 1 in either direction: a quarter of 4. Nearer than before: 0. Clipped at 1. As wrong, but below: 0.
     assert SCORES.fall(plain, masked, gold) == pytest.approx([0.25, 0.25, 0.0, 1.0, 0.0])
 
 

@@ -1,4 +1,4 @@
-"""The released program's samples: how many are kept and originals, what they are labelled, whatever is tried at once."""
+"""The released program's samples: how many are kept ones and how many originals, and how both are labelled."""
 
 from collections import Counter
 from dataclasses import replace
@@ -67,7 +67,7 @@ def test_what_is_kept_is_right_and_outlives_masking_and_zeros_are_the_masks() ->
     source = bag_source(300)
     made = generator("released", source, aug_ratio_each=0.5).plan(1)
     loop = released_samples(source, 1, wanted=150, ask=bag_answer)
-    assert list(zip(made.rows[:150].tolist(), map(lambda n: zeros_of(made, n), range(150)), strict=True)) == loop
+    assert [(int(row), zeros_of(made, number)) for number, row in enumerate(made.rows[:150])] == loop
     for row, places in loop:
         plain, masked = bag_answer(source, row), bag_answer(source, row, places)
         assert plain.argmax() == masked.argmax() == source.gold[row]
