@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from attentune.config import Config, load_config, to_yaml
 from attentune.config.parsing import did_you_mean
 from attentune.errors import ConfigError
-from attentune.labels.plan import PLANNERS
+from attentune.labels.table import GENERATORS
 from attentune.nn.heads import HEADS
 from attentune.nn.layer_mix import LAYER_MIXES
+from attentune.nn.token_gate import TOKEN_GATES
 
 
 def leaves(cls: Any = Config, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -192,7 +193,8 @@ def test_choices_are_the_entries_of_the_tables() -> None:
     choices = {name: field.metadata.get("choices") for name, _, field in LEAVES}
     assert set(choices["model.head.kind"]) == set(HEADS)
     assert set(choices["model.layer_mix.kind"]) == set(LAYER_MIXES)
-    assert set(choices["labels.generator"]) == set(PLANNERS)
+    assert set(choices["model.token_gate.kind"]) == set(TOKEN_GATES)
+    assert set(choices["labels.generator"]) == set(GENERATORS)
 
 
 @pytest.mark.parametrize(("name", "field"), [(name, field) for name, _, field in LEAVES])

@@ -13,10 +13,13 @@ import pytest
 import torch
 from torch import nn
 
-from attentune.config import ModelConfig, load_config, preset_names
+from attentune.config import ModelConfig, TokenGateConfig, load_config, preset_names
+from attentune.models.modeling import AttentuneOutput
 from attentune.models.saving import load_model, save_model
 from attentune.nn.heads import HEADS
 from attentune.nn.layer_mix import LAYER_MIXES, MINIMUM_LAYERS
+from attentune.nn.losses import token_label_sums
+from attentune.nn.token_gate import TOKEN_GATES
 from tiny import FAMILIES
 from tiny_models import FIRST, LONG, SECOND, Built, build, encoded, logits_of
 
@@ -26,19 +29,45 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 SOME_FAMILIES = ("bert", "deberta-v2", "modernbert")
 
 
-def slots(head: str, layer_mix: str) -> ModelConfig:
+# Fresh importances lie around a half, so that this threshold parts them.
+GATES = [
+    TokenGateConfig(kind, beta, share_weights, threshold)
+    for kind in TOKEN_GATES
+    if kind != "none"
+    for beta, share_weights, threshold in product((0.5, 1.0), (True, False), (0.0, 0.5))
+]
+
+
+def slots(head: str, layer_mix: str, gate: TokenGateConfig | None = None) -> ModelConfig:
     default = ModelConfig()
-    return replace(default, head=replace(default.head, kind=head), layer_mix=replace(default.layer_mix, kind=layer_mix))
+    return replace(
+        default,
+        head=replace(default.head, kind=head),
+        layer_mix=replace(default.layer_mix, kind=layer_mix),
+        token_gate=gate or default.token_gate,
+    )
 
 
-CASES = [
-    pytest.param(family, slots(head, mix), id=f"{family}-{head}-{mix}")
-    for family, head, mix in product(SOME_FAMILIES, HEADS, LAYER_MIXES)
-] + [
+def name_of(gate: TokenGateConfig) -> str:
+    shared = "shared" if gate.share_weights else "own"
+    return f"{gate.kind}-beta-{gate.beta}-{shared}-threshold-{gate.attention_threshold}"
+
+
+GATED = [
+    pytest.param(family, slots(head, mix, gate), id=f"{family}-{head}-{mix}-{name_of(gate)}")
+    for family, head, mix in zip(SOME_FAMILIES, ("cls-mean", "cls", "mean"), ("last", "sum-all", "last"), strict=True)
+    for gate in GATES
+]
+PRESETS = [
     pytest.param(family, load_config(preset=name).model, id=f"{family}-preset-{name}")
     for family, name in product(FAMILIES, preset_names())
 ]
-every_case = pytest.mark.parametrize(("family", "settings"), CASES)
+CASES = [
+    pytest.param(family, slots(head, mix), id=f"{family}-{head}-{mix}")
+    for family, head, mix in product(SOME_FAMILIES, HEADS, LAYER_MIXES)
+]
+every_case = pytest.mark.parametrize(("family", "settings"), CASES + GATED + PRESETS)
+every_gate = pytest.mark.parametrize(("family", "settings"), GATED)
 
 
 _BUILT: dict[tuple[str, ModelConfig], Built] = {}
@@ -61,54 +90,132 @@ def hooks_of(model: nn.Module) -> dict[str, list[object]]:
     }
 
 
+@torch.no_grad()
+def answer(built: Built, *texts: str) -> AttentuneOutput:
+    """What the model says of these texts as one batch."""
+    return built[0](**encoded(built[1], *texts))
+
+
+def same_scores(first_BT: torch.Tensor | None, second_BT: torch.Tensor | None) -> bool:
+    return first_BT is second_BT or torch.equal(first_BT, second_BT)
+
+
+def check_row(alone: AttentuneOutput, together: AttentuneOutput, row: int) -> None:
+    """A text by itself is what it is in a batch, and tokens at padding are of no importance."""
+    torch.testing.assert_close(alone.logits[0], together.logits[row], atol=1e-5, rtol=0)
+    if together.token_scores is not None:
+        length = alone.token_scores.shape[1]
+        assert alone.token_scores.min() > 0
+        torch.testing.assert_close(alone.token_scores[0], together.token_scores[row, :length], atol=1e-5, rtol=0)
+        assert not together.token_scores[row, length:].any()
+
+
 @every_case
 def test_padding_changes_nothing(tiny: Tiny, family: str, settings: ModelConfig) -> None:
-    model, tokenizer = built(tiny, family, settings)
-    together_BC = logits_of((model, tokenizer), FIRST, LONG, "")
+    made = model, tokenizer = built(tiny, family, settings)
+    together = answer(made, FIRST, LONG, "")
     for row, text in enumerate((FIRST, LONG, "")):
-        torch.testing.assert_close(logits_of((model, tokenizer), text)[0], together_BC[row], atol=1e-5, rtol=0)
+        check_row(answer(made, text), together, row)
     pairs = dict(tokenizer([FIRST, LONG], [SECOND, LONG], padding=True, return_tensors="pt"))
     alone = dict(tokenizer([FIRST], [SECOND], return_tensors="pt"))
     with torch.no_grad():
-        torch.testing.assert_close(model(**alone).logits[0], model(**pairs).logits[0], atol=1e-5, rtol=0)
-    # That this says something: the texts differ, and so do their logits.
-    assert (together_BC[0] - together_BC[1]).abs().max() > 1e-4
+        check_row(model(**alone), model(**pairs), 0)
+    # That this says something: the texts differ, and so do their logits and their tokens' importance.
+    assert (together.logits[0] - together.logits[1]).abs().max() > 1e-4
+    assert (together.token_scores is None) == (settings.token_gate.kind == "none")
+    if together.token_scores is not None:
+        assert together.token_scores[1].std() > 1e-4
+
+
+def loss_of(output: AttentuneOutput, mask_BT: torch.Tensor, *, with_tokens: bool) -> torch.Tensor:
+    """The rows' mean loss, and that of every other token labelled 0 and 1 in turn."""
+    if not with_tokens or output.token_logits is None:
+        return output.loss
+    labels_BT = torch.tensor([0.0, -1.0, 1.0, -1.0]).repeat(mask_BT.shape[1])[: mask_BT.shape[1]]
+    labels_BT = labels_BT.masked_fill(mask_BT == 0, -1.0)
+    return output.loss + token_label_sums(output.token_logits, labels_BT)[0] / (labels_BT >= 0).sum()
+
+
+def gradients_of(made: Built, *, with_tokens: bool) -> dict[str, torch.Tensor]:
+    """The gradients that some texts give, by the names of the weights that have one."""
+    model, inputs = made[0].train(), encoded(made[1], FIRST, LONG, "")
+    output = model(**inputs, labels=torch.tensor([0, 1, 1]))
+    loss = loss_of(output, inputs["attention_mask"], with_tokens=with_tokens)
+    assert loss.isfinite()
+    loss.backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
 @every_case
-def test_gradients_are_finite_and_reach_encoder_and_classifier(tiny: Tiny, family: str, settings: ModelConfig) -> None:
-    model, tokenizer = built(tiny, family, settings)
-    model.train()
-    output = model(**encoded(tokenizer, FIRST, LONG, ""), labels=torch.tensor([0, 1, 1]))
-    assert output.loss.isfinite()
-    output.loss.backward()
-    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+def test_gradients_are_finite_and_reach_encoder_and_every_slot(tiny: Tiny, family: str, settings: ModelConfig) -> None:
+    made = built(tiny, family, settings)
+    gradients = gradients_of(made, with_tokens=True)
     assert all(gradient.isfinite().all() for gradient in gradients.values())
-    assert model.get_input_embeddings().weight.grad.abs().sum() > 0
-    own = {name for name, _ in model.named_parameters() if not name.startswith("encoder.")}
+    assert made[0].get_input_embeddings().weight.grad.abs().sum() > 0
+    own = {name for name, _ in made[0].named_parameters() if not name.startswith("encoder.")}
     assert not [name for name in own if name not in gradients or gradients[name].abs().sum() == 0]
+    assert any(name.startswith("token_gate.") for name in own) == (settings.token_gate.kind != "none")
+
+
+@every_gate
+def test_a_gate_learns_from_the_tasks_loss_unless_beta_is_1(tiny: Tiny, family: str, settings: ModelConfig) -> None:
+    made = built(tiny, family, settings)
+    gradients = gradients_of(made, with_tokens=False)
+    own = [name for name, _ in made[0].named_parameters() if name.startswith("token_gate.")]
+    reached = [name for name in own if name in gradients and gradients[name].abs().sum() > 0]
+    assert reached == ([] if settings.token_gate.beta == 1.0 else own)
+
+
+@every_gate
+def test_with_beta_1_logits_are_those_without_a_gate(tiny: Tiny, family: str, settings: ModelConfig) -> None:
+    made = built(tiny, family, settings)
+    plain = built(tiny, family, replace(settings, token_gate=TokenGateConfig("none")))
+    assert plain[0].token_gate is None
+    weights = {name: weight for name, weight in made[0].state_dict().items() if not name.startswith("token_gate.")}
+    plain[0].load_state_dict(weights)  # strict: a gate is all that is between them
+    gated, ungated = answer(made, FIRST, LONG), answer(plain, FIRST, LONG)
+    assert torch.equal(gated.logits, ungated.logits) == (settings.token_gate.beta == 1.0)
+    assert ungated.token_scores is None
+    assert ungated.token_logits is None
 
 
 @every_case
-def test_a_saved_model_gives_the_same_logits(tiny: Tiny, family: str, settings: ModelConfig, tmp_path: Path) -> None:
+def test_a_saved_model_gives_the_same_logits_and_importance(
+    tiny: Tiny, family: str, settings: ModelConfig, tmp_path: Path
+) -> None:
     model, tokenizer = built(tiny, family, settings)
     save_model(model, tokenizer, tmp_path)
-    assert torch.equal(logits_of(load_model(tmp_path), FIRST, LONG), logits_of((model, tokenizer), FIRST, LONG))
+    before, after = answer((model, tokenizer), FIRST, LONG), answer(load_model(tmp_path), FIRST, LONG)
+    assert torch.equal(after.logits, before.logits)
+    assert same_scores(after.token_scores, before.token_scores)
 
 
 @every_case
 def test_evaluation_repeats_itself_and_leaves_no_hook(tiny: Tiny, family: str, settings: ModelConfig) -> None:
-    model, tokenizer = built(tiny, family, settings)
+    made = model, tokenizer = built(tiny, family, settings)
     with torch.no_grad():  # on its first such call transformers puts hooks of its own on an encoder, and keeps them
         model.encoder(**encoded(tokenizer, FIRST), output_hidden_states=True)
     before = hooks_of(model)
-    once = logits_of((model, tokenizer), FIRST, LONG)
-    assert torch.equal(logits_of((model, tokenizer), FIRST, LONG), once)
-    model.train()
-    model(**encoded(tokenizer, FIRST, LONG), labels=torch.tensor([0, 1])).loss.backward()
+    once = answer(made, FIRST, LONG)
+    assert torch.equal(answer(made, FIRST, LONG).logits, once.logits)
+    gradients_of(made, with_tokens=True)
     model.eval()
-    assert torch.equal(logits_of((model, tokenizer), FIRST, LONG), once)
+    again = answer(made, FIRST, LONG)
+    assert torch.equal(again.logits, once.logits)
+    assert same_scores(again.token_scores, once.token_scores)
     assert hooks_of(model) == before
+
+
+def test_every_gate_says_something_of_its_own(tiny: Tiny) -> None:
+    """A setting that changed neither logits nor importance would be no setting."""
+    seen: list[torch.Tensor] = []
+    for gate in GATES:
+        if gate.beta == 1.0 and gate.attention_threshold > 0:
+            continue  # the tokens are not weighted, so the threshold is of no account
+        output = answer(built(tiny, "bert", slots("cls", "last", gate)), FIRST, LONG)
+        values = torch.cat([output.logits.flatten(), output.token_scores.flatten()])
+        assert not [other for other in seen if torch.allclose(other, values, atol=1e-6)]
+        seen.append(values)
 
 
 @pytest.mark.parametrize("head", sorted(HEADS))

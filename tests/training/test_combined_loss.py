@@ -156,7 +156,8 @@ def test_regression_has_a_token_heads_loss_too() -> None:
     objective, scores_B = made(space=LabelSpace("regression"), alpha=0.7), torch.from_numpy(LABELS.astype(np.float32))
     given = output(columns=1)
     sums_3 = objective.sums(given, scores_B, TOKEN_LABELS_BT)
-    errors = [(float(logit) - float(score)) ** 2 for logit, score in zip(given.logits[:, 0], scores_B, strict=True)]
+    pairs = zip(given.logits[:, 0].tolist(), scores_B.tolist(), strict=True)
+    errors = [(logit - score) ** 2 for logit, score in pairs]
     assert sums_3[0].item() == pytest.approx(sum(errors), rel=1e-5)
     loss = objective.denominators(LABELS.astype(np.float32), 11, 0.0).combine(sums_3)
     assert loss.item() == pytest.approx(0.7 * sum(errors) / 5 + 0.3 * sums_3[1].item() / 11, rel=1e-5)

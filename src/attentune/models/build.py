@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedConfig
+from transformers import AutoModel, AutoTokenizer, PreTrainedConfig
 
 from attentune.config import ModelConfig, to_dict
 from attentune.data.rows import LabelSpace
@@ -25,6 +25,7 @@ from attentune.models.families import (
 )
 from attentune.models.hub import Tokenizer, first_line, prepare_tokenizer, quiet
 from attentune.models.modeling import AttentuneForSequenceClassification
+from attentune.models.warm_start import copy_slots, encoder_config_of, is_saved_run, load_saved
 from attentune.nn.layer_mix import MINIMUM_LAYERS
 from attentune.seeding import seed_global
 
@@ -63,7 +64,7 @@ def load_tokenizer(settings: ModelConfig) -> Tokenizer:
     source = resolve_encoder(settings.name_or_path)
     with quiet(), _explained(settings.name_or_path):
         options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
-        config = AutoConfig.from_pretrained(source, **options)
+        config = encoder_config_of(source, **options)
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
     check_is_encoder(settings.name_or_path, config, tokenizer)
     return prepare_tokenizer(tokenizer, config)
@@ -78,7 +79,7 @@ def build_model(
     is_pair: bool,
     seed: int,
 ) -> AttentuneForSequenceClassification:
-    """A pre-trained encoder with fresh slots and classifier.
+    """A pre-trained encoder with fresh slots and classifier; from the folder of a run, with its own where they fit.
 
     Args:
         settings: the model section of a configuration.
@@ -91,7 +92,7 @@ def build_model(
     Raises:
         UnsupportedEncoderError: the encoder cannot be loaded, or cannot take what the slots ask of it.
     """
-    encoder, has_pooler = _load_encoder(settings)
+    encoder, has_pooler, saved = _load_encoder(settings)
     _check_fit(settings, encoder, tokenizer, max_length)
     config = AttentuneConfig(
         encoder=encoder.config,
@@ -112,16 +113,21 @@ def build_model(
     # The encoder came with its weights; post_init leaves loaded weights alone and draws the others.
     if config.head["with_pooler"] and settings.head.pooler == "auto" and dense is not None:
         head.pooler.dense.load_state_dict(dense.state_dict())
+    if saved is not None:
+        copy_slots(saved, model)
     return model
 
 
-def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool]:
-    """The encoder, and whether its checkpoint came with a pooler."""
+def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForSequenceClassification | None]:
+    """The encoder, whether its checkpoint came with a pooler, and the model of the run that it is from, if it is."""
     source = resolve_encoder(settings.name_or_path)
     options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
     with quiet(), _explained(settings.name_or_path):
-        config = AutoConfig.from_pretrained(source, **options)
+        config = encoder_config_of(source, **options)
         _set_dropout(config, settings.dropout)
+        if is_saved_run(source):
+            saved = load_saved(source, config)
+            return saved.encoder, bool(saved.config.head["with_pooler"]), saved
         encoder, info = AutoModel.from_pretrained(
             source, config=config, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options
         )
@@ -137,7 +143,7 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool]:
             f" ({', '.join(lost[:3])}), expected all. It is damaged, or of another architecture than its config.json."
         )
     has_pooler = pooler_dense(encoder) is not None and not any(is_pooler_weight(name) for name in missing)
-    return encoder, has_pooler
+    return encoder, has_pooler, None
 
 
 def _set_dropout(config: PreTrainedConfig, dropout: float | None) -> None:

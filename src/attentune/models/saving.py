@@ -26,9 +26,9 @@ def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, 
         raise CheckpointError(
             f"{path}: holds no config.json, expected the folder of a finished run (attentune train --output_dir ...)."
         )
-    if _model_type(path) not in (AttentuneConfig.model_type, None):
+    if model_type(path) not in (AttentuneConfig.model_type, None):
         raise CheckpointError(
-            f"{path}: holds a plain {_model_type(path)} encoder, expected the folder of a finished run. Train one on"
+            f"{path}: holds a plain {model_type(path)} encoder, expected the folder of a finished run. Train one on"
             f" it: attentune train --model_name_or_path {path} --output_dir ..."
         )
     if not (path / "tokenizer.json").is_file():
@@ -66,7 +66,7 @@ def label_space_of(config: AttentuneConfig) -> LabelSpace:
     return LabelSpace(config.task_type, tuple(config.id2label[index] for index in range(config.num_labels)))
 
 
-def _model_type(folder: Path) -> str | None:
+def model_type(folder: Path) -> str | None:
     """What config.json says that the folder holds; None where it cannot be told."""
     try:
         return json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")

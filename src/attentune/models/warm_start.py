@@ -1,0 +1,52 @@
+"""Starting from the model of an earlier run instead of a plain encoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, PreTrainedConfig
+
+from attentune.models.configuration import AttentuneConfig
+from attentune.models.modeling import AttentuneForSequenceClassification
+from attentune.models.saving import model_type
+
+
+def encoder_config_of(source: str, **options: object) -> PreTrainedConfig:
+    """The configuration of an encoder: a plain one, or the one inside a run of ours."""
+    if is_saved_run(source):
+        return AttentuneConfig.from_pretrained(source).encoder_config
+    return AutoConfig.from_pretrained(source, **options)
+
+
+def is_saved_run(source: str) -> bool:
+    """Whether this is the folder of a run of ours, not of a plain encoder."""
+    return Path(source).is_dir() and model_type(Path(source)) == AttentuneConfig.model_type
+
+
+def load_saved(source: str, encoder_config: PreTrainedConfig) -> AttentuneForSequenceClassification:
+    """The model of a run, its encoder with these settings (of dropout, say)."""
+    config = AttentuneConfig.from_pretrained(source)
+    config.encoder = encoder_config
+    return AttentuneForSequenceClassification.from_pretrained(
+        source, config=config, use_safetensors=True, local_files_only=True, dtype=torch.float32
+    )
+
+
+def copy_slots(saved: AttentuneForSequenceClassification, model: AttentuneForSequenceClassification) -> list[str]:
+    """Give a fresh model the slots' weights of a saved one where they fit; the names of those copied are returned.
+
+    The classifier's fit where both predict the same labels in the same order.
+    """
+    same_labels = saved.config.task_type == model.config.task_type and saved.config.id2label == model.config.id2label
+    theirs, mine = saved.state_dict(), model.state_dict()
+    copied = [
+        name
+        for name, weight in theirs.items()
+        if not name.startswith("encoder.")
+        and (same_labels or not name.startswith("classifier."))
+        and name in mine
+        and mine[name].shape == weight.shape
+    ]
+    model.load_state_dict({name: theirs[name] for name in copied}, strict=False)
+    return copied
