@@ -4,7 +4,7 @@
 
 Start it as often as there are cores: each takes runs that no other has begun. Runs that have their file are left out.
 Every run of a seed trains on the same 1,000 rows. Learning rate and epochs are chosen for each method and task from
-`GRID` by training on 1,000 rows of another seed and scoring on up to 1,000 further rows of the training file; the
+`GRIDS` by training on 1,000 rows of another seed and scoring on up to 1,000 further rows of the training file; the
 validation file is scored once a run, in the report. Data: $ATTENTUNE_DATA, else ../shared/data.
 """
 
@@ -32,9 +32,12 @@ from attentune.training.run import train
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "first-look"
 ROWS, CHOOSING_SEED, SEEDS = 1000, 100, (1, 2, 3)
-GRID = ((1e-4, 6), (3e-4, 3), (3e-4, 6))
+# Learning rate and epochs; the tasks of longer texts have a shorter grid.
+SHORT_GRID = ((1e-4, 6), (3e-4, 3))
+GRIDS = dict.fromkeys(("cola", "sst2"), (*SHORT_GRID, (0.0003, 6))) | dict.fromkeys(("mrpc", "rte"), SHORT_GRID)
+TASKS = tuple(GRIDS)
 # The longest text in tokens.
-TASKS = {"cola": 64, "sst2": 64, "mrpc": 64, "rte": 64}
+MAX_LENGTH = 64
 GRADIENT = {"labels.generator": "gradient"}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in ("bert", "bert-mean", "bert-cls-mean", "bert-mask", "ssa-co", "ssa-hybrid")},
@@ -59,7 +62,7 @@ VARIANT_TASKS = ("cola", "sst2")
 
 @dataclass(frozen=True)
 class Job:
-    """One run: `stage` is "choose", "report" or "variants"; `cell` a place in `GRID`, None for the chosen one."""
+    """One run: `stage` is "choose", "report" or "variants"; `cell` a place in the grid, None for the chosen one."""
 
     stage: str
     task: str
@@ -79,7 +82,7 @@ def jobs(tasks: list[str], stages: list[str]) -> Iterator[Job]:
     for task in tasks:
         if "choose" in stages:
             for method in METHODS:
-                yield from (Job("choose", task, method, CHOOSING_SEED, cell) for cell in range(len(GRID)))
+                yield from (Job("choose", task, method, CHOOSING_SEED, cell) for cell in range(len(GRIDS[task])))
         if "report" in stages:
             for seed in SEEDS:
                 yield from (Job("report", task, method, seed, None) for method in METHODS)
@@ -89,8 +92,8 @@ def jobs(tasks: list[str], stages: list[str]) -> Iterator[Job]:
 
 
 def chosen_cell(task: str, method: str) -> int | None:
-    """The place in `GRID` that scored best where it was to be chosen; None while runs are missing."""
-    files = [Job("choose", task, method, CHOOSING_SEED, cell).file for cell in range(len(GRID))]
+    """The place in the task's grid that scored best where it was to be chosen; None while runs are missing."""
+    files = [Job("choose", task, method, CHOOSING_SEED, cell).file for cell in range(len(GRIDS[task]))]
     if not all(file.exists() for file in files):
         return None
     return int(np.argmax([json.loads(file.read_text())["score"] for file in files]))
@@ -117,9 +120,9 @@ def settings_of(job: Job) -> dict[str, Any] | None:
         "preset": base,
         "data.task": job.task,
         "data.data_dir": str(data),
-        "data.max_length": TASKS[job.task],
-        "training.learning_rate": GRID[cell][0],
-        "training.num_train_epochs": GRID[cell][1],
+        "data.max_length": MAX_LENGTH,
+        "training.learning_rate": GRIDS[job.task][cell][0],
+        "training.num_train_epochs": GRIDS[job.task][cell][1],
         "training.seed": job.seed,
         "training.eval_strategy": "no",
         "training.save_steps": 1_000_000,
@@ -157,14 +160,18 @@ def claimed(job: Job) -> bool:
     """Whether this process is the one to do the run; a claim of a process that has ended does not count."""
     claim = job.file.with_suffix(".claim")
     claim.parent.mkdir(parents=True, exist_ok=True)
-    if claim.exists() and not Path(f"/proc/{claim.read_text().strip() or 0}").exists():
+    if claim.exists() and not Path(f"/proc/{claim.read_text().strip()}").exists():
         claim.unlink(missing_ok=True)
+    # Written elsewhere and then linked, so that a claim is never seen without its process.
+    mine = claim.with_suffix(f".{os.getpid()}")
+    mine.write_text(str(os.getpid()))
     try:
-        with claim.open("x") as file:
-            file.write(str(os.getpid()))
+        os.link(mine, claim)
     except FileExistsError:
         return False
-    return True
+    finally:
+        mine.unlink()
+    return not job.file.exists()  # it may have been done just before
 
 
 def main() -> None:
