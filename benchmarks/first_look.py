@@ -57,7 +57,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ssa-hybrid beta 0.9": ("ssa-hybrid", {"model.token_gate.beta": 0.9}),
     "ssa-hybrid ratio 2": ("ssa-hybrid", {"labels.ratio": 2.0}),
 }
-VARIANT_TASKS = ("cola", "sst2")
+VARIANT_TASKS = ("sst2",)
 
 
 @dataclass(frozen=True)

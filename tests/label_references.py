@@ -200,6 +200,8 @@ def integrated_gradients(source: LabelSource, row: int, *, steps: int) -> np.nda
 def lime_weights(source: LabelSource, row: int, key: int, *, samples: int) -> np.ndarray:
     """(T,) the weighted ridge regression (alpha 1) of minus the loss on which tokens are kept; 0 at special ones."""
     places = ordinary(source, row)
+    if not places:
+        return np.zeros(row_inputs(source, row)["input_ids"].shape[1])
     seed_global(key)
     kept_SF, answers_S, weights_S = [], [], []
     for _ in range(samples):
@@ -208,7 +210,7 @@ def lime_weights(source: LabelSource, row: int, key: int, *, samples: int) -> np
         gone = [place for place, is_kept in zip(places, kept_F, strict=False) if not is_kept]
         kept_SF.append(kept_F)
         answers_S.append(-float(row_loss(source, row, answer(source, row, gone))))
-        weights_S.append(np.exp(-((1.0 - np.sqrt(kept_F.mean())) ** 2) / 0.25**2))
+        weights_S.append(np.exp(-((1.0 - np.sqrt(kept_F[:-1].mean())) ** 2) / 0.25**2))
     weights, answers = np.array(weights_S), np.array(answers_S)
     designs = np.hstack([np.array(kept_SF), np.ones((samples, 1))])
     penalty = np.eye(designs.shape[1])

@@ -136,6 +136,26 @@ def test_settings_that_contradict_each_other_are_refused(overrides: dict[str, ob
 
 
 @pytest.mark.parametrize(
+    "generator", ["flip", "released", "drop", "leave-one-out", "gradient", "integrated-gradients", "lime"]
+)
+def test_labels_for_tokens_need_a_token_head(generator: str) -> None:
+    (problem,) = problems_of(None, {"labels.generator": generator})
+    assert problem == (
+        f"labels.generator: {generator} makes labels for single tokens, which need a token head; set"
+        " model.token_gate.kind ssa, or take a preset such as ssa-co."
+    )
+    config = load_config(None, {"labels.generator": generator, "model.token_gate.kind": "ssa"})
+    assert load_config(None, {"labels.generator": generator}, preset="ssa-co").labels.generator == generator
+    assert config.labels.generator == generator
+
+
+@pytest.mark.parametrize("generator", ["none", "masked-rows"])
+def test_a_token_head_may_stand_without_labels_and_rows_may_be_made_without_one(generator: str) -> None:
+    for kind in ("none", "ssa"):
+        assert load_config(None, {"labels.generator": generator, "model.token_gate.kind": kind})
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "a: &x [1, 2]\nb: *x\n",

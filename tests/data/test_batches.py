@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attentune.config import ModelConfig
-from attentune.data.batches import bucketed_order, pad_batch, sorted_order
+from attentune.data.batches import bucketed_order, budget_order, pad_batch, sorted_order
 from attentune.data.features import encode_rows
 from attentune.models.build import load_tokenizer
 from tiny import CORPUS, FAMILIES
@@ -83,6 +83,27 @@ def test_an_evaluation_begins_with_the_longest_rows() -> None:
     assert [batch.tolist() for batch in sorted_order(lengths, 2)] == [[1, 3], [2, 4], [0]]
 
 
+@settings(max_examples=100, deadline=None)
+@given(LENGTHS, st.integers(1, 3000))
+def test_a_budget_of_tokens_is_kept_and_used(lengths: np.ndarray, budget: int) -> None:
+    batches = budget_order(lengths, budget)
+    placed = np.concatenate(batches) if batches else np.zeros(0)
+    assert sorted(placed.tolist()) == list(range(len(lengths)))
+    ordered = lengths[placed.astype(np.int64)]
+    assert (ordered[:-1] >= ordered[1:]).all()
+    for batch in batches:
+        assert lengths[batch].max() * len(batch) <= budget or len(batch) == 1
+    for batch in batches[:-1]:  # one row more, padded as these are, would have been too many
+        assert lengths[batch].max() * (len(batch) + 1) > budget
+
+
+def test_a_row_that_is_longer_than_the_budget_stands_alone() -> None:
+    lengths = np.array([3, 50, 4, 60, 3, 10])
+    assert [batch.tolist() for batch in budget_order(lengths, 20)] == [[3], [1], [5, 2], [0, 4]]
+    assert [batch.tolist() for batch in budget_order(lengths, 1)] == [[3], [1], [5], [2], [0], [4]]
+    assert budget_order(lengths[:0], 20) == []
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("pairs", [None, TEXTS[::-1]], ids=["single", "pairs"])
 def test_a_batch_is_what_the_tokenizer_pads(tiny: Tiny, family: str, pairs: list[str] | None) -> None:
@@ -114,6 +135,24 @@ def test_masks_stand_in_their_places_and_nowhere_else(tiny: Tiny) -> None:
     assert torch.equal(batch.inputs["attention_mask"], plain.inputs["attention_mask"])
     assert (batch.tokens, batch.samples.tolist()) == (plain.tokens, [7, 0, 9, 5])
     assert np.array_equal(features.ids, ids_before)
+
+
+def test_token_labels_stand_beside_their_tokens_and_padding_has_none(tiny: Tiny) -> None:
+    tokenizer = load_tokenizer(ModelConfig(name_or_path=str(tiny("bert"))))
+    features = encode_rows(rows_of(TEXTS), tokenizer, max_length=16)
+    rows = [9, 0, 9]
+    # A row that stands in a batch twice has labels of its own each time.
+    given = [np.linspace(0, 1, features.lengths[row], dtype=np.float32) / (n + 1) for n, row in enumerate(rows)]
+    given[1][[0, -1]] = -1.0
+    batch = pad_batch(features, rows, pad_token_id=tokenizer.pad_token_id, token_labels=given)
+    assert batch.token_labels.dtype == torch.float32
+    assert batch.token_labels.shape == batch.inputs["input_ids"].shape
+    for number, row in enumerate(rows):
+        length = features.lengths[row]
+        assert batch.token_labels[number, :length].tolist() == given[number].tolist()
+        assert (batch.token_labels[number, length:] == -1.0).all()
+    assert features.lengths[9] < features.lengths[0]
+    assert pad_batch(features, rows, pad_token_id=tokenizer.pad_token_id).token_labels is None
 
 
 def test_places_without_a_mask_token_are_an_error(tiny: Tiny) -> None:

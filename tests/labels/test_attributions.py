@@ -60,27 +60,28 @@ def test_scores_and_labels_are_those_of_the_loop(tiny: Tiny, name: str, kind: st
 @pytest.mark.parametrize("kind", KINDS)
 def test_integrated_gradients_add_up_to_the_rise_of_the_loss(tiny: Tiny, kind: str) -> None:
     source = tiny_source(tiny(), kind, rows=6)
+    rises = []
     for row in range(6):
-        scores = scores_of("integrated-gradients", source, row, steps=300)
+        scores = scores_of("integrated-gradients", source, row, steps=60)
         rise = row_loss(source, row, answer(source, row, ordinary(source, row))) - row_loss(
             source, row, answer(source, row)
         )
-        assert scores.sum() == pytest.approx(float(rise), abs=2e-3, rel=1e-2)
+        rises.append(float(rise))
+        assert scores.sum() == pytest.approx(rises[-1], abs=1e-4, rel=1e-4)
         special = source.features.special[source.features.row(row)]
         assert (scores[special] == 0).all()
-        assert row == 1 or np.abs(scores).max() > 0.01  # the second text is empty
+    assert max(rises) > 1.0
 
 
 def decisive_source(tiny: Tiny) -> tuple[LabelSource, list[int]]:
     """A source whose model looks at one word only, and where that word stands in each row."""
-    fillers = ("the film was a quiet joy", "nobody plays the guitar in the park", "two dogs run near a lake of water")
+    fillers = ("the movie was a book", "the letter in a car", "we saw the music again")
     texts = [" ".join([*words[:at], "not", *words[at:]]) for at, words in enumerate(map(str.split, fillers))]
     source = tiny_source(tiny(), texts=texts, rows=3)
     model: Any = source.probe.model
     ids = [source.features.ids[source.features.row(row)] for row in range(3)]
-    shared = set(ids[0]) & set(ids[1]) & set(ids[2]) - set(source.features.ids[source.features.special])
-    assert len(shared) == 1
-    (decisive,) = shared
+    decisive = int(ids[0][1])
+    assert [int((own == decisive).sum()) for own in ids] == [1, 1, 1]
     # Every other word looks like the mask token, so that masking it changes nothing at all.
     with torch.no_grad():
         words = model.get_input_embeddings().weight
@@ -95,15 +96,18 @@ def decisive_source(tiny: Tiny) -> tuple[LabelSource, list[int]]:
 
 @torch.no_grad()
 def _tell_apart(source: LabelSource, places: list[int]) -> None:
-    """Rows are good as they are and bad without the word."""
+    """Rows are good as they are and bad without the word: the classifier looks along what the word adds."""
     model: Any = source.probe.model
-    whole = torch.stack([answer(source, row) for row in range(3)]).mean(dim=0)
-    masked = torch.stack([answer(source, row, [place]) for row, place in enumerate(places)]).mean(dim=0)
-    model.classifier.weight.mul_(4.0 / (whole - masked).diff().item())
-    model.classifier.bias.zero_()
-    whole = torch.stack([answer(source, row) for row in range(3)])
-    masked = torch.stack([answer(source, row, [place]) for row, place in enumerate(places)])
-    model.classifier.bias[1] -= (whole.mean(dim=0).diff() + masked.mean(dim=0).diff()).item() / 2
+    seen: list[torch.Tensor] = []
+    handle = model.classifier.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0][0]))
+    for row, place in enumerate(places):
+        answer(source, row)
+        answer(source, row, [place])
+    handle.remove()
+    whole_D, masked_D = torch.stack(seen[0::2]).mean(dim=0), torch.stack(seen[1::2]).mean(dim=0)
+    added_D = 4.0 * (whole_D - masked_D) / (whole_D - masked_D).square().sum()
+    model.classifier.weight.copy_(torch.stack([torch.zeros_like(added_D), added_D]))
+    model.classifier.bias.copy_(torch.stack([added_D @ (whole_D + masked_D) / 2.0, torch.tensor(0.0)]))
     source.gold[:] = 1
 
 
@@ -150,9 +154,10 @@ def test_below_one_a_share_of_the_rows_is_explained_and_above_each_once(tiny: Ti
     assert made.facts["probed"] == 6
     labelled = [row for row in range(12) if made.token_labels.sample(row).max() >= 0]
     assert labelled == [row for row in part if row % 4 != 3 and row != 1]  # each fourth is wrong, the second is empty
-    whole, more = (labels_of(name, source, ratio=ratio, steps=3, samples=8) for ratio in (1.0, 3.0))
-    assert np.array_equal(whole, more)
-    assert (whole >= 0).sum() > (made.token_labels.values >= 0).sum()
+    whole, more = (generator(name, source, ratio=ratio, steps=3, samples=8).plan(1) for ratio in (1.0, 3.0))
+    assert np.array_equal(whole.token_labels.values, more.token_labels.values)
+    assert whole.facts == more.facts
+    assert whole.facts["probed"] == 12
 
 
 @pytest.mark.parametrize("name", NAMES)

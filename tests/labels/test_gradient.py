@@ -1,6 +1,5 @@
 """The first-order estimate of what masking a token does to the loss, and the labels made of it."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -8,12 +7,12 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
+from attentune.labels import gradient
 from attentune.labels.generator import LabelSource
 from label_references import answer, is_right, labels_of_scores, ordinary, rise_scores, row_loss
 from label_sources import KINDS, Tiny, WatchedProbe, generator, observe_rows, tiny_source
 
 ROWS = np.arange(20)
-Learn = Callable[..., LabelSource]
 
 
 def loop_labels(source: LabelSource, rows: np.ndarray, *, soft: bool) -> np.ndarray:
@@ -102,15 +101,23 @@ def test_whether_a_row_is_right_is_what_the_training_pass_said(tiny: Tiny) -> No
     assert labelled == [3, 7, 11, 15, 19]
 
 
-def test_an_overflowed_gradient_says_nothing_and_is_no_label_of_one(tiny: Tiny) -> None:
+def test_an_overflowed_gradient_says_nothing(tiny: Tiny) -> None:
     source = tiny_source(tiny())
-    for factor in (float("nan"), float("inf")):
-        maker = generator("gradient", source, targets="soft")
-        observe_rows(maker, ROWS, factor=factor)
-        assert (maker.tensors()["gradient_scores"] == 0).all()
-        made = maker.plan(1)
-        assert made.facts["ones"] == 0
-        assert set(made.token_labels.values.tolist()) == {-1.0, 0.0}
+    maker = generator("gradient", source, targets="soft")
+    observe_rows(maker, ROWS, factor=float("nan"))
+    assert (maker.tensors()["gradient_scores"] == 0).all()
+    made = maker.plan(1)
+    assert made.facts["ones"] == 0
+    assert set(made.token_labels.values.tolist()) == {-1.0, 0.0}
+
+
+def test_of_a_row_only_the_overflowed_tokens_are_lost(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tiny_source(tiny())
+    maker = generator("gradient", source, targets="soft")
+    scores = torch.tensor([[9.0, float("inf"), -float("inf"), float("nan"), 0.5, 0.25]])
+    monkeypatch.setattr(gradient, "rise_of_loss", lambda *tensors: torch.nn.functional.pad(scores, (0, 60)))
+    observe_rows(maker, [2])  # [CLS] and at least five more tokens
+    assert maker.plan(1).token_labels.sample(2)[:6].tolist() == [-1.0, 0.0, 0.0, 0.0, 1.0, 0.5]
 
 
 def test_what_was_seen_goes_through_a_checkpoint(tiny: Tiny) -> None:
@@ -138,6 +145,7 @@ def test_of_several_processes_one_takes_what_was_saved(tiny: Tiny) -> None:
         probe = WatchedProbe(source.probe)
         probe.part = slice(process, None, 2)
         maker = generator("gradient", replace(source, probe=probe))
+        observe_rows(maker, ROWS[15:])  # must be forgotten
         maker.restore(saved)
         parts.append(maker.tensors())
     for name, values in saved.items():

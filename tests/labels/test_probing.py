@@ -7,7 +7,7 @@ import pytest
 
 from attentune.labels.masking import spread_copies
 from label_references import leave_one_out_labels, ordinary, probing_labels, released_samples
-from label_sources import KINDS, Tiny, bag_source, generator, labels_of, tiny_source, watched
+from label_sources import KINDS, Tiny, bag_source, generator, tiny_source, watched
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -53,19 +53,22 @@ def test_leave_one_out_is_the_loop(tiny: Tiny, kind: str, targets: str) -> None:
 
 
 def test_leave_one_out_takes_a_share_below_one_and_every_row_once_above() -> None:
-    source, probe = watched(bag_source(600))
-    part = spread_copies(600, 0.25, source.seed, 1)
+    source, probe = watched(bag_source(800))
+    part = spread_copies(800, 0.25, source.seed, 1)
     made = generator("leave-one-out", source, ratio=0.25).plan(1)
     assert probe.plain == part.tolist()
-    assert made.facts["probed"] == 150
-    labelled = {row for row in range(600) if made.token_labels.sample(row).max() >= 0}
-    assert 100 < len(labelled) == made.facts["correct"] < 150
+    assert made.facts["probed"] == 200
+    labelled = {row for row in range(800) if made.token_labels.sample(row).max() >= 0}
+    assert 130 < len(labelled) == made.facts["correct"] < 200
     assert labelled < set(part.tolist())
-    # More rows than are scored at once: the same labels as in parts.
-    whole, more = (labels_of("leave-one-out", source, ratio=ratio) for ratio in (1.0, 3.0))
-    assert np.array_equal(whole, more)
-    flat = np.concatenate([np.arange(*source.features.starts[row : row + 2]) for row in sorted(labelled)])
-    assert np.array_equal(whole[flat], made.token_labels.values[flat])
+    probe.asked.clear()
+    whole, more = (generator("leave-one-out", source, ratio=ratio).plan(1) for ratio in (1.0, 3.0))
+    assert probe.plain == [*range(800), *range(800)]
+    assert len(probe.asked) == 6  # each time once as they are, and the masked ones in two parts
+    assert whole.facts == more.facts
+    assert np.array_equal(whole.token_labels.values, more.token_labels.values)
+    for row in labelled:
+        assert np.array_equal(whole.token_labels.sample(row), made.token_labels.sample(row))
 
 
 def test_released_keeps_what_the_loop_keeps(tiny: Tiny) -> None:

@@ -92,9 +92,7 @@ def test_rows_up_to_the_positions_are_taken(length: int) -> None:
 
 def test_longer_rows_than_positions_are_an_error_that_says_so() -> None:
     with pytest.raises(ValueError, match="got 7 tokens, expected at most 6: with share_weights off .* max_length"):
-        gate(1.0, positions=6)(
-            torch.ones(1, 7, D), torch.ones(1, 7).bool(), torch.ones(1, 7).bool(), torch.ones(1, D)
-        )
+        gate(1.0, positions=6)(torch.ones(1, 7, D), torch.ones(1, 7).bool(), torch.ones(1, 7).bool(), torch.ones(1, D))
 
 
 @pytest.mark.parametrize("outside", PADDING.values(), ids=PADDING)

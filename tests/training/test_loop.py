@@ -114,9 +114,12 @@ def test_each_epoch_has_every_row_once_in_an_order_of_its_own(run, batches):
 
 
 WEIGHTED = {"objective__class_weights": {"bad": 5, "good": 0.5}}
+TOKEN_LABELS = {"preset": "ssa-hybrid", "objective__alpha": 0.3, "objective__token_loss_warmup_epochs": 2}
 
 
-@pytest.mark.parametrize("objective", [{}, WEIGHTED, {"objective__label_smoothing": 0.2, **WEIGHTED}])
+@pytest.mark.parametrize(
+    "objective", [{}, WEIGHTED, {"objective__label_smoothing": 0.2, **WEIGHTED}, {**TOKEN_LABELS, **WEIGHTED}]
+)
 def test_accumulated_small_batches_are_one_large_batch(run, objective):
     # A large epsilon: else AdamW makes whole steps of what rounding leaves where a gradient is zero.
     whole_epoch = {**NO_DROPOUT, **objective, "training__num_train_epochs": 3, "training__adam_epsilon": 1e-3}
@@ -125,6 +128,8 @@ def test_accumulated_small_batches_are_one_large_batch(run, objective):
         sizes = {"per_device_train_batch_size": size, "gradient_accumulation_steps": count}
         result, folder = run(f"{size}", **whole_epoch, **{f"training__{key}": value for key, value in sizes.items()})
         assert result.train["steps"] == 3
+        labelled = [line["epoch"] for line in log_of(folder) if "token_loss" in line.get("labels", {})]
+        assert labelled == ([1, 2] if "preset" in objective else [])
         return load_file(folder / "model.safetensors"), losses_of(folder)
 
     weights, losses = outcome(48, 1)

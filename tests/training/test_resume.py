@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,14 +15,12 @@ import attentune.training.checkpoint as checkpoint_module
 from attentune.config import load_config
 from attentune.errors import CheckpointError
 from attentune.training.checkpoint import checkpoint_folders, damage
-from attentune.training.display import Display
 from attentune.training.loop import TrainingLoop
 from attentune.training.run import train
 from attentune.training.signals import Interrupted
+from interrupted import assert_same, die, die_after_step, killed, outcome, run
 from samples import settings
 
-# What may differ between two runs of the same thing: how long it took.
-TIMES = {"seconds", "label_seconds", "tokens_per_second", "evaluation_seconds", "peak_memory_bytes"}
 METHOD = {
     "labels__generator": "masked-rows",
     "labels__ratio": 0.5,
@@ -35,47 +31,6 @@ METHOD = {
     "training__eval_steps": 3,
     "training__early_stopping_patience": 5,
 }
-
-
-def run(folder: Path, encoder: Path, **changes: object) -> None:
-    train(load_config(overrides=settings(folder, encoder, **changes)), display=Display(quiet=True))
-
-
-def outcome(run_folder: Path) -> dict[str, object]:
-    """All that a run computed: final weights, optimiser, log and result without times."""
-    last = checkpoint_folders(run_folder)[-1]
-    lines = [json.loads(line) for line in (run_folder / "log.jsonl").read_text().splitlines()]
-    result = json.loads((run_folder / "run.json").read_text())
-    train_facts = {key: value for key, value in result["train"].items() if key not in TIMES}
-    return {
-        "weights": (run_folder / "model.safetensors").read_bytes(),
-        "last weights": (last / "model.safetensors").read_bytes(),
-        "optimizer": (last / "optimizer.safetensors").read_bytes(),
-        "log": [{key: value for key, value in line.items() if key not in TIMES} for line in lines],
-        "best": result["best"],
-        "scores": result["scores"],
-        "train": train_facts,
-        "predictions": (run_folder / "predictions_validation.csv").read_text(),
-        "checkpoints": [folder.name for folder in checkpoint_folders(run_folder)],
-    }
-
-
-def killed(action: Callable[[], None]) -> int:
-    """Run in a child process; the number of the signal that ended it (0: it ended by itself)."""
-    child = os.fork()
-    if child == 0:
-        try:
-            action()
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert not (os.WIFEXITED(status) and os.WEXITSTATUS(status)), "the child failed instead of being killed"
-    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +45,6 @@ def resumed_outcome(folder: Path, encoder: Path) -> dict[str, object]:
     return outcome(folder / "run")
 
 
-def assert_same(got: dict[str, object], expected: dict[str, object]) -> None:
-    for name, value in expected.items():
-        assert got[name] == value, f"{name} differs"
-
-
 def test_the_same_command_twice_gives_identical_results(tiny, tmp_path, reference):
     run(tmp_path, tiny("bert"), **METHOD)
     assert_same(outcome(tmp_path / "run"), reference[1])
@@ -107,16 +57,7 @@ def test_another_seed_gives_other_weights(tiny, tmp_path, reference):
 
 @pytest.mark.parametrize("step", [1, 2, 5, 8, 14])
 def test_killed_after_a_step(tiny, tmp_path, reference, monkeypatch, step):
-    timed_step = TrainingLoop._timed_step
-
-    def step_then_die(self, plan, group, state, watcher):
-        timed_step(self, plan, group, state, watcher)
-        if state.step == step:
-            die()
-
-    with monkeypatch.context() as patched:
-        patched.setattr(TrainingLoop, "_timed_step", step_then_die)
-        assert killed(lambda: run(tmp_path, tiny("bert"), **METHOD)) == signal.SIGKILL
+    die_after_step(monkeypatch, step, lambda: run(tmp_path, tiny("bert"), **METHOD))
     assert not (tmp_path / "run" / "run.json").exists()
     assert_same(resumed_outcome(tmp_path, tiny("bert")), reference[1])
 
@@ -161,16 +102,7 @@ def test_killed_twice_and_while_finishing(tiny, tmp_path, reference, monkeypatch
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"])
 @pytest.mark.parametrize("how", ["cut", "changed", "removed"])
 def test_a_torn_checkpoint_is_passed_over_with_a_warning(tiny, tmp_path, reference, monkeypatch, capfd, name, how):
-    timed_step = TrainingLoop._timed_step
-
-    def step_then_die(self, plan, group, state, watcher):
-        timed_step(self, plan, group, state, watcher)
-        if state.step == 7:
-            die()
-
-    with monkeypatch.context() as patched:
-        patched.setattr(TrainingLoop, "_timed_step", step_then_die)
-        killed(lambda: run(tmp_path, tiny("bert"), **METHOD))
+    die_after_step(monkeypatch, 7, lambda: run(tmp_path, tiny("bert"), **METHOD))
     torn = checkpoint_folders(tmp_path / "run")[-1] / name
     content = torn.read_bytes()
     if how == "removed":

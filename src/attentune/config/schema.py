@@ -64,7 +64,10 @@ class HeadConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    name_or_path: str = _f("embedded", "encoder: embedded, a folder (of a run too: then with its slots where they fit), or a name on the hub")
+    name_or_path: str = _f(
+        "embedded",
+        "encoder: embedded, a folder (of a run too: then with its slots where they fit), or a name on the hub",
+    )
     revision: str | None = _f(None, "the hub revision of the encoder")
     dropout: float | None = _f(
         None, "dropout inside the encoder (its own setting if not given)", minimum=0, maximum=0.99

@@ -143,5 +143,6 @@ class Lime(Attributions):
 
 def _closeness(original: Tensor, perturbed: Tensor, kept: Tensor, **options: Any) -> Tensor:
     """How much a copy counts: the more of the text is kept, the more."""
-    distance = 1.0 - kept.float().mean().sqrt()
+    # The last feature is that of the special tokens, which always stay.
+    distance = 1.0 - kept[..., :-1].float().mean().sqrt()
     return torch.exp(-(distance**2) / _LIME_WIDTH**2)

@@ -20,9 +20,10 @@ class HalfCopy:
 
     def __init__(self, model: Any) -> None:
         self._source = model
-        # With each weight's bf16 twin in the memo, no fp32 copy is made on the way.
+        # With each weight's bf16 twin in the memo, no fp32 copy is made on the way. Buffers, such as the angles of
+        # rotary positions, keep their precision.
         twins = {id(p): torch.nn.Parameter(p.detach().to(torch.bfloat16)) for p in model.parameters()}
-        self._copy = copy.deepcopy(model, dict(twins)).to(torch.bfloat16).eval()
+        self._copy = copy.deepcopy(model, dict(twins)).eval()
         self._copy.requires_grad_(False)
 
     def refreshed(self) -> Any:

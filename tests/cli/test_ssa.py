@@ -1,0 +1,173 @@
+"""Self-Supervised Attention from the command line, on every type of task: what is logged, said and refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from samples import write_reviews
+
+Command = Callable[..., tuple[int, str, str]]
+Tiny = Callable[..., Path]
+EPOCHS = 3
+LABEL_FACTS = {"probed", "correct", "flipped", "ones", "zeros", "seconds"}
+TOKEN_FACTS = {"token_loss", "token_accuracy", "majority_accuracy"}
+TASKS: dict[str, tuple[str, ...]] = {
+    "classification": (),
+    "pair": ("--text_pair_column", "second"),
+    # So coarse that the tiny model, which says nearly the same of all texts, is right on some of them.
+    "regression": ("--label_column", "score", "--task_type", "regression", "--set", "labels.tolerance=1.2"),
+    "ordinal": ("--label_column", "stars", "--task_type", "ordinal"),
+}
+
+
+@pytest.fixture
+def flags(tiny: Tiny, tmp_path: Path) -> tuple[object, ...]:
+    """A tiny run on rows with a label, a score from 0 to 5, stars from 1 to 3 and a second text."""
+    draw = random.Random(3)
+    for name, seed in (("train", 1), ("validation", 2)):
+        rows = list(csv.DictReader(write_reviews(tmp_path / "reviews.csv", 48, seed=seed).open()))
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["id", "text", "second", "label", "score", "stars"])
+            for row in rows:
+                high = row["label"] == "good"
+                second = draw.choice(rows)["text"]
+                score = round(draw.uniform(3, 5) if high else draw.uniform(0, 2), 2)
+                writer.writerow([row["id"], row["text"], second, row["label"], score, 1 + high + draw.randint(0, 1)])
+    return (
+        "--train_file", tmp_path / "train.csv", "--validation_file", tmp_path / "validation.csv",
+        "--text_column", "text", "--label_column", "label", "--model_name_or_path", tiny("bert"),
+        "--output_dir", tmp_path / "run", "--num_train_epochs", EPOCHS, "--max_length", 48, "--use_cpu",
+        "--learning_rate", "3e-4", "--per_device_train_batch_size", 8,
+    )  # fmt: skip
+
+
+def label_lines(run: Path) -> list[dict[str, Any]]:
+    """What the log says of each epoch's labels."""
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if "labels" in line]
+    assert [(line["epoch"], line["step"]) for line in lines] == [(epoch, 6 * (epoch + 1)) for epoch in range(EPOCHS)]
+    return [line["labels"] for line in lines]
+
+
+def check_labelled(facts: dict[str, Any]) -> None:
+    """What an epoch with labels tells, and how its numbers hang together."""
+    assert set(facts) == LABEL_FACTS | TOKEN_FACTS
+    assert facts["probed"] == 48
+    assert 0 <= facts["flipped"] <= facts["correct"] <= facts["probed"]
+    assert facts["correct"] > 0
+    count = facts["ones"] + facts["zeros"]
+    assert count > 10
+    assert facts["majority_accuracy"] == max(facts["ones"], facts["zeros"]) / count
+    assert facts["token_accuracy"] * count == pytest.approx(round(facts["token_accuracy"] * count), abs=1e-6)
+    assert 0.01 < facts["token_loss"] < 3
+    assert facts["seconds"] > 0
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_run_tells_of_each_epochs_labels(
+    attentune: Command, flags: tuple[object, ...], tmp_path: Path, task: str
+) -> None:
+    run = tmp_path / "run"
+    status, _, err = attentune("train", "--preset", "ssa-co", *flags, *TASKS[task])
+    assert status == 0, err
+    first, *others = label_lines(run)
+    assert first == {"reason": "no labels exist before the first epoch ends", "seconds": first["seconds"]}
+    for epoch, facts in enumerate(others, start=2):
+        check_labelled(facts)
+        assert f"epoch {epoch}: labels: 48 probed, {facts['correct']} correct, {facts['flipped']} flipped; " in err
+    assert task == "regression" or sum(facts["flipped"] for facts in others) > 0
+    assert "no token is labelled" not in err
+    record = json.loads((run / "run.json").read_text())
+    assert record["train"]["label_seconds"] == pytest.approx(sum(facts["seconds"] for facts in others), abs=0.01)
+    values = load_file(run / "labels.safetensors")["values"]
+    assert [(values >= 0.5).sum(), ((values >= 0) & (values < 0.5)).sum()] == [others[-1]["ones"], others[-1]["zeros"]]
+
+
+@pytest.mark.parametrize("preset", ["ssa-co", "ssa-co-released", "ssa-hybrid", "ssa-hybrid-released"])
+def test_what_was_trained_is_what_is_saved(
+    attentune: Command, flags: tuple[object, ...], tmp_path: Path, preset: str
+) -> None:
+    run = tmp_path / "run"
+    assert attentune("train", "--preset", preset, *flags)[0] == 0
+    gate = json.loads((run / "config.json").read_text())["token_gate"]
+    assert gate["kind"] == "ssa"
+    assert (gate["beta"] == 1.0) == preset.startswith("ssa-co")
+    assert (gate["attention_threshold"] == 0.3) == (preset == "ssa-hybrid-released")
+    written = json.loads((run / "metrics.json").read_text())["validation"]
+    status, out, _ = attentune("evaluate", run, "--format", "json")
+    assert (status, json.loads(out)) == (0, {"validation": written})
+    status, out, _ = attentune("predict", run, "--input_file", tmp_path / "validation.csv")
+    assert (status, out) == (0, (run / "predictions_validation.csv").read_text())
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "reason"),
+    [
+        (
+            "regression",
+            ("--set", "labels.tolerance=0"),
+            "the model is not yet right on any of the sentences probed, and only those say which words matter",
+        ),
+        (
+            "classification",
+            ("--set", "labels.ratio=0"),
+            "no sentence was probed: labels.ratio or labels.mask_share is too small for these rows",
+        ),
+        (
+            "classification",
+            ("--set", "labels.mask_share=0"),
+            "no token of the sentences that the model is right on could be labelled",
+        ),
+    ],
+)
+def test_a_run_that_finds_no_labels_says_why_and_goes_on(
+    attentune: Command,
+    flags: tuple[object, ...],
+    tmp_path: Path,
+    task: str,
+    settings: tuple[str, ...],
+    reason: str,
+) -> None:
+    status, _, err = attentune("train", "--preset", "ssa-co", *flags, *TASKS[task], *settings)
+    assert status == 0, err
+    for epoch in (2, 3):
+        assert f"epoch {epoch}: no token is labelled: {reason}" in err
+    assert "epoch 1: no token" not in err  # before the first epoch ends there never are any
+    for facts in label_lines(tmp_path / "run")[1:]:
+        assert facts["reason"] == reason
+        assert (facts["ones"], facts["zeros"]) == (0, 0)
+        assert not TOKEN_FACTS & set(facts)
+    assert "values" not in load_file(tmp_path / "run" / "labels.safetensors")
+
+
+def test_without_a_label_generator_nothing_is_said_of_labels(
+    attentune: Command, flags: tuple[object, ...], tmp_path: Path
+) -> None:
+    status, _, err = attentune("train", "--preset", "ssa-co", *flags, "--set", "labels.generator=none")
+    assert status == 0, err
+    assert "labels:" not in err
+    assert "no token is labelled" not in err
+    assert '"labels"' not in (tmp_path / "run" / "log.jsonl").read_text()
+    assert not (tmp_path / "run" / "labels.safetensors").exists()
+
+
+@pytest.mark.parametrize("preset", ["bert", "bert-cls-mean"])
+def test_labels_for_tokens_without_a_token_head_are_refused(
+    attentune: Command, flags: tuple[object, ...], tmp_path: Path, preset: str
+) -> None:
+    status, out, err = attentune("train", "--preset", preset, *flags, "--set", "labels.generator=flip")
+    assert (status, out) == (2, "")
+    assert err.strip().splitlines() == [
+        "attentune: labels.generator: flip makes labels for single tokens, which need a token head; set"
+        " model.token_gate.kind ssa, or take a preset such as ssa-co."
+    ]
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,121 @@
+"""The bf16 copy answers nearly as the model does, follows its weights, and leaves it alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attentune.config import TokenGateConfig
+from attentune.models.half_copy import HalfCopy
+from attentune.models.taps import EmbeddingTap
+from tiny import CORPUS, FAMILIES
+from tiny_models import FIRST, LONG, SECOND, build, encoded
+
+Tiny = Callable[..., Path]
+every_family = pytest.mark.parametrize("family", FAMILIES)
+TEXTS = (FIRST, SECOND, LONG, *CORPUS.splitlines()[:12])
+
+
+@torch.no_grad()
+def answers(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+    return model(**inputs).logits
+
+
+@torch.no_grad()
+def widen(model: Any, inputs: dict[str, Tensor]) -> None:
+    """Shift and scale the classifier so that the logits vary by 1 around 0: else nothing would show."""
+    logits_BC = answers(model, inputs)
+    model.classifier.weight.div_(logits_BC.std(dim=0).mean())
+    model.classifier.bias.sub_(answers(model, inputs).mean(dim=0))
+
+
+def close(ours_BC: Tensor, theirs_BC: Tensor, *, within: float = 0.1) -> bool:
+    """Whether they differ by at most this share of the largest logit; bf16 alone brings about half of it here."""
+    return bool((ours_BC - theirs_BC).abs().max() <= within * theirs_BC.abs().max())
+
+
+def made(tiny: Tiny, family: str, **options: Any) -> tuple[Any, dict[str, Tensor]]:
+    model, tokenizer = build(tiny(family), **options)
+    inputs = encoded(tokenizer, *TEXTS)
+    widen(model, inputs)
+    return model, inputs
+
+
+@every_family
+@pytest.mark.parametrize("kind", ["none", "ssa"])
+def test_its_logits_are_the_models_to_bf16s_digits(tiny: Tiny, family: str, kind: str) -> None:
+    model, inputs = made(tiny, family, token_gate=TokenGateConfig(kind=kind))
+    half = HalfCopy(model).refreshed()
+    ours, theirs = answers(half, inputs), answers(model, inputs)
+    assert theirs.std() > 0.5
+    assert ours.dtype == torch.float32
+    assert close(ours, theirs)
+    assert not torch.equal(ours, theirs)
+    assert {weight.dtype for weight in half.parameters()} == {torch.bfloat16}
+
+
+@every_family
+def test_it_follows_the_weights_once_refreshed(tiny: Tiny, family: str) -> None:
+    model, inputs = made(tiny, family)
+    half = HalfCopy(model)
+    before = answers(half.refreshed(), inputs)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.3 * weight.std(correction=0) * torch.randn(weight.shape, generator=generator))
+    now = answers(model, inputs)
+    assert not close(before, now, within=0.2)
+    assert close(answers(half.refreshed(), inputs), now)
+
+
+@every_family
+def test_the_model_itself_is_left_alone(tiny: Tiny, family: str) -> None:
+    model, inputs = made(tiny, family)
+    model.encoder.get_input_embeddings().weight.requires_grad_(False)
+    model.train()
+    attention = model.encoder.config._attn_implementation
+    pointers = {name: weight.data_ptr() for name, weight in model.named_parameters()}
+    values = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    needing = {name: weight.requires_grad for name, weight in model.named_parameters()}
+    assert set(needing.values()) == {True, False}
+    half = HalfCopy(model).refreshed()
+    assert answers(half, inputs).isfinite().all()
+    assert model.training
+    assert not half.training
+    assert model.encoder.config._attn_implementation == attention
+    assert {name: weight.data_ptr() for name, weight in model.named_parameters()} == pointers
+    assert {name: weight.requires_grad for name, weight in model.named_parameters()} == needing
+    assert all(tensor.dtype == values[name].dtype for name, tensor in model.state_dict().items())
+    assert all(torch.equal(tensor, values[name]) for name, tensor in model.state_dict().items())
+    assert not {weight.data_ptr() for weight in half.parameters()} & set(pointers.values())
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_it_attends_in_the_models_own_way(tiny: Tiny, attention: str) -> None:
+    model, inputs = made(tiny, "bert")
+    model.encoder.set_attn_implementation(attention)
+    half = HalfCopy(model).refreshed()
+    assert half.encoder.config._attn_implementation == attention
+    assert close(answers(half, inputs), answers(model, inputs))
+
+
+def test_it_gives_no_gradient_and_drops_nothing(tiny: Tiny) -> None:
+    model, inputs = made(tiny, "bert")
+    model.train()
+    half = HalfCopy(model).refreshed()
+    assert not any(weight.requires_grad for weight in half.parameters())
+    logits_BC = half(**inputs).logits
+    assert not logits_BC.requires_grad
+    assert torch.equal(half(**inputs).logits, logits_BC)
+    with EmbeddingTap(model) as tap:  # nor does asking the copy show in the model's own pass
+        model(**inputs).logits.sum().backward()
+        half(**inputs)
+        assert tap.take()[0].dtype == torch.float32
+
+
+def test_weights_that_are_one_stay_one(tiny: Tiny) -> None:
+    model, _ = made(tiny, "albert")  # shares its layers' weights
+    assert len(list(HalfCopy(model).refreshed().parameters())) == len(list(model.parameters()))

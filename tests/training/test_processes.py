@@ -1,0 +1,158 @@
+"""Two processes on one CPU train as one with batches of twice the size, token labels and all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+import process_worker
+from interrupted import LABELS_FILE, log_of, run, without_times
+from samples import settings
+
+Tiny = Callable[..., Path]
+Ran = tuple[Path, Path]
+WAIT_S = 240
+# A large epsilon: else AdamW makes whole steps of what rounding leaves where a gradient is zero.
+METHOD: dict[str, Any] = {
+    "preset": "ssa-co",
+    "model__dropout": 0,
+    "model__head__dropout": 0,
+    "training__precision": "fp32",
+    "training__num_train_epochs": 3,
+    "training__adam_epsilon": 1e-4,
+}
+GENERATORS: dict[str, dict[str, Any]] = {
+    "flip": {},
+    "released": {"labels__aug_ratio_each": 0.4, "labels__aug_threshold": 0.3},
+    "gradient": {"labels__targets": "hard"},
+    # 41 rows in batches of 8: of the last batch, which has one row, the second process has none.
+    "uneven": {
+        "labels__generator": "gradient",
+        "training__gradient_accumulation_steps": 3,
+        "data__max_train_samples": 41,
+    },
+}
+EPOCHS = (0, 1, 2)
+
+
+def method(name: str) -> dict[str, Any]:
+    return METHOD | {"labels__generator": name} | GENERATORS[name]
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def launch(*words: str) -> str:
+    """Two processes of `python WORDS`; their standard error. Nothing of them outlives `WAIT_S`."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    process = subprocess.Popen(
+        [*launcher, "--master_addr", "127.0.0.1", "--master_port", str(free_port()), *words],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        _, errors = process.communicate(timeout=WAIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        pytest.fail(f"not done after {WAIT_S} s:\n{process.communicate()[1][-3000:]}")
+    assert process.returncode == 0, errors[-3000:]
+    return errors
+
+
+@pytest.fixture(scope="module")
+def both(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the runs NAME-two and NAME-one, and what each of the two processes saw as NAME-PROCESS.npz."""
+    folder = tmp_path_factory.mktemp("processes")
+    jobs = {
+        name: settings(
+            folder,
+            tiny("bert"),
+            **method(name),
+            training__per_device_train_batch_size=4,
+            training__output_dir=str(folder / f"{name}-two"),
+        )
+        for name in GENERATORS
+    }
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    launch(process_worker.__file__, str(folder / "jobs.json"), str(folder))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for name in GENERATORS:
+        run(folder, tiny("bert"), **method(name), training__output_dir=str(folder / f"{name}-one"))
+    torch.set_num_threads(threads)
+    return folder
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_both_processes_have_the_same_labels(both: Path, name: str) -> None:
+    first, second = (np.load(both / f"{name}-{process}.npz") for process in (0, 1))
+    assert first["processes"] == second["processes"] == 2
+    assert set(first.files) == set(second.files)
+    assert set(first.files) >= {f"rows-{epoch}" for epoch in EPOCHS} | {"values-1", "values-2"}
+    for key in first.files:
+        assert np.array_equal(first[key], second[key]), key
+    for epoch in (1, 2):
+        assert {0.0, 1.0} <= set(first[f"values-{epoch}"].tolist())
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_labels_and_log_are_those_of_one_process(both: Path, name: str) -> None:
+    one, two = (load_file(both / f"{name}-{count}" / LABELS_FILE) for count in ("one", "two"))
+    assert one.keys() == two.keys()
+    # Each process sees a batch's loss twice as large; labels go by a row's own order of scores.
+    for key in one.keys() - {"gradient_scores"}:
+        assert np.array_equal(one[key], two[key]), key
+    logs = [[without_times(line) for line in log_of(both / f"{name}-{count}")] for count in ("one", "two")]
+    assert len(logs[0]) == len(logs[1])
+    for ours, theirs in zip(*logs, strict=True):
+        assert flat(theirs) == {key: pytest.approx(value, abs=2e-4) for key, value in flat(ours).items()}
+
+
+def flat(line: dict[str, Any]) -> dict[str, Any]:
+    """The labels' facts of a line of the log beside its others."""
+    return {key: value for key, value in line.items() if key != "labels"} | line.get("labels", {})
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_weights_are_those_of_one_process(both: Path, name: str) -> None:
+    one, two = (load_file(both / f"{name}-{count}" / "model.safetensors") for count in ("one", "two"))
+    for key, weight in one.items():
+        np.testing.assert_allclose(two[key], weight, atol=1e-4, rtol=0, err_msg=key)
+
+
+def test_an_odd_number_of_batches_gives_all_processes_the_same_logits(both: Path) -> None:
+    first, second = (np.load(both / f"flip-{process}.npz")["logits"] for process in (0, 1))
+    assert first.shape == (48, 2)
+    assert np.array_equal(first, second)
+    assert (np.abs(first).max(axis=1) > 0).all()  # a row that no process scored would be zero
+
+
+def test_the_command_line_under_two_processes(tiny: Tiny, tmp_path: Path) -> None:
+    values = settings(tmp_path, tiny("bert"), training__per_device_train_batch_size=4, training__num_train_epochs=2)
+    flags = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+    launch("-m", "attentune.cli.main", "train", "--preset", "ssa-hybrid", "--quiet", *flags)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (record["train"]["processes"], record["train"]["steps"]) == (2, 12)
+    assert record["train"]["label_seconds"] > 0
+    assert (load_file(tmp_path / "run" / LABELS_FILE)["values"] >= 0).sum() > 50
+    lines = log_of(tmp_path / "run")
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
+    assert [line["epoch"] for line in lines if "labels" in line] == [0, 1]
