@@ -125,7 +125,8 @@ def test_what_was_trained_is_what_is_saved(
         (
             "classification",
             ("--set", "labels.mask_share=0"),
-            "no token of the sentences that the model is right on could be labelled",
+            "no token of the sentences that the model is right on was masked or could be labelled; see labels.mask"
+            "_share",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from label_sources import BagProbe, Tiny, bag_source, features_of, generator, la
 
 NOT_PROBED = "no sentence was probed: labels.ratio or labels.mask_share is too small for these rows"
 NOT_RIGHT = "the model is not yet right on any of the sentences probed, and only those say which words matter"
-NO_TOKEN = "no token of the sentences that the model is right on could be labelled"
+NO_TOKEN = "no token of the sentences that the model is right on was masked or could be labelled; see labels.mask_share"
 
 
 def plan(name: str, source: LabelSource, **settings: Any):

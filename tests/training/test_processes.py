@@ -58,7 +58,7 @@ def free_port() -> int:
 
 
 def launch(*words: str) -> str:
-    """Two processes of `python WORDS`; their standard error. Nothing of them outlives `WAIT_S`."""
+    """Two processes of `python WORDS`; their standard output. Nothing of them outlives `WAIT_S`."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
     process = subprocess.Popen(
         [*launcher, "--master_addr", "127.0.0.1", "--master_port", str(free_port()), *words],
@@ -69,12 +69,12 @@ def launch(*words: str) -> str:
         start_new_session=True,
     )
     try:
-        _, errors = process.communicate(timeout=WAIT_S)
+        output, errors = process.communicate(timeout=WAIT_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         pytest.fail(f"not done after {WAIT_S} s:\n{process.communicate()[1][-3000:]}")
     assert process.returncode == 0, errors[-3000:]
-    return errors
+    return output
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +148,9 @@ def test_an_odd_number_of_batches_gives_all_processes_the_same_logits(both: Path
 def test_the_command_line_under_two_processes(tiny: Tiny, tmp_path: Path) -> None:
     values = settings(tmp_path, tiny("bert"), training__per_device_train_batch_size=4, training__num_train_epochs=2)
     flags = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
-    launch("-m", "attentune.cli.main", "train", "--preset", "ssa-hybrid", "--quiet", *flags)
+    output = launch("-m", "attentune.cli.main", "train", "--preset", "ssa-hybrid", "--format", "json", *flags)
     record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert json.loads(output)["validation"] == record["scores"]["validation"]  # one of the two speaks
     assert (record["train"]["processes"], record["train"]["steps"]) == (2, 12)
     assert record["train"]["label_seconds"] > 0
     assert (load_file(tmp_path / "run" / LABELS_FILE)["values"] >= 0).sum() > 50

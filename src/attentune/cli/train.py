@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     config = config_from(parsed, problems)
     # Imported late, so that mistakes in flags show at once.
     from attentune.results import to_json
-    from attentune.training.display import Display
+    from attentune.training.display import Display, is_main_rank
     from attentune.training.run import train
     from attentune.training.signals import Interrupted
 
@@ -46,6 +46,8 @@ def run(arguments: Sequence[str]) -> int:
     except Interrupted as stop:
         print(f"attentune: {stop}", file=sys.stderr)
         return 130
+    if not is_main_rank():
+        return 0
     if parsed.format == "json":
         print(to_json(result.metrics()), end="")
     else:

@@ -135,4 +135,4 @@ def _why_none(facts: dict[str, Any]) -> str:
         return "no sentence was probed: labels.ratio or labels.mask_share is too small for these rows"
     if facts.get("correct", 0) == 0:
         return "the model is not yet right on any of the sentences probed, and only those say which words matter"
-    return "no token of the sentences that the model is right on could be labelled"
+    return "no token of the sentences that the model is right on was masked or could be labelled; see labels.mask_share"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +11,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
+def is_main_rank() -> bool:
+    """Whether this is the process that speaks, of those that `torchrun` or `accelerate launch` have started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 class Display:
     """A progress bar with loss, speed and time left; plain lines where standard error is no terminal."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self._console = Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False)
+        self._console = Console(stderr=True, quiet=quiet or not is_main_rank(), soft_wrap=True, highlight=False)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 
