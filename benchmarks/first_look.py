@@ -52,10 +52,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ssa-hybrid drop": ("ssa-hybrid", {"labels.generator": "drop"}),
     "ssa-hybrid gradient soft": ("ssa-hybrid", {**GRADIENT, "labels.targets": "soft"}),
     "ssa-hybrid warm-up 2": ("ssa-hybrid", {"objective.token_loss_warmup_epochs": 2}),
-    "ssa-hybrid alpha 0.9": ("ssa-hybrid", {"objective.alpha": 0.9}),
     "ssa-hybrid beta 0.2": ("ssa-hybrid", {"model.token_gate.beta": 0.2}),
     "ssa-hybrid beta 0.9": ("ssa-hybrid", {"model.token_gate.beta": 0.9}),
-    "ssa-hybrid ratio 2": ("ssa-hybrid", {"labels.ratio": 2.0}),
 }
 VARIANT_TASKS = ("sst2",)
 
