@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ from attentune.config import load_config
 from attentune.training.checkpoint import checkpoint_folders
 from attentune.training.display import Display
 from attentune.training.parts import RunParts
+from attentune.training.probe import TrainingProbe
 from attentune.training.run import train
+from attentune.training.signals import Interrupted
 from interrupted import LABELS_FILE, assert_same, die_after_step, log_of, outcome, run
 
 Tiny = Callable[..., Path]
@@ -114,3 +118,27 @@ def test_resumed_without_the_checkpoints_labels_a_run_ends_differently(
     assert got["checkpoints"] == expected["checkpoints"]
     assert got["weights"] != expected["weights"]
     assert got["log"] != expected["log"]
+
+
+@pytest.mark.parametrize("generator", ["flip", "released"])
+def test_ctrl_c_while_labels_are_made_ends_the_asking_and_loses_nothing(
+    tiny: Tiny, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch, generator: str
+) -> None:
+    ticks: list[int] = []
+
+    def interrupted_tick(self: TrainingProbe, rows: int) -> None:
+        ticks.append(rows)
+        if len(ticks) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        tick(self, rows)
+
+    tick = TrainingProbe.tick
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingProbe, "tick", interrupted_tick)
+        with pytest.raises(Interrupted):
+            run(tmp_path, tiny("bert"), **method(generator))
+    assert len(ticks) == 1
+    assert checkpoint_folders(tmp_path / "run")[-1].name == "checkpoint-6"  # the end of the first epoch
+    run(tmp_path, tiny("bert"), **method(generator), training__resume=True)
+    without = {name: value for name, value in reference(generator)[1].items() if name != "checkpoints"}
+    assert_same(outcome(tmp_path / "run"), without)

@@ -102,23 +102,25 @@ def score_rows(
     tokens: dict[int, np.ndarray] = {}
     lengths = features.lengths[rows]
     batches = budget_order(lengths, batch_tokens) if batch_size is None else sorted_order(lengths, batch_size)
-    # One autocast around all batches: it then halves the weights' precision once and not in each batch.
-    is_half = next(model.parameters()).dtype == torch.bfloat16
-    with contextlib.nullcontext() if is_half else accelerator.autocast():
-        for places in batches[accelerator.process_index :: accelerator.num_processes]:
-            own = None if masked is None else [masked[place] for place in places]
-            batch = pad_batch(
-                features, rows[places], pad_token_id=pad_token_id, mask_token_id=mask_token_id, masked=own
-            )
-            inputs = {name: tensor.to(accelerator.device) for name, tensor in batch.inputs.items()}
-            output = model(**inputs)
-            logits_NC[places] = output.logits.float().cpu().numpy()
-            if with_tokens and output.token_scores is not None:
-                scores_BT = output.token_scores.float().cpu().numpy()
-                tokens |= {int(place): scores_BT[n, : lengths[place]] for n, place in enumerate(places)}
-            if progress is not None:
-                progress(len(places))
-    model.train(was_training)
+    try:
+        # One autocast around all batches: it then halves the weights' precision once and not in each batch.
+        is_half = next(model.parameters()).dtype == torch.bfloat16
+        with contextlib.nullcontext() if is_half else accelerator.autocast():
+            for places in batches[accelerator.process_index :: accelerator.num_processes]:
+                own = None if masked is None else [masked[place] for place in places]
+                batch = pad_batch(
+                    features, rows[places], pad_token_id=pad_token_id, mask_token_id=mask_token_id, masked=own
+                )
+                inputs = {name: tensor.to(accelerator.device) for name, tensor in batch.inputs.items()}
+                output = model(**inputs)
+                logits_NC[places] = output.logits.float().cpu().numpy()
+                if with_tokens and output.token_scores is not None:
+                    scores_BT = output.token_scores.float().cpu().numpy()
+                    tokens |= {int(place): scores_BT[n, : lengths[place]] for n, place in enumerate(places)}
+                if progress is not None:
+                    progress(len(places))
+    finally:  # the one who watches may end it
+        model.train(was_training)
     logits_NC = summed_over_processes(logits_NC, accelerator)
     return RowScores(logits_NC, tuple(tokens[place] for place in range(len(rows))) if tokens else None)
 

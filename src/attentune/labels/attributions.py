@@ -48,6 +48,7 @@ class Attributions(RowLabelGenerator):
         was_training = model.training
         model.eval()
         for row in correct[source.probe.part]:
+            source.probe.tick(1)
             scores = self.attribute(
                 int(row), source.probe.inputs(int(row)), derive_key("attribution", source.seed, epoch, int(row))
             )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -36,6 +37,12 @@ class Probe(Protocol):
     @property
     def part(self) -> slice:
         """Which of a list of rows is this process's share."""
+
+    def watched(self, on_rows: Callable[[int], None]) -> AbstractContextManager[None]:
+        """While the block runs, `on_rows` is told how many rows have been asked; what it raises ends the asking."""
+
+    def tick(self, rows: int) -> None:
+        """Say that this many rows have been asked by other means than `logits`."""
 
 
 @dataclass(frozen=True)

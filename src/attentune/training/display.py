@@ -23,6 +23,7 @@ class Display:
         self._console = Console(stderr=True, quiet=quiet or not is_main_rank(), soft_wrap=True, highlight=False)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
+        self._probed = 0
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
@@ -51,9 +52,16 @@ class Display:
 
     def advance(self, step: int, *, loss: float, tokens_per_second: float) -> None:
         """Move the bar."""
+        self._probed = 0
         if self._bar is not None and self._task is not None:
             facts = f"loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s"
             self._bar.update(self._task, completed=step, facts=facts)
+
+    def probed(self, rows: int) -> None:
+        """Show in the bar how many sentences the model has been asked for labels, since the last step."""
+        self._probed += rows
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, facts=f"labels: {self._probed:,} sentences asked")
 
     def stop(self) -> None:
         """Take the bar away."""

@@ -54,10 +54,15 @@ class Watcher(Protocol):
 
     def on_step(self, state: TrainingState, facts: dict[str, float]) -> None: ...
     def on_scores(self, state: TrainingState, scores: Scores) -> None: ...
+    def on_probed(self, rows: int) -> None: ...
     def on_labels(self, state: TrainingState) -> None: ...
     def on_epoch_end(self, state: TrainingState) -> None: ...
     def score(self, state: TrainingState) -> Scores: ...
     def save(self, state: TrainingState) -> None: ...
+
+
+class _PlanAbandoned(Exception):
+    """A stop was asked for while an epoch was being planned; nothing of that epoch has been done."""
 
 
 @dataclass
@@ -99,14 +104,14 @@ class TrainingLoop:
     def run(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> None:
         """Train until the steps are done, early stopping ends it, or a stop is asked for; `state` says where it got."""
         self.model.train()
-        with self.labels.listening():
+        with self.labels.listening(), contextlib.suppress(_PlanAbandoned):
             while state.step < self.total_steps and not state.stopped_early and not stop.asked:
                 self._run_epoch(state, watcher, stop)
         if stop.asked:
             watcher.save(state)
 
     def _run_epoch(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> None:
-        plan = self._begin_epoch(state, watcher)
+        plan = self._begin_epoch(state, watcher, stop)
         groups = self._groups(plan, state.epoch)
         for group in groups[state.step_in_epoch :]:
             self._timed_step(plan, group, state, watcher)
@@ -118,13 +123,21 @@ class TrainingLoop:
             if state.step == self.total_steps or state.stopped_early or stop.asked:
                 break
 
-    def _begin_epoch(self, state: TrainingState, watcher: Watcher) -> EpochPlan:
+    def _begin_epoch(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> EpochPlan:
         """The epoch's plan: a new one, or within an epoch that was broken off the one it had."""
+
+        def on_rows(rows: int) -> None:
+            watcher.on_probed(rows)
+            # Several processes wait for each other here, so they go on to the next step.
+            if stop.asked and self.accelerator.num_processes == 1:
+                raise _PlanAbandoned
+
         if state.step_in_epoch > 0:
             # What was made without asking the model is made again; the rest came with the checkpoint.
             return self.labels.plan(state.epoch) if self.plan is None else self.plan
         began = time.perf_counter()
-        self.plan = self.labels.plan(state.epoch)
+        with self.labels.source.probe.watched(on_rows):
+            self.plan = self.labels.plan(state.epoch)
         seconds = time.perf_counter() - began
         state.label_seconds += seconds
         facts = {**self.plan.facts, "seconds": round(seconds, 3)} if self.plan.facts else {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class TrainingProbe:
         self.model = model
         self._half_copy, self._accelerator, self._features = half_copy, accelerator, features
         self._pad_token_id, self._mask_token_id = pad_token_id, mask_token_id
+        self._on_rows: Callable[[int], None] | None = None
 
     @property
     def part(self) -> slice:
@@ -52,6 +54,7 @@ class TrainingProbe:
             rows=rows,
             masked=masked,
             mask_token_id=self._mask_token_id,
+            progress=self.tick,
         ).logits_NC
 
     def inputs(self, row: int) -> dict[str, Tensor]:
@@ -62,3 +65,17 @@ class TrainingProbe:
     def summed(self, values: np.ndarray) -> np.ndarray:
         """The sum over all processes."""
         return summed_over_processes(values, self._accelerator)
+
+    @contextlib.contextmanager
+    def watched(self, on_rows: Callable[[int], None]) -> Iterator[None]:
+        """While the block runs, `on_rows` is told how many rows have been asked; what it raises ends the asking."""
+        self._on_rows = on_rows
+        try:
+            yield
+        finally:
+            self._on_rows = None
+
+    def tick(self, rows: int) -> None:
+        """Say that this many rows have been asked."""
+        if self._on_rows is not None:
+            self._on_rows(rows)

@@ -54,6 +54,10 @@ class RunWatcher:
         self._track(values, state.step)
         self._display.say(f"step {state.step}: {one_line(scores)}{'  (best so far)' if is_best else ''}")
 
+    def on_probed(self, rows: int) -> None:
+        """Show that labels are being made."""
+        self._display.probed(rows)
+
     def on_labels(self, state: TrainingState) -> None:
         """Say what the epoch's labels are, or why there are none."""
         facts = state.epoch_labels
