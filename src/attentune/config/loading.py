@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Mapping
 from importlib import resources
@@ -192,6 +193,10 @@ def _contradictions(config: Config) -> list[str]:
         problems.append(
             "training.resume and training.overwrite_output_dir: choose one; the second deletes what the first needs."
         )
+    if config.model.blur.size % 2 == 0:
+        problems.append(f"model.blur.size: got {config.model.blur.size}, expected an odd number.")
+    if config.model.blur.layers != "all" and not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", config.model.blur.layers):
+        problems.append(f"model.blur.layers: got {config.model.blur.layers!r}, expected all, or numbers such as 1,2,3.")
     makes_token_labels = config.labels.generator not in ("none", "masked-rows")
     if makes_token_labels and config.model.token_gate.kind == "none":
         problems.append(

@@ -17,7 +17,17 @@ def _f(default: Any, help: str, **facts: Any) -> Any:
 
 @dataclass(frozen=True)
 class BlurConfig:
-    where: str = _f("none", "what a Gaussian blur is applied to in each layer", choices=("none",))
+    where: str = _f(
+        "none",
+        "what a Gaussian blur along the tokens is applied to in each layer",
+        choices=("none", "context", "value", "scores"),
+    )
+    sigma: float = _f(0.3, "standard deviation of the blur in tokens", minimum=0, open=True)
+    size: int = _f(3, "window of the blur in tokens, odd", minimum=1)
+    layers: str = _f("all", "which layers are blurred: all, or their numbers from 1 with commas between")
+    learnable: str = _f(
+        "no", "learn sigma, from the given value on: one a layer, or one a head", choices=("no", "layer", "head")
+    )
 
 
 @dataclass(frozen=True)
@@ -25,8 +35,20 @@ class LayerMixConfig:
     kind: str = _f(
         "last",
         "which encoder layers make the token matrix",
-        choices=("first", "second", "second-to-last", "last", "sum-last-4", "sum-all", "mean-all"),
+        choices=(
+            "first",
+            "second",
+            "second-to-last",
+            "last",
+            "sum-last-4",
+            "sum-all",
+            "mean-all",
+            "weighted",
+            "concat-last-4",
+        ),
     )
+    squeeze: bool = _f(False, "rescale each layer by squeeze-and-excitation first")
+    ratio: int = _f(3, "squeeze: the bottleneck has the number of layers, divided by this, features", minimum=1)
 
 
 @dataclass(frozen=True)

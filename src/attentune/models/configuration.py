@@ -6,6 +6,8 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
+_NO_BLUR = {"where": "none", "sigma": 0.3, "size": 3, "layers": "all", "learnable": "no"}
+_LAST_LAYER = {"kind": "last", "squeeze": False, "ratio": 3}
 _NO_GATE = {"kind": "none", "beta": 0.5, "share_weights": True, "attention_threshold": 0.0}
 
 
@@ -14,8 +16,8 @@ class AttentuneConfig(PreTrainedConfig):
 
     Args:
         encoder: the encoder's own configuration, or its mapping with `model_type`.
-        blur: {"where": ...}.
-        layer_mix: {"kind": ...}, a key of `nn.layer_mix.LAYER_MIXES`.
+        blur: {"where": ..., "sigma": ..., "size": ..., "layers": ..., "learnable": ...}.
+        layer_mix: {"kind": ..., "squeeze": ..., "ratio": ...}; the kind is one of `nn.layer_mix.LAYER_MIXES`.
         token_gate: {"kind": ..., "beta": ..., "share_weights": ..., "attention_threshold": ...}.
         head: {"kind": ..., "beta": ..., "with_pooler": ..., "dropout": ...}.
         task_type: "classification", "regression" or "ordinal".
@@ -43,8 +45,8 @@ class AttentuneConfig(PreTrainedConfig):
             values = dict(encoder)
             encoder = CONFIG_MAPPING[values.pop("model_type")](**values)
         self.encoder: PreTrainedConfig | None = encoder
-        self.blur = blur or {"where": "none"}
-        self.layer_mix = layer_mix or {"kind": "last"}
+        self.blur = {**_NO_BLUR, **(blur or {})}
+        self.layer_mix = {**_LAST_LAYER, **(layer_mix or {})}
         self.token_gate = {**_NO_GATE, **(token_gate or {})}
         self.head = head or {"kind": "cls", "beta": 0.5, "with_pooler": False, "dropout": 0.1}
         self.task_type = task_type

@@ -11,9 +11,11 @@ from transformers import AutoModel, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.utils import ModelOutput
 
+from attentune.models.blur_taps import BlurTaps
 from attentune.models.configuration import AttentuneConfig
+from attentune.nn.blur import BLUR_PLACES, GaussianBlur
 from attentune.nn.heads import build_head
-from attentune.nn.layer_mix import LAYER_MIXES, mix_layers
+from attentune.nn.layer_mix import LAYER_MIXES, Excitation, LayerMix
 from attentune.nn.losses import resolve_loss, row_losses
 from attentune.nn.token_gate import TOKEN_GATES, ImportanceGate, PositionLinear, TokenHead
 
@@ -26,6 +28,7 @@ class AttentuneOutput(ModelOutput):
         loss: the mean loss, a scalar, where labels were given.
         logits: (B, C) scores before the softmax; (B, 1) for regression.
         token_scores: (B, T) importance of each token from 0 to 1, where the token gate gives one; 0 at padding.
+        layer_weights: (B, L) the excitation of each layer, where the layer mix has squeeze-and-excitation.
         token_logits: (B, T, 2) the token head's scores before the softmax, for its loss.
         hidden_states: the embeddings' and each layer's output, where asked for.
         attentions: each layer's attention probabilities, where asked for.
@@ -35,6 +38,7 @@ class AttentuneOutput(ModelOutput):
     logits: Tensor | None = None
     token_scores: Tensor | None = None
     token_logits: Tensor | None = None
+    layer_weights: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
 
@@ -58,8 +62,8 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         self.encoder: Any = encoder if encoder is not None else AutoModel.from_config(config.encoder)
         drop_pooler(self.encoder)
         hidden_size = config.encoder_config.hidden_size
-        if config.layer_mix["kind"] not in LAYER_MIXES:
-            raise ValueError(f"layer mix {config.layer_mix['kind']!r} is none of {', '.join(LAYER_MIXES)}")
+        self.blur, self.blur_taps = _blur(config, self.encoder)
+        self.layer_mix = _layer_mix(config)
         self.head = build_head(
             config.head["kind"],
             hidden_size=hidden_size,
@@ -79,6 +83,8 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             nn.init.normal_(module.weight, mean=0.0, std=0.02)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+        elif isinstance(module, (Excitation, GaussianBlur)):
+            module.reset_parameters()
         elif isinstance(module, PositionLinear):
             nn.init.normal_(module.weight, mean=0.0, std=0.02)
             nn.init.zeros_(module.bias)
@@ -117,25 +123,29 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         """
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        wants_all = self.config.layer_mix["kind"] != "last"
+        mask_BT = attention_mask.bool()
+        if self.blur_taps is not None and self.blur is not None:
+            self.blur_taps.prepare(self.blur.matrices(mask_BT))
         extra: dict[str, Any] = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         if output_attentions:
             extra["output_attentions"] = True
         encoded = self.encoder(
             input_ids=input_ids,
             attention_mask=attention_mask,
-            output_hidden_states=bool(wants_all or output_hidden_states),
+            output_hidden_states=bool(self.layer_mix is not None or output_hidden_states),
             **extra,
         )
-        hidden_BTD = encoded.last_hidden_state
-        if wants_all:
-            hidden_BTD = mix_layers(self.config.layer_mix["kind"], encoded.hidden_states[1:])
-        logits_BC, token_logits_BT2, importance_BT = self.classify(hidden_BTD, input_ids, attention_mask.bool())
+        hidden_BTD, layer_weights_BL = encoded.last_hidden_state, None
+        if self.layer_mix is not None:
+            layers = (*encoded.hidden_states[1:-1], hidden_BTD)
+            hidden_BTD, layer_weights_BL = self.layer_mix(layers, mask_BT)
+        logits_BC, token_logits_BT2, importance_BT = self.classify(hidden_BTD, input_ids, mask_BT)
         return AttentuneOutput(
             loss=None if labels is None else self._mean_loss(logits_BC, labels),
             logits=logits_BC,
             token_scores=importance_BT,
             token_logits=token_logits_BT2,
+            layer_weights=layer_weights_BL,
             hidden_states=encoded.hidden_states if output_hidden_states else None,
             attentions=encoded.attentions if output_attentions else None,
         )
@@ -160,6 +170,41 @@ class AttentuneForSequenceClassification(PreTrainedModel):
 
     def _mean_loss(self, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
         return row_losses(resolve_loss("auto", self.config.task_type), logits_BC, labels_B).mean()
+
+
+def _blur(config: AttentuneConfig, encoder: Any) -> tuple[GaussianBlur | None, BlurTaps | None]:
+    blur = config.blur
+    if blur["where"] not in BLUR_PLACES:
+        raise ValueError(f"blur {blur['where']!r} is none of {', '.join(BLUR_PLACES)}")
+    if blur["where"] == "none":
+        return None, None
+    numbers = None if blur["layers"] == "all" else tuple(int(number) for number in str(blur["layers"]).split(","))
+    taps = BlurTaps(encoder, where=blur["where"], layers=numbers)
+    made = GaussianBlur(
+        size=blur["size"],
+        sigma=blur["sigma"],
+        layers=taps.layers,
+        heads=config.encoder_config.num_attention_heads,
+        learnable=blur["learnable"],
+    )
+    return made, taps
+
+
+def _layer_mix(config: AttentuneConfig) -> LayerMix | None:
+    """None where it is the last layer as it is."""
+    mix = config.layer_mix
+    if mix["kind"] not in LAYER_MIXES:
+        raise ValueError(f"layer mix {mix['kind']!r} is none of {', '.join(LAYER_MIXES)}")
+    if mix["kind"] == "last" and not mix["squeeze"]:
+        return None
+    encoder = config.encoder_config
+    return LayerMix(
+        kind=mix["kind"],
+        num_layers=encoder.num_hidden_layers,
+        hidden_size=encoder.hidden_size,
+        squeeze=mix["squeeze"],
+        ratio=mix["ratio"],
+    )
 
 
 def _token_gate(config: AttentuneConfig) -> ImportanceGate | None:

@@ -1,17 +1,18 @@
 """The layer mix slot: from the outputs of all encoder layers to one token matrix.
 
-Source: SESAME (Su and Cheng 2019), section 3.1 and table 3: the plain selections.
+Source: SESAME (Su and Cheng 2019), sections 3.1 and 3.2 and table 3; initialisation as in its released program.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-# From the outputs of layers 1..L, each (B, T, D), to one (B, T, D).
-LAYER_MIXES: dict[str, Callable[[Sequence[Tensor]], Tensor]] = {
+# From the outputs of layers 1..L, each (B, T, D), to one (B, T, D): those that have no weights of their own.
+SELECTIONS: dict[str, Callable[[Sequence[Tensor]], Tensor]] = {
     "first": lambda layers: layers[0],
     "second": lambda layers: layers[1],
     "second-to-last": lambda layers: layers[-2],
@@ -20,19 +21,111 @@ LAYER_MIXES: dict[str, Callable[[Sequence[Tensor]], Tensor]] = {
     "sum-all": lambda layers: torch.stack(tuple(layers)).sum(dim=0),
     "mean-all": lambda layers: torch.stack(tuple(layers)).mean(dim=0),
 }
+LAYER_MIXES: tuple[str, ...] = (*SELECTIONS, "weighted", "concat-last-4")
 
-# How many layers an encoder needs for the selection to mean what it says.
-MINIMUM_LAYERS: dict[str, int] = {"second": 2, "second-to-last": 2, "sum-last-4": 4}
+# How many layers an encoder needs for the kind to mean what it says.
+MINIMUM_LAYERS: dict[str, int] = {"second": 2, "second-to-last": 2, "sum-last-4": 4, "concat-last-4": 4}
 
 
-def mix_layers(kind: str, layers: Sequence[Tensor]) -> Tensor:
-    """Select or combine layers.
+def layer_means(layers: Sequence[Tensor], mask_BT: Tensor) -> Tensor:
+    """(B, L) float32: the mean of each layer's output over real tokens and features (the squeeze)."""
+    weights_BT = mask_BT.float() / mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
+    # What stands at padding may be anything, so it is not merely multiplied by zero.
+    means = [layer.float().mean(dim=-1).masked_fill(~mask_BT, 0.0) for layer in layers]
+    return torch.stack([(mean_BT * weights_BT).sum(dim=1) for mean_BT in means], dim=1)
+
+
+class Excitation(nn.Module):
+    """A weight between 0 and 1 for each layer, from what all layers hold.
 
     Args:
-        kind: a key of `LAYER_MIXES`.
-        layers: the outputs of encoder layers 1 to L, each (B, T, D); the embeddings are not one of them.
+        num_layers: L.
+        ratio: the bottleneck has L // ratio features, at least one.
 
-    Returns:
-        The token matrix, (B, T, D).
+    Source: SESAME, section 3.1; variance-scaled weights and biases of 0.8 as released.
     """
-    return LAYER_MIXES[kind](layers)
+
+    def __init__(self, *, num_layers: int, ratio: int) -> None:
+        super().__init__()
+        inner = max(1, num_layers // ratio)
+        self.squeeze = nn.Linear(num_layers, inner)
+        self.excite = nn.Linear(inner, num_layers)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights as the released program does."""
+        for linear in (self.squeeze, self.excite):
+            nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
+            nn.init.constant_(linear.bias, 0.8)
+
+    def forward(self, layers: Sequence[Tensor], mask_BT: Tensor) -> Tensor:
+        """(B, L) weights, in float32."""
+        means_BL = layer_means(layers, mask_BT).to(self.squeeze.weight.dtype)
+        return torch.sigmoid(self.excite(torch.relu(self.squeeze(means_BL))).float())
+
+
+class LayerMix(nn.Module):
+    """Rescales the layers if asked, then selects or combines them.
+
+    Args:
+        kind: one of `LAYER_MIXES`. weighted: with squeeze the mean of the layers by excitation; without, by learned
+            weights (softmax), equal at first.
+        num_layers: L.
+        hidden_size: D.
+        squeeze: rescale each layer by its excitation.
+        ratio: see `Excitation`.
+    """
+
+    def __init__(self, *, kind: str, num_layers: int, hidden_size: int, squeeze: bool, ratio: int = 3) -> None:
+        super().__init__()
+        self.kind = kind
+        self.excitation = Excitation(num_layers=num_layers, ratio=ratio) if squeeze else None
+        is_learned = kind == "weighted" and not squeeze
+        self.layer_weights = nn.Parameter(torch.zeros(num_layers)) if is_learned else None
+        self.linear = nn.Linear(4 * hidden_size, hidden_size) if kind == "concat-last-4" else None
+
+    def forward(self, layers: Sequence[Tensor], mask_BT: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Mix.
+
+        Args:
+            layers: the outputs of encoder layers 1 to L, each (B, T, D); the embeddings are not one of them.
+            mask_BT: True at real tokens.
+
+        Returns:
+            The token matrix (B, T, D), and the excitation (B, L), None without squeeze.
+        """
+        if self.excitation is None:
+            shares_L = None if self.layer_weights is None else self.layer_weights.float().softmax(dim=0)
+            return self._mixed(layers if shares_L is None else _Scaled(layers, shares_L[None]), None), None
+        weights_BL = self.excitation(layers, mask_BT)
+        return self._mixed(_Scaled(layers, weights_BL), weights_BL.sum(dim=1)), weights_BL
+
+    def _mixed(self, layers: Sequence[Tensor], total_B: Tensor | None) -> Tensor:
+        if self.linear is not None:
+            return self.linear(torch.cat(tuple(layers[-4:]), dim=-1).to(self.linear.weight.dtype))
+        if self.kind != "weighted":
+            return SELECTIONS[self.kind](layers)
+        mixed_BTD = SELECTIONS["sum-all"](layers)
+        return mixed_BTD if total_B is None else mixed_BTD / total_B[:, None, None].to(mixed_BTD.dtype)
+
+
+class _Scaled(Sequence[Tensor]):
+    """Layers times their weights, computed only for those that are asked for.
+
+    Args:
+        layers: (B, T, D) each.
+        weights_BL: one a row and layer; B may be 1.
+    """
+
+    def __init__(self, layers: Sequence[Tensor], weights_BL: Tensor) -> None:
+        self._layers, self._weights_BL = layers, weights_BL
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self[number] for number in range(len(self))[place]]
+        if place >= len(self):
+            raise IndexError(place)
+        layer = self._layers[place]
+        return layer * self._weights_BL[:, place, None, None].to(layer.dtype)

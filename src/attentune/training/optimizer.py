@@ -14,8 +14,8 @@ from attentune.config import TrainingConfig
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:
-    """Whether weight decay applies: to matrices, not to biases and the scales of normalisations."""
-    return parameter.ndim > 1 and not name.endswith("bias")
+    """Whether weight decay applies: to matrices, not to biases, the scales of normalisations and learned sigmas."""
+    return parameter.ndim > 1 and not name.endswith(("bias", "raw_sigma"))
 
 
 def build_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.AdamW:

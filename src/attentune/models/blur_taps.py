@@ -1,0 +1,136 @@
+"""Where in an encoder the blur takes hold: hooks on attention's value and output projections, in every family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attentune.errors import UnsupportedEncoderError
+from attentune.nn.blur import apply_blur
+
+# In an encoder layer: the projection to the values, and the projection of the heads' joint output. Looked for in every
+# module, so that no family is known by name. The last one's first projection gives queries, keys and values together.
+_PROJECTIONS = (
+    ("attention.self.value", "attention.output.dense"),  # BERT, RoBERTa, ELECTRA, XLM-R
+    ("attention.self.value_proj", "attention.output.dense"),  # DeBERTa-v2
+    ("attention.v_lin", "attention.out_lin"),  # DistilBERT
+    ("attention.value", "attention.dense"),  # ALBERT
+    ("attention.attn.v", "attention.attn.o"),  # MPNet
+    ("attn.Wqkv", "attn.Wo"),  # ModernBERT
+)
+
+
+class BlurTaps:
+    """Owns the hooks that blur an encoder's attention.
+
+    Call `prepare` before each forward pass. The hooks stay for the model's life, so that gradient checkpointing, which
+    runs layers again, finds them; `remove` takes them away.
+
+    Args:
+        encoder: the encoder.
+        where: "context", "value" or "scores" (both: blurring the probabilities in both directions is the same).
+        layers: numbers of the layers to blur, from 1; None for all.
+
+    Attributes:
+        layers: how many layers are blurred (those that share their weights count as one).
+
+    Raises:
+        UnsupportedEncoderError: a layer to blur is not there, or its projections are not found.
+    """
+
+    def __init__(self, encoder: nn.Module, *, where: str, layers: tuple[int, ...] | None) -> None:
+        self._matrices: list[Tensor] = []
+        self._handles: list[Any] = []
+        self._places: dict[nn.Module, int] = {}
+        chosen = chosen_projections(encoder, layers)
+        self.layers = len(chosen)
+        for number, (value, output) in enumerate(chosen):
+            if where in ("context", "scores"):
+                self._places[output] = number
+                self._handles.append(output.register_forward_pre_hook(self._before_output))
+            if where in ("value", "scores"):
+                self._places[value] = number
+                self._handles.append(value.register_forward_hook(self._after_value))
+
+    def prepare(self, matrices: list[Tensor]) -> None:
+        """Take the matrices for the next batch: one for all layers, or one for each blurred layer."""
+        self._matrices = matrices
+
+    def remove(self) -> None:
+        """Take all hooks away."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies: without the last batch's matrices, which may be part of a graph."""
+        return {**self.__dict__, "_matrices": []}
+
+    def _matrix(self, module: nn.Module) -> Tensor:
+        return self._matrices[self._places[module] if len(self._matrices) > 1 else 0]
+
+    def _before_output(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (apply_blur(self._matrix(module), inputs[0]), *inputs[1:])
+
+    def _after_value(self, module: nn.Module, inputs: Any, output_BTD: Tensor) -> Tensor:
+        matrix = self._matrix(module)
+        if _is_joint(module):
+            queries_keys, values_BTD = output_BTD.split([output_BTD.shape[-1] // 3 * 2, output_BTD.shape[-1] // 3], -1)
+            return torch.cat([queries_keys, apply_blur(matrix, values_BTD)], dim=-1)
+        return apply_blur(matrix, output_BTD)
+
+
+def projections(encoder: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
+    """The value and output projections of each layer, in order; layers that share weights stand there once."""
+    found: list[tuple[nn.Module, nn.Module]] = []
+    for module in encoder.modules():
+        for value, output in _PROJECTIONS:
+            pair = (_at(module, value), _at(module, output))
+            if isinstance(pair[0], nn.Linear) and isinstance(pair[1], nn.Linear):
+                found.append((pair[0], pair[1]))
+                break
+    return found
+
+
+def chosen_projections(encoder: Any, layers: tuple[int, ...] | None) -> list[tuple[nn.Module, nn.Module]]:
+    """The projections of the layers to blur.
+
+    Raises:
+        UnsupportedEncoderError: there are none, or not those asked for.
+    """
+    found, count = projections(encoder), encoder.config.num_hidden_layers
+    kind = encoder.config.model_type
+    shares = 0 < len(found) < count
+    if not found or (shares and count % len(found)):
+        raise UnsupportedEncoderError(
+            f"model.blur: the value and output projections of this {kind} encoder's attention were not found, so it"
+            " cannot be blurred. Set model.blur.where none, or take an encoder of another family."
+        )
+    if layers is None:
+        return found
+    if shares:
+        raise UnsupportedEncoderError(
+            f"model.blur.layers: this {kind} encoder's {count} layers share their weights, so they can only be blurred"
+            " all together; set it to all."
+        )
+    wrong = [number for number in layers if not 1 <= number <= count]
+    if wrong:
+        raise UnsupportedEncoderError(
+            f"model.blur.layers: got {', '.join(map(str, wrong))}, expected numbers from 1 to {count}, the layers of"
+            " this encoder, or all."
+        )
+    return [found[number - 1] for number in sorted(set(layers))]
+
+
+def _is_joint(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) and module.out_features == 3 * module.in_features
+
+
+def _at(module: nn.Module, path: str) -> nn.Module | None:
+    for name in path.split("."):
+        module = getattr(module, name, None)  # type: ignore[assignment]
+        if module is None:
+            return None
+    return module

@@ -1,0 +1,126 @@
+"""The blur slot: a Gaussian blur along the tokens, with mirrored ends at the true end of each text.
+
+Source: SESAME (Su and Cheng 2019), section 3.3; the kernel, window and symmetric padding as in its released program,
+but for where the padding stands: at the end of the real tokens, so that a batch's padding changes nothing.
+
+The blur is a matrix K (T, T) that multiplies the tokens. K is symmetric, so blurring the attention probabilities P in
+both directions (a 2-D convolution, K P K) is blurring the values before they are weighted by P, and the result after.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+BLUR_PLACES = ("none", "context", "value", "scores")
+LEARNABLE = ("no", "layer", "head")
+
+
+def gaussian_kernel(sigma: Tensor, size: int) -> Tensor:
+    """(..., size) G(x) = exp(-x^2 / 2 sigma^2) at x = -(size-1)/2 .. (size-1)/2, normalised to sum 1, in float32.
+
+    Args:
+        sigma: (...) standard deviations in tokens, above 0.
+        size: odd.
+    """
+    half = (size - 1) // 2
+    x_k = torch.arange(-half, half + 1, device=sigma.device, dtype=torch.float32)
+    # A softmax of the exponents: the same, and safe for a tiny sigma.
+    return (-(x_k**2) / (2.0 * sigma.float()[..., None] ** 2)).softmax(dim=-1)
+
+
+def mirrored_places(mask_BT: Tensor, size: int) -> Tensor:
+    """(B, T, size): the tokens in the window around each token, mirrored (the end token itself counts twice) at the
+    ends of the real tokens, which must stand together; padding's windows hold itself only.
+    """
+    length = mask_BT.shape[1]
+    half = (size - 1) // 2
+    count_B11 = mask_BT.sum(dim=1)[:, None, None].clamp(min=1)
+    first_B11 = mask_BT.long().argmax(dim=1)[:, None, None]
+    own_1T1 = torch.arange(length, device=mask_BT.device)[None, :, None]
+    offsets_k = torch.arange(-half, half + 1, device=mask_BT.device)
+    # Symmetric mirroring has the period 2 n: 0 .. n-1, n-1 .. 0, again.
+    place_BTk = (own_1T1 - first_B11 + offsets_k) % (2 * count_B11)
+    place_BTk = torch.where(place_BTk < count_B11, place_BTk, 2 * count_B11 - 1 - place_BTk) + first_B11
+    return torch.where(mask_BT[:, :, None], place_BTk, own_1T1)
+
+
+def blur_matrix(kernel: Tensor, places_BTk: Tensor) -> Tensor:
+    """K, whose row t holds the kernel at the places of token t's window: (B, T, T), or (B, H, T, T).
+
+    Args:
+        kernel: (k,), or (H, k) for one a head.
+        places_BTk: from `mirrored_places`.
+    """
+    batch, length, size = places_BTk.shape
+    if kernel.ndim == 1:
+        matrix = kernel.new_zeros(batch, length, length)
+        return matrix.scatter_add(2, places_BTk, kernel.expand(batch, length, size))
+    heads = len(kernel)
+    matrix = kernel.new_zeros(batch, heads, length, length)
+    places = places_BTk[:, None].expand(batch, heads, length, size)
+    return matrix.scatter_add(3, places, kernel[None, :, None].expand(batch, heads, length, size))
+
+
+def apply_blur(matrix: Tensor, values_BTD: Tensor) -> Tensor:
+    """K times the tokens; a matrix a head goes to that head's share of the features.
+
+    Args:
+        matrix: (B, T, T) or (B, H, T, T).
+        values_BTD: D is a multiple of H.
+    """
+    matrix = matrix.to(values_BTD.dtype)
+    if matrix.ndim == 3:
+        return torch.matmul(matrix, values_BTD)
+    batch, length, size = values_BTD.shape
+    heads = matrix.shape[1]
+    split_BHTd = values_BTD.view(batch, length, heads, size // heads).transpose(1, 2)
+    return torch.matmul(matrix, split_BHTd).transpose(1, 2).reshape(batch, length, size)
+
+
+class GaussianBlur(nn.Module):
+    """The blur matrices of an encoder's layers.
+
+    Args:
+        size: window in tokens, odd.
+        sigma: standard deviation in tokens; where it is learned, its first value.
+        layers: how many layers are blurred.
+        heads: attention heads a layer.
+        learnable: "no"; "layer": one sigma a layer; "head": one a layer and head.
+    """
+
+    def __init__(self, *, size: int, sigma: float, layers: int, heads: int, learnable: str) -> None:
+        super().__init__()
+        self.size, self.sigma = size, sigma
+        shape = {"no": None, "layer": (layers,), "head": (layers, heads)}[learnable]
+        self.raw_sigma = None if shape is None else nn.Parameter(torch.full(shape, raw_of(sigma)))
+
+    def reset_parameters(self) -> None:
+        """Every sigma at its first value."""
+        if self.raw_sigma is not None:
+            nn.init.constant_(self.raw_sigma, raw_of(self.sigma))
+
+    def sigmas(self) -> Tensor | None:
+        """The learned standard deviations, (layers,) or (layers, heads); None where they are not learned."""
+        return None if self.raw_sigma is None else F.softplus(self.raw_sigma.float()) + _SMALLEST
+
+    def matrices(self, mask_BT: Tensor) -> list[Tensor]:
+        """The matrix of each blurred layer; one for all where sigma is not learned."""
+        places_BTk = mirrored_places(mask_BT, self.size)
+        sigmas = self.sigmas()
+        if sigmas is None:
+            kernel = gaussian_kernel(torch.tensor(self.sigma, device=mask_BT.device), self.size)
+            return [blur_matrix(kernel, places_BTk)]
+        return [blur_matrix(kernel, places_BTk) for kernel in gaussian_kernel(sigmas, self.size)]
+
+
+# Keeps a learned sigma above 0.
+_SMALLEST = 1e-3
+
+
+def raw_of(sigma: float) -> float:
+    """The number whose softplus, plus the smallest sigma, is this one."""
+    return math.log(math.expm1(max(sigma - _SMALLEST, 1e-6)))
