@@ -19,6 +19,7 @@ VERBS = {
     "evaluate": "score a saved run on labelled texts",
     "predict": "label texts with a saved run",
     "label": "show what a run was taught of each token, and how important it holds each to be",
+    "stress": "find out how far a score falls when texts are changed",
     "doctor": "look for trouble in a data set before training on it",
     "tasks": "list the tasks that are known by name",
     "presets": "list the methods",

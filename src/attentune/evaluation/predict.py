@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,10 +59,42 @@ class RowScores:
     Attributes:
         logits_NC: (N, C) float32.
         token_scores: the importance of each row's tokens, (length,) float32 each; None where the model gives none.
+        layer_weights_NL: (N, L) float32 excitation of the layers; None where the model gives none.
     """
 
     logits_NC: np.ndarray
-    token_scores: tuple[np.ndarray, ...] | None
+    token_scores: tuple[np.ndarray, ...] | None = None
+    layer_weights_NL: np.ndarray | None = None
+
+
+class _Collected:
+    """Gathers what a model says batch by batch, at the rows' places."""
+
+    def __init__(self, lengths: np.ndarray, outputs: int, *, with_details: bool) -> None:
+        self._lengths, self._with_details = lengths, with_details
+        self.logits_NC = np.zeros((len(lengths), outputs), dtype=np.float32)
+        self._tokens: dict[int, np.ndarray] = {}
+        self._layers: dict[int, np.ndarray] = {}
+
+    def add(self, places: np.ndarray, output: Any) -> None:
+        self.logits_NC[places] = _numpy(output.logits)
+        if self._with_details and output.token_scores is not None:
+            scores_BT = _numpy(output.token_scores)
+            self._tokens |= {int(place): scores_BT[n, : self._lengths[place]] for n, place in enumerate(places)}
+        if self._with_details and output.layer_weights is not None:
+            self._layers |= dict(zip(places.tolist(), _numpy(output.layer_weights), strict=True))
+
+    def scores(self, logits_NC: np.ndarray) -> RowScores:
+        count = len(self._lengths)
+        return RowScores(
+            logits_NC,
+            tuple(self._tokens[place] for place in range(count)) if self._tokens else None,
+            np.stack([self._layers[place] for place in range(count)]) if self._layers else None,
+        )
+
+
+def _numpy(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.float().cpu().numpy()
 
 
 @torch.inference_mode()
@@ -77,7 +109,7 @@ def score_rows(
     rows: np.ndarray | None = None,
     masked: Sequence[np.ndarray | None] | None = None,
     mask_token_id: int | None = None,
-    with_tokens: bool = False,
+    with_details: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> RowScores:
     """Score rows in evaluation mode; under several processes each scores its share and all get all logits.
@@ -92,37 +124,37 @@ def score_rows(
         rows: which rows, in this order, one as often as you like; all if not given.
         masked: for each of them the places to mask, or None for none; nothing is masked if not given.
         mask_token_id: stands at masked places.
-        with_tokens: keep the tokens' scores (of one process only).
-        progress: called with the number of rows done in each batch.
+        with_details: keep the tokens' scores and the layers' weights (of one process only).
+        progress: called with the number of rows done in each batch; what it raises ends the scoring.
     """
     rows = np.arange(len(features)) if rows is None else rows
-    was_training = model.training
-    model.eval()
-    logits_NC = np.zeros((len(rows), _inner(model, accelerator).config.num_labels), dtype=np.float32)
-    tokens: dict[int, np.ndarray] = {}
     lengths = features.lengths[rows]
     batches = budget_order(lengths, batch_tokens) if batch_size is None else sorted_order(lengths, batch_size)
+    outputs = _inner(model, accelerator).config.num_labels
+    found = _Collected(lengths, outputs, with_details=with_details)
+    # One autocast around all batches: it then halves the weights' precision once and not in each batch.
+    is_half = next(model.parameters()).dtype == torch.bfloat16
+    with _evaluating(model), contextlib.nullcontext() if is_half else accelerator.autocast():
+        for places in batches[accelerator.process_index :: accelerator.num_processes]:
+            own = None if masked is None else [masked[place] for place in places]
+            batch = pad_batch(
+                features, rows[places], pad_token_id=pad_token_id, mask_token_id=mask_token_id, masked=own
+            )
+            inputs = {name: tensor.to(accelerator.device) for name, tensor in batch.inputs.items()}
+            found.add(places, model(**inputs))
+            if progress is not None:
+                progress(len(places))
+    return found.scores(summed_over_processes(found.logits_NC, accelerator))
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
     try:
-        # One autocast around all batches: it then halves the weights' precision once and not in each batch.
-        is_half = next(model.parameters()).dtype == torch.bfloat16
-        with contextlib.nullcontext() if is_half else accelerator.autocast():
-            for places in batches[accelerator.process_index :: accelerator.num_processes]:
-                own = None if masked is None else [masked[place] for place in places]
-                batch = pad_batch(
-                    features, rows[places], pad_token_id=pad_token_id, mask_token_id=mask_token_id, masked=own
-                )
-                inputs = {name: tensor.to(accelerator.device) for name, tensor in batch.inputs.items()}
-                output = model(**inputs)
-                logits_NC[places] = output.logits.float().cpu().numpy()
-                if with_tokens and output.token_scores is not None:
-                    scores_BT = output.token_scores.float().cpu().numpy()
-                    tokens |= {int(place): scores_BT[n, : lengths[place]] for n, place in enumerate(places)}
-                if progress is not None:
-                    progress(len(places))
-    finally:  # the one who watches may end it
+        yield
+    finally:
         model.train(was_training)
-    logits_NC = summed_over_processes(logits_NC, accelerator)
-    return RowScores(logits_NC, tuple(tokens[place] for place in range(len(rows))) if tokens else None)
 
 
 def predict_logits(

@@ -64,7 +64,7 @@ def list_tokens(
         pad_token_id=evaluator.pad_token_id,
         batch_size=evaluator.batch_size,
         accelerator=evaluator.accelerator,
-        with_tokens=True,
+        with_details=True,
         progress=progress,
     )
     predictions = predictions_of(scores.logits_NC, saved.label_space)

@@ -1,0 +1,111 @@
+"""`attentune stress`"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of
+from attentune.errors import ConfigError
+
+_EXAMPLES = """examples:
+  attentune stress runs/reviews                                  (the validation rows it was trained with)
+  attentune stress runs/bert runs/sesame                         (which of two falls further)
+  attentune stress runs/mine --validation_file other.csv --text_column text --label_column label --format json
+
+fall: the score on the rows as they are minus the score on the changed ones, with a 95 % interval over resamples of the
+rows. With two runs, difference is the second's fall minus the first's; above 0 the second falls further."""
+
+
+def parser() -> Parser:
+    """The flags of this verb."""
+    made = Parser(
+        prog="attentune stress",
+        usage="attentune stress RUN [OTHER_RUN] [flags]",
+        description="Find out how far a run's score falls when its texts are changed, and on which rows it is low.",
+        epilog=_EXAMPLES,
+    )
+    made.add_argument("runs", metavar="RUN", nargs="+", help="one run folder or checkpoint, or two to compare")
+    made.add_argument("--split", default="validation", help="validation, test or train (default: validation)")
+    made.add_argument("--precision", help="another precision than the runs': auto, fp32, bf16, fp16")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="how the report is printed")
+    add_config_flags(made, sections=("data",))
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Stress; the exit status is returned."""
+    parsed, problems = parser().parse(arguments)
+    if len(parsed.runs) > 2:
+        problems.append(f"stress: got {len(parsed.runs)} runs, expected one, or two to compare.")
+    named_data = overrides_of(parsed, [])
+    config = config_from(parsed, problems)
+
+    from attentune.evaluation.saved import SavedRun
+    from attentune.evaluation.stress import stress
+    from attentune.results import to_json
+
+    saved = [SavedRun.load(folder) for folder in parsed.runs]
+    _check_same_task(saved)
+    data = saved[0].data(config.data if named_data else None, (parsed.split,))
+    report = stress(
+        saved,
+        data,
+        training_rows=_training_rows(saved[0]),
+        precision=parsed.precision,
+        progress=lambda what: print(f"scoring the rows: {what}", file=sys.stderr),
+    )
+    print(to_json(dataclasses.asdict(report)) if parsed.format == "json" else _text(report), end="")
+    return 0
+
+
+def _check_same_task(saved: list[Any]) -> None:
+    spaces = [run.label_space for run in saved]
+    if len(saved) == 2 and (spaces[0] != spaces[1] or saved[0].is_pair != saved[1].is_pair):
+        raise ConfigError(
+            f"{saved[1].folder}: predicts {', '.join(spaces[1].names) or 'scores'}, {saved[0].folder}"
+            f" {', '.join(spaces[0].names) or 'scores'}; expected two runs of the same task."
+        )
+
+
+def _training_rows(saved: Any) -> Any:
+    """The run's own training rows, for the telling words; None where they are no longer there."""
+    from attentune.errors import AttentuneError
+
+    try:
+        return saved.data(None, ("train",)).splits.get("train")
+    except AttentuneError as error:
+        print(f"the telling words are looked for in the scored rows: {error}", file=sys.stderr)
+        return None
+
+
+def _text(report: Any) -> str:
+    from attentune.cli.output import table
+
+    two = len(report.runs) == 2
+    lines = [f"{report.metric} on {report.changes[0].rows} rows as they are:"]
+    lines += [f"  {run}: {_shown(score)}" for run, score in zip(report.runs, report.original, strict=True)]
+    names = [f"run {number + 1}" if two else "run" for number in range(len(report.runs))]
+    extra = ["difference"] if two else []
+    header = ["change", *(part for name in names for part in (name, f"fall of {name}")), *extra]
+    rows = []
+    for line in report.changes:
+        pairs = zip(line.scores, line.falls, strict=True)
+        cells = [part for score, fall in pairs for part in (f"{score.value:.4f}", _shown(fall))]
+        rows.append([line.name, *cells, *([_shown(line.difference)] if two else [])])
+    parts = [
+        [line.name, str(line.rows), *map(_shown, line.scores), *([_shown(line.difference)] if two else [])]
+        for line in report.parts
+    ]
+    left_out = ", ".join(report.telling_words) or "none"
+    return (
+        "\n".join(lines)
+        + f"\n\n{table(header, rows)}\n\n{table(['rows', 'count', *names, *extra], parts, right=(1,))}\n\n"
+        + f"Telling words that were left out: {left_out}\n"
+    )
+
+
+def _shown(interval: Any) -> str:
+    return f"{interval.value:.4f} [{interval.low:.4f}, {interval.high:.4f}]"
