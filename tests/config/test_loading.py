@@ -149,6 +149,34 @@ def test_labels_for_tokens_need_a_token_head(generator: str) -> None:
     assert config.labels.generator == generator
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        *(("size", size, f"got {size}, expected an odd number.") for size in (2, 4, 100)),
+        *(
+            ("layers", layers, f"got {layers!r}, expected all, or numbers such as 1,2,3.")
+            for layers in ("", "every", "ALL", "1,", ",1", "1;3", "1 3", "1-3", "-1", "1.5", "1,all")
+        ),
+    ],
+)
+def test_a_blur_that_cannot_be_is_refused_once(name: str, value: object, problem: str) -> None:
+    for where in ("none", "context"):
+        (found,) = problems_of(None, {f"model.blur.{name}": value, "model.blur.where": where})
+        assert found == f"model.blur.{name}: {problem}"
+
+
+@pytest.mark.parametrize("name", ["size", "layers"])
+def test_a_blur_that_can_be_is_taken(name: str) -> None:
+    for value in {"size": (1, 3, 101), "layers": ("all", "1", "3, 1", "12,0")}[name]:
+        assert getattr(load_config(None, {f"model.blur.{name}": value}).model.blur, name) == value
+
+
+def test_sigma_that_is_not_learned_may_be_written_as_yaml_reads_it(tmp_path: Path) -> None:
+    for word, expected in (("false", "no"), ("no", "no"), ("off", "no"), ("layer", "layer"), ("'no'", "no")):
+        config = load_config(write(tmp_path, f"model: {{blur: {{learnable: {word}, layers: 1}}}}\n"))
+        assert (config.model.blur.learnable, config.model.blur.layers) == (expected, "1")
+
+
 @pytest.mark.parametrize("generator", ["none", "masked-rows"])
 def test_a_token_head_may_stand_without_labels_and_rows_may_be_made_without_one(generator: str) -> None:
     for kind in ("none", "ssa"):

@@ -14,6 +14,7 @@ from attentune.config import Config, load_config, to_yaml
 from attentune.config.parsing import did_you_mean
 from attentune.errors import ConfigError
 from attentune.labels.table import GENERATORS
+from attentune.nn.blur import BLUR_PLACES, LEARNABLE
 from attentune.nn.heads import HEADS
 from attentune.nn.layer_mix import LAYER_MIXES
 from attentune.nn.token_gate import TOKEN_GATES
@@ -56,6 +57,10 @@ def value_of(config: Config, name: str) -> Any:
         ("training.use_cpu", 1, True),
         ("training.eval_strategy", False, "no"),  # what YAML makes of a bare `no`
         ("training.eval_strategy", "no", "no"),
+        ("model.blur.learnable", False, "no"),
+        ("model.blur.layers", 2, "2"),
+        ("model.blur.layers", " 1, 3", " 1, 3"),
+        ("model.blur.sigma", "1e-2", 0.01),
         ("training.save_steps", "null", None),
         ("training.save_steps", "None", None),
         ("training.save_steps", None, None),
@@ -94,6 +99,14 @@ def test_values_are_read_as_the_settings_type(name: str, given_value: Any, expec
         ("training.use_cpu", 2, "expected true or false."),
         ("training.use_cpu", None, "expected true or false."),
         ("training.precision", "bf-16", "expected one of auto, fp32, bf16, fp16. Did you mean 'bf16'?"),
+        ("model.blur.where", "contxt", "expected one of none, context, value, scores. Did you mean 'context'?"),
+        ("model.blur.sigma", 0, "expected a number of at least 0.001."),
+        ("model.blur.size", 0, "expected a number of at least 1."),
+        ("model.blur.layers", [1, 3], "expected a text (in quotes"),
+        ("model.blur.learnable", True, "expected a text (in quotes"),
+        ("model.blur.learnable", "yes", "expected one of no, layer, head."),
+        ("model.layer_mix.kind", "weigthed", "Did you mean 'weighted'?"),
+        ("model.layer_mix.ratio", 0, "expected a number of at least 1."),
         ("model.head.dropout", 1, "expected a number of at most 0.99."),
         ("model.head.kind", ["cls"], "expected a text (in quotes"),
         ("model.name_or_path", None, "expected a text."),
@@ -159,7 +172,11 @@ def values_for(name: str, hint: Any, field: Any) -> st.SearchStrategy[Any]:
     # What stands for "not given" as a text cannot be the text itself.
     texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=10)
     texts = texts.filter(lambda text: text.strip().lower() not in ("", "null", "none", "~"))
-    if facts.get("choices"):
+    if name == "model.blur.size":  # odd only
+        strategy = st.integers(0, 50).map(lambda half: 2 * half + 1)
+    elif name == "model.blur.layers":
+        strategy = st.lists(st.integers(0, 99), min_size=1).map(lambda numbers: ",".join(map(str, numbers)))
+    elif facts.get("choices"):
         strategy = st.sampled_from(facts["choices"])
     elif kind is bool:
         strategy = st.booleans()
@@ -192,7 +209,9 @@ def test_any_configuration_goes_to_yaml_and_back(tmp_path_factory: pytest.TempPa
 def test_choices_are_the_entries_of_the_tables() -> None:
     choices = {name: field.metadata.get("choices") for name, _, field in LEAVES}
     assert set(choices["model.head.kind"]) == set(HEADS)
-    assert set(choices["model.layer_mix.kind"]) == set(LAYER_MIXES)
+    assert choices["model.blur.where"] == BLUR_PLACES
+    assert choices["model.blur.learnable"] == LEARNABLE
+    assert choices["model.layer_mix.kind"] == LAYER_MIXES
     assert set(choices["model.token_gate.kind"]) == set(TOKEN_GATES)
     assert set(choices["labels.generator"]) == set(GENERATORS)
 

@@ -6,16 +6,17 @@ Padding-proof, finite gradients, the same after saving, no hook left behind, and
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from attentune.config import ModelConfig, TokenGateConfig, load_config, preset_names
+from attentune.config import BlurConfig, LayerMixConfig, ModelConfig, TokenGateConfig, load_config, preset_names
 from attentune.models.modeling import AttentuneOutput
 from attentune.models.saving import load_model, save_model
+from attentune.nn.blur import BLUR_PLACES, LEARNABLE
 from attentune.nn.heads import HEADS
 from attentune.nn.layer_mix import LAYER_MIXES, MINIMUM_LAYERS
 from attentune.nn.losses import token_label_sums
@@ -27,6 +28,7 @@ Tiny = Callable[..., Path]
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # One of each kind of position: learned, relative, rotary.
 SOME_FAMILIES = ("bert", "deberta-v2", "modernbert")
+LAYERS = max(2, *MINIMUM_LAYERS.values()) + 1
 
 
 # Fresh importances lie around a half, so that this threshold parts them.
@@ -48,6 +50,18 @@ def slots(head: str, layer_mix: str, gate: TokenGateConfig | None = None) -> Mod
     )
 
 
+def sesame(place: int, where: str, learnable: str, kind: str = "last", *, squeeze: bool, gated: bool) -> object:
+    """Blur, squeeze and gate on one of each kind of family and under one of each head, by turns."""
+    family, head = SOME_FAMILIES[place % len(SOME_FAMILIES)], sorted(HEADS)[place // 3 % len(HEADS)]
+    settings = replace(
+        slots(head, kind, GATES[place % len(GATES)] if gated else None),
+        blur=BlurConfig(where, 0.5, learnable=learnable),
+        layer_mix=LayerMixConfig(kind, squeeze),
+    )
+    parts = (family, head, f"blur-{where}-{learnable}", kind, "squeeze" * squeeze, "gate" * gated)
+    return pytest.param(family, settings, id="-".join(part for part in parts if part))
+
+
 def name_of(gate: TokenGateConfig) -> str:
     shared = "shared" if gate.share_weights else "own"
     return f"{gate.kind}-beta-{gate.beta}-{shared}-threshold-{gate.attention_threshold}"
@@ -58,6 +72,14 @@ GATED = [
     for family, head, mix in zip(SOME_FAMILIES, ("cls-mean", "cls", "mean"), ("last", "sum-all", "last"), strict=True)
     for gate in GATES
 ]
+BLURS = list(product([where for where in BLUR_PLACES if where != "none"], LEARNABLE))
+BLURRED = [sesame(place, *blur, squeeze=False, gated=False) for place, blur in enumerate(BLURS)]
+SQUEEZED = [sesame(place, "none", "no", kind, squeeze=True, gated=False) for place, kind in enumerate(LAYER_MIXES)]
+# SSA upon SESAME: each kind of family with each head, and among them every kind of mix and of blur.
+COMBINED = [
+    sesame(place, *blur, kind, squeeze=True, gated=True)
+    for place, blur, kind in zip(range(9), cycle(BLURS), cycle(reversed(LAYER_MIXES)))
+]
 PRESETS = [
     pytest.param(family, load_config(preset=name).model, id=f"{family}-preset-{name}")
     for family, name in product(FAMILIES, preset_names())
@@ -66,8 +88,12 @@ CASES = [
     pytest.param(family, slots(head, mix), id=f"{family}-{head}-{mix}")
     for family, head, mix in product(SOME_FAMILIES, HEADS, LAYER_MIXES)
 ]
-every_case = pytest.mark.parametrize(("family", "settings"), CASES + GATED + PRESETS)
+every_case = pytest.mark.parametrize(("family", "settings"), CASES + GATED + BLURRED + SQUEEZED + COMBINED + PRESETS)
 every_gate = pytest.mark.parametrize(("family", "settings"), GATED)
+every_squeeze = pytest.mark.parametrize(
+    ("family", "settings"),
+    [case for case in SQUEEZED + COMBINED + PRESETS if case.values[1].layer_mix.squeeze],
+)
 
 
 _BUILT: dict[tuple[str, ModelConfig], Built] = {}
@@ -77,7 +103,7 @@ def built(tiny: Tiny, family: str, settings: ModelConfig) -> Built:
     """A fresh model; the first of its kind is kept to be copied, which is faster than building."""
     key = (family, settings)
     if key not in _BUILT:
-        _BUILT[key] = build(tiny(family, layers=max(2, *MINIMUM_LAYERS.values()) + 1), settings=settings)
+        _BUILT[key] = build(tiny(family, layers=LAYERS), settings=settings)
     return copy.deepcopy(_BUILT[key][0]), _BUILT[key][1]
 
 
@@ -88,6 +114,15 @@ def hooks_of(model: nn.Module) -> dict[str, list[object]]:
         for name, module in model.named_modules()
         for kind in HOOKS
     }
+
+
+@torch.no_grad()
+def shake(model: nn.Module, *, own: bool) -> None:
+    """Move the weights of the slots, or those of the encoder's normalisations, away from where they begin."""
+    generator = torch.Generator().manual_seed(5)
+    for name, weight in model.named_parameters():
+        if not name.startswith("encoder.") if own else "norm" in name.lower():
+            weight.add_(0.3 * torch.randn(weight.shape, generator=generator))
 
 
 @torch.no_grad()
@@ -121,7 +156,7 @@ def test_padding_changes_nothing(tiny: Tiny, family: str, settings: ModelConfig)
     with torch.no_grad():
         check_row(model(**alone), model(**pairs), 0)
     # That this says something: the texts differ, and so do their logits and their tokens' importance.
-    assert (together.logits[0] - together.logits[1]).abs().max() > 1e-4
+    assert (together.logits[0] - together.logits[1]).abs().max() > 5e-5
     assert (together.token_scores is None) == (settings.token_gate.kind == "none")
     if together.token_scores is not None:
         assert together.token_scores[1].std() > 1e-4
@@ -184,17 +219,25 @@ def test_a_saved_model_gives_the_same_logits_and_importance(
     tiny: Tiny, family: str, settings: ModelConfig, tmp_path: Path
 ) -> None:
     model, tokenizer = built(tiny, family, settings)
+    shake(model, own=True)  # no slot's weights as they are drawn
     save_model(model, tokenizer, tmp_path)
     before, after = answer((model, tokenizer), FIRST, LONG), answer(load_model(tmp_path), FIRST, LONG)
     assert torch.equal(after.logits, before.logits)
     assert same_scores(after.token_scores, before.token_scores)
+    assert same_scores(after.layer_weights, before.layer_weights)
 
 
 @every_case
-def test_evaluation_repeats_itself_and_leaves_no_hook(tiny: Tiny, family: str, settings: ModelConfig) -> None:
+def test_evaluation_repeats_itself_and_the_blurs_hooks_are_the_only_ones(
+    tiny: Tiny, family: str, settings: ModelConfig
+) -> None:
     made = model, tokenizer = built(tiny, family, settings)
+    own = [hook for hooks in hooks_of(model).values() for hook in hooks]
+    a_layer = {"none": 0, "scores": 2}.get(settings.blur.where, 1)
+    assert len(own) == a_layer * (1 if family == "albert" else LAYERS)  # ALBERT's layers are one
+    assert all(hook.__self__ is model.blur_taps for hook in own)
     with torch.no_grad():  # on its first such call transformers puts hooks of its own on an encoder, and keeps them
-        model.encoder(**encoded(tokenizer, FIRST), output_hidden_states=True)
+        model(**encoded(tokenizer, FIRST), output_hidden_states=True)
     before = hooks_of(model)
     once = answer(made, FIRST, LONG)
     assert torch.equal(answer(made, FIRST, LONG).logits, once.logits)
@@ -203,7 +246,21 @@ def test_evaluation_repeats_itself_and_leaves_no_hook(tiny: Tiny, family: str, s
     again = answer(made, FIRST, LONG)
     assert torch.equal(again.logits, once.logits)
     assert same_scores(again.token_scores, once.token_scores)
+    assert same_scores(again.layer_weights, once.layer_weights)
     assert hooks_of(model) == before
+
+
+@every_squeeze
+def test_layer_weights_are_padding_proof_and_between_0_and_1(tiny: Tiny, family: str, settings: ModelConfig) -> None:
+    made = model, _ = built(tiny, family, settings)
+    shake(model, own=False)  # else each layer's mean is 0 from its normalisation, and every text's weights the same
+    together = answer(made, FIRST, LONG, "").layer_weights
+    assert together.shape == (3, LAYERS)
+    assert 0 < together.min() <= together.max() < 1
+    for row, text in enumerate((FIRST, LONG, "")):
+        torch.testing.assert_close(answer(made, text).layer_weights[0], together[row], atol=1e-5, rtol=0)
+    assert together.std(dim=0).max() > 1e-4, "texts differ"
+    assert together.std(dim=1).min() > 1e-3, "layers differ"
 
 
 def test_every_gate_says_something_of_its_own(tiny: Tiny) -> None:
@@ -221,7 +278,11 @@ def test_every_gate_says_something_of_its_own(tiny: Tiny) -> None:
 @pytest.mark.parametrize("head", sorted(HEADS))
 def test_every_head_and_selection_says_something_of_its_own(tiny: Tiny, head: str) -> None:
     """Two entries that give the same logits would be one entry under two names."""
-    seen = [logits_of(built(tiny, "bert", slots(head, mix)), FIRST, LONG) for mix in LAYER_MIXES]
+    mixes = [built(tiny, "bert", slots(head, mix)) for mix in LAYER_MIXES]
+    for model, _ in mixes:  # layers that are weighted by what is learned are their mean at first
+        if model.layer_mix is not None and model.layer_mix.layer_weights is not None:
+            model.layer_mix.layer_weights.data = torch.arange(LAYERS).float()
+    seen = [logits_of(mix, FIRST, LONG) for mix in mixes]
     seen += [logits_of(built(tiny, "bert", slots(other, "last")), FIRST, LONG) for other in HEADS if other != head]
     for place, logits_BC in enumerate(seen):
         assert not [other for other in seen[:place] if torch.allclose(other, logits_BC, atol=1e-6)]

@@ -193,7 +193,7 @@ def test_layers_and_settings_come_back(tiny: Tiny, tmp_path: Path) -> None:
     built = build(tiny("bert"), layer_mix=LayerMixConfig("mean-all"), head=HeadConfig("cls-mean", 0.2, dropout=0.3))
     save_model(*built, tmp_path)
     model, tokenizer = load_model(tmp_path)
-    assert model.config.layer_mix == {"kind": "mean-all"}
+    assert model.config.layer_mix == {"kind": "mean-all", "squeeze": False, "ratio": 3}
     assert (model.head.share_of_cls, model.dropout.p) == (0.2, 0.3)
     with torch.no_grad():
         assert torch.equal(model(**encoded(tokenizer, FIRST)).logits, logits_of(built, FIRST))

@@ -1,10 +1,18 @@
-"""The plain selections of layers, against plain loops."""
+"""Layer mixes and squeeze-and-excitation, against plain loops."""
+
+import math
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from attentune.nn.layer_mix import LAYER_MIXES, MINIMUM_LAYERS, mix_layers
+from attentune.nn.layer_mix import LAYER_MIXES, MINIMUM_LAYERS, SELECTIONS, Excitation, LayerMix, layer_means
 
+D = 5
+# The second text ends before the row does, the third stands at its end, and the last has no token.
+MASK_BT = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]]).bool()
+REAL = [(b, t) for b in range(4) for t in range(4) if MASK_BT[b, t]]
 # What each kind is, with the layers numbered 1..L, and what their sum is divided by.
 PLAIN = {
     "first": lambda count: ([1], 1),
@@ -17,31 +25,212 @@ PLAIN = {
 }
 
 
-@pytest.mark.parametrize("count", [4, 6])
-@pytest.mark.parametrize("kind", sorted(PLAIN))
-def test_a_selection_is_that_of_a_plain_loop(kind: str, count: int) -> None:
-    layers = list(torch.randn(count, 2, 3, 5, generator=torch.Generator().manual_seed(3)))
+def layers_of(count: int) -> list[Tensor]:
+    """Layers whose means are unlike each other's."""
+    draws = torch.randn(count, 4, 4, D, generator=torch.Generator().manual_seed(3))
+    return list(draws + torch.linspace(-2, 2, count)[:, None, None, None])
+
+
+def mix_of(kind: str, count: int, *, squeeze: bool) -> LayerMix:
+    """A mix whose weights are all unlike each other."""
+    mix = LayerMix(kind=kind, num_layers=count, hidden_size=D, squeeze=squeeze)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in mix.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        if mix.excitation is not None:
+            mix.excitation.squeeze.bias.fill_(1.5)  # enough of the bottleneck is above 0
+    return mix
+
+
+def numbers_of(parameter: Tensor) -> Any:
+    return parameter.double().tolist()
+
+
+def sigmoid(value: float) -> float:
+    return 1 / (1 + math.exp(-value))
+
+
+def excitation_by_loop(excitation: Excitation, layers: list[Tensor], b: int) -> list[float]:
+    """methods, 3.1: z, then sigmoid(W2 relu(W1 z + b1) + b2), for one text."""
+    tokens = [t for t in range(4) if MASK_BT[b, t]]
+    z = [sum(float(layer[b, t, d]) for t in tokens for d in range(D)) / (max(1, len(tokens)) * D) for layer in layers]
+    w1, b1 = numbers_of(excitation.squeeze.weight), numbers_of(excitation.squeeze.bias)
+    w2, b2 = numbers_of(excitation.excite.weight), numbers_of(excitation.excite.bias)
+    inner = [max(0.0, sum(w * v for w, v in zip(row, z, strict=True)) + bias) for row, bias in zip(w1, b1, strict=True)]
+    return [
+        sigmoid(sum(w * v for w, v in zip(row, inner, strict=True)) + bias) for row, bias in zip(w2, b2, strict=True)
+    ]
+
+
+def mixed_by_loop(mix: LayerMix, layers: list[Tensor], b: int, t: int) -> list[float]:
+    """One token's mixed vector."""
+    count = len(layers)
+    scales = [1.0] * count if mix.excitation is None else excitation_by_loop(mix.excitation, layers, b)
+    scaled = [[scale * float(value) for value in layer[b, t]] for scale, layer in zip(scales, layers, strict=True)]
+    if mix.kind == "concat-last-4":
+        joint = [value for vector in scaled[-4:] for value in vector]
+        weight, bias = numbers_of(mix.linear.weight), numbers_of(mix.linear.bias)
+        return [sum(w * v for w, v in zip(row, joint, strict=True)) + b0 for row, b0 in zip(weight, bias, strict=True)]
+    if mix.kind == "weighted" and mix.excitation is None:
+        heights = [math.exp(value) for value in numbers_of(mix.layer_weights)]
+        return [
+            sum(height * vector[d] for height, vector in zip(heights, scaled, strict=True)) / sum(heights)
+            for d in range(D)
+        ]
+    if mix.kind == "weighted":
+        return [sum(vector[d] for vector in scaled) / sum(scales) for d in range(D)]
+    numbers, divisor = PLAIN[mix.kind](count)
+    return [sum(scaled[number - 1][d] for number in numbers) / divisor for d in range(D)]
+
+
+@pytest.mark.parametrize("count", [4, 7])
+@pytest.mark.parametrize("squeeze", [False, True])
+@pytest.mark.parametrize("kind", LAYER_MIXES)
+def test_a_mix_is_that_of_a_plain_loop(kind: str, squeeze: bool, count: int) -> None:
+    mix, layers = mix_of(kind, count, squeeze=squeeze), layers_of(count)
     before = [layer.clone() for layer in layers]
-    mixed_BTD = mix_layers(kind, layers)
-    numbers, divisor = PLAIN[kind](count)
-    for b in range(2):
-        for t in range(3):
-            for d in range(5):
-                total = sum(float(layers[number - 1][b, t, d]) for number in numbers) / divisor
-                assert float(mixed_BTD[b, t, d]) == pytest.approx(total, abs=1e-6)
+    mixed_BTD, weights_BL = mix(tuple(layers), MASK_BT)
+    assert mixed_BTD.shape == (4, 4, D)
+    for b, t in REAL:
+        assert mixed_BTD[b, t].tolist() == pytest.approx(mixed_by_loop(mix, layers, b, t), abs=2e-5)
+    assert (weights_BL is None) == (not squeeze)
+    if squeeze:
+        expected = [excitation_by_loop(mix.excitation, layers, b) for b in range(4)]
+        torch.testing.assert_close(weights_BL, torch.tensor(expected), atol=1e-5, rtol=0)
+        assert weights_BL.std(dim=0).min() > 1e-3, "texts differ"
+        assert weights_BL.std(dim=1).min() > 1e-3, "layers differ"
     assert all(torch.equal(layer, old) for layer, old in zip(layers, before, strict=True))
 
 
-@pytest.mark.parametrize("kind", sorted(LAYER_MIXES))
-def test_every_selection_works_from_its_fewest_layers_on(kind: str) -> None:
+def test_the_squeeze_is_the_mean_over_real_tokens_and_features() -> None:
+    layers = layers_of(3)
+    means_BL = layer_means(layers, MASK_BT)
+    for b in range(3):
+        for number, layer in enumerate(layers):
+            assert means_BL[b, number].item() == pytest.approx(layer[b][MASK_BT[b]].double().mean().item(), abs=1e-6)
+    assert means_BL[3].tolist() == [0.0] * 3, "a text without tokens"
+    assert layer_means([layer.bfloat16() for layer in layers], MASK_BT).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("count", "ratio", "inner"), [(12, 3, 4), (6, 3, 2), (5, 3, 1), (3, 3, 1), (2, 3, 1), (1, 3, 1), (12, 5, 2)]
+)
+def test_the_bottleneck_has_a_ratios_part_of_the_layers_and_at_least_one(count: int, ratio: int, inner: int) -> None:
+    mix = LayerMix(kind="last", num_layers=count, hidden_size=D, squeeze=True, ratio=ratio)
+    assert mix.excitation.squeeze.weight.shape == (inner, count)
+    assert mix.excitation.excite.weight.shape == (count, inner)
+    default = LayerMix(kind="last", num_layers=count, hidden_size=D, squeeze=True)
+    assert default.excitation.squeeze.weight.shape == (max(1, count // 3), count)
+
+
+def test_the_first_weights_are_those_of_the_released_program() -> None:
+    """Biases 0.8; weights drawn around 0 with the variance 2 / inputs."""
+    torch.manual_seed(0)
+    excitation = Excitation(num_layers=600, ratio=3)
+    for linear, inputs in ((excitation.squeeze, 600), (excitation.excite, 200)):
+        assert linear.bias.unique().tolist() == [pytest.approx(0.8)]
+        weights = linear.weight.detach() * math.sqrt(inputs / 2)  # 120 000 draws
+        assert abs(weights.mean().item()) < 0.02
+        assert weights.var().item() == pytest.approx(1, abs=0.03)
+        assert 0.64 < (weights.abs() < 1).float().mean().item() < 0.72, "normal, not uniform"
+    before = excitation.squeeze.weight.detach().clone()
+    excitation.squeeze.reset_parameters()
+    assert not torch.equal(excitation.squeeze.weight, before)
+
+
+@pytest.mark.parametrize("squeeze", [False, True])
+@pytest.mark.parametrize("kind", LAYER_MIXES)
+@pytest.mark.parametrize("outside", [math.nan, math.inf, 1e30])
+def test_what_stands_at_padding_changes_nothing(kind: str, squeeze: bool, outside: float) -> None:
+    mix, layers = mix_of(kind, 6, squeeze=squeeze), layers_of(6)
+    spoilt = [layer.masked_fill(~MASK_BT[:, :, None], outside) for layer in layers]
+    clean_BTD, clean_BL = mix(layers, MASK_BT)
+    mixed_BTD, weights_BL = mix(spoilt, MASK_BT)
+    assert torch.equal(mixed_BTD[MASK_BT], clean_BTD[MASK_BT])
+    assert clean_BTD[MASK_BT].isfinite().all()
+    if squeeze:
+        assert torch.equal(weights_BL, clean_BL)
+        assert ((weights_BL > 0) & (weights_BL < 1)).all()
+
+
+class Layer(Tensor):
+    """A tensor that writes its number down when it is multiplied."""
+
+    @staticmethod
+    def __new__(cls, values: Tensor, number: int, seen: list[int]) -> "Layer":
+        made = Tensor._make_subclass(cls, values)
+        made.number, made.seen = number, seen
+        return made
+
+    def __mul__(self, other: Tensor) -> Tensor:
+        if hasattr(self, "number"):  # what is made of a layer has none
+            self.seen.append(self.number)
+        return self.as_subclass(Tensor) * other
+
+
+@pytest.mark.parametrize("kind", LAYER_MIXES)
+def test_only_the_layers_that_a_kind_needs_are_rescaled(kind: str) -> None:
+    seen: list[int] = []
+    layers = [Layer(layer, number, seen) for number, layer in enumerate(layers_of(6), start=1)]
+    mix_of(kind, 6, squeeze=True)(layers, MASK_BT)
+    of_selections = {name: numbers(6)[0] for name, numbers in PLAIN.items()}
+    needed = of_selections | {"weighted": [1, 2, 3, 4, 5, 6], "concat-last-4": [3, 4, 5, 6]}
+    assert seen == needed[kind]
+
+
+def test_without_squeeze_a_selection_hands_on_the_layer_itself() -> None:
+    layers = layers_of(4)
+    for kind, place in (("first", 0), ("second", 1), ("second-to-last", 2), ("last", 3)):
+        mixed_BTD, _ = mix_of(kind, 4, squeeze=False)(layers, MASK_BT)
+        assert mixed_BTD is layers[place]
+
+
+def test_learned_layer_weights_are_equal_at_first() -> None:
+    layers = layers_of(5)
+    mixed_BTD, _ = LayerMix(kind="weighted", num_layers=5, hidden_size=D, squeeze=False)(layers, MASK_BT)
+    torch.testing.assert_close(mixed_BTD, torch.stack(layers).mean(dim=0))
+
+
+@pytest.mark.parametrize("squeeze", [False, True])
+@pytest.mark.parametrize("kind", LAYER_MIXES)
+def test_a_mix_has_the_weights_of_its_kind_and_all_get_gradients(kind: str, squeeze: bool) -> None:
+    mix = mix_of(kind, 6, squeeze=squeeze)
+    mixed_BTD, _ = mix(layers_of(6), MASK_BT)
+    parts = {name.split(".")[0] for name, _ in mix.named_parameters()}
+    own = {"weighted": set() if squeeze else {"layer_weights"}, "concat-last-4": {"linear"}}.get(kind, set())
+    assert parts == own | ({"excitation"} if squeeze else set())
+    if parts:
+        mixed_BTD[MASK_BT].square().sum().backward()
+    for name, parameter in mix.named_parameters():
+        assert parameter.grad.isfinite().all()
+        assert parameter.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("squeeze", [False, True])
+@pytest.mark.parametrize("kind", LAYER_MIXES)
+def test_every_mix_works_from_its_fewest_layers_on(kind: str, squeeze: bool) -> None:
     fewest = MINIMUM_LAYERS.get(kind, 1)
     for count in (fewest, fewest + 1):
-        layers = [torch.full((1, 2, 3), float(number)) for number in range(1, count + 1)]
-        assert mix_layers(kind, layers).shape == (1, 2, 3)
+        mixed_BTD, _ = mix_of(kind, count, squeeze=squeeze)(layers_of(count), MASK_BT)
+        assert mixed_BTD.shape == (4, 4, D)
+        assert mixed_BTD[MASK_BT].isfinite().all()
+
+
+def test_the_tables_name_each_other() -> None:
+    assert list(LAYER_MIXES) == [*SELECTIONS, "weighted", "concat-last-4"]
+    assert set(SELECTIONS) == set(PLAIN)
     assert set(MINIMUM_LAYERS) <= set(LAYER_MIXES)
 
 
-def test_a_tuple_of_layers_does_as_well_as_a_list() -> None:
-    layers = tuple(torch.randn(4, 1, 2, 3))
-    for kind in LAYER_MIXES:
-        assert torch.equal(mix_layers(kind, layers), mix_layers(kind, list(layers)))
+@pytest.mark.parametrize("squeeze", [False, True])
+@pytest.mark.parametrize("kind", LAYER_MIXES)
+def test_half_precision_layers_stay_so_beside_full_precision_weights(kind: str, squeeze: bool) -> None:
+    """As under autocast: the layers are bf16, the weights fp32; what a linear gives has its weights' precision."""
+    mix, layers = mix_of(kind, 6, squeeze=squeeze), layers_of(6)
+    mixed_BTD, weights_BL = mix([layer.bfloat16() for layer in layers], MASK_BT)
+    assert mixed_BTD.dtype == (torch.float32 if kind == "concat-last-4" else torch.bfloat16)
+    exact_BTD, _ = mix(layers, MASK_BT)
+    error = (mixed_BTD.float() - exact_BTD)[MASK_BT].abs().max() / exact_BTD[MASK_BT].abs().max()
+    assert error < 0.03
+    assert weights_BL is None or weights_BL.dtype == torch.float32

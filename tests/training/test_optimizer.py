@@ -14,7 +14,7 @@ from transformers import (
     get_linear_schedule_with_warmup,
 )
 
-from attentune.config import TrainingConfig
+from attentune.config import BlurConfig, LayerMixConfig, TrainingConfig
 from attentune.training.optimizer import (
     build_optimizer,
     decays,
@@ -102,12 +102,31 @@ def test_matrices_decay_and_biases_and_norms_do_not(tiny: Tiny, family: str) -> 
     assert not decayed & plain
 
 
+@pytest.mark.parametrize("learnable", ["layer", "head"])
+def test_learned_sigmas_and_layer_weights_do_not_decay_and_excitation_does(tiny: Tiny, learnable: str) -> None:
+    """Decay would draw a sigma to softplus(0), whatever the data say."""
+    for squeeze in (False, True):
+        blur, mix = BlurConfig("context", learnable=learnable), LayerMixConfig("weighted", squeeze)
+        model, _ = build(tiny("bert"), blur=blur, layer_mix=mix)
+        names = {id(weight): name for name, weight in model.named_parameters() if not name.startswith("encoder.")}
+        decayed, plain = (
+            {names[id(p)] for p in group["params"] if id(p) in names}
+            for group in build_optimizer(model, TrainingConfig()).param_groups
+        )
+        assert "blur.raw_sigma" in plain
+        assert ("layer_mix.layer_weights" in plain) == (not squeeze)
+        assert {name for name in decayed if "blur" in name or "layer_mix" in name} == (
+            {f"layer_mix.excitation.{part}.weight" for part in ("squeeze", "excite")} if squeeze else set()
+        )
+
+
 def test_decay_by_name_and_shape() -> None:
     matrix, vector = nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2))
     assert decays("dense.weight", matrix)
     assert not decays("LayerNorm.weight", vector)
     assert not decays("dense.bias", vector)
     assert not decays("attention.bias", matrix)
+    assert not decays("blur.raw_sigma", matrix)
 
 
 def test_frozen_weights_are_not_the_optimisers() -> None:

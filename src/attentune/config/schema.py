@@ -22,7 +22,7 @@ class BlurConfig:
         "what a Gaussian blur along the tokens is applied to in each layer",
         choices=("none", "context", "value", "scores"),
     )
-    sigma: float = _f(0.3, "standard deviation of the blur in tokens", minimum=0, open=True)
+    sigma: float = _f(0.3, "standard deviation of the blur in tokens", minimum=0.001, maximum=100)
     size: int = _f(3, "window of the blur in tokens, odd", minimum=1)
     layers: str = _f("all", "which layers are blurred: all, or their numbers from 1 with commas between")
     learnable: str = _f(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,8 +27,9 @@ _PROJECTIONS = (
 class BlurTaps:
     """Owns the hooks that blur an encoder's attention.
 
-    Call `prepare` before each forward pass. The hooks stay for the model's life, so that gradient checkpointing, which
-    runs layers again, finds them; `remove` takes them away.
+    Run the encoder within `prepared` only. The hooks and the newest matrices stay, so that gradient checkpointing,
+    which runs layers again in the backward pass, finds them; so with it each forward pass needs its backward pass
+    before the next. `remove` takes the hooks away.
 
     Args:
         encoder: the encoder.
@@ -41,7 +44,9 @@ class BlurTaps:
     """
 
     def __init__(self, encoder: nn.Module, *, where: str, layers: tuple[int, ...] | None) -> None:
+        self._encoder = encoder
         self._matrices: list[Tensor] = []
+        self._is_prepared = False
         self._handles: list[Any] = []
         self._places: dict[nn.Module, int] = {}
         chosen = chosen_projections(encoder, layers)
@@ -54,9 +59,14 @@ class BlurTaps:
                 self._places[value] = number
                 self._handles.append(value.register_forward_hook(self._after_value))
 
-    def prepare(self, matrices: list[Tensor]) -> None:
-        """Take the matrices for the next batch: one for all layers, or one for each blurred layer."""
-        self._matrices = matrices
+    @contextlib.contextmanager
+    def prepared(self, matrices: list[Tensor]) -> Iterator[None]:
+        """While the block runs, blur with these matrices: one for all layers, or one for each blurred layer."""
+        self._matrices, self._is_prepared = matrices, True
+        try:
+            yield
+        finally:
+            self._is_prepared = False
 
     def remove(self) -> None:
         """Take all hooks away."""
@@ -69,7 +79,18 @@ class BlurTaps:
         return {**self.__dict__, "_matrices": []}
 
     def _matrix(self, module: nn.Module) -> Tensor:
+        if not self._is_prepared and not (self._matrices and self._runs_again()):
+            raise RuntimeError(
+                "the encoder of a model with blur was called by itself, and the blur has to know where each text ends;"
+                " call the model, with output_hidden_states=True for the encoder's layers."
+            )
         return self._matrices[self._places[module] if len(self._matrices) > 1 else 0]
+
+    def _runs_again(self) -> bool:
+        """Whether gradient checkpointing may be running a layer again, in the backward pass."""
+        return any(
+            module.training and getattr(module, "gradient_checkpointing", False) for module in self._encoder.modules()
+        )
 
     def _before_output(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (apply_blur(self._matrix(module), inputs[0]), *inputs[1:])
@@ -102,11 +123,14 @@ def chosen_projections(encoder: Any, layers: tuple[int, ...] | None) -> list[tup
     """
     found, count = projections(encoder), encoder.config.num_hidden_layers
     kind = encoder.config.model_type
-    shares = 0 < len(found) < count
-    if not found or (shares and count % len(found)):
+    # ALBERT's groups of layers stand there once and are run again and again.
+    shared = getattr(encoder.config, "num_hidden_groups", 0) * getattr(encoder.config, "inner_group_num", 1)
+    shares = 0 < len(found) == shared < count
+    if len(found) != count and not shares:
         raise UnsupportedEncoderError(
-            f"model.blur: the value and output projections of this {kind} encoder's attention were not found, so it"
-            " cannot be blurred. Set model.blur.where none, or take an encoder of another family."
+            f"model.blur: the value and output projections of attention were found in {len(found)} of this {kind}"
+            f" encoder's {count} layers, expected all, so it cannot be blurred. Set model.blur.where none, or take an"
+            " encoder of another family."
         )
     if layers is None:
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from attentune.models.blur_taps import BlurTaps
 from attentune.models.configuration import AttentuneConfig
 from attentune.nn.blur import BLUR_PLACES, GaussianBlur
 from attentune.nn.heads import build_head
-from attentune.nn.layer_mix import LAYER_MIXES, Excitation, LayerMix
+from attentune.nn.layer_mix import LAYER_MIXES, ExcitationLinear, LayerMix
 from attentune.nn.losses import resolve_loss, row_losses
 from attentune.nn.token_gate import TOKEN_GATES, ImportanceGate, PositionLinear, TokenHead
 
@@ -79,12 +80,13 @@ class AttentuneForSequenceClassification(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Fresh weights as BERT draws them; also refills the buffer, which `from_pretrained` leaves empty."""
-        if isinstance(module, nn.Linear):
+        # transformers passes over modules without weights of their own, so these are all that have some.
+        if isinstance(module, (ExcitationLinear, GaussianBlur)):
+            module.reset_parameters()
+        elif isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, mean=0.0, std=0.02)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, (Excitation, GaussianBlur)):
-            module.reset_parameters()
         elif isinstance(module, PositionLinear):
             nn.init.normal_(module.weight, mean=0.0, std=0.02)
             nn.init.zeros_(module.bias)
@@ -124,17 +126,16 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         mask_BT = attention_mask.bool()
-        if self.blur_taps is not None and self.blur is not None:
-            self.blur_taps.prepare(self.blur.matrices(mask_BT))
         extra: dict[str, Any] = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         if output_attentions:
             extra["output_attentions"] = True
-        encoded = self.encoder(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            output_hidden_states=bool(self.layer_mix is not None or output_hidden_states),
-            **extra,
-        )
+        with self._blurred(mask_BT):
+            encoded = self.encoder(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                output_hidden_states=bool(self.layer_mix is not None or output_hidden_states),
+                **extra,
+            )
         hidden_BTD, layer_weights_BL = encoded.last_hidden_state, None
         if self.layer_mix is not None:
             layers = (*encoded.hidden_states[1:-1], hidden_BTD)
@@ -149,6 +150,12 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             hidden_states=encoded.hidden_states if output_hidden_states else None,
             attentions=encoded.attentions if output_attentions else None,
         )
+
+    def _blurred(self, mask_BT: Tensor) -> contextlib.AbstractContextManager[None]:
+        """While the block runs, the encoder blurs a batch with these real tokens, if it blurs at all."""
+        if self.blur is None or self.blur_taps is None:
+            return contextlib.nullcontext()
+        return self.blur_taps.prepared(self.blur.matrices(mask_BT))
 
     def classify(
         self, hidden_BTD: Tensor, input_ids: Tensor, mask_BT: Tensor

@@ -123,4 +123,5 @@ _SMALLEST = 1e-3
 
 def raw_of(sigma: float) -> float:
     """The number whose softplus, plus the smallest sigma, is this one."""
-    return math.log(math.expm1(max(sigma - _SMALLEST, 1e-6)))
+    above = max(sigma - _SMALLEST, 1e-6)
+    return above + math.log(-math.expm1(-above))

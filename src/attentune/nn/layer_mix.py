@@ -35,6 +35,14 @@ def layer_means(layers: Sequence[Tensor], mask_BT: Tensor) -> Tensor:
     return torch.stack([(mean_BT * weights_BT).sum(dim=1) for mean_BT in means], dim=1)
 
 
+class ExcitationLinear(nn.Linear):
+    """A linear that starts as the released program's do: variance-scaled (He) weights and biases of 0.8."""
+
+    def reset_parameters(self) -> None:
+        nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
+        nn.init.constant_(self.bias, 0.8)
+
+
 class Excitation(nn.Module):
     """A weight between 0 and 1 for each layer, from what all layers hold.
 
@@ -42,20 +50,14 @@ class Excitation(nn.Module):
         num_layers: L.
         ratio: the bottleneck has L // ratio features, at least one.
 
-    Source: SESAME, section 3.1; variance-scaled weights and biases of 0.8 as released.
+    Source: SESAME, section 3.1.
     """
 
     def __init__(self, *, num_layers: int, ratio: int) -> None:
         super().__init__()
         inner = max(1, num_layers // ratio)
-        self.squeeze = nn.Linear(num_layers, inner)
-        self.excite = nn.Linear(inner, num_layers)
-
-    def reset_parameters(self) -> None:
-        """Draw the weights as the released program does."""
-        for linear in (self.squeeze, self.excite):
-            nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
-            nn.init.constant_(linear.bias, 0.8)
+        self.squeeze = ExcitationLinear(num_layers, inner)
+        self.excite = ExcitationLinear(inner, num_layers)
 
     def forward(self, layers: Sequence[Tensor], mask_BT: Tensor) -> Tensor:
         """(B, L) weights, in float32."""
