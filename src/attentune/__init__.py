@@ -27,7 +27,9 @@ _HOMES = {
     "list_tokens": "attentune.labels.listing",
     "load_config": "attentune.config",
     "load_data": "attentune.data.load",
+    "make_submission": "attentune.evaluation.submission",
     "predict": "attentune.evaluation.saved",
+    "score_hans": "attentune.evaluation.hans",
     "train": "attentune.training.run",
 }
 
@@ -44,7 +46,9 @@ __all__ = [
     "list_tokens",
     "load_config",
     "load_data",
+    "make_submission",
     "predict",
+    "score_hans",
     "train",
 ]
 

@@ -44,7 +44,16 @@ def storage_errors(path: str | Path) -> Iterator[None]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a UTF-8 file so that a reader sees the old content or the new, never a part.
+    """Write a UTF-8 file as `write_bytes` does.
+
+    Raises:
+        StorageError: it could not be written; the old content stands.
+    """
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part.
 
     Raises:
         StorageError: it could not be written; the old content stands.
@@ -53,8 +62,8 @@ def write_text(path: str | Path, text: str) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     with storage_errors(target):
         try:
-            with temporary.open("w", encoding="utf-8", newline="") as file:
-                file.write(text)
+            with temporary.open("wb") as file:
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(target)

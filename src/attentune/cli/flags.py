@@ -186,3 +186,15 @@ def config_from(parsed: argparse.Namespace, problems: list[str]) -> Config:
     if problems:
         raise ConfigError(problems)
     return config
+
+
+def whole_number(flag: str, text: str | None, problems: list[str], *, minimum: int = 1) -> int | None:
+    """What a flag outside of the settings gives, None where it is not given or wrong; then `problems` says how."""
+    try:
+        value = None if text is None else coerce(text, int)
+        if value is None or value >= minimum:
+            return value
+        problems.append(f"{flag}: got {text!r}, expected a whole number of at least {minimum}.")
+    except ValueError as error:
+        problems.append(f"{flag}: got {text!r}, expected {error}")
+    return None

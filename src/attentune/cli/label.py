@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of
-from attentune.config.parsing import coerce
+from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of, whole_number
 
 _EXAMPLES = """examples:
   attentune label runs/cola --output_file labels.jsonl           (the rows it was trained on, with their labels)
@@ -43,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     named_data = overrides_of(parsed, [])
     if parsed.input_file is not None and ({"data.task", "data.dataset_name"} & set(named_data)):
         problems.append("label: got --input_file and a task or data set; expected one of them, or none.")
-    max_samples = _whole(parsed.max_samples, problems)
+    max_samples = whole_number("--max_samples", parsed.max_samples, problems)
     config = config_from(parsed, problems)
 
     from attentune.evaluation.saved import SavedRun
@@ -68,17 +67,6 @@ def _lines(rows: Iterator[dict[str, Any]]) -> Iterator[str]:
     from attentune.results import without_nan
 
     return (json.dumps(without_nan(row), ensure_ascii=False) + "\n" for row in rows)
-
-
-def _whole(text: str | None, problems: list[str]) -> int | None:
-    try:
-        value = None if text is None else coerce(text, int)
-        if value is None or value > 0:
-            return value
-        problems.append(f"--max_samples: got {text!r}, expected a whole number above 0.")
-    except ValueError as error:
-        problems.append(f"--max_samples: got {text!r}, expected {error}")
-    return None
 
 
 def _rows(parsed: Any, data: Any, saved: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
@@ -34,3 +35,16 @@ def scores_table(scores: Mapping[str, Mapping[str, float | None]]) -> str:
     """Scores, one line a split and metric."""
     rows = [(split, name, number(value)) for split, metrics in scores.items() for name, value in metrics.items()]
     return table(("split", "metric", "value"), rows, right=(2,))
+
+
+def progress_lines() -> Callable[[str, int, int], None]:
+    """A callback (what is scored, rows done in a batch, all rows): a line on standard error for each tenth of them."""
+    done: dict[str, int] = {}
+
+    def report(name: str, rows: int, total: int) -> None:
+        before = done.get(name, 0)
+        done[name] = before + rows
+        if before * 10 // total != done[name] * 10 // total:
+            print(f"{name}: {done[name]:,} of {total:,} rows", file=sys.stderr)
+
+    return report

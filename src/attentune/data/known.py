@@ -87,6 +87,17 @@ def _root(config: DataConfig, spec: TaskSpec) -> Path:
     return root
 
 
+def find_known_file(task: str, split: str, data_dir: str | None) -> Path:
+    """The file of one split of a known task, in `data_dir` or the folder that ATTENTUNE_DATA names.
+
+    Raises:
+        ConfigError: no folder is named.
+        DataError: the folder or the file is not there.
+    """
+    spec = load_spec(task)
+    return _find_files(spec, _root(DataConfig(task=task, data_dir=data_dir), spec), {split: True})[split]
+
+
 def _layout(spec: TaskSpec) -> str:
     files = [split.files[0] for split in spec.splits.values()]
     return f"{spec.folders[0]}/ ({', '.join(files)})"
@@ -130,14 +141,14 @@ def _read_split(spec: TaskSpec, name: str, path: Path, reader: LabelReader) -> t
     table = read_delimited(path, dialect, keep=keep)
     for column in (split.text, split.pair, split.id):
         if column is not None:
-            _require(table, column, spec)
+            require_column(table, column, spec)
     notes = [_dropped_note(table.source, table.dropped, "missing or extra fields")] if table.dropped else []
     ids, note = row_ids(table, split.id, strict=False)
     notes += [note] if note else []
     if is_test and split.label not in table.columns:
         labels = None
     else:
-        _require(table, split.label, spec)
+        require_column(table, split.label, spec)
         if spec.drop_unlabelled and not is_test:
             missing = reader.missing_rows(table, split.label)
             # A file without any label is not the task's: the reader says so.
@@ -150,7 +161,12 @@ def _read_split(spec: TaskSpec, name: str, path: Path, reader: LabelReader) -> t
     return TextRows(ids, table.texts(split.text), pairs, labels, table.source, table.lines), notes
 
 
-def _require(table: Table, column: str, spec: TaskSpec) -> None:
+def require_column(table: Table, column: str, spec: TaskSpec) -> None:
+    """Check that a known task's file has this column.
+
+    Raises:
+        DataError: if not, with those that it has.
+    """
     if column not in table.names:
         raise DataError(
             f"there is no column {column!r}, expected the file of {spec.title}. Columns here:"

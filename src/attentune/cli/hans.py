@@ -1,0 +1,132 @@
+"""`attentune hans`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attentune.cli.flags import Parser, whole_number
+from attentune.errors import ConfigError
+
+_EXAMPLES = """examples:
+  attentune hans runs/mnli --data heuristics_evaluation_set.txt
+  attentune hans runs/bert-1 runs/bert-2 runs/sesame-1 runs/sesame-2 --labels bert,bert,sesame,sesame --output_dir hans
+  attentune hans runs/rte --data_dir hans --max_samples 3000 --format json
+
+A model of three classes is scored on HANS's two: each class but entailment counts as non-entailment. Runs with the same
+label are averaged; +- is the standard deviation over them."""
+
+
+def parser() -> Parser:
+    """The flags of this verb."""
+    made = Parser(
+        prog="attentune hans",
+        usage="attentune hans RUN [RUN ...] [flags]",
+        description="Score runs of an entailment task on HANS, by heuristic, gold label and subcase.",
+        epilog=_EXAMPLES,
+    )
+    made.add_argument("runs", metavar="RUN", nargs="+", help="run folders or checkpoints")
+    made.add_argument("--data", metavar="FILE", help="heuristics_evaluation_set.txt, if not as the known task hans")
+    made.add_argument("--data_dir", metavar="DIR", help="the known task's folder (default: that of ATTENTUNE_DATA)")
+    made.add_argument("--labels", metavar="NAME,NAME,...", help="a name for each run; equal names are averaged")
+    made.add_argument("--max_samples", metavar="N", help="only so many rows, with their share of each subcase")
+    made.add_argument("--seed", default="42", help="draws them (default: 42)")
+    made.add_argument("--output_dir", metavar="DIR", help="also write hans.json, hans.png and predictions.txt here")
+    made.add_argument("--precision", help="another precision than the runs': auto, fp32, bf16, fp16")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="how the scores are printed")
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Score; the exit status is returned."""
+    parsed, problems = parser().parse(arguments)
+    max_samples = whole_number("--max_samples", parsed.max_samples, problems)
+    seed = whole_number("--seed", parsed.seed, problems, minimum=0)
+    labels = None if parsed.labels is None else [name.strip() for name in parsed.labels.split(",")]
+    if labels is not None and (len(labels) != len(parsed.runs) or not all(labels)):
+        problems.append(f"--labels: got {parsed.labels!r}, expected {len(parsed.runs)}: a name for each run.")
+    if parsed.data is not None and parsed.data_dir is not None:
+        problems.append("hans: got --data and --data_dir, expected one of them: a file, or the folder that holds it.")
+    if parsed.output_dir is not None and Path(parsed.output_dir).is_file():
+        problems.append(f"--output_dir: {parsed.output_dir} is a file, expected a folder; choose another name.")
+    if problems:
+        raise ConfigError(problems)
+
+    from attentune.cli.output import progress_lines
+    from attentune.evaluation.hans import score_hans
+    from attentune.results import to_json
+
+    report = score_hans(
+        parsed.runs,
+        parsed.data,
+        data_dir=parsed.data_dir,
+        methods=labels,
+        max_samples=max_samples,
+        seed=42 if seed is None else seed,
+        precision=parsed.precision,
+        progress=progress_lines(),
+    )
+    # Printed first: a full disk must not take the scores along.
+    print(to_json(report.to_dict()) if parsed.format == "json" else _text(report), end="")
+    if parsed.output_dir is not None:
+        _write(report, Path(parsed.output_dir))
+    return 0
+
+
+def _text(report: Any) -> str:
+    from attentune.cli.output import table
+
+    part = "" if report.rows == report.rows_in_file else f" of {report.rows_in_file:,}"
+    lines = [f"{report.rows:,}{part} rows of {report.data}", ""]
+    runs = [(run.name, run.method, run.entailment, ", ".join(run.non_entailment)) for run in report.runs]
+    lines += [table(("run", "column", "entailment is", "non-entailment is"), runs), "", "accuracy (chance is 0.5)", ""]
+    header = ("heuristic", "gold label", "rows", *report.methods)
+    right = range(2, len(header))
+    cells = [
+        (line.heuristic or "all", line.gold_label or "all", f"{line.rows:,}", *_means(line))
+        for line in (*report.cells, report.overall)
+    ]
+    lines += [table(header, cells, right=right), ""]
+    subcases = [(line.subcase, line.gold_label, f"{line.rows:,}", *_means(line)) for line in report.subcases]
+    lines += [table(("subcase", *header[1:]), subcases, right=right), ""]
+    return "\n".join(lines)
+
+
+def _means(line: Any) -> list[str]:
+    from attentune.cli.output import number
+
+    pairs = zip(line.means, line.deviations, strict=True)
+    return [number(mean) + ("" if spread is None else f" +- {number(spread)}") for mean, spread in pairs]
+
+
+def _write(report: Any, folder: Path) -> None:
+    from attentune.files import storage_errors, write_text
+    from attentune.report.figures import Bar, check_figure_file, draw_bars
+    from attentune.results import to_json
+
+    for number, one in enumerate(report.runs):
+        file = folder / one.name / "predictions.txt"
+        with storage_errors(file.parent):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, report.predictions_text(number))
+    write_text(folder / "hans.json", to_json(report.to_dict()))
+    if report.rows < report.rows_in_file:
+        print("predictions.txt holds a part of the rows; the set's own scorer needs all of them.", file=sys.stderr)
+    figure = folder / "hans.png"
+    try:
+        check_figure_file(figure)
+    except ConfigError as error:
+        print(f"warning: {error}", file=sys.stderr)
+        print(f"written to {folder}, without the figure", file=sys.stderr)
+        return
+    panels: dict[str, dict[str, list[Bar]]] = {}
+    for line in report.cells:
+        panel = panels.setdefault(f"gold label: {line.gold_label}", {name: [] for name in report.methods})
+        for name, mean, spread in zip(report.methods, line.means, line.deviations, strict=True):
+            panel[name].append(Bar(mean, spread))
+    groups = list(dict.fromkeys(line.heuristic.replace("_", " ") for line in report.cells))
+    spread = "; error bars: standard deviation over runs" if any(report.overall.deviations) else ""
+    draw_bars(figure, panels, groups, chance=0.5, title=f"HANS, {report.rows:,} rows{spread}")
+    print(f"written to {folder}", file=sys.stderr)

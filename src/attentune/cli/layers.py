@@ -1,0 +1,77 @@
+"""`attentune layers`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of
+
+_EXAMPLES = """examples:
+  attentune layers runs/sesame                                   (the validation rows it was trained with)
+  attentune layers runs/sesame --split train --format json
+  attentune layers runs/sesame --figure_file layers.png"""
+
+
+def parser() -> Parser:
+    """The flags of this verb."""
+    made = Parser(
+        prog="attentune layers",
+        usage="attentune layers RUN [flags]",
+        description="Show which layers a run with squeeze-and-excitation listens to: their weights over a data set.",
+        epilog=_EXAMPLES,
+    )
+    made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
+    made.add_argument("--split", default="validation", help="validation, test or train (default: validation)")
+    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16")
+    made.add_argument("--figure_file", help="also draw them into this file, such as layers.png")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="how the weights are printed")
+    add_config_flags(made, sections=("data",))
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Show the weights; the exit status is returned."""
+    parsed, problems = parser().parse(arguments)
+    named_data = overrides_of(parsed, [])
+    config = config_from(parsed, problems)
+
+    from attentune.cli.output import number, table
+    from attentune.evaluation.layers import layer_weights
+    from attentune.evaluation.saved import SavedRun
+    from attentune.results import to_json
+
+    if parsed.figure_file is not None:
+        from attentune.report.figures import check_figure_file
+
+        check_figure_file(parsed.figure_file)
+    saved = SavedRun.load(parsed.run)
+    data = saved.data(config.data if named_data else None, (parsed.split,))
+    found = layer_weights(saved, data, precision=parsed.precision)
+    summaries = {weights.split: weights.summary() for weights in found}
+    if parsed.figure_file is not None:
+        _draw(summaries, parsed.figure_file)
+        print(f"drawn into {parsed.figure_file}", file=sys.stderr)
+    if parsed.format == "json":
+        print(to_json(summaries), end="")
+        return 0
+    rows = [
+        (split, str(line["layer"]), number(line["mean"]), number(line["std"]), *(number(q) for q in line["quartiles"]))
+        for split, lines in summaries.items()
+        for line in lines
+    ]
+    header = ("split", "layer", "mean", "std", "25 %", "median", "75 %")
+    print(table(header, rows, right=range(1, 7)))
+    return 0
+
+
+def _draw(summaries: dict[str, list[dict[str, Any]]], file: str) -> None:
+    from attentune.report.figures import Bar, draw_bars
+
+    panels = {
+        split: {"mean over texts, with standard deviation": [Bar(line["mean"], line["std"]) for line in lines]}
+        for split, lines in summaries.items()
+    }
+    layers = [str(line["layer"]) for line in next(iter(summaries.values()))]
+    draw_bars(file, panels, layers, y_label="layer's weight", title="squeeze-and-excitation, by encoder layer")

@@ -1,0 +1,1 @@
+"""Figures of results: plain numbers in, files out."""

@@ -1,0 +1,140 @@
+"""`attentune hans` from the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attentune.evaluation.hans import score_hans
+from attentune.results import to_json
+from glue_samples import write_glue, write_run
+from hans_samples import write_hans
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def place(tiny: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a HANS file, three runs of MNLI, one of them trained, and runs that do not fit."""
+    from attentune.cli.main import main
+
+    folder = tmp_path_factory.mktemp("hans")
+    glue = write_glue(folder / "glue")
+    (folder / "hans").mkdir()
+    write_hans(folder / "hans" / "heuristics_evaluation_set.txt", 3)
+    flags = ["--task", "mnli", "--data_dir", str(glue), "--num_train_epochs", "1", "--max_length", "64", "--use_cpu"]
+    encoder = ["--model_name_or_path", str(tiny("bert")), "--quiet"]
+    assert main(["train", *flags, *encoder, "--output_dir", str(folder / "trained")]) == 0
+    for seed in (1, 2):
+        write_run(folder / f"seed-{seed}", tiny("bert"), "mnli", glue, seed=seed)
+    write_run(folder / "cola", tiny("bert"), "cola", glue)
+    write_run(folder / "stsb", tiny("bert"), "stsb", glue)
+    (folder / "broken.txt").write_text((folder / "hans/heuristics_evaluation_set.txt").read_text() + "entailment\tx\n")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _in_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.delenv("ATTENTUNE_DATA", raising=False)
+
+
+DATA = ("--data", "hans/heuristics_evaluation_set.txt")
+
+
+def test_tables_of_a_trained_run(attentune: Command) -> None:
+    status, out, err = attentune("hans", "trained", *DATA)
+    assert status == 0, err
+    assert out.splitlines()[0] == "36 rows of hans/heuristics_evaluation_set.txt"
+    assert "trained  trained  entailment     neutral, contradiction" in out
+    lines = [line.split() for line in out.splitlines()]
+    report = score_hans(["trained"], DATA[1])
+    for line in report.cells:
+        assert [line.heuristic, line.gold_label, str(line.rows), f"{line.means[0]:.4f}"] in lines
+    for line in report.subcases:
+        assert [line.subcase, line.gold_label, str(line.rows), f"{line.means[0]:.4f}"] in lines
+    assert ["all", "all", "36", f"{report.overall.means[0]:.4f}"] in lines
+    assert "trained: 36 of 36 rows" in err
+
+
+def test_seeds_of_a_method_in_a_table_with_files_and_figure(attentune: Command, tmp_path: Path) -> None:
+    out_dir = tmp_path / "new" / "out"
+    runs = ("seed-1", "trained", "seed-2")
+    status, out, err = attentune("hans", *runs, *DATA, "--labels", "bert, ours,bert", "--output-dir", out_dir)
+    assert status == 0, err
+    report = score_hans(runs, DATA[1], methods=["bert", "ours", "bert"])
+    assert out.count(" +- ") == len(report.lines)
+    first = next(line for line in out.splitlines() if line.startswith("lexical_overlap  entailment"))
+    cell = report.cells[0]
+    assert first.split()[3:] == [f"{cell.means[0]:.4f}", "+-", f"{cell.deviations[0]:.4f}", f"{cell.means[1]:.4f}"]
+    assert {str(path.relative_to(out_dir)) for path in out_dir.rglob("*") if path.is_file()} == {
+        *("hans.json", "hans.png"),
+        *(f"{run}/predictions.txt" for run in runs),
+    }
+    assert (out_dir / "hans.json").read_text() == to_json(report.to_dict())
+    for number, run in enumerate(runs):
+        assert (out_dir / run / "predictions.txt").read_text() == report.predictions_text(number)
+    assert (out_dir / "hans.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_and_a_part_and_the_known_task_s_folder(attentune: Command, tmp_path: Path) -> None:
+    flags = ("--data_dir", ".", "--max_samples", "12", "--seed", "3", "--format", "json", "--output_dir", tmp_path)
+    status, out, err = attentune("hans", "seed-1", *flags)
+    assert status == 0, err
+    report = json.loads(out)
+    assert (report["rows"], report["rows_in_file"], report["seed"]) == (12, 36, 3)
+    assert report == score_hans(["seed-1"], data_dir=".", max_samples=12, seed=3).to_dict() | {
+        "runs": [{**report["runs"][0], "non_entailment": ["neutral", "contradiction"]}],
+        "lines": report["lines"],
+    }
+    assert out == (tmp_path / "hans.json").read_text()
+    assert "a part of the rows" in err
+    assert len((tmp_path / "seed-1" / "predictions.txt").read_text().splitlines()) == 13
+
+
+def test_without_matplotlib_the_rest_is_written(
+    attentune: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attentune.report.figures.importlib.util.find_spec", lambda name: None)
+    status, out, err = attentune("hans", "seed-1", *DATA, "--output_dir", tmp_path)
+    assert status == 0
+    assert "lexical_overlap" in out
+    assert "pip install 'attentune[explain]'" in err
+    assert {path.name for path in tmp_path.iterdir()} == {"hans.json", "seed-1"}
+
+
+MISTAKES = {
+    "no run": ((), "the following arguments are required: RUN"),
+    "no data": (("seed-1",), "where are the files of hans?"),
+    "no file": (("seed-1", "--data", "nix.txt"), "nix.txt: there is no such file"),
+    "broken file": (("seed-1", "--data", "broken.txt"), "broken.txt:38: 2 fields, expected 11"),
+    "other file": (("seed-1", "--data", "glue/RTE/dev.tsv"), "dev.tsv: there is no column 'gold_label'"),
+    "both": (("seed-1", *DATA, "--data_dir", "."), "got --data and --data_dir, expected one of them"),
+    "few labels": (("seed-1", "seed-2", *DATA, "--labels", "a"), "--labels: got 'a', expected 2"),
+    "empty label": (("seed-1", "seed-2", *DATA, "--labels", "a,"), "--labels: got 'a,', expected 2"),
+    "no samples": (("seed-1", *DATA, "--max_samples", "0"), "--max_samples: got '0'"),
+    "half a sample": (("seed-1", *DATA, "--max_samples", "1.5"), "--max_samples: got '1.5'"),
+    "bad seed": (("seed-1", *DATA, "--seed", "x"), "--seed: got 'x', expected a whole number"),
+    "bad precision": (("seed-1", *DATA, "--precision", "half"), "training.precision: got 'half'"),
+    "unknown flag": (("seed-1", *DATA, "--lables", "a"), "--lables: there is no such flag. Did you mean '--labels'?"),
+    "a file for a folder": (("seed-1", *DATA, "--output_dir", "broken.txt"), "--output_dir: broken.txt is a file"),
+    "twice": (("seed-1", "./seed-1", *DATA), "is given twice"),
+    "no such run": (("nix", *DATA), "nix: holds no config.json"),
+    "single texts": (("cola", *DATA), "cola: has the labels 'unacceptable', 'acceptable'; expected exactly one"),
+    "scores": (("stsb", *DATA), "stsb: has the labels none (it predicts scores)"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_in_one_line(attentune: Command, place: Path, name: str) -> None:
+    words, message = MISTAKES[name]
+    before = sorted(place.rglob("*"))
+    status, out, err = attentune("hans", *words)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.count("attentune: ") == 1
+    assert "Traceback" not in err
+    assert sorted(place.rglob("*")) == before

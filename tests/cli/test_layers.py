@@ -1,0 +1,60 @@
+"""`attentune layers`: the layers' weights as a table, JSON and a figure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from attentune.config import load_config
+from attentune.evaluation.saved import SavedRun
+from attentune.training.display import Display
+from attentune.training.run import train
+from samples import settings
+
+Tiny = Callable[..., Path]
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("layers")
+    train(load_config(overrides=settings(folder, tiny("bert"), preset="sesame")), display=Display(quiet=True))
+    return folder / "run"
+
+
+def test_the_weights_are_those_of_the_model_text_by_text(run: Path, attentune: Command) -> None:
+    status, out, _ = attentune("layers", run, "--format", "json", "--precision", "fp32")
+    assert status == 0
+    lines = json.loads(out)["validation"]
+    saved = SavedRun.load(run)
+    texts = saved.data(None, ("validation",)).splits["validation"].texts
+    with torch.no_grad():
+        rows = [saved.model(**saved.tokenizer([text], return_tensors="pt")).layer_weights[0] for text in texts]
+    weights_NL = torch.stack(rows)
+    assert [line["layer"] for line in lines] == [1, 2, 3]
+    assert [line["mean"] for line in lines] == pytest.approx(weights_NL.mean(dim=0).tolist(), abs=1e-5)
+    assert [line["std"] for line in lines] == pytest.approx(weights_NL.std(dim=0, correction=0).tolist(), abs=1e-5)
+    medians = weights_NL.quantile(0.5, dim=0).tolist()
+    assert [line["quartiles"][1] for line in lines] == pytest.approx(medians, abs=1e-5)
+
+
+def test_a_table_and_a_figure(run: Path, tmp_path: Path, attentune: Command) -> None:
+    status, out, err = attentune("layers", run, "--figure_file", tmp_path / "layers.png", "--split", "train")
+    assert status == 0
+    assert out.count("train") == 3
+    assert "drawn into" in err
+    assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_mistakes_are_told_in_one_line(run: Path, tiny: Tiny, tmp_path: Path, attentune: Command) -> None:
+    status, out, err = attentune("layers", run, "--figure_file", tmp_path / "layers.txt")
+    assert (status, out) == (2, "")
+    assert "ends in .png" in err
+    train(load_config(overrides=settings(tmp_path, tiny("bert"), training__max_steps=1)), display=Display(quiet=True))
+    status, out, err = attentune("layers", tmp_path / "run")
+    assert (status, out) == (2, "")
+    assert "trained without squeeze-and-excitation" in err

@@ -1,0 +1,141 @@
+"""`attentune submit`, and AX by `attentune evaluate`, from the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sklearn.metrics import matthews_corrcoef
+
+from glue_samples import write_glue, write_run
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def place(tiny: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small GLUE, trained runs of MNLI and CoLA, and untrained ones."""
+    from attentune.cli.main import main
+
+    folder = tmp_path_factory.mktemp("submit")
+    glue = write_glue(folder / "glue", 30)
+    for task in ("mnli", "cola"):
+        flags = ["--task", task, "--data_dir", str(glue), "--num_train_epochs", "3", "--max_length", "64", "--use_cpu"]
+        flags += ["--learning_rate", "1e-3", "--quiet", "--model_name_or_path", str(tiny("bert"))]
+        assert main(["train", *flags, "--output_dir", str(folder / task)]) == 0
+    write_run(folder / "wnli", tiny("bert"), "wnli", glue)
+    write_run(folder / "cola-2", tiny("bert"), "cola", glue, seed=2)
+    write_run(folder / "sick", tiny("bert"), "sick", glue)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _in_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.delenv("ATTENTUNE_DATA", raising=False)
+
+
+def predicted(attentune: Command, *words: object) -> list[str]:
+    status, out, err = attentune("predict", *words)
+    assert status == 0, err
+    return [row["prediction"] for row in csv.DictReader(out.splitlines())]
+
+
+def test_a_zip_of_trained_runs(attentune: Command, tmp_path: Path) -> None:
+    file = tmp_path / "submission.zip"
+    status, out, err = attentune("submit", "mnli", "cola", "wnli", "--output_file", file, "--allow-partial")
+    assert status == 0, err
+    with zipfile.ZipFile(file) as archive:
+        contents = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert list(contents) == ["CoLA.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "WNLI.tsv", "AX.tsv"]
+    glue = ("--data_dir", "glue", "--split")
+    told = {
+        "MNLI-m.tsv": predicted(attentune, "mnli", "--task", "mnli", *glue, "test_matched"),
+        "MNLI-mm.tsv": predicted(attentune, "mnli", "--task", "mnli", *glue, "test_mismatched"),
+        "AX.tsv": predicted(attentune, "mnli", "--task", "ax", *glue, "test"),
+        "CoLA.tsv": [
+            {"acceptable": "1", "unacceptable": "0"}[label]
+            for label in predicted(attentune, "cola", "--task", "cola", *glue, "test")
+        ],
+    }
+    for name, words in told.items():
+        lines = ["index\tprediction", *(f"{index}\t{word}" for index, word in enumerate(words))]
+        assert contents[name] == "\n".join(lines) + "\n"
+    assert [line.split() for line in out.splitlines()[2:]] == [
+        ["CoLA.tsv", "30", "cola"],
+        ["MNLI-m.tsv", "30", "mnli"],
+        ["MNLI-mm.tsv", "31", "mnli"],
+        ["WNLI.tsv", "146", "wnli"],
+        ["AX.tsv", "30", "mnli"],
+    ]
+    assert "the zip lacks SST-2, MRPC, STS-B, QQP, QNLI, RTE;" in err
+    assert "--fill_missing" in err
+    assert err.count("the site will not take it") == 4
+    assert "WNLI: 146 of 146 rows" in err
+
+
+def test_missing_tasks_are_filled_if_asked(attentune: Command, tmp_path: Path) -> None:
+    file = tmp_path / "submission.zip"
+    status, out, err = attentune("submit", "wnli", "--output_file", file, "--fill_missing")
+    assert status == 0, err
+    with zipfile.ZipFile(file) as archive:
+        assert len(archive.namelist()) == 11
+        assert archive.read("STS-B.tsv").decode().splitlines()[:2] == ["index\tprediction", "0\t2.500"]
+    assert out.count("(filled)") == 10
+    assert "warning" not in err
+
+
+MISTAKES = {
+    "no run": (("--output_file", "o.zip"), "the following arguments are required: RUN"),
+    "no file": (("wnli",), "the following arguments are required: --output_file"),
+    "no zip": (("wnli", "--output_file", "o.tsv"), "output_file: got 'o.tsv', expected a name that ends in .zip"),
+    "no folder": (("wnli", "--output_file", "nix/o.zip"), "output_file: nix: there is no such folder"),
+    "cut rows": (
+        ("cola", "--output_file", "o.zip"),
+        "test.tsv: has 30 rows, but the published test file of CoLA 1,063",
+    ),
+    "same task": (("cola", "cola-2", "--output_file", "o.zip", "--allow_partial"), "was trained on cola, and so was"),
+    "other task": (("wnli", "sick", "--output_file", "o.zip"), "sick: was trained on the task sick"),
+    "no run there": (("nix", "--output_file", "o.zip"), "nix: holds no config.json"),
+    "no data there": (("wnli", "--output_file", "o.zip", "--data_dir", "nix"), "nix: this folder (data_dir) does not"),
+    "no test file": (("wnli", "--output_file", "o.zip", "--data_dir", "mnli"), "no test files of wnli"),
+    "unknown flag": (("wnli", "--output_fil", "o.zip"), "required: --output_file"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_in_one_message(attentune: Command, place: Path, name: str) -> None:
+    words, message = MISTAKES[name]
+    before = sorted(place.rglob("*"))
+    status, out, err = attentune("submit", *words)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.count("attentune: ") == 1
+    assert "Traceback" not in err
+    assert sorted(place.rglob("*")) == before
+
+
+def test_ax_is_scored_with_a_model_of_mnli(attentune: Command) -> None:
+    ax = ("--task", "ax", "--data_dir", "glue")
+    status, out, err = attentune("evaluate", "mnli", *ax, "--format", "json")
+    assert status == 0, err
+    with open("glue/diagnostic/diagnostic-full.tsv") as file:  # noqa: PTH123
+        gold = [row["Label"] for row in csv.DictReader(file, delimiter="\t")]
+    told = predicted(attentune, "mnli", *ax, "--split", "validation")
+    assert len(gold) == 30
+    assert len(set(told)) > 1
+    value = json.loads(out)["validation"]["matthews_correlation"]
+    assert value == pytest.approx(matthews_corrcoef(gold, told))
+    assert value != 0
+    # The test file has no labels: it can be predicted, not scored.
+    status, out, err = attentune("evaluate", "mnli", *ax, "--split", "test")
+    assert (status, out) == (2, "")
+    assert "has no labels to score against" in err
+    # Two labels do not do for it.
+    status, out, err = attentune("evaluate", "wnli", *ax)
+    assert (status, out) == (2, "")
+    assert "the model does not know the labels 'neutral', 'contradiction'" in err
