@@ -105,6 +105,9 @@ class WatchedProbe:
     def summed(self, values: np.ndarray) -> np.ndarray:
         return self._probe.summed(values)
 
+    def tick(self, rows: int) -> None:
+        self._probe.tick(rows)
+
     @property
     def plain(self) -> list[int]:
         """Rows that were asked for as they are."""

@@ -52,6 +52,10 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """The parsed flags, and one sentence for each flag that does not exist."""
+        # argparse drops a value of "--" and leaves an empty list in its place.
+        empty = [argument for argument in arguments if argument.startswith("--") and argument.endswith("=--")]
+        if empty:
+            raise ConfigError([f"{argument}: expected a value after the equals sign." for argument in empty])
         parsed, unknown = self.parse_known_args([_normalised(argument) for argument in arguments])
         known = [flag for action in self._actions for flag in action.option_strings]
         problems = []
