@@ -9,7 +9,8 @@ import json
 import statistics
 from typing import Any
 
-from first_look import GRIDS, METHODS, RESULTS, ROWS, SEEDS, TASKS, VARIANT_TASKS, VARIANTS, Job, chosen_cell
+from first_look import GRIDS, METHODS, RESULTS, SEEDS, TASKS, VARIANT_TASKS, VARIANTS, Job, chosen_cell
+from looks import ROWS
 
 METRICS = {"cola": "Matthews", "sst2": "accuracy", "mrpc": "F1", "rte": "accuracy"}
 _GRID = ", ".join(f"{rate:g} x {epochs}" for rate, epochs in GRIDS["cola"])

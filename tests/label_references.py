@@ -71,21 +71,29 @@ def flat(source: LabelSource, given: dict[tuple[int, int], list[float]]) -> np.n
 
 
 def probing_labels(
-    source: LabelSource, epoch: int, *, ratio: float = 1.0, mask_share: float = 0.3, soft: bool = False
+    source: LabelSource,
+    epoch: int,
+    *,
+    ratio: float = 1.0,
+    mask_share: float = 0.3,
+    soft: bool = False,
+    believed: Iterable[int] = (),
+    ask: Any = None,
 ) -> tuple[np.ndarray, Counter[str]]:
-    """`flip`, or with `soft` `drop`."""
+    """`flip`, or with `soft` `drop`. Rows believed to be right are passed over only if wrong both plain and masked."""
+    ask, trusted = ask or answer, set(believed)
     given: dict[tuple[int, int], list[float]] = defaultdict(list)
     facts: Counter[str] = Counter()
     used: Counter[int] = Counter()
     for row in map(int, spread_copies(len(source.features), ratio, source.seed, epoch)):
         copy, used[row] = used[row], used[row] + 1
         facts["probed"] += 1
-        plain_C = answer(source, row)
-        if not is_right(source, row, plain_C):
-            continue
+        plain_C = ask(source, row)
         places = random_mask(source.features, row, mask_share, source.seed, epoch, row, copy).tolist()
-        masked_C = answer(source, row, places)
-        flipped = not is_same(source, plain_C, masked_C)
+        masked_C = ask(source, row, places)
+        if not is_right(source, row, plain_C) and not (row in trusted and is_right(source, row, masked_C)):
+            continue
+        flipped = not is_right(source, row, masked_C) if row in trusted else not is_same(source, plain_C, masked_C)
         facts["correct"] += 1
         facts["flipped"] += flipped
         for place in places:
@@ -112,18 +120,21 @@ def leave_one_out_labels(source: LabelSource, rows: Iterable[int], *, soft: bool
     return flat(source, given), facts
 
 
-def released_samples(source: LabelSource, epoch: int, *, wanted: int, ask: Any = answer) -> list[tuple[int, list[int]]]:
-    """The kept rows with what was masked in each, trying one row after the other."""
+def released_samples(
+    source: LabelSource, epoch: int, *, wanted: int, ask: Any = answer, believed: Iterable[int] = ()
+) -> list[tuple[int, list[int]]]:
+    """The kept rows with what was masked in each, trying one row after the other; believed ones are not asked plain."""
+    trusted = set(believed)
     kept: list[tuple[int, list[int]]] = []
     for row in map(int, numpy_generator("candidates", source.seed, epoch).permutation(len(source.features))):
         if len(kept) == wanted:
             break
-        plain_C = ask(source, row)
-        if not is_right(source, row, plain_C):
+        if row not in trusted and not is_right(source, row, ask(source, row)):
             continue
         key = (source.seed, epoch, row)
         places = random_spans(source.features, row, chance=0.1, rm_threshold=0.7, key=key).tolist()
-        if is_same(source, plain_C, ask(source, row, places)):
+        masked_C = ask(source, row, places)
+        if is_right(source, row, masked_C) if row in trusted else is_same(source, ask(source, row), masked_C):
             kept.append((row, places))
     return kept
 

@@ -91,7 +91,7 @@ def test_fast_dropout_and_plain_attention_keep_the_blur(tiny: Tiny, family: str,
 @every_family
 def test_a_copy_in_half_precision_blurs_too(tiny: Tiny, family: str, learnable: str) -> None:
     made = model, tokenizer = blurred(tiny, family, "scores", 2.0, learnable=learnable)
-    twin = HalfCopy(model).refreshed()
+    twin = HalfCopy(model).fresh()
     assert all(hook.__self__ is twin.blur_taps for hook in hooks_of(twin))
     ours, theirs, plain = (hidden_of((m, tokenizer), *TEXTS) for m in (twin, model, build(tiny(family))[0]))
     assert {part.dtype for part in ours} == {torch.bfloat16}

@@ -48,7 +48,7 @@ def made(tiny: Tiny, family: str, **options: Any) -> tuple[Any, dict[str, Tensor
 @pytest.mark.parametrize("kind", ["none", "ssa"])
 def test_its_logits_are_the_models_to_bf16s_digits(tiny: Tiny, family: str, kind: str) -> None:
     model, inputs = made(tiny, family, token_gate=TokenGateConfig(kind=kind))
-    half = HalfCopy(model).refreshed()
+    half = HalfCopy(model).fresh()
     ours, theirs = answers(half, inputs), answers(model, inputs)
     assert theirs.std() > 0.5
     assert ours.dtype == torch.float32
@@ -58,17 +58,30 @@ def test_its_logits_are_the_models_to_bf16s_digits(tiny: Tiny, family: str, kind
 
 
 @every_family
-def test_it_follows_the_weights_once_refreshed(tiny: Tiny, family: str) -> None:
+def test_it_follows_the_weights_once_released(tiny: Tiny, family: str) -> None:
     model, inputs = made(tiny, family)
     half = HalfCopy(model)
-    before = answers(half.refreshed(), inputs)
+    before = answers(half.fresh(), inputs)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.3 * weight.std(correction=0) * torch.randn(weight.shape, generator=generator))
     now = answers(model, inputs)
     assert not close(before, now, within=0.2)
-    assert close(answers(half.refreshed(), inputs), now)
+    assert torch.equal(answers(half.fresh(), inputs), before)
+    half.release()
+    assert close(answers(half.fresh(), inputs), now)
+
+
+def test_between_uses_it_holds_no_weights(tiny: Tiny) -> None:
+    model, inputs = made(tiny, "bert")
+    half = HalfCopy(model)
+    copy = half.fresh()
+    assert sum(weight.numel() for weight in copy.parameters()) == sum(weight.numel() for weight in model.parameters())
+    before = answers(copy, inputs)
+    half.release()
+    assert sum(weight.numel() for weight in copy.parameters()) == 0
+    assert torch.equal(answers(half.fresh(), inputs), before)
 
 
 @every_family
@@ -81,7 +94,7 @@ def test_the_model_itself_is_left_alone(tiny: Tiny, family: str) -> None:
     values = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     needing = {name: weight.requires_grad for name, weight in model.named_parameters()}
     assert set(needing.values()) == {True, False}
-    half = HalfCopy(model).refreshed()
+    half = HalfCopy(model).fresh()
     assert answers(half, inputs).isfinite().all()
     assert model.training
     assert not half.training
@@ -97,7 +110,7 @@ def test_the_model_itself_is_left_alone(tiny: Tiny, family: str) -> None:
 def test_it_attends_in_the_models_own_way(tiny: Tiny, attention: str) -> None:
     model, inputs = made(tiny, "bert")
     model.encoder.set_attn_implementation(attention)
-    half = HalfCopy(model).refreshed()
+    half = HalfCopy(model).fresh()
     assert half.encoder.config._attn_implementation == attention
     assert close(answers(half, inputs), answers(model, inputs))
 
@@ -105,7 +118,7 @@ def test_it_attends_in_the_models_own_way(tiny: Tiny, attention: str) -> None:
 def test_it_gives_no_gradient_and_drops_nothing(tiny: Tiny) -> None:
     model, inputs = made(tiny, "bert")
     model.train()
-    half = HalfCopy(model).refreshed()
+    half = HalfCopy(model).fresh()
     assert not any(weight.requires_grad for weight in half.parameters())
     logits_BC = half(**inputs).logits
     assert not logits_BC.requires_grad
@@ -118,4 +131,4 @@ def test_it_gives_no_gradient_and_drops_nothing(tiny: Tiny) -> None:
 
 def test_weights_that_are_one_stay_one(tiny: Tiny) -> None:
     model, _ = made(tiny, "albert")  # shares its layers' weights
-    assert len(list(HalfCopy(model).refreshed().parameters())) == len(list(model.parameters()))
+    assert len(list(HalfCopy(model).fresh().parameters())) == len(list(model.parameters()))

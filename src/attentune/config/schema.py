@@ -140,6 +140,11 @@ class LabelsConfig:
     tolerance: float = _f(
         0.3, "regression: predictions that differ by at most this are the same (the task's own scale)", minimum=0
     )
+    reuse_predictions: bool = _f(
+        True,
+        "flip, released: with classes take the training pass's word for which sentences the model is right on;"
+        " false: ask for all of them again before each epoch",
+    )
     targets: str = _f(
         "hard",
         "leave-one-out, gradient, integrated-gradients, lime: labels of 0 and 1, or shares between them",

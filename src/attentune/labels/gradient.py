@@ -13,6 +13,7 @@ from torch import Tensor
 from attentune.config import LabelsConfig
 from attentune.labels.generator import LabelSource, RowLabelGenerator
 from attentune.labels.plan import labels_from_scores
+from attentune.labels.training_pass import TrainingPass
 from attentune.models.taps import EmbeddingTap
 from attentune.nn.losses import NO_LABEL
 
@@ -27,13 +28,8 @@ class Gradient(RowLabelGenerator):
     def __init__(self, settings: LabelsConfig, source: LabelSource) -> None:
         super().__init__(settings, source)
         self._tap = EmbeddingTap(source.probe.model)
-        self._forget()
-
-    def _forget(self) -> None:
-        features = self.source.features
-        self._scores = np.zeros(len(features.ids), dtype=np.float32)
-        self._seen_N = np.zeros(len(features), dtype=np.int32)
-        self._correct_N = np.zeros(len(features), dtype=np.int32)
+        self._pass = TrainingPass(source)
+        self._scores = np.zeros(len(source.features.ids), dtype=np.float32)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -45,12 +41,11 @@ class Gradient(RowLabelGenerator):
         rise_BT = rise_of_loss(embedded_BTE, gradient_BTE, self._mask_vector(inputs["input_ids"]))
         # Where fp16 has overflowed (its scaler then skips the step) nothing is known.
         scores_BT = rise_BT.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).cpu().numpy()
-        correct_B = self.source.judge.correct(logits_BC.detach().float().cpu().numpy(), self.source.gold[rows])
         features = self.source.features
         for number, row in enumerate(rows):
             place = features.row(int(row))
             self._scores[place] = scores_BT[number, : place.stop - place.start]
-        self._seen_N[rows], self._correct_N[rows] = 1, correct_B
+        self._pass.note(rows, logits_BC)
 
     def _mask_vector(self, like: Tensor) -> Tensor:
         embeddings: Any = self.source.probe.model
@@ -58,8 +53,10 @@ class Gradient(RowLabelGenerator):
             return embeddings.get_input_embeddings()(like.new_tensor([self.source.mask_token_id]))[0]
 
     def label_rows(self, epoch: int) -> tuple[np.ndarray, dict[str, Any]]:
-        scores, seen_N, correct_N = self._summed()
-        self._forget()
+        scores = self.source.probe.summed(self._scores)
+        self._scores = np.zeros_like(self._scores)
+        seen_N, correct_N = self._pass.summed()
+        self._pass.forget()
         features = self.source.features
         values = np.full(len(scores), NO_LABEL, dtype=np.float32)
         for row in np.flatnonzero(correct_N):
@@ -72,20 +69,14 @@ class Gradient(RowLabelGenerator):
             )
         return values, {"probed": int(seen_N.sum()), "correct": int(correct_N.sum())}
 
-    def _summed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Over all processes; each row is seen by exactly one."""
-        probe = self.source.probe
-        return probe.summed(self._scores), probe.summed(self._seen_N), probe.summed(self._correct_N)
-
     def tensors(self) -> dict[str, np.ndarray]:
-        scores, seen_N, correct_N = self._summed()
-        return {"gradient_scores": scores, "gradient_seen": seen_N, "gradient_correct": correct_N}
+        return {"gradient_scores": self.source.probe.summed(self._scores)} | self._pass.tensors()
 
     def restore(self, tensors: dict[str, np.ndarray]) -> None:
-        self._forget()
+        self._pass.restore(tensors)
+        self._scores = np.zeros_like(self._scores)
         if self.source.probe.part.start == 0:  # one process keeps them; the sum over all is as it was
             self._scores = tensors["gradient_scores"].copy()
-            self._seen_N, self._correct_N = tensors["gradient_seen"].copy(), tensors["gradient_correct"].copy()
 
 
 def rise_of_loss(embedded_BTE: Tensor, gradient_BTE: Tensor, mask_E: Tensor) -> Tensor:

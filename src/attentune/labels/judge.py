@@ -26,6 +26,11 @@ class Judge:
     tolerance: float = 0.3
     score_range: float = 1.0
 
+    @property
+    def right_is_one_answer(self) -> bool:
+        """Whether a right prediction can only be one, as with classes, so that two right ones are the same."""
+        return self.label_space.task_type != "regression"
+
     def correct(self, logits_NC: np.ndarray, gold_N: np.ndarray) -> np.ndarray:
         """(N,) bool: which predictions are right."""
         return self._agree(predictions_of(logits_NC, self.label_space), gold_N)

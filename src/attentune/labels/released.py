@@ -6,16 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from attentune.labels.generator import LabelGenerator, labelled_plan
+from attentune.labels.generator import labelled_plan
 from attentune.labels.masking import random_spans
 from attentune.labels.plan import EpochPlan
+from attentune.labels.training_pass import TrustsTrainingPass
 from attentune.seeding import numpy_generator
 
 
-class Released(LabelGenerator):
+class Released(TrustsTrainingPass):
     """In rising share, samples whose masked copy kept its prediction: masked tokens 0, all others 1; originals all 1.
 
     The text that is trained on is never masked; only the labels tell what was.
+
+    With classes and `reuse_predictions`, sentences that the last training pass was right on are asked for masked only,
+    and kept if that is predicted right. So a sentence is also kept that the model has unlearned since, but is right on
+    when masked.
 
     Source: the released program of Kou et al. 2020 (aug_ratio_each, aug_threshold, rm_threshold, double_ori). Its
     labelling of RoBERTa's second separator with 1 is a slip and not repeated.
@@ -31,6 +36,7 @@ class Released(LabelGenerator):
         source, count = self.source, len(self.source.features)
         share = min(1.0, epoch * self.settings.aug_ratio_each)
         kept, masks, facts = self._kept_samples(epoch, round(share * count))
+        self.forget_pass()
         originals = numpy_generator("originals", source.seed, epoch).permutation(count)[: count - len(kept)]
         parts = [kept, np.sort(originals)] + ([np.arange(count)] if self.settings.double_ori else [])
         rows = np.concatenate(parts).astype(np.int64)
@@ -48,6 +54,7 @@ class Released(LabelGenerator):
         are tried at once.
         """
         source, settings = self.source, self.settings
+        is_believed_N = self.believed()
         order = numpy_generator("candidates", source.seed, epoch).permutation(len(source.features))
         kept: list[int] = []
         masks: list[np.ndarray] = []
@@ -58,8 +65,10 @@ class Released(LabelGenerator):
             size = max(64, round(1.2 * (wanted - len(kept))))
             rows = order[begin : begin + size]
             begin += size
-            is_correct = source.judge.correct(plain_RC := source.probe.logits(rows), source.gold[rows])
-            correct = rows[is_correct]
+            unsure = rows[~is_believed_N[rows]]
+            plain_UC = source.probe.logits(unsure)
+            is_wrong = np.isin(rows, unsure[~source.judge.correct(plain_UC, source.gold[unsure])])
+            correct = rows[~is_wrong]
             spans = [
                 random_spans(
                     source.features,
@@ -70,7 +79,11 @@ class Released(LabelGenerator):
                 )
                 for row in correct
             ]
-            is_same = source.judge.same(plain_RC[is_correct], source.probe.logits(correct, spans))
+            masked_RC = source.probe.logits(correct, spans)
+            if source.judge.right_is_one_answer:
+                is_same = source.judge.correct(masked_RC, source.gold[correct])
+            else:
+                is_same = source.judge.same(plain_UC[~is_wrong], masked_RC)
             kept += correct[is_same].tolist()
             masks += [places for places, same in zip(spans, is_same, strict=True) if same]
             facts["probed"] += len(rows)

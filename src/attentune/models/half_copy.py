@@ -25,10 +25,19 @@ class HalfCopy:
         twins = {id(p): torch.nn.Parameter(p.detach().to(torch.bfloat16)) for p in model.parameters()}
         self._copy = copy.deepcopy(model, dict(twins)).eval()
         self._copy.requires_grad_(False)
+        self._is_fresh = False
+        self.release()
 
-    def refreshed(self) -> Any:
-        """The copy, with the weights that the model has now."""
-        with torch.no_grad():
+    def fresh(self) -> Any:
+        """The copy, with the weights that the model had at the first call since `release`."""
+        if not self._is_fresh:
             for mine, theirs in zip(self._copy.parameters(), self._source.parameters(), strict=True):
-                mine.copy_(theirs)
+                mine.data = theirs.detach().to(torch.bfloat16)
+            self._is_fresh = True
         return self._copy
+
+    def release(self) -> None:
+        """Give the copy's memory back; to be called when the model moves on."""
+        for mine in self._copy.parameters():
+            mine.data = mine.new_empty(0)
+        self._is_fresh = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -103,14 +103,19 @@ class TrainingLoop:
 
     def run(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> None:
         """Train until the steps are done, early stopping ends it, or a stop is asked for; `state` says where it got."""
+        for _ in self.steps(state, watcher, stop):
+            pass
+
+    def steps(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> Iterator[None]:
+        """`run`, pausing after each optimiser step, so that several loops can take turns."""
         self.model.train()
         with self.labels.listening(), contextlib.suppress(_PlanAbandoned):
             while state.step < self.total_steps and not state.stopped_early and not stop.asked:
-                self._run_epoch(state, watcher, stop)
+                yield from self._epoch_steps(state, watcher, stop)
         if stop.asked:
             watcher.save(state)
 
-    def _run_epoch(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> None:
+    def _epoch_steps(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> Iterator[None]:
         plan = self._begin_epoch(state, watcher, stop)
         groups = self._groups(plan, state.epoch)
         for group in groups[state.step_in_epoch :]:
@@ -120,6 +125,7 @@ class TrainingLoop:
                 watcher.on_epoch_end(state)
                 state.epoch, state.step_in_epoch, state.epoch_labels = state.epoch + 1, 0, {}
             self._score_and_save(state, watcher, epoch_ended=is_last)
+            yield
             if state.step == self.total_steps or state.stopped_early or stop.asked:
                 break
 

@@ -46,16 +46,26 @@ class TrainingProbe:
 
     def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
         """(N, C) logits of training rows, with the tokens at the given places masked."""
-        return score_rows(
-            self.model if self._half_copy is None else self._half_copy.refreshed(),
-            self._features,
-            pad_token_id=self._pad_token_id,
-            accelerator=self._accelerator,
-            rows=rows,
-            masked=masked,
-            mask_token_id=self._mask_token_id,
-            progress=self.tick,
-        ).logits_NC
+        with self._asked() as model:
+            return score_rows(
+                model,
+                self._features,
+                pad_token_id=self._pad_token_id,
+                accelerator=self._accelerator,
+                rows=rows,
+                masked=masked,
+                mask_token_id=self._mask_token_id,
+                progress=self.tick,
+            ).logits_NC
+
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[Any]:
+        """The model to ask; while watched the half copy is kept, as the weights stay."""
+        try:
+            yield self.model if self._half_copy is None else self._half_copy.fresh()
+        finally:
+            if self._half_copy is not None and self._on_rows is None:
+                self._half_copy.release()
 
     def inputs(self, row: int) -> dict[str, Tensor]:
         """A training row as a batch of one, on the model's device."""
@@ -68,12 +78,17 @@ class TrainingProbe:
 
     @contextlib.contextmanager
     def watched(self, on_rows: Callable[[int], None]) -> Iterator[None]:
-        """While the block runs, `on_rows` is told how many rows have been asked; what it raises ends the asking."""
+        """While the block runs, in which the weights stay, `on_rows` is told how many rows have been asked.
+
+        What it raises ends the asking.
+        """
         self._on_rows = on_rows
         try:
             yield
         finally:
             self._on_rows = None
+            if self._half_copy is not None:
+                self._half_copy.release()
 
     def tick(self, rows: int) -> None:
         """Say that this many rows have been asked."""

@@ -1,0 +1,171 @@
+"""What each method costs: time of a whole epoch, and peak memory, against preset `bert`.
+
+    python benchmarks/method_cost.py labels|sesame|task-attention [--task cola] [--rows 1500] [--repeats 5]
+
+In each repeat all methods are trained in one process and take turns step by step on the same batches, so that a busy
+machine troubles all alike; an epoch's time is that of its steps and of making its labels. Peak memory is measured in
+processes of their own. Where token labels are made, `released` is measured at its dearest, when all samples are
+labelled ones. Data: $ATTENTUNE_DATA, else ../shared/data. The record goes to results/bench/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from attentune.config import load_config
+from attentune.results import versions
+from attentune.training.display import Display
+from attentune.training.folder import config_for_run
+from attentune.training.inputs import prepare_inputs
+from attentune.training.parts import RunParts, build_parts
+from attentune.training.run import train
+from attentune.training.signals import StopRequest
+from attentune.training.state import TrainingState
+
+ROOT = Path(__file__).resolve().parents[1]
+EPOCHS = 3
+Settings = dict[str, Any]
+# By study and method: its settings, and the most that its epoch may cost as a multiple of the first one's.
+STUDIES: dict[str, dict[str, tuple[Settings, float | None]]] = {
+    "labels": {
+        "bert": ({"preset": "bert"}, None),
+        "flip": ({"preset": "ssa-co"}, 1.25),
+        "released": ({"preset": "ssa-co-released", "labels.aug_ratio_each": 1}, 1.35),
+        "gradient": ({"preset": "ssa-co", "labels.generator": "gradient"}, 1.05),
+    },
+    "sesame": {
+        "bert": ({"preset": "bert"}, None),
+        "blur-bert": ({"preset": "blur-bert"}, 1.05),
+        "se-bert": ({"preset": "se-bert"}, 1.05),
+        "sesame": ({"preset": "sesame"}, 1.08),
+    },
+}
+MEMORY_LIMIT = 1.1
+
+
+def settings_of(study: str, method: str, task: str, rows: int, folder: str) -> Settings:
+    """The whole settings of a run."""
+    data = Path(os.environ.get("ATTENTUNE_DATA", "../shared/data"))
+    return {
+        "data.task": task,
+        "data.data_dir": str(data / "glue_data" if (data / "glue_data" / task.upper()).is_dir() else data),
+        "data.max_train_samples": rows,
+        "data.max_eval_samples": 50,
+        "training.num_train_epochs": EPOCHS,
+        "training.learning_rate": 3e-4,
+        "training.eval_strategy": "no",
+        "training.save_steps": 1_000_000,
+        "training.output_dir": folder,
+        "training.overwrite_output_dir": True,
+        **STUDIES[study][method][0],
+    }
+
+
+class _Nobody:
+    """Watches a loop and does nothing."""
+
+    def score(self, state: TrainingState) -> dict[str, dict[str, float]]:
+        return {}
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *facts: None
+
+
+def build(settings: Settings) -> RunParts:
+    with Display(quiet=True) as display:
+        return build_parts(prepare_inputs(config_for_run(load_config(overrides=settings)), None, display))
+
+
+def epoch_seconds(study: str, task: str, rows: int) -> dict[str, dict[str, float]]:
+    """One repeat: seconds of an epoch, and of these the seconds for labels, by method."""
+    with tempfile.TemporaryDirectory() as folder:
+        parts = {method: build(settings_of(study, method, task, rows, folder)) for method in STUDIES[study]}
+        states = {method: TrainingState() for method in parts}
+        watcher: Any = _Nobody()
+        loops = [parts[method].loop.steps(states[method], watcher, StopRequest()) for method in parts]
+        while loops:
+            loops = [loop for loop in loops if next(loop, loops) is not loops]
+    seconds = {}
+    for method, state in states.items():
+        labels = state.label_seconds / (EPOCHS - 1)  # the first epoch has none to make
+        seconds[method] = {"epoch": state.seconds / EPOCHS + labels, "labels": labels}
+    return seconds
+
+
+def peak_memory(study: str, method: str, task: str, rows: int) -> int:
+    """Bytes, of one run in a process of its own."""
+    command = [sys.executable, __file__, study, "--task", task, "--rows", str(rows), "--memory-of", method]
+    found = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return int(found.stdout.split()[-1])
+
+
+def print_memory(study: str, method: str, task: str, rows: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        settings = settings_of(study, method, task, rows, folder)
+        result = train(load_config(overrides=settings), display=Display(quiet=True))
+    print(result.train["peak_memory_bytes"])
+
+
+def summary(study: str, repeats: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Ratios of medians to the first method's."""
+    methods = list(STUDIES[study])
+
+    def median(method: str, what: str) -> float:
+        return statistics.median(repeat[method][what] for repeat in repeats)
+
+    return {
+        method: {
+            "time": round(median(method, "epoch") / median(methods[0], "epoch"), 3),
+            "time_limit": STUDIES[study][method][1],
+            "labels_share": round(median(method, "labels") / median(methods[0], "epoch"), 3),
+            "memory": round(median(method, "memory") / median(methods[0], "memory"), 3),
+            "memory_limit": MEMORY_LIMIT,
+        }
+        for method in methods[1:]
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("--task", default="cola")
+    parser.add_argument("--rows", type=int, default=1500)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    os.chdir(ROOT)
+    if given.memory_of:
+        print_memory(given.study, given.memory_of, given.task, given.rows)
+        return
+    repeats: list[dict[str, Any]] = []
+    for _ in range(given.repeats):
+        repeat: dict[str, Any] = epoch_seconds(given.study, given.task, given.rows)
+        for method in repeat:
+            repeat[method]["memory"] = peak_memory(given.study, method, given.task, given.rows)
+        repeats.append(repeat)
+        print({name: round(values["epoch"], 2) for name, values in repeat.items()}, file=sys.stderr, flush=True)
+    found = summary(given.study, repeats)
+    words = f"{given.study} --task {given.task} --rows {given.rows} --repeats {given.repeats}"
+    record = {
+        "command": f"python benchmarks/method_cost.py {words}",
+        "ratios": found,
+        "repeats": repeats,
+        "threads": os.environ.get("OMP_NUM_THREADS", "all cores"),
+        "versions": versions(),
+    }
+    target = ROOT / "results" / "bench" / f"cost_{given.study}_{given.task}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(record, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
