@@ -5,10 +5,10 @@ python benchmarks/first_look_table.py
 
 from __future__ import annotations
 
-import json
 import statistics
 from typing import Any
 
+import tables
 from first_look import GRIDS, METHODS, RESULTS, SEEDS, TASKS, VARIANT_TASKS, VARIANTS, Job, chosen_cell
 from looks import ROWS
 
@@ -34,83 +34,72 @@ epoch, its labels.
 
 def record(stage: str, task: str, method: str, seed: int) -> dict[str, Any] | None:
     """A run's record; None where the run has not been made."""
-    file = Job(stage, task, method, seed, None).file
-    return json.loads(file.read_text()) if file.exists() else None
+    return tables.read(Job(stage, task, method, seed, None).file)
 
 
 def scores(stage: str, task: str, method: str) -> list[float]:
     """The scores of the runs there are, in points, by seed."""
-    found = [record(stage, task, method, seed) for seed in SEEDS]
-    return [100 * (run["score"] or 0.0) for run in found if run is not None]
+    return tables.points([record(stage, task, method, seed) for seed in SEEDS])
 
 
 def spread(values: list[float]) -> str:
     """Mean and standard deviation."""
-    if len(values) < len(SEEDS):
-        return f"not measured ({len(values)} of {len(SEEDS)} runs)" if values else "not measured"
-    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
+    return tables.spread(values, len(SEEDS))
 
 
 def difference(values: list[float], others: list[float]) -> str:
     """The mean difference of paired seeds, with its own standard deviation."""
-    if len(values) < len(SEEDS) or len(others) < len(SEEDS):
-        return ""
-    gaps = [a - b for a, b in zip(values, others, strict=True)]
-    return f"{statistics.mean(gaps):+.1f} ± {statistics.stdev(gaps):.1f}"
+    return tables.difference(values, others, len(SEEDS))
 
 
 def main_table() -> list[str]:
-    lines = ["| method | " + " | ".join(f"{task} ({METRICS[task]})" for task in TASKS) + " |"]
-    lines.append("|---" * (len(TASKS) + 1) + "|")
-    for method in METHODS:
-        cells = [spread(scores("report", task, method)) for task in TASKS]
-        lines.append(f"| `{method}` | {' | '.join(cells)} |")
-    return lines
+    rows = [(f"`{name}`", *(spread(scores("report", task, name)) for task in TASKS)) for name in METHODS]
+    return tables.table(("method", *(f"{task} ({METRICS[task]})" for task in TASKS)), rows)
 
 
 def control_table() -> list[str]:
     """SSA's weights against plain averaging, and against plain fine-tuning."""
-    lines = ["| method minus | " + " | ".join(TASKS) + " |", "|---" * (len(TASKS) + 1) + "|"]
     pairs = [("ssa-co", "bert"), ("ssa-co-released", "bert"), ("bert-mask", "bert"), ("bert-cls-mean", "bert")]
     pairs += [(name, "bert-cls-mean") for name in ("ssa-hybrid", "ssa-hybrid-gradient", "ssa-hybrid-released")]
-    for method, control in pairs:
-        cells = [difference(scores("report", task, method), scores("report", task, control)) for task in TASKS]
-        lines.append(f"| `{method}` - `{control}` | {' | '.join(cells)} |")
-    return lines
+    rows = [
+        (f"`{method}` - `{control}`", *(_gap(task, method, control) for task in TASKS)) for method, control in pairs
+    ]
+    return tables.table(("method minus", *TASKS), rows)
+
+
+def _gap(task: str, method: str, control: str) -> str:
+    return difference(scores("report", task, method), scores("report", task, control))
 
 
 def choice_table() -> list[str]:
-    lines = ["| method | " + " | ".join(TASKS) + " |", "|---" * (len(TASKS) + 1) + "|"]
-    for method in METHODS:
-        cells = []
-        for task in TASKS:
-            cell = chosen_cell(task, method)
-            cells.append("" if cell is None else "{:g} x {}".format(*GRIDS[task][cell]))
-        lines.append(f"| `{method}` | {' | '.join(cells)} |")
-    return lines
+    return tables.table(
+        ("method", *TASKS), [(f"`{method}`", *(_choice(task, method) for task in TASKS)) for method in METHODS]
+    )
+
+
+def _choice(task: str, method: str) -> str:
+    cell = chosen_cell(task, method)
+    return "" if cell is None else "{:g} x {}".format(*GRIDS[task][cell])
 
 
 def variant_table() -> list[str]:
-    lines = ["| variant | " + " | ".join(VARIANT_TASKS) + " |", "|---" * (len(VARIANT_TASKS) + 1) + "|"]
-    for method in ("ssa-co", "ssa-hybrid", "ssa-hybrid-gradient"):
-        cells = [spread(scores("report", task, method)) for task in VARIANT_TASKS]
-        lines.append(f"| `{method}` (from above) | {' | '.join(cells)} |")
-    for method in VARIANTS:
-        cells = [spread(scores("variants", task, method)) for task in VARIANT_TASKS]
-        lines.append(f"| {method} | {' | '.join(cells)} |")
-    return lines
+    above = [
+        (f"`{name}` (from above)", *(spread(scores("report", task, name)) for task in VARIANT_TASKS))
+        for name in ("ssa-co", "ssa-hybrid", "ssa-hybrid-gradient")
+    ]
+    varied = [(name, *(spread(scores("variants", task, name)) for task in VARIANT_TASKS)) for name in VARIANTS]
+    return tables.table(("variant", *VARIANT_TASKS), above + varied)
 
 
 def balance_table() -> list[str]:
     """The share of ones among the labels, epoch by epoch, over the seeds of the report."""
-    lines = ["| method, task | " + " | ".join(f"epoch {n}" for n in range(1, 7)) + " | accuracy, majority |"]
-    lines.append("|---" * 8 + "|")
+    rows = []
     for method in ("ssa-co", "ssa-hybrid", "ssa-hybrid-gradient", "ssa-co-released"):
         for task in TASKS:
             runs = [run for seed in SEEDS if (run := record("report", task, method, seed)) is not None]
             if runs:
-                lines.append(f"| `{method}`, {task} | {' | '.join(_balance(runs))} |")
-    return lines
+                rows.append((f"`{method}`, {task}", *_balance(runs)))
+    return tables.table(("method, task", *(f"epoch {n}" for n in range(1, 7)), "accuracy, majority"), rows)
 
 
 def _balance(runs: list[dict[str, Any]]) -> list[str]:
@@ -134,8 +123,7 @@ def main() -> None:
         ("Variants, with the learning rate and epochs of the method that they vary", variant_table()),
         ("Share of labels that are 1, and the token head in the last epoch", balance_table()),
     ]
-    text = INTRODUCTION + "".join(f"\n## {title}\n\n" + "\n".join(lines) + "\n" for title, lines in parts)
-    (RESULTS / "README.md").write_text(text)
+    (RESULTS / "README.md").write_text(tables.page(INTRODUCTION, parts))
 
 
 if __name__ == "__main__":
