@@ -47,8 +47,10 @@ lint: $(STAMP)  ## ruff, import-linter (the layers), mypy
 	$(BIN)/mypy
 
 .PHONY: bench
-bench: $(STAMP)  ## measure speed against transformers' Trainer; JSON into results/bench/
+bench: $(STAMP)  ## measure speed against transformers' Trainer, and what each method costs; JSON into results/bench/
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/peers.py
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/method_cost.py labels
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/method_cost.py sesame
 
 .PHONY: docs
 docs: $(STAMP)  ## build the documentation into site/
