@@ -27,7 +27,8 @@ from looks import ROOT, base_settings, rows_of, run_into, work_off
 
 RESULTS = ROOT / "results" / "sesame-look"
 TASKS, SEEDS, CHOOSING_SEED = ("rte", "mrpc"), (1, 2, 3), 100
-SIGMAS = (1e-2, 1e-1, 3e-1, 5e-1)
+# At size 3 the kernel of the paper's sigma 1e-1 is that of 1e-2 to the last digit, so it is not run besides.
+SIGMAS = (1e-2, 3e-1, 5e-1)
 LEARNED = {"model.blur.learnable": "layer"}
 FRESH = {"model.head.pooler": "fresh"}
 # Presets, and what is set besides; True where sigma is to be chosen.
