@@ -17,9 +17,10 @@ INTRODUCTION = f"""# A first look at SESAME
 The embedded encoder (MiniLM, 22 million parameters), texts cut at 64 tokens, three seeds; on RTE and MRPC {ROWS:,}
 training rows. A seed draws the training rows, the fresh weights and dropout; all methods of a seed train on the same
 rows. Learning rate and epochs are those that preset `bert` chose in the [first look at SSA](../first-look/README.md)
-({REGIMES["rte"][0]:g} x {REGIMES["rte"][1]}); sigma was chosen for each method and task by training on 1,000 rows of
-another seed and scoring on further rows of the training file (of the paper's four, 1e-1 has the same kernel as 1e-2: 0,
-1, 0, which is no blur). The validation file was scored once a run, at the end. Mean and standard deviation over seeds, in points (x 100).
+({REGIMES["rte"][0]:g} x {REGIMES["rte"][1]}), and `bert`'s runs are those. Sigma was chosen for each method and task
+by training on 1,000 rows of another seed and scoring on further rows of the training file; of the paper's four, 1e-1
+has the same kernel as 1e-2: 0, 1, 0, which is no blur. The validation file was scored once a run, at the end. Mean and
+standard deviation over seeds, in points (x 100).
 
 Three seeds tell little: with a standard deviation of s points a seed, two means must differ by about 2.3 s for a paired
 test at 5 % to notice, more where the seeds do not go together. RTE's validation file has 277 rows: one row is 0.36
