@@ -28,13 +28,15 @@ from attentune.stats.example_tests import mcnemar_p, paired_bootstrap_test
 from attentune.stats.family import holm
 from attentune.stats.ranks import rank_methods
 from attentune.stats.seed_tests import sign_flip_p, signed_ranks
+from stat_tables import tables
 from stat_worlds import WORLDS, World, batches, differences, matthews_values
 
 RECORD = Path(__file__).resolve().parents[1] / "results" / "stats" / "rates.json"
 SEEDS = (3, 5, 10)
 GAP = 0.02
 LEVEL = 0.05
-RESAMPLES = 500
+RESAMPLES = 400
+PRIMARY = "seeds and examples (primary)"
 
 
 # What is asked of each procedure: for (plays, S, N) differences the p values, or the ends of the intervals.
@@ -76,7 +78,7 @@ def paired_bootstrap_of_first_seed(values_PSN: np.ndarray) -> np.ndarray:
 
 
 INTERVALS: dict[str, Callable] = {
-    "seeds and examples (primary)": estimates(mean_over_seeds_and_examples),
+    PRIMARY: estimates(mean_over_seeds_and_examples),
     "t over seeds": estimates(lambda values_PSN: mean_over_seeds(values_PSN.mean(axis=-1))),
     "bootstrap over seeds": resampled("seeds"),
     "bootstrap over examples": resampled("examples"),
@@ -88,40 +90,48 @@ TESTS: dict[str, Callable] = {
     "McNemar, first seed": mcnemar_of_first_seed,
     "paired bootstrap, first seed": paired_bootstrap_of_first_seed,
 }
-SLOW = {name for name in (*INTERVALS, *TESTS) if "bootstrap" in name}
+# Asked about the first plays only: each play costs them some milliseconds.
+SLOW = {name for name in (*INTERVALS, *TESTS) if "bootstrap" in name or "McNemar" in name}
+_SLOW_SHARE = 8
 
 
-def rejections(name: str, values_PSN: np.ndarray) -> np.ndarray:
-    """(plays,) whether the procedure finds a difference at the level."""
+def judge(name: str, values_PSN: np.ndarray, truth: float) -> dict[str, np.ndarray]:
+    """(plays,) whether the procedure finds a difference at the level; of an interval, whether it holds the truth."""
     if name in TESTS:
-        return TESTS[name](values_PSN) <= LEVEL
+        return {"found": TESTS[name](values_PSN) <= LEVEL}
     low, high = INTERVALS[name](values_PSN)
-    return (low > 0) | (high < 0)
+    return {"found": (low > 0) | (high < 0), "held": (low <= truth) & (truth <= high)}
 
 
-def false_alarms(name: str, world: World, seeds: int, plays: int, key: str) -> float:
-    """The share of plays of two equal methods in which a difference is found."""
-    return float(
-        np.mean(np.concatenate([rejections(name, part) for part in differences(world, 0.0, seeds, plays, key)]))
-    )
-
-
-def rates(name: str, world: World, seeds: int, plays: int, key: str) -> dict[str, float]:
-    """False alarms without a difference; power, and of an interval the coverage, at a true gap of two points."""
-    truth = (1.0 - world.collapse) * GAP
-    found, held = [], []
-    for part in differences(world, GAP, seeds, plays, key):
-        found.append(rejections(name, part))
-        if name in INTERVALS:
-            low, high = INTERVALS[name](part)
-            held.append((low <= truth) & (truth <= high))
-    record = {
-        "false_alarms": false_alarms(name, world, seeds, plays, key),
-        "power": float(np.mean(np.concatenate(found))),
+def judge_all(
+    names: tuple[str, ...], world: World, gap: float, seeds: int, plays: int, key: str
+) -> dict[str, dict[str, float]]:
+    """By procedure the share of plays in which it finds a difference, and holds the truth; all judge the same plays."""
+    truth = (1.0 - world.collapse) * gap
+    verdicts: dict[str, list[dict[str, np.ndarray]]] = {name: [] for name in names}
+    done = 0
+    for part in differences(world, gap, seeds, plays, key):
+        for name in names:
+            wanted = max(0, plays // _SLOW_SHARE - done) if name in SLOW else len(part)
+            if wanted:
+                verdicts[name].append(judge(name, part[:wanted], truth))
+        done += len(part)
+    return {
+        name: {kind: float(np.mean(np.concatenate([one[kind] for one in own]))) for kind in own[0]}
+        for name, own in verdicts.items()
     }
-    if held:
-        record["coverage"] = float(np.mean(np.concatenate(held)))
-    return {kind: round(rate, 4) for kind, rate in record.items()} | {"plays": plays}
+
+
+def rates(names: tuple[str, ...], world: World, seeds: int, plays: int, key: str) -> dict[str, dict[str, float]]:
+    """By procedure: false alarms without a difference; power, and of an interval the coverage, at two points."""
+    without, with_gap = (judge_all(names, world, gap, seeds, plays, key) for gap in (0.0, GAP))
+    found = {}
+    for name in names:
+        found[name] = {"false_alarms": without[name]["found"], "power": with_gap[name]["found"]}
+        if "held" in with_gap[name]:
+            found[name]["coverage"] = with_gap[name]["held"]
+        found[name]["plays"] = plays // _SLOW_SHARE if name in SLOW else plays
+    return found
 
 
 def spread(world: World, seeds: int, plays: int, key: str) -> dict[str, float]:
@@ -152,9 +162,8 @@ def detectable(world: World, seeds: int, plays: int, key: str) -> dict[str, floa
         examples=world.examples,
         example_sd=math.sqrt(example_variance * world.examples),
     )
-    name = "seeds and examples (primary)"
-    found = [rejections(name, part) for part in differences(world, gap / (1.0 - world.collapse), seeds, plays, key)]
-    return {"difference": gap, "power": float(np.mean(np.concatenate(found))), "plays": plays}
+    power = judge_all((PRIMARY,), world, gap / (1.0 - world.collapse), seeds, plays, key)[PRIMARY]["found"]
+    return {"difference": gap, "power": power, "plays": plays}
 
 
 def family(world: World, methods: int, seeds: int, plays: int, key: str) -> dict[str, float]:
@@ -191,7 +200,7 @@ def matthews(world: World, seeds: int, plays: int, key: str) -> dict[str, float]
     for number, right in enumerate(batches(world, (0.0, 0.0), seeds, plays, key)):
         labels_PN = numpy_generator("stat-rates", "labels", number).random((right.shape[1], right.shape[3])) < 0.7
         values = [matthews_values(labels_PN, one) for one in right]
-        alarms.append(rejections("seeds and examples (primary)", values[1] - values[0]))
+        alarms.append(judge(PRIMARY, values[1] - values[0], 0.0)["found"])
     return {"false_alarms": float(np.mean(np.concatenate(alarms))), "plays": plays}
 
 
@@ -202,68 +211,25 @@ def measure(plays: int) -> dict[str, Any]:
         by_seeds = {}
         for seeds in SEEDS:
             by_seeds[str(seeds)] = {
-                "spread": spread(world, seeds, plays // 4, key),
-                "procedures": {
-                    name: rates(name, world, seeds, plays // 4 if name in SLOW else plays, key)
-                    for name in (*INTERVALS, *TESTS)
-                },
+                "spread": spread(world, seeds, plays // 10, key),
+                "procedures": rates((*INTERVALS, *TESTS), world, seeds, plays, key),
                 "detectable": detectable(world, seeds, plays, key),
             }
         record["worlds"][key] = by_seeds
     small = WORLDS["277 examples"]
-    record["family"] = {str(seeds): family(small, 8, seeds, plays // 2, "family") for seeds in SEEDS}
+    record["family"] = {str(seeds): family(small, 8, seeds, plays // 4, "family") for seeds in SEEDS}
     record["matthews"] = {str(seeds): matthews(small, seeds, plays, "matthews") for seeds in SEEDS}
     record["ranking"] = {
-        f"{tasks} tasks, {methods} methods": ranking(tasks, methods, plays // 2)
+        f"{tasks} tasks, {methods} methods": ranking(tasks, methods, plays // 4)
         for tasks in (3, 6, 10)
         for methods in (3, 9)
     }
     return record
 
 
-def tables(record: dict[str, Any]) -> dict[str, str]:
-    """The tables of docs/statistics.md, in Markdown, by title."""
-    found = {key: _procedures(by_seeds) for key, by_seeds in record["worlds"].items()}
-    rows = {}
-    for key, by_seeds in record["worlds"].items():
-        stated = [by_seeds[str(seeds)]["detectable"] for seeds in SEEDS]
-        rows[key] = [f"{100 * one['difference']:.1f} points, found in {_percent(one['power'])}" for one in stated]
-    found["detectable"] = _table(["world", *(f"{seeds} seeds" for seeds in SEEDS)], rows)
-    rows = {
-        "one or more of 8, without Holm": [_percent(record["family"][str(seeds)]["without_holm"]) for seeds in SEEDS],
-        "one or more of 8, after Holm": [_percent(record["family"][str(seeds)]["with_holm"]) for seeds in SEEDS],
-        "Matthews' correlation": [_percent(record["matthews"][str(seeds)]["false_alarms"]) for seeds in SEEDS],
-    }
-    found["family and Matthews"] = _table(["false alarms", *(f"{seeds} seeds" for seeds in SEEDS)], rows)
-    rows = {key: [_percent(one["friedman"]), _percent(one["any_pair"])] for key, one in record["ranking"].items()}
-    found["ranking"] = _table(["false alarms", "Friedman's test", "any two methods told apart"], rows)
-    return found
-
-
-def _procedures(by_seeds: dict[str, Any]) -> str:
-    kinds = {"alarms": "false_alarms", "coverage": "coverage"}
-    head = ["procedure", *(f"{kind}, {seeds} seeds" for kind in kinds for seeds in SEEDS)]
-    rows = {
-        name: [
-            _percent(by_seeds[str(seeds)]["procedures"][name].get(kind)) for kind in kinds.values() for seeds in SEEDS
-        ]
-        for name in (*INTERVALS, *TESTS)
-    }
-    return _table(head, rows)
-
-
-def _table(head: list[str], rows: dict[str, list[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    return "\n".join(lines + [f"| {' | '.join([title, *cells])} |" for title, cells in rows.items()])
-
-
-def _percent(rate: float | None) -> str:
-    return "" if rate is None else f"{100 * rate:.1f} %"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plays", type=int, default=4000, help="experiments a rate; a quarter of it for bootstraps")
+    parser.add_argument("--plays", type=int, default=4000, help="experiments a rate; slow ones: an eighth")
     given = parser.parse_args()
     record = {"command": f"python benchmarks/stat_rates.py --plays {given.plays}"} | measure(given.plays)
     RECORD.parent.mkdir(parents=True, exist_ok=True)

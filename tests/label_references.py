@@ -26,6 +26,8 @@ def row_inputs(source: LabelSource, row: int, places: Iterable[int] = ()) -> dic
     inputs = {"input_ids": torch.tensor([ids])}
     if features.type_ids is not None:
         inputs["token_type_ids"] = torch.tensor([features.type_ids[begin:end].astype(int).tolist()])
+    if features.second_starts is not None:
+        inputs["second_start"] = torch.tensor([int(features.second_starts[row])])
     return inputs
 
 

@@ -24,12 +24,13 @@ from tiny import CORPUS
 from tiny_models import build, rows_of
 
 Tiny = Callable[..., Path]
-KINDS = ("classification", "pair", "regression", "ordinal")
+KINDS = ("classification", "pair", "apart", "regression", "ordinal")  # apart: pairs for a bi-encoder
 # Besides whole sentences one that is a single word and one without any ordinary token.
 TEXTS = ("Yes", "", *(text.strip() for line in CORPUS.splitlines() for text in line.split(". ")))
 _SPACES = {
     "classification": LabelSpace("classification", ("bad", "good")),
     "pair": LabelSpace("classification", ("no", "maybe", "yes")),
+    "apart": LabelSpace("classification", ("no", "maybe", "yes")),
     "regression": LabelSpace("regression"),
     "ordinal": LabelSpace("ordinal", ("low", "middle", "high")),
 }
@@ -50,12 +51,14 @@ def tiny_source(
     A fresh model answers nearly the same to all texts: its classifier is shifted and scaled so that its answers differ
     and masking turns some of them. `gold` stands in for the labels made here.
     """
-    options = {"head": HeadConfig(kind="mean")} | model
-    space, is_pair = _SPACES[kind], kind == "pair"
+    options = {"head": HeadConfig(kind="mean", combine="concat")} | model
+    space, is_pair, apart = _SPACES[kind], kind in ("pair", "apart"), kind == "apart"
+    if apart:
+        options["pair_encoding"] = "bi-encoder"
     built, tokenizer = build(folder, label_space=space, is_pair=is_pair, **options)
     texts = texts[:rows]
     pairs = [texts[-1 - number] for number in range(len(texts))] if is_pair else None
-    features = encode_rows(rows_of(texts, pairs), tokenizer, max_length=64)
+    features = encode_rows(rows_of(texts, pairs), tokenizer, max_length=64, apart=apart)
     probe = TrainingProbe(
         model=built,
         half_copy=None,
@@ -74,8 +77,9 @@ def tiny_source(
 def _spread_answers(model: Any, logits_NC: np.ndarray) -> None:
     """Classes: each has the same mean logit, and they differ by about 1. Scores: a mean of 2.5, a deviation of 1."""
     mean_C, scale = torch.from_numpy(logits_NC.mean(axis=0)), 1.0 / float(logits_NC.std(axis=0).mean())
-    model.classifier.weight.mul_(scale)
-    model.classifier.bias.sub_(mean_C).mul_(scale).add_(2.5 if len(mean_C) == 1 else 0.0)
+    linear = getattr(model.classifier, "linear", model.classifier)
+    linear.weight.mul_(scale)
+    linear.bias.sub_(mean_C).mul_(scale).add_(2.5 if len(mean_C) == 1 else 0.0)
 
 
 def _gold(logits_NC: np.ndarray, space: LabelSpace) -> np.ndarray:

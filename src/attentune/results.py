@@ -15,6 +15,9 @@ from attentune.errors import CheckpointError
 
 _PACKAGES = ("attentune", "torch", "transformers", "tokenizers", "accelerate", "numpy", "safetensors")
 
+# Marks the folder of several finished tasks, each of which has a run folder in it.
+TASKS_FILE = "tasks.json"
+
 
 @dataclass(frozen=True)
 class RunResult:

@@ -96,7 +96,7 @@ def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
         "training.save_steps: got 0, expected a number of at least 1.",
         "model: got 3, expected a section with name_or_path, ",
         "data.max_length: got 2.5, expected a whole number.",
-        "objective.loss: got 'mss', expected one of auto, cross-entropy, mse. Did you mean 'mse'?",
+        "objective.loss: got 'mss', expected one of auto, cross-entropy, binary-cross-entropy, mse, pearson, corn. Did",
         "training.seed.x: 'seed' is a single setting, not a section.",
         "labels.ratio: got -1, expected a number of at least 0.",
     )
@@ -126,6 +126,30 @@ def test_a_wrong_preset_names_the_nearest() -> None:
         ),
         ({"training.resume": True, "training.overwrite_output_dir": True}, "training.resume and training.overwrite"),
         ({"objective.loss": "mse", "objective.label_smoothing": 0.1}, "objective.label_smoothing: works with class"),
+        (
+            {"objective.loss": "pearson", "objective.label_smoothing": 0.1},
+            "objective.label_smoothing: works with class",
+        ),
+        (
+            {"objective.loss": "corn", "objective.label_smoothing": 0.1},
+            "objective.label_smoothing: works with cross-entropy and binary-cross-entropy only; set it to 0 with loss",
+        ),
+        (
+            {"objective.loss": "corn", "objective.class_weights": "balanced"},
+            "objective.class_weights: works with cross-entropy and binary-cross-entropy only; leave it out with loss",
+        ),
+        (
+            {"objective.loss": "pearson", "objective.class_weights": [1, 2]},
+            "objective.class_weights: works with class labels only; leave it out with loss pearson.",
+        ),
+        (
+            {"objective.loss": "pearson", "training.per_device_train_batch_size": 1},
+            "training.per_device_train_batch_size: got 1, but a correlation needs at least 2 rows",
+        ),
+        (
+            {"training.freeze_encoder": True, "training.encoder_learning_rate": 1e-5},
+            "training.encoder_learning_rate and training.freeze_encoder: choose one;",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(overrides: dict[str, object], problem: str) -> None:
@@ -133,6 +157,23 @@ def test_settings_that_contradict_each_other_are_refused(overrides: dict[str, ob
     assert found.startswith(problem)
     for name in overrides:
         load_config(None, {key: value for key, value in overrides.items() if key != name and "strategy" not in key})
+
+
+def test_labels_from_the_encoders_gradients_need_an_encoder_that_trains() -> None:
+    wanted = {"labels.generator": "gradient", "training.freeze_encoder": True}
+    (problem,) = problems_of(None, wanted, preset="ssa-co")
+    assert problem.startswith("labels.generator: gradient needs the backward pass through the encoder")
+    assert "training.freeze_encoder" in problem
+    load_config(None, wanted | {"labels.generator": "flip"}, preset="ssa-co")
+
+
+def test_labels_that_compare_scores_need_a_loss_with_a_scale() -> None:
+    (problem,) = problems_of(None, {"objective.loss": "pearson"}, preset="ssa-co")
+    assert problem.startswith("labels.generator: flip compares predictions on the task's own scale")
+    assert "objective.loss pearson" in problem
+    load_config(None, {"objective.loss": "mse"}, preset="ssa-co")
+    load_config(None, {"objective.loss": "pearson"}, preset="bert-mask")
+    load_config(None, {"objective.loss": "pearson", "labels.generator": "none"}, preset="ssa-co")
 
 
 @pytest.mark.parametrize(

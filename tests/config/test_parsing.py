@@ -17,6 +17,7 @@ from attentune.labels.table import GENERATORS
 from attentune.nn.blur import BLUR_PLACES, LEARNABLE
 from attentune.nn.heads import HEADS
 from attentune.nn.layer_mix import LAYER_MIXES
+from attentune.nn.pair_combine import COMBINATIONS
 from attentune.nn.token_gate import TOKEN_GATES
 
 
@@ -208,7 +209,8 @@ def test_any_configuration_goes_to_yaml_and_back(tmp_path_factory: pytest.TempPa
 
 def test_choices_are_the_entries_of_the_tables() -> None:
     choices = {name: field.metadata.get("choices") for name, _, field in LEAVES}
-    assert set(choices["model.head.kind"]) == set(HEADS)
+    assert choices["model.head.kind"] == (*HEADS, "task-attention")  # settled when a model is built
+    assert choices["model.head.combine"] == COMBINATIONS
     assert choices["model.blur.where"] == BLUR_PLACES
     assert choices["model.blur.learnable"] == LEARNABLE
     assert choices["model.layer_mix.kind"] == LAYER_MIXES

@@ -17,12 +17,11 @@ from attentune.config import BlurConfig, LayerMixConfig, ModelConfig, TokenGateC
 from attentune.models.modeling import AttentuneOutput
 from attentune.models.saving import load_model, save_model
 from attentune.nn.blur import BLUR_PLACES, LEARNABLE
-from attentune.nn.heads import HEADS
 from attentune.nn.layer_mix import LAYER_MIXES, MINIMUM_LAYERS
 from attentune.nn.losses import token_label_sums
 from attentune.nn.token_gate import TOKEN_GATES
 from tiny import FAMILIES
-from tiny_models import FIRST, LONG, SECOND, Built, build, encoded, logits_of
+from tiny_models import FIRST, LONG, SECOND, SINGLE_HEADS, Built, build, encoded, logits_of
 
 Tiny = Callable[..., Path]
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -52,7 +51,7 @@ def slots(head: str, layer_mix: str, gate: TokenGateConfig | None = None) -> Mod
 
 def sesame(place: int, where: str, learnable: str, kind: str = "last", *, squeeze: bool, gated: bool) -> object:
     """Blur, squeeze and gate on one of each kind of family and under one of each head, by turns."""
-    family, head = SOME_FAMILIES[place % len(SOME_FAMILIES)], sorted(HEADS)[place // 3 % len(HEADS)]
+    family, head = SOME_FAMILIES[place % len(SOME_FAMILIES)], SINGLE_HEADS[place // 3 % len(SINGLE_HEADS)]
     settings = replace(
         slots(head, kind, GATES[place % len(GATES)] if gated else None),
         blur=BlurConfig(where, 0.5, learnable=learnable),
@@ -86,7 +85,7 @@ PRESETS = [
 ]
 CASES = [
     pytest.param(family, slots(head, mix), id=f"{family}-{head}-{mix}")
-    for family, head, mix in product(SOME_FAMILIES, HEADS, LAYER_MIXES)
+    for family, head, mix in product(SOME_FAMILIES, SINGLE_HEADS, LAYER_MIXES)
 ]
 every_case = pytest.mark.parametrize(("family", "settings"), CASES + GATED + BLURRED + SQUEEZED + COMBINED + PRESETS)
 every_gate = pytest.mark.parametrize(("family", "settings"), GATED)
@@ -275,7 +274,7 @@ def test_every_gate_says_something_of_its_own(tiny: Tiny) -> None:
         seen.append(values)
 
 
-@pytest.mark.parametrize("head", sorted(HEADS))
+@pytest.mark.parametrize("head", SINGLE_HEADS)
 def test_every_head_and_selection_says_something_of_its_own(tiny: Tiny, head: str) -> None:
     """Two entries that give the same logits would be one entry under two names."""
     mixes = [built(tiny, "bert", slots(head, mix)) for mix in LAYER_MIXES]
@@ -283,6 +282,7 @@ def test_every_head_and_selection_says_something_of_its_own(tiny: Tiny, head: st
         if model.layer_mix is not None and model.layer_mix.layer_weights is not None:
             model.layer_mix.layer_weights.data = torch.arange(LAYERS).float()
     seen = [logits_of(mix, FIRST, LONG) for mix in mixes]
-    seen += [logits_of(built(tiny, "bert", slots(other, "last")), FIRST, LONG) for other in HEADS if other != head]
+    others = [other for other in SINGLE_HEADS if other != head]
+    seen += [logits_of(built(tiny, "bert", slots(other, "last")), FIRST, LONG) for other in others]
     for place, logits_BC in enumerate(seen):
         assert not [other for other in seen[:place] if torch.allclose(other, logits_BC, atol=1e-6)]

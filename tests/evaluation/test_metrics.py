@@ -1,6 +1,7 @@
 """Metrics against examples worked by hand and against plain loops."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -154,6 +155,29 @@ def test_predictions_are_the_largest_logit_or_the_score() -> None:
     logits_NC = np.array([[0.1, 2.0, -1.0], [5.0, 4.0, 3.0]], dtype=np.float32)
     assert predictions_of(logits_NC, THREE).tolist() == [1, 0]
     assert predictions_of(np.array([[1.5], [-2.0]]), SCORE).tolist() == [1.5, -2.0]
+
+
+def test_the_expected_value_is_the_class_nearest_to_the_mean_of_class_numbers() -> None:
+    mean = replace(STARS, ordinal_prediction="expected-value")
+    draw = np.random.default_rng(3)
+    shares_NC = draw.dirichlet([0.4] * 5, size=200)
+    logits_NC = np.log(np.maximum(shares_NC, 1e-30)).astype(np.float32) + draw.normal(size=(200, 1)).astype(np.float32)
+    expected = []
+    for shares in shares_NC:
+        middle = math.fsum(number * share for number, share in enumerate(shares))
+        expected.append(min(range(5), key=lambda number: abs(number - middle)))
+    found = predictions_of(logits_NC, mean)
+    assert found.dtype == np.int64
+    assert found.tolist() == expected
+    assert (found != predictions_of(logits_NC, STARS)).mean() > 0.2, "the two ways differ"
+
+
+def test_of_two_classes_as_near_the_mean_the_higher_is_predicted() -> None:
+    mean = replace(STARS, ordinal_prediction="expected-value")
+    split = np.full((2, 5), -np.inf)
+    split[0, [1, 2]], split[1, [0, 4]] = 0.0, 0.0
+    assert predictions_of(split, mean).tolist() == [2, 2]
+    assert predictions_of(split, STARS).tolist() == [1, 0]
 
 
 def test_probabilities_are_a_softmax_even_of_large_logits() -> None:

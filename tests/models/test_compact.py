@@ -25,7 +25,7 @@ def trained(model, compact: bool) -> dict[str, torch.Tensor]:
     embeddings = CompactEmbeddings(model, np.unique(IDS.numpy())) if compact else None
     optimizer = build_optimizer(model, SETTINGS)
     for step in range(STEPS):
-        set_learning_rate(optimizer, SETTINGS.learning_rate * learning_rate_factor(SETTINGS, step, STEPS))
+        set_learning_rate(optimizer, learning_rate_factor(SETTINGS, step, STEPS))
         hidden_BTD = model(input_ids=IDS).last_hidden_state
         (hidden_BTD * torch.linspace(-1, 1, hidden_BTD.numel()).view_as(hidden_BTD)).mean().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)

@@ -5,7 +5,19 @@ import math
 import pytest
 import torch
 
-from attentune.nn.heads import HEADS, ClsHead, ClsMeanHead, MeanHead, Pooler, build_head
+from attention_references import bare_block_of, full_block_of, texts_of
+from attentune.nn.attention_block import BareBlock, BlockShape, FullBlock
+from attentune.nn.heads import (
+    HEADS,
+    PAIR_HEADS,
+    ClsHead,
+    ClsMeanHead,
+    CrossAttentionHead,
+    MeanHead,
+    Pooler,
+    SelfAttentionHead,
+    build_head,
+)
 
 # Row 2 has no ordinary token, as an empty text has none.
 MASK_BT = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]], dtype=torch.bool)
@@ -60,20 +72,84 @@ def test_cls_mean_weighs_cls_and_the_mean_of_the_ordinary_tokens(share: float, d
         assert output_BD[row].tolist() == pytest.approx(expected, abs=1e-6)
 
 
+SHAPE = BlockShape(4, 2, 6, torch.nn.functional.gelu)
+
+
+def shaken(head: torch.nn.Module) -> torch.nn.Module:
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.7)
+    return head.eval()
+
+
+def real_texts(hidden_BTD: torch.Tensor, mask_BT: torch.Tensor) -> list[list[list[float]]]:
+    return [text[: int(mask.sum())] for text, mask in zip(texts_of(hidden_BTD), mask_BT, strict=True)]
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_self_attention_is_cls_of_full_blocks(layers: int) -> None:
+    head = shaken(SelfAttentionHead(SHAPE, layers=layers))
+    assert len(head.blocks) == layers
+    expected = real_texts(hidden(), MASK_BT)
+    for block in head.blocks:
+        expected = [full_block_of(block, text, text) for text in expected]
+    output_BD = head(hidden(), MASK_BT, ORDINARY_BT)
+    first = torch.tensor([text[0] for text in expected], dtype=torch.float64)
+    torch.testing.assert_close(output_BD.double(), first, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize(("layers", "bare"), [(0, True), (1, False), (2, False), (2, True)])
+def test_cross_attention_is_cls_of_texts_that_ask_each_other(layers: int, bare: bool) -> None:
+    """Rows 0, 1 are the first texts of two pairs, rows 2, 3 their second ones; the weights are the same both ways."""
+    head = shaken(CrossAttentionHead(SHAPE, layers=layers, bare=bare))
+    kinds = [type(block) for block in head.blocks]
+    assert kinds == [FullBlock] * layers + [BareBlock] * bare
+    rows = [0, 1, 2, 1]
+    hidden_NTD = torch.stack([hidden()[row] * (number + 1) for number, row in enumerate(rows)])
+    mask_NT, ordinary_NT = MASK_BT[rows], ORDINARY_BT[rows]
+    expected = real_texts(hidden_NTD, mask_NT)
+    for block in head.blocks:
+        step = bare_block_of if isinstance(block, BareBlock) else full_block_of
+        expected = [step(block, expected[row], expected[(row + 2) % 4]) for row in range(4)]
+    output_ND = head(hidden_NTD, mask_NT, ordinary_NT)
+    first = torch.tensor([text[0] for text in expected], dtype=torch.float64)
+    torch.testing.assert_close(output_ND.double(), first, atol=5e-5, rtol=5e-5)
+
+
+def test_cross_attention_of_an_odd_number_of_texts_is_refused() -> None:
+    with pytest.raises(ValueError, match="got 3 texts, expected as many second ones as first ones"):
+        CrossAttentionHead(SHAPE, layers=1, bare=False)(hidden(), MASK_BT, ORDINARY_BT)
+
+
 @pytest.mark.parametrize("kind", sorted(HEADS))
 def test_every_head_gives_one_finite_vector_a_text(kind: str) -> None:
-    head = build_head(kind, hidden_size=4, share_of_cls=0.5, with_pooler=True)
-    output_BD = head(hidden(), MASK_BT, ORDINARY_BT)
-    assert output_BD.shape == (3, 4)
-    assert output_BD.isfinite().all()
+    """Whatever stands at padding, for a text without any token (the last) too, and so do its gradients."""
+    head = build_head(kind, hidden_size=4, share_of_cls=0.5, with_pooler=True, shape=SHAPE)
+    mask_NT = torch.cat([MASK_BT, torch.zeros(1, 5, dtype=torch.bool)])
+    hidden_NTD = torch.cat([hidden(), torch.full((1, 5, 4), 0.0 if kind in ("cls", "cls-mean") else math.nan)])
+    ordinary_NT = torch.cat([ORDINARY_BT, mask_NT[3:]])
+    output_ND = head(hidden_NTD.requires_grad_(), mask_NT, ordinary_NT)
+    assert output_ND.shape == (4, 4)
+    assert output_ND.isfinite().all()
+    output_ND.sum().backward()
+    assert all(weight.grad.isfinite().all() for weight in head.parameters())
+    assert hidden_NTD.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["self-attention", "cross-attention"])
+def test_heads_of_blocks_need_a_shape_and_a_block(kind: str) -> None:
+    with pytest.raises(ValueError, match="needs their shape"):
+        build_head(kind, hidden_size=4)
+    with pytest.raises(ValueError, match="needs a block"):
+        build_head(kind, hidden_size=4, layers=0, shape=SHAPE)
+    assert set(PAIR_HEADS) <= set(HEADS)
 
 
 def test_only_cls_takes_the_pooler() -> None:
-    poolers = {
-        kind: [m for m in build_head(kind, hidden_size=4, with_pooler=True).modules() if isinstance(m, Pooler)]
-        for kind in HEADS
-    }
-    assert len(poolers["cls"]) == 1
-    assert not poolers["mean"]
-    assert not poolers["cls-mean"]
-    assert not [m for m in build_head("cls", hidden_size=4).modules() if isinstance(m, Pooler)]
+    def poolers(kind: str, **options: bool) -> int:
+        head = build_head(kind, hidden_size=4, shape=SHAPE, **options)
+        return sum(isinstance(module, Pooler) for module in head.modules())
+
+    assert {kind: poolers(kind, with_pooler=True) for kind in HEADS} == {kind: int(kind == "cls") for kind in HEADS}
+    assert poolers("cls") == 0

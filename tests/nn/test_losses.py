@@ -1,13 +1,17 @@
 """Row losses against PyTorch's own and against losses written out."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from attentune.config import ObjectiveConfig
 from attentune.nn.losses import (
+    LOSSES,
     NO_LABEL,
+    binary_cross_entropy_rows,
     cross_entropy_rows,
     resolve_loss,
     row_losses,
@@ -68,6 +72,47 @@ def test_mean_squared_error_is_pytorchs_and_the_loss_written_out() -> None:
     torch.testing.assert_close(rows.mean(), F.mse_loss(logits_BC[:, 0], scores_B.float()))
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
+@pytest.mark.parametrize("weights", [None, [0.2, 3.5], [0.0, 1.0]])
+def test_binary_cross_entropy_is_pytorchs_and_the_cross_entropy_of_two_classes(weights, smoothing: float) -> None:
+    logits_B2, labels_B = example()[0][:, :2].requires_grad_(), torch.tensor([0, 1, 1, 0, 0, 1, 0, 1, 1])
+    options = {"class_weights_C": weights and torch.tensor(weights), "label_smoothing": smoothing}
+    rows, other = (
+        function(logits_B2, labels_B, **options) for function in (binary_cross_entropy_rows, cross_entropy_rows)
+    )
+    torch.testing.assert_close(rows.loss_B, other.loss_B, atol=1e-6, rtol=1e-5)
+    assert torch.equal(rows.weight_B, other.weight_B)
+    gradients = [torch.autograd.grad(found.mean(), logits_B2)[0] for found in (rows, other)]
+    torch.testing.assert_close(*gradients, atol=1e-7, rtol=1e-5)
+    target_B = labels_B * (1 - smoothing) + smoothing / 2
+    z_B = (logits_B2[:, 1] - logits_B2[:, 0]).detach()
+    if weights is None:
+        expected = F.binary_cross_entropy_with_logits(z_B, target_B, reduction="none")
+        torch.testing.assert_close(rows.loss_B.detach(), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_binary_cross_entropy_of_great_logits_is_finite() -> None:
+    logits_B2 = torch.tensor([[300.0, -300.0], [-1e4, 1e4]], requires_grad=True)
+    rows = binary_cross_entropy_rows(logits_B2, torch.tensor([1, 1]))
+    assert rows.loss_B.tolist() == [600.0, 0.0]
+    rows.mean().backward()
+    assert logits_B2.grad.isfinite().all()
+
+
+def test_every_loss_is_a_choice_and_works_by_its_name() -> None:
+    choices = next(field for field in dataclasses.fields(ObjectiveConfig) if field.name == "loss").metadata["choices"]
+    assert choices == ("auto", *LOSSES)
+    logits_BC, labels_B = example()
+    for name, kinds in LOSSES.items():
+        columns = 1 if "regression" in kinds else 2 if name == "binary-cross-entropy" else 3
+        labels = labels_B.float() if columns == 1 else labels_B.clamp(max=columns - 1)
+        rows = row_losses(name, logits_BC[:, :columns], labels)
+        assert rows.loss_B.shape == rows.weight_B.shape == (9,)
+        assert rows.loss_B.isfinite().all()
+    found = [float(row_losses(name, logits_BC[:, :1], labels_B.float()).mean()) for name in ("mse", "pearson")]
+    assert found[0] != found[1]
+
+
 def test_losses_are_float32_whatever_the_logits() -> None:
     logits_BC, labels_B = example(torch.bfloat16)
     assert cross_entropy_rows(logits_BC, labels_B).loss_B.dtype == torch.float32
@@ -99,6 +144,7 @@ def test_row_losses_goes_by_the_name_of_the_loss() -> None:
         ("auto", "regression", "mse"),
         ("mse", "classification", "mse"),
         ("cross-entropy", "regression", "cross-entropy"),
+        ("corn", "ordinal", "corn"),
     ],
 )
 def test_auto_goes_by_the_task(loss: str, task_type: str, expected: str) -> None:

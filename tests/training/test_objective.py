@@ -1,5 +1,8 @@
 """What training minimises: class weights from every spelling, and a denominator known before the forward pass."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,10 +11,13 @@ from sklearn.utils.class_weight import compute_class_weight
 from attentune.config import ObjectiveConfig
 from attentune.data.rows import LabelSpace
 from attentune.errors import ConfigError
-from attentune.training.objective import Objective, build_objective
+from attentune.evaluation.metrics import METRICS
+from attentune.nn.outputs import class_log_probabilities
+from attentune.training.objective import Objective, build_objective, check_metric, with_ordinal_prediction
 
 THREE = LabelSpace("classification", ("bad", "fair", "good"))
 SCORE = LabelSpace("regression")
+STARS = LabelSpace("ordinal", ("1", "2", "3", "4", "5"))
 LABELS = np.array([0, 0, 0, 0, 1, 1, 2])
 
 
@@ -89,18 +95,48 @@ def test_weights_that_do_not_fit_are_refused(wrong: object, message: str) -> Non
         (LabelSpace("ordinal", ("1", "2", "3")), "auto", "cross-entropy"),
         (SCORE, "auto", "mse"),
         (SCORE, "mse", "mse"),
+        (SCORE, "pearson", "pearson"),
+        (STARS, "corn", "corn"),
+        (LabelSpace("ordinal", ("low", "high")), "binary-cross-entropy", "binary-cross-entropy"),
+        (LabelSpace("classification", ("bad", "good")), "binary-cross-entropy", "binary-cross-entropy"),
     ],
 )
 def test_the_loss_goes_by_the_task(space: LabelSpace, loss: str, expected: str) -> None:
     assert made(space=space, loss=loss).loss == expected
 
 
-@pytest.mark.parametrize(("space", "loss"), [(THREE, "mse"), (SCORE, "cross-entropy")])
+@pytest.mark.parametrize(
+    ("space", "loss"),
+    [
+        *((space, loss) for space in (THREE, STARS) for loss in ("mse", "pearson")),
+        *((SCORE, loss) for loss in ("cross-entropy", "binary-cross-entropy", "corn")),
+        (THREE, "corn"),
+    ],
+)
 def test_a_loss_that_does_not_fit_the_task_is_refused(space: LabelSpace, loss: str) -> None:
     with pytest.raises(
-        ConfigError, match=rf"objective\.loss: got '{loss}', which does not fit a {space.task_type} task"
-    ):
+        ConfigError,
+        match=rf"objective\.loss: got '{loss}', which does not fit an? {space.task_type} task; expected auto",
+    ) as caught:
         made(space=space, loss=loss)
+    for name in str(caught.value).split("one of ")[1].split(" (")[0].rstrip(".").split(", "):
+        if name not in ("binary-cross-entropy", "corn"):  # these want more than a kind of task
+            assert made(space=space, loss=name).loss == name
+    assert ("data.task_type ordinal" in str(caught.value)) == (loss == "corn")
+
+
+@pytest.mark.parametrize(
+    ("loss", "names", "wanted"),
+    [
+        ("binary-cross-entropy", ("a",), "needs two classes, but this task has 1 (a)"),
+        ("binary-cross-entropy", ("a", "b", "c"), "needs two classes, but this task has 3 (a, b, c)"),
+        ("corn", ("a",), "needs at least two classes, but this task has 1 (a)"),
+    ],
+)
+def test_a_loss_that_wants_another_number_of_classes_says_so(loss: str, names: tuple, wanted: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        made(space=LabelSpace("ordinal", names), loss=loss, labels=np.zeros(4, dtype=np.int64))
+    assert str(caught.value) == f"objective.loss: {loss} {wanted}. Use cross-entropy."
 
 
 @pytest.mark.parametrize("options", [{"class_weights": "balanced"}, {"label_smoothing": 0.1}])
@@ -120,6 +156,56 @@ def test_the_weight_sum_is_what_the_rows_add_up_to(class_weights: object, label_
         logits_BC, torch.from_numpy(LABELS), weight=objective.class_weights, label_smoothing=label_smoothing
     )
     assert float(rows.loss_B.sum()) / objective.weight_sum(LABELS) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_corns_weight_sum_counts_the_rows_of_its_tasks() -> None:
+    labels = np.array([0, 0, 1, 2, 3, 4, 4])
+    objective = made(space=STARS, labels=labels, loss="corn")
+    assert objective.weight_sum(labels) == 1 + 1 + 2 + 3 + 4 + 4 + 4
+    conditional_BK = torch.randn(7, 4, generator=torch.Generator().manual_seed(1))
+    rows = objective.rows(class_log_probabilities(conditional_BK), torch.from_numpy(labels))
+    assert float(rows.weight_B.sum()) == objective.weight_sum(labels)
+    whole = rows.loss_B.sum() / objective.denominators(labels, 0, 0.0).target
+    torch.testing.assert_close(whole, rows.mean())
+
+
+def test_correlations_weigh_every_row_alike_so_batches_count_by_their_rows() -> None:
+    scores = np.array([1.0, 2.0, 4.0, 4.0, 2.5], dtype=np.float32)
+    objective = made(space=SCORE, labels=scores, loss="pearson")
+    logits_B1 = torch.tensor([[1.0], [3.0], [1.0], [2.0], [0.5]])
+    denominators = objective.denominators(scores, 0, 0.0)
+    assert denominators.target == 5.0
+    step, parts = torch.zeros(()), (slice(0, 3), slice(3, 5))
+    for part in parts:
+        output = SimpleNamespace(logits=logits_B1[part], token_logits=None)
+        step = step + denominators.combine(objective.sums(output, torch.from_numpy(scores[part]), None))
+    expected = [np.corrcoef(logits_B1[part, 0], scores[part])[0, 1] for part in parts]
+    assert float(step) == pytest.approx(-(3 * expected[0] + 2 * expected[1]) / 5, abs=1e-6)
+
+
+def test_the_expected_value_is_for_classes_with_an_order() -> None:
+    wanted, plain = ObjectiveConfig(ordinal_prediction="expected-value"), ObjectiveConfig()
+    assert with_ordinal_prediction(STARS, wanted) == replace(STARS, ordinal_prediction="expected-value")
+    for space in (THREE, SCORE, STARS):
+        assert with_ordinal_prediction(space, plain) == space
+    for space in (THREE, SCORE):
+        with pytest.raises(
+            ConfigError, match="objective.ordinal_prediction: got 'expected-value', which needs"
+        ) as caught:
+            with_ordinal_prediction(space, wanted)
+        assert f"this is a {space.task_type} task" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(METRICS))
+def test_errors_cannot_choose_among_weights_whose_predictions_have_no_scale(name: str) -> None:
+    scores = np.array([1.0, 2.0])
+    check_metric(made(space=SCORE, labels=scores), METRICS[name])
+    pearson = made(space=SCORE, labels=scores, loss="pearson")
+    if name in ("mean_absolute_error", "mean_squared_error"):
+        with pytest.raises(ConfigError, match=f"training.metric_for_best_model: got '{name}', but objective.loss"):
+            check_metric(pearson, METRICS[name])
+    else:
+        check_metric(pearson, METRICS[name])
 
 
 def test_regression_weighs_every_row_alike() -> None:

@@ -17,9 +17,11 @@ from transformers import (
 from attentune.config import BlurConfig, LayerMixConfig, TrainingConfig
 from attentune.training.optimizer import (
     build_optimizer,
+    decay_factor,
     decays,
     learning_rate_factor,
     load_optimizer_tensors,
+    logged_rates,
     optimizer_tensors,
     set_learning_rate,
 )
@@ -168,7 +170,65 @@ def test_the_learning_rates_course_by_hand() -> None:
 def test_setting_the_learning_rate_reaches_every_group() -> None:
     optimizer = build_optimizer(Small(), SETTINGS)
     set_learning_rate(optimizer, 0.25)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1 * 0.25, 0.1 * 0.25]
+
+
+# A learning rate of the encoder's own
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_encoder_embeddings_too_has_its_own_rate_and_the_rest_the_other(tiny: Tiny, family: str) -> None:
+    model, _ = build(tiny(family))
+    settings = TrainingConfig(learning_rate=1e-3, encoder_learning_rate=2e-5, weight_decay=0.05)
+    optimizer = build_optimizer(model, settings)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = {(group["peak_lr"], group["weight_decay"]): group["params"] for group in optimizer.param_groups}
+    assert set(groups) == {(rate, decay) for rate in (1e-3, 2e-5) for decay in (0.05, 0.0)}
+    for (rate, _), parameters in groups.items():
+        assert {names[id(p)].startswith("encoder.") for p in parameters} == {rate == 2e-5}
+    assert sum(map(len, groups.values())) == len(names)
+    words = model.get_input_embeddings().weight
+    assert any(parameter is words for parameter in groups[2e-5, 0.05])
+    plain = build_optimizer(model, TrainingConfig(weight_decay=0.05))
+    decayed = {id(p) for (_, decay), parameters in groups.items() for p in parameters if decay}
+    assert decayed == {id(p) for p in plain.param_groups[0]["params"]}
+
+
+def test_each_group_keeps_its_own_peak_over_the_schedule() -> None:
+    """The steps are those of AdamW with the encoder's rate on the encoder and the other one elsewhere."""
+    settings = TrainingConfig(learning_rate=0.1, encoder_learning_rate=0.004, warmup_ratio=0.4)
+    model = nn.ModuleDict({"encoder": nn.Linear(2, 2), "classifier": nn.Linear(2, 2)})
+    optimizer = build_optimizer(model, settings)
+    for step in range(10):
+        factor = learning_rate_factor(settings, step, 10)
+        set_learning_rate(optimizer, factor)
+        assert sorted({group["lr"] for group in optimizer.param_groups}) == sorted({0.004 * factor, 0.1 * factor})
+        assert logged_rates(settings, factor) == {
+            "learning_rate": 0.1 * factor,
+            "encoder_learning_rate": 0.004 * factor,
+        }
+    set_learning_rate(optimizer, 1.0)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    model["classifier"](model["encoder"](torch.ones(1, 2))).sum().backward()
+    optimizer.step()
+    moved = {name: float((weight - before[name]).abs().max()) for name, weight in model.state_dict().items()}
+    assert moved["encoder.bias"] == pytest.approx(0.004, rel=1e-3)
+    assert moved["classifier.bias"] == pytest.approx(0.1, rel=1e-3)
+
+
+def test_without_a_rate_of_its_own_the_encoder_is_logged_with_the_rest() -> None:
+    assert logged_rates(TrainingConfig(learning_rate=0.2), 0.5) == {"learning_rate": 0.1}
+    assert logged_rates(TrainingConfig(learning_rate=0.2, freeze_encoder=True), 0.5) == {"learning_rate": 0.1}
+
+
+def test_untouched_embeddings_decay_by_the_encoders_rate_and_not_at_all_when_it_is_frozen() -> None:
+    rates = {"learning_rate": 0.1, "weight_decay": 0.3, "warmup_ratio": 0.0}
+    written_out = math.prod(1 - 0.02 * 0.3 * (1 - step / 8) for step in range(5))
+    own = decay_factor(TrainingConfig(encoder_learning_rate=0.02, **rates), 5, 8)
+    assert own == pytest.approx(written_out, rel=1e-12)
+    same = decay_factor(TrainingConfig(**rates), 5, 8)
+    assert same == pytest.approx(math.prod(1 - 0.1 * 0.3 * (1 - step / 8) for step in range(5)), rel=1e-12)
+    assert decay_factor(TrainingConfig(freeze_encoder=True, **rates), 5, 8) == 1.0
 
 
 def test_a_saved_state_goes_on_as_if_never_stopped() -> None:

@@ -38,7 +38,11 @@ def run(arguments: Sequence[str]) -> int:
 
     data = load_data(config.data, seed=config.training.seed)
     tokenizer, limit = load_tokenizer(config.model), config.data.max_length
-    lengths = {name: encode_rows(rows, tokenizer, max_length=limit).full_lengths for name, rows in data.splits.items()}
+    apart = config.model.pair_encoding == "bi-encoder"
+    lengths = {
+        name: encode_rows(rows, tokenizer, max_length=limit, apart=apart).full_lengths
+        for name, rows in data.splits.items()
+    }
     report = examine(data, token_lengths=lengths, max_length=limit)
     if parsed.format == "json":
         print(to_json({"notes": list(data.notes), **report.to_dict()}), end="")

@@ -16,8 +16,10 @@ from attentune.errors import AttentuneError, ConfigError
 
 VERBS = {
     "train": "fine-tune an encoder, score it and save it",
+    "compare": "train presets on tasks with several seeds side by side, and show how far they spread",
     "evaluate": "score a saved run on labelled texts",
     "predict": "label texts with a saved run",
+    "explain": "show how much each word of a text mattered to what a run says of it",
     "label": "show what a run was taught of each token, and how important it holds each to be",
     "layers": "show which encoder layers a run with squeeze-and-excitation listens to",
     "stress": "find out how far a score falls when texts are changed",
@@ -26,6 +28,7 @@ VERBS = {
     "doctor": "look for trouble in a data set before training on it",
     "tasks": "list the tasks that are known by name",
     "presets": "list the methods",
+    "params": "count a run's or a preset's parameters, part by part",
     "demo": "train the presets on made-up reviews with planted shortcuts and show what each falls for",
 }
 

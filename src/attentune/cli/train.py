@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from attentune.cli.flags import Parser, add_config_flags, config_from
 
 _EXAMPLES = """examples:
   attentune train --task cola --data_dir glue_data --preset bert --output_dir runs/cola
   attentune train --train_file reviews.csv --text_column text --label_column stars --output_dir runs/reviews
+  attentune train --tasks sst5,quora,sts --preset task-attention --multi_task --output_dir runs/three
   attentune train --resume --output_dir runs/cola            (after an interruption)
   attentune train --config runs/cola/config.yaml --seed 7 --output_dir runs/cola-7
 
@@ -38,11 +40,16 @@ def run(arguments: Sequence[str]) -> int:
     # Imported late, so that mistakes in flags show at once.
     from attentune.results import to_json
     from attentune.training.display import Display, is_main_rank
+    from attentune.training.folder import config_for_run
     from attentune.training.run import train
     from attentune.training.signals import Interrupted
+    from attentune.training.tasks import train_tasks
 
+    config, display = config_for_run(config), Display(quiet=parsed.quiet)
     try:
-        result = train(config, display=Display(quiet=parsed.quiet))
+        if config.data.tasks is not None:
+            return _show_tasks(train_tasks(config, display=display), parsed.format)
+        result = train(config, display=display)
     except Interrupted as stop:
         print(f"attentune: {stop}", file=sys.stderr)
         return 130
@@ -54,4 +61,26 @@ def run(arguments: Sequence[str]) -> int:
         from attentune.cli.output import scores_table
 
         print(scores_table(result.scores))
+    return 0
+
+
+def _show_tasks(result: Any, form: str) -> int:
+    """Print what several tasks came to."""
+    from attentune.cli.output import number, table
+    from attentune.results import to_json
+    from attentune.training.display import is_main_rank
+
+    if not is_main_rank():
+        return 0
+    if form == "json":
+        print(to_json(result.to_dict()), end="")
+        return 0
+    rows = [
+        (task, split, name, number(value))
+        for task, scores in result.scores.items()
+        for split, metrics in scores.items()
+        for name, value in metrics.items()
+    ]
+    rows += [("all three", split, "leaderboard score", number(value)) for split, value in result.leaderboard.items()]
+    print(table(("task", "split", "metric", "value"), rows, right=(3,)))
     return 0

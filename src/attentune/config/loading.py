@@ -119,6 +119,16 @@ def to_dict(config: Any) -> dict[str, Any]:
     }
 
 
+def to_flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Every setting by its dotted name, as `load_config` takes overrides; one that is a mapping stays whole."""
+    flat: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        is_section = dataclasses.is_dataclass(value)
+        flat |= to_flat(value, f"{prefix}{field.name}.") if is_section else {prefix + field.name: value}
+    return flat
+
+
 def to_yaml(config: Config) -> str:
     """The whole configuration, defaults included, as YAML that `load_config` reads back to the same."""
     return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
@@ -193,6 +203,12 @@ def _contradictions(config: Config) -> list[str]:
         problems.append(
             "training.resume and training.overwrite_output_dir: choose one; the second deletes what the first needs."
         )
+    if config.data.tasks is not None and config.data.task is not None:
+        problems.append("data.task and data.tasks: choose one; tasks names several, one works too.")
+    if training.multi_task and config.data.tasks is None:
+        problems.append("training.multi_task: needs data.tasks, as in --tasks sst5,quora,sts.")
+    if config.data.task_settings is not None and config.data.tasks is None:
+        problems.append("data.task_settings: goes with data.tasks; set a single task's settings directly.")
     if config.model.blur.size % 2 == 0:
         problems.append(f"model.blur.size: got {config.model.blur.size}, expected an odd number.")
     if config.model.blur.layers != "all" and not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", config.model.blur.layers):
@@ -203,6 +219,48 @@ def _contradictions(config: Config) -> list[str]:
             f"labels.generator: {config.labels.generator} makes labels for single tokens, which need a token head; set"
             " model.token_gate.kind ssa, or take a preset such as ssa-co."
         )
-    if config.objective.loss == "mse" and config.objective.label_smoothing > 0:
-        problems.append("objective.label_smoothing: works with class labels only; set it to 0 with loss mse.")
+    if config.model.head.kind == "cross-attention" and config.model.pair_encoding == "cross-encoder":
+        problems.append(
+            "model.head.kind: cross-attention needs texts that are read apart, but model.pair_encoding is"
+            " cross-encoder; set --pair_encoding bi-encoder, or take self-attention."
+        )
+    return problems + _loss_contradictions(config) + _frozen_contradictions(config)
+
+
+def _loss_contradictions(config: Config) -> list[str]:
+    objective, training, problems = config.objective, config.training, []
+    if objective.loss in ("mse", "pearson", "corn"):
+        only = "class labels only" if objective.loss != "corn" else "cross-entropy and binary-cross-entropy only"
+        if objective.label_smoothing > 0:
+            problems.append(f"objective.label_smoothing: works with {only}; set it to 0 with loss {objective.loss}.")
+        if objective.class_weights is not None:
+            problems.append(f"objective.class_weights: works with {only}; leave it out with loss {objective.loss}.")
+    if objective.loss != "pearson":
+        return problems
+    if training.per_device_train_batch_size < 2:
+        problems.append(
+            "training.per_device_train_batch_size: got 1, but a correlation needs at least 2 rows in a batch (32 or"
+            " more are better) with objective.loss pearson."
+        )
+    if config.labels.generator not in ("none", "masked-rows"):
+        problems.append(
+            f"labels.generator: {config.labels.generator} compares predictions on the task's own scale, so it needs a"
+            " loss that keeps to it; with objective.loss pearson set labels.generator none, or take loss mse."
+        )
+    return problems
+
+
+def _frozen_contradictions(config: Config) -> list[str]:
+    training, problems = config.training, []
+    if not training.freeze_encoder:
+        return []
+    if training.encoder_learning_rate is not None:
+        problems.append(
+            "training.encoder_learning_rate and training.freeze_encoder: choose one; a frozen encoder does not learn."
+        )
+    if config.labels.generator == "gradient":
+        problems.append(
+            "labels.generator: gradient needs the backward pass through the encoder, which training.freeze_encoder"
+            " leaves out; take another generator, or do not freeze."
+        )
     return problems

@@ -72,7 +72,12 @@ class TokenGateConfig:
 
 @dataclass(frozen=True)
 class HeadConfig:
-    kind: str = _f("cls", "how tokens become one vector a text", choices=("cls", "mean", "cls-mean"))
+    kind: str = _f(
+        "cls",
+        "how tokens become one vector a text; task-attention is self-attention for single texts, cross-attention for"
+        " pairs",
+        choices=("cls", "mean", "cls-mean", "self-attention", "cross-attention", "task-attention"),
+    )
     beta: float = _f(
         0.5, "cls-mean: the share of [CLS]; the mean of the other tokens has 1 - beta", minimum=0, maximum=1
     )
@@ -81,7 +86,31 @@ class HeadConfig:
         "dense + tanh after [CLS]: auto takes the encoder's own where its checkpoint has one",
         choices=("auto", "fresh", "none"),
     )
-    dropout: float = _f(0.1, "dropout before the linear classifier", minimum=0, maximum=0.99)
+    dropout: float = _f(
+        0.1, "dropout before the linear classifier, and in the head's attention blocks", minimum=0, maximum=0.99
+    )
+    layers: int | None = _f(
+        None,
+        "full blocks of self-attention (2 if not given) or cross-attention (1; none where there is a bare one)",
+        minimum=0,
+    )
+    bare: bool = _f(False, "cross-attention: one block of attention alone after the full ones")
+    init: str = _f(
+        "default",
+        "attention blocks: how queries, keys and values start; uniform draws from 0.9 to 1",
+        choices=("default", "uniform"),
+    )
+    attention_heads: int | None = _f(
+        None, "attention blocks: how many attention heads (the encoder's own number if not given)", minimum=1
+    )
+    combine: str = _f(
+        "dot",
+        "bi-encoder: the dot product of both texts' vectors after one linear; or a linear on u, v, |u - v| and u * v",
+        choices=("dot", "concat"),
+    )
+    projection: int | None = _f(
+        None, "bi-encoder, dot: features of the linear (the encoder's width if not given)", minimum=1
+    )
 
 
 @dataclass(frozen=True)
@@ -95,6 +124,11 @@ class ModelConfig:
         None, "dropout inside the encoder (its own setting if not given)", minimum=0, maximum=0.99
     )
     trust_remote_code: bool = _f(False, "run code that comes with a hub model (only for models that you trust)")
+    pair_encoding: str = _f(
+        "cross-encoder",
+        "how pairs are read: both texts in one row, or (bi-encoder) each by itself; of no account for single texts",
+        choices=("cross-encoder", "bi-encoder"),
+    )
     blur: BlurConfig = field(default_factory=BlurConfig)
     layer_mix: LayerMixConfig = field(default_factory=LayerMixConfig)
     token_gate: TokenGateConfig = field(default_factory=TokenGateConfig)
@@ -105,8 +139,8 @@ class ModelConfig:
 class ObjectiveConfig:
     loss: str = _f(
         "auto",
-        "auto: cross-entropy for classes, mean squared error for regression",
-        choices=("auto", "cross-entropy", "mse"),
+        "auto: cross-entropy for classes, mean squared error for regression; pearson: minus the batch's correlation",
+        choices=("auto", "cross-entropy", "binary-cross-entropy", "mse", "pearson", "corn"),
     )
     alpha: float = _f(0.7, "the weight of the task's loss; the token head's loss has 1 - alpha", minimum=0, maximum=1)
     token_loss_warmup_epochs: float = _f(
@@ -114,6 +148,11 @@ class ObjectiveConfig:
     )
     label_smoothing: float = _f(0.0, "share of the target spread over all classes", minimum=0, maximum=0.99)
     class_weights: Any = _f(None, "null, balanced, or one number a class (a list, or a mapping by label name)")
+    ordinal_prediction: str = _f(
+        "argmax",
+        "ordered classes: predict the likeliest, or the one nearest to the mean of class numbers",
+        choices=("argmax", "expected-value"),
+    )
 
 
 @dataclass(frozen=True)
@@ -174,7 +213,17 @@ class TrainingConfig:
     output_dir: str | None = _f(None, "the run folder")
     overwrite_output_dir: bool = _f(False, "empty the run folder first, if it holds something")
     resume: bool = _f(False, "go on from the newest good checkpoint in the run folder")
+    multi_task: bool = _f(
+        False, "with data.tasks: one encoder for all tasks, each with slots and classifier of its own"
+    )
+    task_sampling_exponent: float = _f(
+        0.5, "multi_task: a task gets steps in proportion to its rows to this power", minimum=0, maximum=1
+    )
     learning_rate: float = _f(5e-5, "peak learning rate", minimum=0, open=True)
+    encoder_learning_rate: float | None = _f(
+        None, "peak learning rate of the encoder, embeddings too (learning_rate if not given)", minimum=0, open=True
+    )
+    freeze_encoder: bool = _f(False, "train the slots and the classifier only; the encoder stays as it is")
     num_train_epochs: float = _f(
         3.0, "passes over the training rows (a fraction stops within one)", minimum=0, open=True
     )
@@ -216,6 +265,12 @@ class TrainingConfig:
 @dataclass(frozen=True)
 class DataConfig:
     task: str | None = _f(None, "a known task (`attentune tasks` lists them)")
+    tasks: tuple[str, ...] | None = _f(
+        None, "several known tasks in one command: one run each, or with multi_task one encoder that all share"
+    )
+    task_settings: Any = _f(
+        None, "with tasks: settings of single tasks, such as {sts: {objective.loss: pearson}}; a mapping by task"
+    )
     data_dir: str | None = _f(None, "the folder of the task's files, as they were published")
     dataset_name: str | None = _f(None, "a Hugging Face data set: a hub name, or a folder from save_to_disk")
     dataset_config_name: str | None = _f(None, "the configuration of that data set")
@@ -235,7 +290,9 @@ class DataConfig:
     validation_share: float = _f(
         0.1, "share of train_file that is cut where there is no validation file", minimum=0.001, maximum=0.9
     )
-    max_length: int = _f(128, "longest text or pair in tokens; longer ones are cut", minimum=4)
+    max_length: int = _f(
+        128, "longest text or pair in tokens (bi-encoder: each text of a pair); longer ones are cut", minimum=4
+    )
     max_train_samples: int | None = _f(None, "train on a seeded, stratified part of this many rows", minimum=1)
     max_eval_samples: int | None = _f(None, "score on a seeded, stratified part of this many rows", minimum=1)
 

@@ -23,7 +23,8 @@ class Batch:
     """A padded batch.
 
     Attributes:
-        inputs: input_ids, attention_mask and, where the encoder knows them, token_type_ids: (B, T) int64 each.
+        inputs: input_ids, attention_mask and, where the encoder knows them, token_type_ids: (B, T) int64 each; for
+            pairs of texts apart second_start, (B,) int64, where in each row the second one begins.
         samples: (B,) the places of these rows in the epoch's plan (or in the split, in evaluation).
         tokens: the number of real tokens.
         token_labels: (B, T) float32, negative where a token has no label; None where no labels were given.
@@ -118,6 +119,8 @@ def pad_batch(
     inputs = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(attention.astype(np.int64))}
     if type_ids is not None:
         inputs["token_type_ids"] = torch.from_numpy(type_ids)
+    if features.second_starts is not None:
+        inputs["second_start"] = torch.from_numpy(features.second_starts[np.asarray(rows, dtype=np.int64)])
     labels = None
     if token_labels is not None:
         labels = torch.full(shape, -1.0)

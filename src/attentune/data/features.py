@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,9 @@ class Features:
         type_ids: (sum of lengths,) int8 segment numbers, or None where the encoder knows none.
         special: (sum of lengths,) bool, True at tokens that the tokenizer added ([CLS], [SEP], ...).
         starts: (N + 1,) int64; row n is ids[starts[n]:starts[n + 1]].
-        full_lengths: (N,) int64, the length in tokens before cutting at the maximum.
+        full_lengths: (N,) int64, the length in tokens before cutting at the maximum; of two texts apart, the longer's.
+        second_starts: (N,) int64, where in its row the second text begins, with special tokens of its own; None where a
+            row is read as one.
     """
 
     ids: np.ndarray
@@ -31,6 +33,7 @@ class Features:
     special: np.ndarray
     starts: np.ndarray
     full_lengths: np.ndarray
+    second_starts: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -39,6 +42,16 @@ class Features:
     def lengths(self) -> np.ndarray:
         """(N,) int64, the length of each row in tokens, as the model sees it."""
         return np.diff(self.starts)
+
+    @property
+    def widths(self) -> np.ndarray:
+        """(N,) int64, the tokens that the model reads for each row by itself, padding included.
+
+        That is its length; of two texts apart, which are read side by side, twice the longer one's.
+        """
+        if self.second_starts is None:
+            return self.lengths
+        return 2 * np.maximum(self.second_starts, self.lengths - self.second_starts)
 
     def row(self, index: int) -> slice:
         """Where row `index` lies in the flat arrays."""
@@ -49,14 +62,25 @@ class Features:
         return np.flatnonzero(~self.special[self.row(index)])
 
 
-def encode_rows(rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> Features:
+def encode_rows(
+    rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, apart: bool = False
+) -> Features:
     """Tokenise texts or pairs; those longer than `max_length` tokens are cut, of a pair the longer text first.
 
     Text that looks like a special token ("[SEP]") stays text.
 
+    Args:
+        rows: texts, or pairs of them.
+        tokenizer: the encoder's.
+        max_length: of a row in tokens; of each of its texts, where they are apart.
+        apart: encode the texts of a pair each by itself, as a bi-encoder reads them: a row is then the first text with
+            its special tokens and the second with its own. Rows of single texts are as ever.
+
     Raises:
         DataError: a text holds half of a surrogate pair, which is no character.
     """
+    if apart and rows.pairs is not None:
+        return _beside(*(encode_rows(part, tokenizer, max_length=max_length) for part in _parted(rows, rows.pairs)))
     ids: list[np.ndarray] = []
     type_ids: list[np.ndarray] = []
     special: list[np.ndarray] = []
@@ -88,8 +112,34 @@ def encode_rows(rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_lengt
     )
 
 
+def _parted(rows: TextRows, pairs: tuple[str, ...]) -> tuple[TextRows, TextRows]:
+    """The first texts and the second ones, as rows of single texts."""
+    return replace(rows, pairs=None), replace(rows, texts=pairs, pairs=None)
+
+
+def _beside(first: Features, second: Features) -> Features:
+    """Each row of the one with that of the other behind it."""
+    starts = first.starts + second.starts
+    firsts = np.arange(len(first.ids)) + np.repeat(second.starts[:-1], first.lengths)
+    seconds = np.arange(len(second.ids)) + np.repeat(first.starts[1:], second.lengths)
+
+    def woven(ones: np.ndarray, others: np.ndarray) -> np.ndarray:
+        both = np.empty(len(ones) + len(others), dtype=ones.dtype)
+        both[firsts], both[seconds] = ones, others
+        return both
+
+    return Features(
+        ids=woven(first.ids, second.ids),
+        type_ids=None if first.type_ids is None or second.type_ids is None else woven(first.type_ids, second.type_ids),
+        special=woven(first.special, second.special),
+        starts=starts,
+        full_lengths=np.maximum(first.full_lengths, second.full_lengths),
+        second_starts=first.lengths,
+    )
+
+
 def token_spans(
-    rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int
+    rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, apart: bool = False
 ) -> list[list[tuple[str, int, int] | None]]:
     """Where each token of `encode_rows` stands in its text.
 
@@ -97,6 +147,12 @@ def token_spans(
         For each row one entry a token: None for special tokens, else "text" or "pair" and the characters' start and
         end, without the white space that some tokenizers count in.
     """
+    if apart and rows.pairs is not None:
+        parts = [token_spans(part, tokenizer, max_length=max_length) for part in _parted(rows, rows.pairs)]
+        return [
+            [*first, *(None if span is None else ("pair", *span[1:]) for span in second)]
+            for first, second in zip(*parts, strict=True)
+        ]
     spans = []
     for begin in range(0, len(rows), _CHUNK_ROWS):
         places = range(begin, min(begin + _CHUNK_ROWS, len(rows)))

@@ -19,10 +19,13 @@ class LabelSpace:
     Attributes:
         task_type: "classification", "regression" or "ordinal" (classes with an order, lowest first).
         names: the classes in the order of their ids; empty for regression.
+        ordinal_prediction: "argmax", the likeliest class, or, for ordered classes, "expected-value", the one nearest to
+            the mean of class numbers.
     """
 
     task_type: str
     names: tuple[str, ...] = ()
+    ordinal_prediction: str = "argmax"
 
     @property
     def num_labels(self) -> int:

@@ -90,8 +90,17 @@ METRICS: dict[str, Metric] = {
 
 
 def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
-    """(N,) class ids, or scores for regression."""
-    return logits_NC[:, 0] if label_space.task_type == "regression" else logits_NC.argmax(axis=1)
+    """(N,) class ids, or scores for regression.
+
+    A class is the likeliest one, unless the label space wants expected values: then the one whose number is nearest to
+    the mean of class numbers under the probabilities (halves go up).
+    """
+    if label_space.task_type == "regression":
+        return logits_NC[:, 0]
+    if label_space.ordinal_prediction == "expected-value":
+        means_N = probabilities_of(logits_NC) @ np.arange(logits_NC.shape[1], dtype=np.float64)
+        return np.floor(means_N + 0.5).astype(np.int64)
+    return logits_NC.argmax(axis=1)
 
 
 def probabilities_of(logits_NC: np.ndarray) -> np.ndarray:

@@ -128,8 +128,8 @@ def score_rows(
         progress: called with the number of rows done in each batch; what it raises ends the scoring.
     """
     rows = np.arange(len(features)) if rows is None else rows
-    lengths = features.lengths[rows]
-    batches = budget_order(lengths, batch_tokens) if batch_size is None else sorted_order(lengths, batch_size)
+    lengths, widths = features.lengths[rows], features.widths[rows]
+    batches = budget_order(widths, batch_tokens) if batch_size is None else sorted_order(widths, batch_size)
     outputs = _inner(model, accelerator).config.num_labels
     found = _Collected(lengths, outputs, with_details=with_details)
     # One autocast around all batches: it then halves the weights' precision once and not in each batch.

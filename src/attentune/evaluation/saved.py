@@ -14,7 +14,8 @@ from attentune.config.parsing import did_you_mean, parse_section
 from attentune.data.features import encode_rows
 from attentune.data.load import load_data
 from attentune.data.rows import LabelSpace, TaskData, TextRows
-from attentune.errors import ConfigError, DataError
+from attentune.data.specs import load_spec
+from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.evaluation.evaluator import Evaluator
 from attentune.evaluation.metrics import predictions_of, probabilities_of
 from attentune.evaluation.predict import make_accelerator
@@ -22,6 +23,7 @@ from attentune.models.attention import use_plain_attention
 from attentune.models.hub import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import label_space_of, load_model
+from attentune.results import TASKS_FILE
 
 Progress = Callable[[int], None]
 _SPLITS = ("train", "validation", "test")
@@ -44,13 +46,17 @@ class SavedRun:
     tokenizer: Tokenizer
 
     @classmethod
-    def load(cls, folder: str | Path) -> SavedRun:
+    def load(cls, folder: str | Path, task: str | None = None) -> SavedRun:
         """Load a run folder.
 
+        Args:
+            folder: a run folder or checkpoint, or the folder of several tasks.
+            task: in the folder of several tasks, which one.
+
         Raises:
-            CheckpointError: it holds no saved model.
+            CheckpointError: it holds no saved model, or several.
         """
-        path = Path(folder)
+        path = _run_of_task(Path(folder), task)
         model, tokenizer = load_model(path)
         homes = (path, path.absolute().parent) if path.absolute().name.startswith("checkpoint-") else (path,)
         file = next((home / "config.yaml" for home in homes if (home / "config.yaml").is_file()), None)
@@ -71,16 +77,14 @@ class SavedRun:
         settings = self._settings(training)
         self._check_pairs(data)
         accelerator, _ = make_accelerator(precision=settings.precision, use_cpu=settings.use_cpu)
-        max_length = self.model.config.max_seq_length
+        lengths = {"max_length": self.model.config.max_seq_length, "apart": self.model.config.reads_apart}
         if accelerator.device.type == "cpu":
             use_plain_attention(self.model)  # as in training, so that scores repeat to the last digit
         return Evaluator(
             model=accelerator.prepare_model(self.model.to(accelerator.device), evaluation_mode=True),
             accelerator=accelerator,
             splits=data.splits,
-            features={
-                name: encode_rows(rows, self.tokenizer, max_length=max_length) for name, rows in data.splits.items()
-            },
+            features={name: encode_rows(rows, self.tokenizer, **lengths) for name, rows in data.splits.items()},
             label_space=self.label_space,
             metrics=data.metrics,
             pad_token_id=self.tokenizer.pad_token_id,
@@ -148,6 +152,22 @@ class SavedRun:
         return found
 
 
+def _run_of_task(folder: Path, task: str | None) -> Path:
+    """The run folder itself; of several tasks that of the one that is meant."""
+    if not (folder / TASKS_FILE).is_file():
+        return folder
+    runs = sorted(entry.parent for entry in folder.glob("*/config.json"))
+    name = None if task is None else load_spec(task).name
+    found = [run for run in runs if run.name == name]
+    if not found:
+        got = "no task" if name is None else f"task {name}"
+        raise CheckpointError(
+            f"{folder}: holds a run for each of {', '.join(run.name for run in runs)}; got {got}. Name one of them with"
+            f" --task, or its folder: {runs[0] if runs else folder}."
+        )
+    return found[0]
+
+
 def _names_data(config: DataConfig) -> bool:
     sources = (config.task, config.dataset_name, config.train_file, config.validation_file, config.test_file)
     return any(source is not None for source in sources)
@@ -182,7 +202,7 @@ def evaluate(
     Raises:
         AttentuneError: anything that the user can mend; the message says how.
     """
-    saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
+    saved = run if isinstance(run, SavedRun) else SavedRun.load(run, None if data is None else data.task)
     found = saved.data(data, splits)
     scores = saved.evaluator(found, precision=precision).score(tuple(found.splits), progress=progress)
     if not scores:

@@ -71,7 +71,7 @@ class Attributions(RowLabelGenerator):
     def _minus_loss(self, row: int, input_ids: Tensor, others: dict[str, Tensor]) -> Tensor:
         """(B,) minus the loss of these versions of a row, in float32."""
         count = len(input_ids)
-        spread = {name: tensor.expand(count, -1) for name, tensor in others.items()}
+        spread = {name: tensor.expand(count, *tensor.shape[1:]) for name, tensor in others.items()}
         logits_BC = self.source.probe.model(input_ids=input_ids, **spread).logits
         gold_B = torch.as_tensor(self.source.gold[row], device=logits_BC.device).expand(count)
         loss = resolve_loss("auto", self.source.judge.label_space.task_type)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 # Beyond this the plain program's table of T x T probabilities outgrows the caches.
@@ -26,3 +28,23 @@ def use_plain_attention(model: Any) -> bool:
         return False
     encoder.set_attn_implementation("eager")
     return True
+
+
+@contextlib.contextmanager
+def attention_by(model: Any, program: str | None = None) -> Iterator[None]:
+    """While the block runs, attention is computed by this program; afterwards by the one that did it before.
+
+    Args:
+        model: an `AttentuneForSequenceClassification`; changed in place while the block runs.
+        program: transformers' name of one, such as "eager", which alone gives attention probabilities; None leaves it
+            to the block.
+    """
+    encoder = model.encoder
+    before = encoder.config._attn_implementation
+    try:
+        if program not in (None, before):
+            encoder.set_attn_implementation(program)
+        yield
+    finally:
+        if encoder.config._attn_implementation != before:
+            encoder.set_attn_implementation(before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from attentune.models.families import (
     readable_positions,
     special_token_ids,
 )
+from attentune.models.head_settings import reads_texts_apart, settle_head
 from attentune.models.hub import Tokenizer, first_line, prepare_tokenizer, quiet
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.warm_start import copy_slots, encoder_config_of, is_saved_run, load_saved
@@ -78,6 +80,7 @@ def build_model(
     max_length: int,
     is_pair: bool,
     seed: int,
+    loss: str = "auto",
 ) -> AttentuneForSequenceClassification:
     """A pre-trained encoder with fresh slots and classifier; from the folder of a run, with its own where they fit.
 
@@ -85,25 +88,32 @@ def build_model(
         settings: the model section of a configuration.
         label_space: what is predicted.
         tokenizer: the encoder's, from `load_tokenizer`.
-        max_length: the longest text or pair in tokens.
+        max_length: the longest text or pair in tokens; for a bi-encoder the longest text of a pair.
         is_pair: whether the rows are pairs of texts.
         seed: fresh weights are a function of it.
+        loss: what it will be trained with; the classifier's outputs depend on it.
 
     Raises:
         UnsupportedEncoderError: the encoder cannot be loaded, or cannot take what the slots ask of it.
+        ConfigError: the head does not fit the rows, the labels or the encoder.
     """
     encoder, has_pooler, saved = _load_encoder(settings)
     _check_fit(settings, encoder, tokenizer, max_length)
+    if reads_texts_apart(settings, is_pair=is_pair):
+        _check_takes_embeddings(settings, encoder)
     config = AttentuneConfig(
         encoder=encoder.config,
         blur=to_dict(settings.blur),
         layer_mix=to_dict(settings.layer_mix),
         token_gate=to_dict(settings.token_gate),
-        head=_resolve_head(settings, has_pooler),
+        head=settle_head(settings, label_space, encoder.config, is_pair=is_pair, has_pooler=has_pooler),
         task_type=label_space.task_type,
         special_token_ids=special_token_ids(tokenizer),
         max_seq_length=max_length,
         is_pair=is_pair,
+        pair_encoding=settings.pair_encoding if is_pair else "cross-encoder",
+        loss=loss,
+        ordinal_prediction=label_space.ordinal_prediction,
         **_label_options(label_space),
     )
     seed_global(seed, "fresh weights")
@@ -154,12 +164,6 @@ def _set_dropout(config: PreTrainedConfig, dropout: float | None) -> None:
             setattr(config, name, dropout)
 
 
-def _resolve_head(settings: ModelConfig, has_pooler: bool) -> dict[str, object]:
-    head = settings.head
-    with_pooler = head.kind == "cls" and (head.pooler == "fresh" or (head.pooler == "auto" and has_pooler))
-    return {"kind": head.kind, "beta": head.beta, "with_pooler": with_pooler, "dropout": head.dropout}
-
-
 def _label_options(label_space: LabelSpace) -> dict[str, object]:
     if label_space.task_type == "regression":
         return {"num_labels": 1, "problem_type": "regression"}
@@ -194,6 +198,14 @@ def _check_fit(settings: ModelConfig, encoder: Any, tokenizer: Tokenizer, max_le
         raise UnsupportedEncoderError(
             f"{settings.name_or_path}: reads at most {positions} tokens, but data.max_length is {max_length}."
             f" Set --max_length {positions} or less."
+        )
+
+
+def _check_takes_embeddings(settings: ModelConfig, encoder: Any) -> None:
+    if "inputs_embeds" not in signature(encoder.forward).parameters:
+        raise UnsupportedEncoderError(
+            f"{settings.name_or_path}: is a {encoder.config.model_type} model that takes no inputs_embeds, but must"
+            " to read the texts of a pair apart. Set --pair_encoding cross-encoder, or take another encoder."
         )
 
 

@@ -25,7 +25,7 @@ class _UsedRows(nn.Module):
 
     def __init__(self, table: nn.Embedding, used_ids_K: Tensor) -> None:
         super().__init__()
-        self.weight = nn.Parameter(table.weight.detach()[used_ids_K].clone())
+        self.weight = nn.Parameter(table.weight.detach()[used_ids_K].clone(), table.weight.requires_grad)
         places_V = torch.full((table.num_embeddings,), -1, dtype=torch.long, device=used_ids_K.device)
         places_V[used_ids_K] = torch.arange(len(used_ids_K), device=used_ids_K.device)
         self.register_buffer("places", places_V, persistent=False)

@@ -8,6 +8,14 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 _NO_BLUR = {"where": "none", "sigma": 0.3, "size": 3, "layers": "all", "learnable": "no"}
 _LAST_LAYER = {"kind": "last", "squeeze": False, "ratio": 3}
+_NO_BLOCKS = {
+    "layers": 0,
+    "bare": False,
+    "init": "default",
+    "attention_heads": None,
+    "combine": None,
+    "projection": None,
+}
 _NO_GATE = {"kind": "none", "beta": 0.5, "share_weights": True, "attention_threshold": 0.0}
 
 
@@ -19,11 +27,15 @@ class AttentuneConfig(PreTrainedConfig):
         blur: {"where": ..., "sigma": ..., "size": ..., "layers": ..., "learnable": ...}.
         layer_mix: {"kind": ..., "squeeze": ..., "ratio": ...}; the kind is one of `nn.layer_mix.LAYER_MIXES`.
         token_gate: {"kind": ..., "beta": ..., "share_weights": ..., "attention_threshold": ...}.
-        head: {"kind": ..., "beta": ..., "with_pooler": ..., "dropout": ...}.
+        head: {"kind": ..., "beta": ..., "with_pooler": ..., "dropout": ...}; for attention blocks "layers", "bare",
+            "init" and "attention_heads" too, for texts that are read apart "combine" and "projection".
         task_type: "classification", "regression" or "ordinal".
         special_token_ids: ids that are no ordinary tokens ([CLS], [SEP], padding; not the mask token).
         max_seq_length: the longest text or pair in tokens.
         is_pair: whether it was trained on pairs of texts.
+        pair_encoding: how it reads them: in one row ("cross-encoder"), or each by itself ("bi-encoder").
+        loss: what it was trained with, a key of `nn.losses.LOSSES` or "auto"; the classifier's outputs depend on it.
+        ordinal_prediction: how an ordered class is predicted, "argmax" or "expected-value".
     """
 
     model_type = "attentune"
@@ -39,6 +51,9 @@ class AttentuneConfig(PreTrainedConfig):
         special_token_ids: list[int] | None = None,
         max_seq_length: int = 128,
         is_pair: bool = False,
+        pair_encoding: str = "cross-encoder",
+        loss: str = "auto",
+        ordinal_prediction: str = "argmax",
         **kwargs: Any,
     ) -> None:
         if isinstance(encoder, dict):
@@ -48,12 +63,20 @@ class AttentuneConfig(PreTrainedConfig):
         self.blur = {**_NO_BLUR, **(blur or {})}
         self.layer_mix = {**_LAST_LAYER, **(layer_mix or {})}
         self.token_gate = {**_NO_GATE, **(token_gate or {})}
-        self.head = head or {"kind": "cls", "beta": 0.5, "with_pooler": False, "dropout": 0.1}
+        self.head = {**_NO_BLOCKS, **(head or {"kind": "cls", "beta": 0.5, "with_pooler": False, "dropout": 0.1})}
         self.task_type = task_type
         self.special_token_ids = special_token_ids or []
         self.max_seq_length = max_seq_length
         self.is_pair = is_pair
+        self.pair_encoding = pair_encoding
+        self.loss = loss
+        self.ordinal_prediction = ordinal_prediction
         super().__init__(**kwargs)
+
+    @property
+    def reads_apart(self) -> bool:
+        """Whether it reads the texts of a pair each by itself."""
+        return bool(self.is_pair and self.pair_encoding == "bi-encoder")
 
     @property
     def encoder_config(self) -> PreTrainedConfig:

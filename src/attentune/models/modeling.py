@@ -9,16 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
-from transformers.activations import ACT2FN
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
-from attentune.models.blur_taps import BlurTaps
 from attentune.models.configuration import AttentuneConfig
-from attentune.nn.blur import BLUR_PLACES, GaussianBlur
-from attentune.nn.heads import build_head
-from attentune.nn.layer_mix import LAYER_MIXES, ExcitationLinear, LayerMix
+from attentune.models.slots import blur_slot, classifier_slot, head_slot, layer_mix_slot, token_gate_slot
+from attentune.models.two_texts import TwoTexts, find_texts
+from attentune.nn.attention_block import NearOneLinear
+from attentune.nn.blur import GaussianBlur
+from attentune.nn.layer_mix import ExcitationLinear
 from attentune.nn.losses import resolve_loss, row_losses
-from attentune.nn.token_gate import TOKEN_GATES, ImportanceGate, PositionLinear, TokenHead
+from attentune.nn.outputs import ScaledOutput, build_outputs
+from attentune.nn.token_gate import PositionLinear
 
 
 @dataclass
@@ -29,10 +31,12 @@ class AttentuneOutput(ModelOutput):
         loss: the mean loss, a scalar, where labels were given.
         logits: (B, C) scores before the softmax; (B, 1) for regression.
         token_scores: (B, T) importance of each token from 0 to 1, where the token gate gives one; 0 at padding.
-        layer_weights: (B, L) the excitation of each layer, where the layer mix has squeeze-and-excitation.
+        layer_weights: (B, L) the excitation of each layer, where the layer mix has squeeze-and-excitation; of two texts
+            that are read apart the mean.
         token_logits: (B, T, 2) the token head's scores before the softmax, for its loss.
-        hidden_states: the embeddings' and each layer's output, where asked for.
-        attentions: each layer's attention probabilities, where asked for.
+        hidden_states: the embeddings' and each layer's output, where asked for; of texts that are read apart
+            (2 B, U, D), first all first ones, then the second ones.
+        attentions: each layer's attention probabilities, where asked for; of texts that are read apart likewise.
     """
 
     loss: Tensor | None = None
@@ -62,18 +66,14 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         super().__init__(config)
         self.encoder: Any = encoder if encoder is not None else AutoModel.from_config(config.encoder)
         drop_pooler(self.encoder)
-        hidden_size = config.encoder_config.hidden_size
-        self.blur, self.blur_taps = _blur(config, self.encoder)
-        self.layer_mix = _layer_mix(config)
-        self.head = build_head(
-            config.head["kind"],
-            hidden_size=hidden_size,
-            share_of_cls=config.head["beta"],
-            with_pooler=config.head["with_pooler"],
-        )
-        self.token_gate = _token_gate(config)
+        self.blur, self.blur_taps = blur_slot(config, self.encoder)
+        self.layer_mix = layer_mix_slot(config)
+        self.head = head_slot(config)
+        self.token_gate = token_gate_slot(config)
         self.dropout = nn.Dropout(config.head["dropout"])
-        self.classifier = nn.Linear(hidden_size, config.num_labels)
+        self.classifier = classifier_slot(config)
+        self.outputs = build_outputs(config.loss)
+        self._encoder_is_frozen = False
         self.special_ids: Tensor
         self.register_buffer("special_ids", torch.tensor(config.special_token_ids, dtype=torch.long), persistent=False)
         self.post_init()
@@ -81,7 +81,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Fresh weights as BERT draws them; also refills the buffer, which `from_pretrained` leaves empty."""
         # transformers passes over modules without weights of their own, so these are all that have some.
-        if isinstance(module, (ExcitationLinear, GaussianBlur)):
+        if isinstance(module, (ExcitationLinear, GaussianBlur, NearOneLinear, ScaledOutput)):
             module.reset_parameters()
         elif isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, mean=0.0, std=0.02)
@@ -102,6 +102,27 @@ class AttentuneForSequenceClassification(PreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.encoder.set_input_embeddings(value)
 
+    def freeze_encoder(self) -> None:
+        """Keep the encoder as it is, from now on: no gradients to its parameters, and no dropout in it."""
+        self._encoder_is_frozen = True
+        self.encoder.requires_grad_(False)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> AttentuneForSequenceClassification:
+        """As in every module, but a frozen encoder stays in evaluation mode."""
+        super().train(mode)
+        if self._encoder_is_frozen:
+            self.encoder.eval()
+        return self
+
+    def share_encoder_of(self, other: AttentuneForSequenceClassification) -> None:
+        """Take another model's encoder, with its blur, in the place of the own one; both then train it."""
+        if self.blur_taps is not None:
+            self.blur_taps.remove()
+        self.encoder, self.blur, self.blur_taps = other.encoder, other.blur, other.blur_taps
+        # Saved with this model, too: what the encoder is.
+        self.config.encoder = other.config.encoder
+
     def forward(
         self,
         input_ids: Tensor,
@@ -111,6 +132,8 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
+        encoded_BTD: Tensor | None = None,
+        second_start: Tensor | None = None,
         **kwargs: Any,
     ) -> AttentuneOutput:
         """Score a batch of texts.
@@ -122,34 +145,84 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             labels: (B,) class ids, or scores for regression; then the output holds the mean loss.
             output_hidden_states: keep every layer's output.
             output_attentions: keep the attention probabilities (needs eager attention).
+            encoded_BTD: the encoder's last output for this batch, as `encode` gives it, if it is known; the encoder is
+                then not called.
+            second_start: (B,), where in its row the second text begins, special tokens and all; for a model that reads
+                the texts of a pair apart, and for no other.
         """
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        mask_BT = attention_mask.bool()
-        extra: dict[str, Any] = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        if output_attentions:
-            extra["output_attentions"] = True
-        with self._blurred(mask_BT):
-            encoded = self.encoder(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                output_hidden_states=bool(self.layer_mix is not None or output_hidden_states),
-                **extra,
+        texts = self._texts_of(attention_mask.bool(), second_start)
+        # What is read: the rows, or of rows that hold two texts, these.
+        read_ids = input_ids if texts is None else texts.texts(input_ids)
+        read_mask = attention_mask.bool() if texts is None else texts.mask_NU
+        if encoded_BTD is not None and self.layer_mix is not None:
+            raise ValueError("encoded_BTD is the last layer alone, but this model mixes several")
+        if encoded_BTD is None:
+            wants_layers = bool(self.layer_mix is not None or output_hidden_states)
+            extra = {"output_attentions": True} if output_attentions else {}
+            encoded = self._encode(
+                input_ids, attention_mask, token_type_ids, texts, output_hidden_states=wants_layers, **extra
             )
-        hidden_BTD, layer_weights_BL = encoded.last_hidden_state, None
+        else:
+            encoded = BaseModelOutput(encoded_BTD if texts is None else texts.texts(encoded_BTD))
+        hidden, layer_weights = encoded.last_hidden_state, None
         if self.layer_mix is not None:
-            layers = (*encoded.hidden_states[1:-1], hidden_BTD)
-            hidden_BTD, layer_weights_BL = self.layer_mix(layers, mask_BT)
-        logits_BC, token_logits_BT2, importance_BT = self.classify(hidden_BTD, input_ids, mask_BT)
+            hidden, layer_weights = self.layer_mix((*encoded.hidden_states[1:-1], hidden), read_mask)
+        logits_BC, token_logits, importance = self.classify(hidden, read_ids, read_mask)
         return AttentuneOutput(
             loss=None if labels is None else self._mean_loss(logits_BC, labels),
             logits=logits_BC,
-            token_scores=importance_BT,
-            token_logits=token_logits_BT2,
-            layer_weights=layer_weights_BL,
+            token_scores=_in_rows(importance, texts),
+            token_logits=_in_rows(token_logits, texts),
+            layer_weights=layer_weights if texts is None or layer_weights is None else _mean_of_both(layer_weights),
             hidden_states=encoded.hidden_states if output_hidden_states else None,
             attentions=encoded.attentions if output_attentions else None,
         )
+
+    def encode(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        second_start: Tensor | None = None,
+    ) -> Any:
+        """The encoder's `last_hidden_state` for a batch, (B, T, D) at the tokens' places in the rows, blurred if it
+        blurs; see `forward` for the arguments.
+        """
+        texts = self._texts_of(attention_mask.bool(), second_start)
+        encoded = self._encode(input_ids, attention_mask, token_type_ids, texts)
+        return encoded if texts is None else BaseModelOutput(texts.rows(encoded.last_hidden_state))
+
+    def _texts_of(self, mask_BT: Tensor, second_start: Tensor | None) -> TwoTexts | None:
+        """Where the texts of these rows stand, for a model that reads them apart."""
+        if (second_start is not None) != self.config.reads_apart:
+            got, reads = ("no", "apart") if second_start is None else ("a", "in one row")
+            raise ValueError(
+                f"got {got} second_start, but this model reads the texts of a pair {reads}. Encode them as it does:"
+                " attentune.predict(run, texts, pairs), or encode_rows(..., apart=...) and pad_batch."
+            )
+        return None if second_start is None else find_texts(mask_BT, second_start)
+
+    def _encode(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None,
+        texts: TwoTexts | None,
+        output_hidden_states: bool = False,
+        **options: bool,
+    ) -> Any:
+        """All that the encoder gives for what is read."""
+        inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if texts is not None:
+            # Tokens are looked up at their places in the rows: who listens at the embeddings finds them there.
+            embedded_BTE = self.get_input_embeddings()(input_ids)
+            inputs = {"inputs_embeds": texts.texts(embedded_BTE), "attention_mask": texts.mask_NU.to(torch.long)}
+        if token_type_ids is not None:
+            inputs["token_type_ids"] = token_type_ids if texts is None else texts.texts(token_type_ids)
+        with self._blurred(inputs["attention_mask"].bool()):
+            return self.encoder(**inputs, output_hidden_states=output_hidden_states, **options)
 
     def _blurred(self, mask_BT: Tensor) -> contextlib.AbstractContextManager[None]:
         """While the block runs, the encoder blurs a batch with these real tokens, if it blurs at all."""
@@ -160,7 +233,9 @@ class AttentuneForSequenceClassification(PreTrainedModel):
     def classify(
         self, hidden_BTD: Tensor, input_ids: Tensor, mask_BT: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """From mixed token vectors through head, token gate, dropout and linear.
+        """From mixed token vectors through head, token gate, dropout and linear, or what combines two texts.
+
+        For texts that are read apart, B are all first ones, then the second ones; there are half as many logits.
 
         Returns:
             The logits (B, C); and the token gate's scores (B, T, 2) and importance (B, T), None without a gate.
@@ -172,63 +247,24 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             sentence_BD, token_logits_BT2, importance_BT = self.token_gate(
                 hidden_BTD, mask_BT, ordinary_BT, sentence_BD
             )
-        logits_BC = self.classifier(self.dropout(sentence_BD).to(self.classifier.weight.dtype)).float()
+        dtype = next(self.classifier.parameters()).dtype
+        logits_BC = self.classifier(self.dropout(sentence_BD).to(dtype)).float()
+        if self.outputs is not None:
+            logits_BC = self.outputs(logits_BC)
         return logits_BC, token_logits_BT2, importance_BT
 
     def _mean_loss(self, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
-        return row_losses(resolve_loss("auto", self.config.task_type), logits_BC, labels_B).mean()
+        return row_losses(resolve_loss(self.config.loss, self.config.task_type), logits_BC, labels_B).mean()
 
 
-def _blur(config: AttentuneConfig, encoder: Any) -> tuple[GaussianBlur | None, BlurTaps | None]:
-    blur = config.blur
-    if blur["where"] not in BLUR_PLACES:
-        raise ValueError(f"blur {blur['where']!r} is none of {', '.join(BLUR_PLACES)}")
-    if blur["where"] == "none":
-        return None, None
-    numbers = None if blur["layers"] == "all" else tuple(int(number) for number in str(blur["layers"]).split(","))
-    taps = BlurTaps(encoder, where=blur["where"], layers=numbers)
-    made = GaussianBlur(
-        size=blur["size"],
-        sigma=blur["sigma"],
-        layers=taps.layers,
-        heads=config.encoder_config.num_attention_heads,
-        learnable=blur["learnable"],
-    )
-    return made, taps
+def _in_rows(tokens: Tensor | None, texts: TwoTexts | None) -> Tensor | None:
+    """What is told of tokens, at their places in the rows."""
+    return tokens if tokens is None or texts is None else texts.rows(tokens)
 
 
-def _layer_mix(config: AttentuneConfig) -> LayerMix | None:
-    """None where it is the last layer as it is."""
-    mix = config.layer_mix
-    if mix["kind"] not in LAYER_MIXES:
-        raise ValueError(f"layer mix {mix['kind']!r} is none of {', '.join(LAYER_MIXES)}")
-    if mix["kind"] == "last" and not mix["squeeze"]:
-        return None
-    encoder = config.encoder_config
-    return LayerMix(
-        kind=mix["kind"],
-        num_layers=encoder.num_hidden_layers,
-        hidden_size=encoder.hidden_size,
-        squeeze=mix["squeeze"],
-        ratio=mix["ratio"],
-    )
-
-
-def _token_gate(config: AttentuneConfig) -> ImportanceGate | None:
-    gate = config.token_gate
-    if gate["kind"] not in TOKEN_GATES:
-        raise ValueError(f"token gate {gate['kind']!r} is none of {', '.join(TOKEN_GATES)}")
-    if gate["kind"] == "none":
-        return None
-    encoder = config.encoder_config
-    names = ("hidden_act", "hidden_activation", "activation")  # the families' names of one thing
-    activation = next((getattr(encoder, name) for name in names if getattr(encoder, name, None)), "gelu")
-    head = TokenHead(
-        hidden_size=encoder.hidden_size,
-        activation=ACT2FN[activation] if isinstance(activation, str) else activation,
-        positions=None if gate["share_weights"] else config.max_seq_length,
-    )
-    return ImportanceGate(token_head=head, share_of_head=gate["beta"], threshold=gate["attention_threshold"])
+def _mean_of_both(layer_weights_NL: Tensor) -> Tensor:
+    """(B, L), of the first and second texts of B rows."""
+    return layer_weights_NL.unflatten(0, (2, -1)).mean(dim=0)
 
 
 def drop_pooler(encoder: Any) -> None:

@@ -63,7 +63,8 @@ def label_space_of(config: AttentuneConfig) -> LabelSpace:
     """What a saved model predicts."""
     if config.task_type == "regression":
         return LabelSpace("regression")
-    return LabelSpace(config.task_type, tuple(config.id2label[index] for index in range(config.num_labels)))
+    names = tuple(config.id2label[index] for index in range(config.num_labels))
+    return LabelSpace(config.task_type, names, config.ordinal_prediction)
 
 
 def model_type(folder: Path) -> str | None:

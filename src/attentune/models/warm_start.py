@@ -36,15 +36,17 @@ def load_saved(source: str, encoder_config: PreTrainedConfig) -> AttentuneForSeq
 def copy_slots(saved: AttentuneForSequenceClassification, model: AttentuneForSequenceClassification) -> list[str]:
     """Give a fresh model the slots' weights of a saved one where they fit; the names of those copied are returned.
 
-    The classifier's fit where both predict the same labels in the same order.
+    The classifier's fit where both predict the same labels in the same order, the head's where both have the same kind.
     """
     same_labels = saved.config.task_type == model.config.task_type and saved.config.id2label == model.config.id2label
+    same_head = saved.config.head["kind"] == model.config.head["kind"]
     theirs, mine = saved.state_dict(), model.state_dict()
     copied = [
         name
         for name, weight in theirs.items()
         if not name.startswith("encoder.")
         and (same_labels or not name.startswith("classifier."))
+        and (same_head or not name.startswith("head."))
         and name in mine
         and mine[name].shape == weight.shape
     ]

@@ -1,16 +1,19 @@
 """The head slot: from a token matrix to one vector a text.
 
 Each head is called with the tokens, the mask of real tokens and the mask of ordinary tokens (real, and not special such
-as [CLS] and [SEP]), and returns one vector a text. Padding cannot change it.
+as [CLS] and [SEP]), and returns one vector a text. Padding cannot change it. Where two texts are read apart, the first
+half of the texts are all first ones, the second half their second ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from attentune.nn.attention_block import BareBlock, BlockShape, FullBlock
 from attentune.nn.masked import fall_back, masked_mean
 
 
@@ -62,14 +65,118 @@ class ClsMeanHead(nn.Module):
         return self.share_of_cls * hidden_BTD[:, 0].float() + (1.0 - self.share_of_cls) * mean_BD
 
 
-# One entry a kind of head; each takes (hidden_size, share_of_cls, with_pooler) and uses what it needs.
-HEADS: dict[str, Callable[[int, float, bool], nn.Module]] = {
-    "cls": lambda hidden_size, share_of_cls, with_pooler: ClsHead(hidden_size=hidden_size, with_pooler=with_pooler),
-    "mean": lambda hidden_size, share_of_cls, with_pooler: MeanHead(),
-    "cls-mean": lambda hidden_size, share_of_cls, with_pooler: ClsMeanHead(share_of_cls=share_of_cls),
+class SelfAttentionHead(nn.Module):
+    """Full blocks of self-attention, then [CLS].
+
+    Args:
+        shape: of the blocks.
+        layers: how many, at least one.
+
+    Source: task-specific attention (Jia 2024), on single sentences.
+    """
+
+    def __init__(self, shape: BlockShape, *, layers: int) -> None:
+        super().__init__()
+        if layers < 1:
+            raise ValueError(f"self-attention needs a block, got {layers}")
+        self.blocks = nn.ModuleList(FullBlock(shape, with_dense=False) for _ in range(layers))
+
+    def forward(self, hidden_NTD: Tensor, mask_NT: Tensor, ordinary_NT: Tensor) -> Tensor:
+        hidden_NTD = _cleared(hidden_NTD, mask_NT, self.blocks)
+        for block in self.blocks[:-1]:
+            hidden_NTD = block(hidden_NTD, hidden_NTD, mask_NT)
+        # Of the last one nothing but [CLS] is wanted, so nothing else has to ask.
+        return self.blocks[-1](hidden_NTD[:, :1], hidden_NTD, mask_NT)[:, 0]
+
+
+class CrossAttentionHead(nn.Module):
+    """Blocks in which each text's tokens ask those of the other text of its pair, by the same weights; then [CLS].
+
+    Args:
+        shape: of the blocks.
+        layers: how many full ones.
+        bare: one bare block after them. There must be a block, full or bare.
+
+    Source: task-specific attention (Jia 2024), on pairs.
+    """
+
+    def __init__(self, shape: BlockShape, *, layers: int, bare: bool) -> None:
+        super().__init__()
+        if layers < 1 and not bare:
+            raise ValueError("cross-attention needs a block, full or bare")
+        blocks: list[nn.Module] = [FullBlock(shape, with_dense=True) for _ in range(layers)]
+        self.blocks = nn.ModuleList([*blocks, BareBlock(shape)] if bare else blocks)
+
+    def forward(self, hidden_NTD: Tensor, mask_NT: Tensor, ordinary_NT: Tensor) -> Tensor:
+        """(N, D), of N / 2 pairs: first all first texts, then the second ones."""
+        if len(hidden_NTD) % 2:
+            raise ValueError(f"cross-attention got {len(hidden_NTD)} texts, expected as many second ones as first ones")
+        hidden_NTD = _cleared(hidden_NTD, mask_NT, self.blocks)
+        half = len(hidden_NTD) // 2
+        # Turned by half, each text stands at the place of its partner.
+        other_NT = mask_NT.roll(half, 0)
+        for block in self.blocks[:-1]:
+            hidden_NTD = block(hidden_NTD, hidden_NTD.roll(half, 0), other_NT)
+        return self.blocks[-1](hidden_NTD[:, :1], hidden_NTD.roll(half, 0), other_NT)[:, 0]
+
+
+def _cleared(hidden_NTD: Tensor, mask_NT: Tensor, blocks: nn.Module) -> Tensor:
+    """Zeros at padding, whose share of attention is zero times what stands there; in the precision of the blocks."""
+    dtype = next(blocks.parameters()).dtype
+    return hidden_NTD.masked_fill(~mask_NT.unsqueeze(-1), 0.0).to(dtype)
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """What a head can be made of; each kind takes what it needs.
+
+    Attributes:
+        hidden_size: D.
+        share_of_cls: of cls-mean.
+        with_pooler: of cls.
+        layers: how many full blocks.
+        bare: one bare block after them, of cross-attention.
+        shape: of the blocks.
+    """
+
+    hidden_size: int
+    share_of_cls: float = 0.5
+    with_pooler: bool = False
+    layers: int = 1
+    bare: bool = False
+    shape: BlockShape | None = None
+
+    @property
+    def block_shape(self) -> BlockShape:
+        """The shape of the blocks, which heads with blocks must be given."""
+        if self.shape is None:
+            raise ValueError("a head of attention blocks needs their shape")
+        return self.shape
+
+
+# One entry a kind of head.
+HEADS: dict[str, Callable[[HeadOptions], nn.Module]] = {
+    "cls": lambda options: ClsHead(hidden_size=options.hidden_size, with_pooler=options.with_pooler),
+    "mean": lambda options: MeanHead(),
+    "cls-mean": lambda options: ClsMeanHead(share_of_cls=options.share_of_cls),
+    "self-attention": lambda options: SelfAttentionHead(options.block_shape, layers=options.layers),
+    "cross-attention": lambda options: CrossAttentionHead(
+        options.block_shape, layers=options.layers, bare=options.bare
+    ),
 }
+# Those that need two texts, read apart.
+PAIR_HEADS = ("cross-attention",)
 
 
-def build_head(kind: str, *, hidden_size: int, share_of_cls: float = 0.5, with_pooler: bool = False) -> nn.Module:
-    """A head by the name of its kind, a key of `HEADS`."""
-    return HEADS[kind](hidden_size, share_of_cls, with_pooler)
+def build_head(
+    kind: str,
+    *,
+    hidden_size: int,
+    share_of_cls: float = 0.5,
+    with_pooler: bool = False,
+    layers: int = 1,
+    bare: bool = False,
+    shape: BlockShape | None = None,
+) -> nn.Module:
+    """A head by the name of its kind, a key of `HEADS`; see `HeadOptions` for the rest."""
+    return HEADS[kind](HeadOptions(hidden_size, share_of_cls, with_pooler, layers, bare, shape))

@@ -50,11 +50,92 @@ def squared_error_rows(logits_BC: Tensor, scores_B: Tensor) -> RowLosses:
     return RowLosses(loss_B, loss_B.new_ones(loss_B.shape))
 
 
+def binary_cross_entropy_rows(
+    logits_B2: Tensor, labels_B: Tensor, *, class_weights_C: Tensor | None = None, label_smoothing: float = 0.0
+) -> RowLosses:
+    """The sigmoid's cross-entropy of logit 1 minus logit 0, in float32; equal to `cross_entropy_rows` of two classes.
+
+    Args:
+        logits_B2: scores before the softmax of two classes.
+        labels_B: class ids, 0 or 1.
+        class_weights_C: the weight of each class, or None for equal ones.
+        label_smoothing: the share of the target spread evenly over both classes.
+    """
+    difference_B = logits_B2[:, 1].float() - logits_B2[:, 0].float()
+    target_B = labels_B.float() * (1.0 - label_smoothing) + label_smoothing / 2
+    low, high = (1.0, 1.0) if class_weights_C is None else class_weights_C.float()
+    loss_B = -(high * target_B * F.logsigmoid(difference_B) + low * (1.0 - target_B) * F.logsigmoid(-difference_B))
+    weight_B = loss_B.new_ones(loss_B.shape) if class_weights_C is None else class_weights_C[labels_B]
+    return RowLosses(loss_B, weight_B)
+
+
+def pearson_rows(logits_B1: Tensor, scores_B: Tensor) -> RowLosses:
+    """Minus the Pearson correlation of the batch, in float32, the same number for each of its rows.
+
+    So a step's mean loss is the mean over its batches, each as heavy as its rows. A batch of fewer than two rows, or
+    whose labels or predictions are constant (to within rounding), has loss 0 and gradient 0: nothing can be learnt from
+    it. Under several processes each correlates its own share of a batch.
+
+    Args:
+        logits_B1: predictions.
+        scores_B: labels.
+
+    Source: task-specific attention (the poster's loss for semantic textual similarity).
+    """
+    predicted_B = _unit_deviations(logits_B1.squeeze(-1).float(), smallest=1e-12)
+    wanted_B = _unit_deviations(scores_B.float(), smallest=0.0)
+    # Each sum of squares is at least 1, unless all are 0; so the clamp only keeps 0 / 0 away.
+    squares = (predicted_B**2).sum().clamp(min=1.0) * (wanted_B**2).sum().clamp(min=1.0)
+    correlation = (predicted_B * wanted_B).sum() / squares.sqrt()
+    loss_B = -correlation.expand(len(predicted_B))
+    return RowLosses(loss_B, loss_B.new_ones(loss_B.shape))
+
+
+def _unit_deviations(values_B: Tensor, *, smallest: float) -> Tensor:
+    """Deviations from the mean over the largest of them, which a correlation does not see; all 0 if rounding is all."""
+    deviations_B = values_B - values_B.mean()
+    largest = deviations_B.detach().abs().max()
+    rounding = 4 * torch.finfo(torch.float32).eps * values_B.detach().abs().max()
+    is_constant = largest <= rounding.clamp(min=smallest)
+    scale = torch.where(is_constant, torch.ones_like(largest), largest)
+    return torch.where(is_constant, torch.zeros_like(values_B), deviations_B / scale)
+
+
+def corn_task_counts(labels_B: Tensor, num_classes: int) -> Tensor:
+    """(B,) float32: in how many of CORN's conditional tasks each row takes part, min(y + 1, C - 1)."""
+    return (labels_B + 1).clamp(max=num_classes - 1).to(torch.float32)
+
+
+def corn_rows(logits_BC: Tensor, labels_B: Tensor) -> RowLosses:
+    """CORN's loss of each row, in float32; the denominator counts the rows of its conditional tasks.
+
+    Task k asks, of the rows whose class is at least k, whether it is above k. A row's losses in its tasks add up to
+    minus the log-probability of its class.
+
+    Args:
+        logits_BC: log-probabilities of ordered classes, as `nn.outputs.class_log_probabilities` gives them.
+        labels_B: class ids, lowest first.
+
+    Source: CORN (Shi, Cao and Raschka 2021, section 3). coral-pytorch, its authors' library, had its last release in
+    2022 and would be a dependency for these few lines.
+    """
+    loss_B = -logits_BC.float().gather(1, labels_B[:, None]).squeeze(1)
+    return RowLosses(loss_B, corn_task_counts(labels_B, logits_BC.shape[1]))
+
+
+# The kinds of task that each loss is for; what "auto" stands for comes first among those of a kind.
+LOSSES: dict[str, tuple[str, ...]] = {
+    "cross-entropy": ("classification", "ordinal"),
+    "binary-cross-entropy": ("classification", "ordinal"),
+    "mse": ("regression",),
+    "pearson": ("regression",),
+    "corn": ("ordinal",),
+}
+
+
 def resolve_loss(loss: str, task_type: str) -> str:
     """The loss that "auto" stands for: "mse" for regression, "cross-entropy" for classes, ordered or not."""
-    if loss != "auto":
-        return loss
-    return "mse" if task_type == "regression" else "cross-entropy"
+    return next(name for name, kinds in LOSSES.items() if task_type in kinds) if loss == "auto" else loss
 
 
 def row_losses(
@@ -65,10 +146,11 @@ def row_losses(
     class_weights_C: Tensor | None = None,
     label_smoothing: float = 0.0,
 ) -> RowLosses:
-    """The losses of a batch by the name of the loss, "cross-entropy" or "mse"."""
-    if kind == "mse":
-        return squared_error_rows(logits_BC, labels_B)
-    return cross_entropy_rows(logits_BC, labels_B, class_weights_C=class_weights_C, label_smoothing=label_smoothing)
+    """The losses of a batch by the name of the loss, a key of `LOSSES`; weights and smoothing are for classes only."""
+    if kind in ("mse", "pearson", "corn"):
+        return {"mse": squared_error_rows, "pearson": pearson_rows, "corn": corn_rows}[kind](logits_BC, labels_B)
+    function = binary_cross_entropy_rows if kind == "binary-cross-entropy" else cross_entropy_rows
+    return function(logits_BC, labels_B, class_weights_C=class_weights_C, label_smoothing=label_smoothing)
 
 
 # What a token label is where there is none.

@@ -14,6 +14,7 @@ from attentune.errors import ConfigError
 from attentune.files import write_bytes
 
 FIGURE_KINDS = (".png", ".svg", ".pdf")
+_DPI = 150
 # Okabe and Ito's colours, which the colour-blind can tell apart, then the same hatched.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
 _HATCHES = ("", "///", "...", "xxx")
@@ -41,6 +42,24 @@ def check_figure_file(path: str | Path) -> None:
         )
 
 
+def new_figure(width_in: float, height_in: float, **options: Any) -> Any:
+    """An empty figure of this size; options are those of Matplotlib's `Figure`."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width_in, height_in), dpi=_DPI, **options)
+
+
+def save_figure(figure: Any, path: str | Path) -> None:
+    """Write a figure as the kind of file that the name's ending says.
+
+    Raises:
+        StorageError: the file could not be written.
+    """
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=Path(path).suffix.lower()[1:])
+    write_bytes(path, buffer.getvalue())
+
+
 def draw_bars(
     path: str | Path,
     panels: Mapping[str, Mapping[str, Sequence[Bar]]],
@@ -65,14 +84,12 @@ def draw_bars(
         StorageError: the file could not be written.
     """
     check_figure_file(path)
-    from matplotlib.figure import Figure
-
     names = [textwrap.shorten(name, 40, placeholder="...") for name in next(iter(panels.values()))]
     width_in = len(panels) * max(4.2, 0.9 + len(groups) * (0.35 + 0.16 * len(names)))
     entries = len(names) + (chance is not None)
     columns = max(1, min(entries, int(width_in / (0.6 + 0.075 * max(map(len, [*names, "chance (0.5)"]))))))
     height_in = 3.5 + 0.2 * -(-entries // columns) + (0.25 if title else 0)
-    figure = Figure(figsize=(width_in, height_in), dpi=150, layout="constrained")
+    figure = new_figure(width_in, height_in, layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     handles: list[Any] = []
     for axis, (name, bars) in zip(axes, panels.items(), strict=True):
@@ -90,9 +107,7 @@ def draw_bars(
         text.set(parse_math=False, text=label)
     if title is not None:
         figure.suptitle(title, fontsize=10)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=Path(path).suffix.lower()[1:])
-    write_bytes(path, buffer.getvalue())
+    save_figure(figure, path)
 
 
 def _draw_panel(axis: Any, bars: Mapping[str, Sequence[Bar]], groups: Sequence[str], chance: float | None) -> list[Any]:

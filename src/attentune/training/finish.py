@@ -7,13 +7,17 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from safetensors.torch import load_file
 
 from attentune.config import to_dict
+from attentune.evaluation.predict import score_rows
 from attentune.evaluation.predictions import predictions_csv
 from attentune.files import storage_errors, sync_file, sync_folder, write_text
 from attentune.labels.stored import LABELS_FILE, save_labels
 from attentune.models.saving import save_model
+from attentune.nn.outputs import ScaledOutput
 from attentune.results import RunResult, to_json, versions
 from attentune.training.checkpoint import TEMPORARY
 from attentune.training.folder import METRICS_FILE, RESULT_FILE
@@ -31,8 +35,10 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
     inputs, evaluator = parts.inputs, parts.evaluator
     parts.embeddings.expand(parts.decay(state.step))
     final_step = _load_best(run, parts, state)
+    scale_note = _settle_scale(parts)
     splits = [name for name in inputs.data.splits if name != "train"]
-    scores = evaluator.score(splits, reuse=final_step == state.last_scored_step)
+    reuses = final_step == state.last_scored_step and scale_note is None
+    scores = evaluator.score(splits, reuse=reuses)
     labels = parts.label_tensors()
     result = RunResult(
         scores={split: dict(part) for split, part in scores.items()},
@@ -42,7 +48,7 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
         seed=inputs.config.training.seed,
         versions=versions(),
         data_fingerprint=inputs.fingerprint,
-        notes=list(inputs.data.notes),
+        notes=[*inputs.data.notes, *([] if scale_note is None else [scale_note])],
     )
     if inputs.accelerator.is_main_process:
         _save_whole(run, parts)
@@ -83,6 +89,24 @@ def _load_best(run: Path, parts: RunParts, state: TrainingState) -> int:
         return state.step
     parts.model.load_state_dict(load_file(run / f"checkpoint-{state.best['step']}" / "model.safetensors"))
     return state.best["step"]
+
+
+def _settle_scale(parts: RunParts) -> str | None:
+    """Where the loss has left the predictions' scale free: fit it on the training rows. What to note of it, or None."""
+    outputs = parts.model.outputs
+    if not isinstance(outputs, ScaledOutput):
+        return None
+    found = score_rows(
+        parts.model,
+        parts.inputs.features["train"],
+        pad_token_id=parts.evaluator.pad_token_id,
+        accelerator=parts.inputs.accelerator,
+        batch_size=parts.evaluator.batch_size,
+    )
+    scores_N = torch.from_numpy(parts.inputs.labels.astype(np.float64))
+    if outputs.fit(torch.from_numpy(found.logits_NC[:, 0]), scores_N):
+        return f"Predictions are {float(outputs.scale):.6g} x output + {float(outputs.offset):.6g}, fitted on train."
+    return "Predictions do not rise with the labels of train, so they were not put on the labels' scale."
 
 
 def _train_facts(parts: RunParts, state: TrainingState, final_step: int) -> dict[str, Any]:

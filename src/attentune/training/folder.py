@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config, load_config, to_dict, to_yaml
+from attentune.config import Config, load_config, to_flat, to_yaml
 from attentune.errors import CheckpointError, ConfigError, StorageError
 from attentune.files import storage_errors, write_text
 from attentune.training.checkpoint import checkpoint_folders, remove_leftovers
@@ -40,13 +40,14 @@ def config_for_run(config: Config) -> Config:
     folder = config.training.output_dir
     if folder is None:
         raise ConfigError("training.output_dir: is missing; name the run folder: --output_dir runs/my-run")
-    sourceless = config.data.task is None and config.data.train_file is None and config.data.dataset_name is None
+    data = config.data
+    sourceless = all(way is None for way in (data.task, data.tasks, data.train_file, data.dataset_name))
     if not (config.training.resume and sourceless):
         return config
     file = Path(folder) / CONFIG_FILE
     if not file.is_file():
         raise CheckpointError(f"{folder}: has no {CONFIG_FILE}, so there is no run to resume. Train without --resume.")
-    own, defaults, given = (_flat(to_dict(part)) for part in (load_config(file), Config(), config))
+    own, defaults, given = (to_flat(part) for part in (load_config(file), Config(), config))
     given = {name: value for name, value in given.items() if value != defaults.get(name)}
     _refuse_changes(Path(folder), own, given)
     kept = {name: value for name, value in given.items() if name.split(".")[-1] in _FREE_ON_RESUME}
@@ -82,7 +83,7 @@ def check_folder(config: Config) -> None:
 def _check_same_settings(run: Path, config: Config) -> None:
     if not (run / CONFIG_FILE).is_file():
         raise CheckpointError(f"{run}: has no {CONFIG_FILE}, so there is no run to resume. Name another folder.")
-    _refuse_changes(run, _flat(to_dict(load_config(run / CONFIG_FILE))), _flat(to_dict(config)))
+    _refuse_changes(run, to_flat(load_config(run / CONFIG_FILE)), to_flat(config))
 
 
 def _refuse_changes(run: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -96,13 +97,6 @@ def _refuse_changes(run: Path, before: dict[str, Any], now: dict[str, Any]) -> N
             f"{run}: was begun with other settings, so resuming would mix two runs: {'; '.join(changed)}."
             f" Resume with its own: attentune train --resume --output_dir {run}"
         )
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
-    return flat
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,7 @@ from attentune.evaluation.predict import make_accelerator
 from attentune.models.build import load_tokenizer
 from attentune.models.hub import Tokenizer
 from attentune.training.display import Display
+from attentune.training.objective import with_ordinal_prediction
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ def prepare_inputs(config: Config, data: TaskData | None, display: Display) -> R
     # All of a user's own files; of a known task only what is trained and scored on.
     wanted = ("train", "validation") if config.data.task is not None else None
     data = data or load_data(config.data, seed=settings.seed, splits=wanted)
+    data = replace(data, label_space=with_ordinal_prediction(data.label_space, config.objective))
     train = data.splits.get("train")
     if train is None or len(train) == 0 or train.labels is None:
         raise DataError(f"{data.name}: has no labelled rows to train on, expected a train split.")
@@ -100,8 +102,8 @@ def prepare_inputs(config: Config, data: TaskData | None, display: Display) -> R
         folder=str(settings.output_dir),
     )
     tokenizer = load_tokenizer(config.model)
-    limit = config.data.max_length
-    features = {name: encode_rows(rows, tokenizer, max_length=limit) for name, rows in data.splits.items()}
+    limit, apart = config.data.max_length, config.model.pair_encoding == "bi-encoder"
+    features = {name: encode_rows(rows, tokenizer, max_length=limit, apart=apart) for name, rows in data.splits.items()}
     lengths = {name: part.full_lengths for name, part in features.items()}
     report = examine(data, token_lengths=lengths, max_length=limit)
     for line in (*data.notes, *summary_lines(report)):

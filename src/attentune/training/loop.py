@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,8 +22,9 @@ from attentune.evaluation.metrics import Metric
 from attentune.labels.generator import LabelGenerator
 from attentune.labels.plan import EpochPlan
 from attentune.seeding import seed_global
+from attentune.training.frozen import FrozenStates
 from attentune.training.objective import Denominators, Objective
-from attentune.training.optimizer import learning_rate_factor, set_learning_rate
+from attentune.training.optimizer import learning_rate_factor, logged_rates, set_learning_rate
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
 
@@ -69,7 +70,8 @@ class _PlanAbandoned(Exception):
 class TrainingLoop:
     """One run from its state to its end. Build it, then call `run`.
 
-    `plan` is the plan of the epoch begun last; a run that is resumed within an epoch is given that epoch's.
+    `plan` is the plan of the epoch begun last; a run that is resumed within an epoch is given that epoch's. `frozen`
+    has the hidden states of a frozen encoder, where they are kept.
     """
 
     model: nn.Module
@@ -81,6 +83,7 @@ class TrainingLoop:
     labels: LabelGenerator
     metric: Metric
     plan: EpochPlan | None = None
+    frozen: FrozenStates | None = None
 
     @property
     def rows_per_batch(self) -> int:
@@ -106,7 +109,7 @@ class TrainingLoop:
         for _ in self.steps(state, watcher, stop):
             pass
 
-    def steps(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> Iterator[None]:
+    def steps(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> Generator[None, None, None]:
         """`run`, pausing after each optimiser step, so that several loops can take turns."""
         self.model.train()
         with self.labels.listening(), contextlib.suppress(_PlanAbandoned):
@@ -115,7 +118,7 @@ class TrainingLoop:
         if stop.asked:
             watcher.save(state)
 
-    def _epoch_steps(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> Iterator[None]:
+    def _epoch_steps(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> Generator[None, None, None]:
         plan = self._begin_epoch(state, watcher, stop)
         groups = self._groups(plan, state.epoch)
         for group in groups[state.step_in_epoch :]:
@@ -153,15 +156,15 @@ class TrainingLoop:
 
     def _groups(self, plan: EpochPlan, epoch: int) -> list[list[np.ndarray]]:
         """The epoch's batches, grouped to optimiser steps."""
-        lengths = self.rows.features.lengths[plan.rows]
-        batches = bucketed_order(lengths, self.rows_per_batch, seed=self.settings.seed, epoch=epoch)
+        widths = self.rows.features.widths[plan.rows]
+        batches = bucketed_order(widths, self.rows_per_batch, seed=self.settings.seed, epoch=epoch)
         size = self.settings.gradient_accumulation_steps
         return [batches[place : place + size] for place in range(0, len(batches), size)]
 
     def _timed_step(self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState, watcher: Watcher) -> None:
         began = time.perf_counter()
-        rate = self.settings.learning_rate * learning_rate_factor(self.settings, state.step, self.total_steps)
-        set_learning_rate(self.optimizer, rate)
+        factor = learning_rate_factor(self.settings, state.step, self.total_steps)
+        set_learning_rate(self.optimizer, factor)
         loss = self._accumulate(plan, group, state)
         norm = self._clip(state, plan, group)
         self.optimizer.step()
@@ -172,7 +175,7 @@ class TrainingLoop:
         state.loss_sum += loss
         state.loss_steps += 1
         state.seconds += time.perf_counter() - began
-        watcher.on_step(state, {"loss": loss, "learning_rate": rate, "grad_norm": norm})
+        watcher.on_step(state, {"loss": loss, **logged_rates(self.settings, factor), "grad_norm": norm})
 
     def _accumulate(self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState) -> float:
         """Forward and backward over the batches of one optimiser step; the combined loss over all their rows."""
@@ -228,6 +231,8 @@ class TrainingLoop:
         inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.inputs.items()}
         labels_B = torch.from_numpy(self.rows.labels[rows]).to(device)
         token_labels_BT = None if batch.token_labels is None else batch.token_labels.to(device)
+        if self.frozen is not None:
+            inputs["encoded_BTD"] = self.frozen.batch(rows, inputs["input_ids"].shape[1])
         output = self.model(**inputs)
         sums_3 = self.objective.sums(output, labels_B, token_labels_BT) * (0.0 if is_empty else 1.0)
         # Processes average their gradients; the factor turns that into the sum over all rows.

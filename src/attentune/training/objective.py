@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ import torch
 from attentune.config import ObjectiveConfig
 from attentune.data.rows import LabelSpace
 from attentune.errors import ConfigError
-from attentune.nn.losses import RowLosses, resolve_loss, row_losses, token_label_sums
+from attentune.evaluation.metrics import Metric
+from attentune.nn.losses import LOSSES, RowLosses, corn_task_counts, resolve_loss, row_losses, token_label_sums
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,12 @@ class Objective:
     """The losses of a batch, and what each row adds to the denominator.
 
     Attributes:
-        loss: "cross-entropy" or "mse".
+        loss: a key of `nn.losses.LOSSES`.
         class_weights: (C,) float32 weight of each class, or None for equal ones.
         label_smoothing: the share of the target spread over all classes.
         alpha: the weight of the task's loss beside the token head's, where tokens are labelled.
         warmup_epochs: epochs over which the token head's share rises to 1 - alpha.
+        num_labels: the number of classes, or 1 for regression.
     """
 
     loss: str
@@ -52,6 +54,7 @@ class Objective:
     label_smoothing: float
     alpha: float = 1.0
     warmup_epochs: float = 0.0
+    num_labels: int = 1
 
     def sums(self, output: Any, labels_B: torch.Tensor, token_labels_BT: torch.Tensor | None) -> torch.Tensor:
         """(3,): the sum of the rows' losses, the sum of the labelled tokens' losses, and the token head's hits."""
@@ -79,6 +82,8 @@ class Objective:
 
     def weight_sum(self, labels: np.ndarray) -> float:
         """The denominator of these rows' mean loss; known before the forward pass, on every process alike."""
+        if self.loss == "corn":
+            return float(corn_task_counts(torch.from_numpy(labels), self.num_labels).double().sum())
         if self.class_weights is None:
             return float(len(labels))
         return float(self.class_weights.numpy()[labels].astype(np.float64).sum())
@@ -91,13 +96,65 @@ def build_objective(settings: ObjectiveConfig, label_space: LabelSpace, labels: 
         ConfigError: the loss or the weights do not fit the task.
     """
     loss = resolve_loss(settings.loss, label_space.task_type)
+    _check_loss(loss, label_space)
     classes = label_space.task_type != "regression"
-    if classes != (loss == "cross-entropy"):
-        raise ConfigError(f"objective.loss: got {settings.loss!r}, which does not fit a {label_space.task_type} task.")
     if not classes and (settings.class_weights is not None or settings.label_smoothing > 0):
         raise ConfigError("objective: class_weights and label_smoothing need classes; this task is a regression.")
     weights = None if settings.class_weights is None else _class_weights(settings.class_weights, label_space, labels)
-    return Objective(loss, weights, settings.label_smoothing, settings.alpha, settings.token_loss_warmup_epochs)
+    return Objective(
+        loss,
+        weights,
+        settings.label_smoothing,
+        settings.alpha,
+        settings.token_loss_warmup_epochs,
+        label_space.num_labels,
+    )
+
+
+def _check_loss(loss: str, label_space: LabelSpace) -> None:
+    if label_space.task_type not in LOSSES[loss]:
+        fitting = ", ".join(name for name, kinds in LOSSES.items() if label_space.task_type in kinds)
+        hint = " (data.task_type ordinal says that classes have an order)" if loss == "corn" else ""
+        kind = f"{'an' if label_space.task_type == 'ordinal' else 'a'} {label_space.task_type} task"
+        raise ConfigError(
+            f"objective.loss: got {loss!r}, which does not fit {kind}; expected auto or one of {fitting}{hint}."
+        )
+    count = label_space.num_labels
+    if (loss == "binary-cross-entropy" and count != 2) or (loss == "corn" and count < 2):
+        wanted = "at least two" if loss == "corn" else "two"
+        raise ConfigError(
+            f"objective.loss: {loss} needs {wanted} classes, but this task has {count}"
+            f" ({', '.join(label_space.names)}). Use cross-entropy."
+        )
+
+
+def with_ordinal_prediction(label_space: LabelSpace, settings: ObjectiveConfig) -> LabelSpace:
+    """The label space whose predictions are made as the settings want.
+
+    Raises:
+        ConfigError: the mean of class numbers is asked for where classes have no order.
+    """
+    if settings.ordinal_prediction == "argmax":
+        return label_space
+    if label_space.task_type != "ordinal":
+        raise ConfigError(
+            f"objective.ordinal_prediction: got {settings.ordinal_prediction!r}, which needs classes with an order"
+            f" (data.task_type ordinal); this is a {label_space.task_type} task. Leave it at argmax."
+        )
+    return replace(label_space, ordinal_prediction=settings.ordinal_prediction)
+
+
+def check_metric(objective: Objective, metric: Metric) -> None:
+    """Refuse to choose the best weights by a score that means nothing while training.
+
+    Raises:
+        ConfigError: it compares values, whose scale the loss leaves free until the run's end.
+    """
+    if objective.loss == "pearson" and not metric.greater_is_better:
+        raise ConfigError(
+            f"training.metric_for_best_model: got {metric.name!r}, but objective.loss pearson leaves the scale of the"
+            " predictions free until the run's end. Choose by pearson or spearmanr, or train with loss mse."
+        )
 
 
 def _class_weights(wanted: Any, label_space: LabelSpace, labels: np.ndarray) -> torch.Tensor:

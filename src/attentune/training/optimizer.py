@@ -18,13 +18,34 @@ def decays(name: str, parameter: nn.Parameter) -> bool:
     return parameter.ndim > 1 and not name.endswith(("bias", "raw_sigma"))
 
 
+def is_encoders(name: str) -> bool:
+    """Whether a parameter of this name is the encoder's own; slots and classifier are not."""
+    return name.startswith("encoder.")
+
+
+def encoder_peak_rate(settings: TrainingConfig) -> float:
+    """The peak learning rate of the encoder's parameters: 0 where they are frozen."""
+    if settings.freeze_encoder:
+        return 0.0
+    return settings.learning_rate if settings.encoder_learning_rate is None else settings.encoder_learning_rate
+
+
 def build_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.AdamW:
-    """AdamW over the trainable parameters, in two groups: with weight decay and without."""
+    """AdamW over the trainable parameters, in groups with weight decay and without.
+
+    Where the encoder has a learning rate of its own there are two groups more, for it; those without a parameter are
+    left out. Each group knows its peak learning rate as `peak_lr`.
+    """
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for name, p in named if decays(name, p)], "weight_decay": settings.weight_decay},
-        {"params": [p for name, p in named if not decays(name, p)], "weight_decay": 0.0},
-    ]
+    has_own_rate = settings.encoder_learning_rate is not None and not settings.freeze_encoder
+    groups = []
+    for of_encoder in (False, True) if has_own_rate else (None,):
+        members = [(name, p) for name, p in named if of_encoder is None or is_encoders(name) == of_encoder]
+        rate = encoder_peak_rate(settings) if of_encoder else settings.learning_rate
+        for decayed, weight_decay in ((True, settings.weight_decay), (False, 0.0)):
+            own = [p for name, p in members if decays(name, p) == decayed]
+            if own or not has_own_rate:
+                groups.append({"params": own, "weight_decay": weight_decay, "lr": rate, "peak_lr": rate})
     return torch.optim.AdamW(
         groups,
         lr=settings.learning_rate,
@@ -50,21 +71,29 @@ def learning_rate_factor(settings: TrainingConfig, step: int, total_steps: int) 
 
 
 def decay_factor(settings: TrainingConfig, steps: int, total_steps: int) -> float:
-    """What weight decay alone makes of a weight without gradients in the first `steps` steps, as a factor.
+    """What weight decay alone makes of an encoder's weight without gradients in the first `steps` steps, as a factor.
 
     Computed anew from the schedule, never from the last value, so that a resumed run gets the same number.
     """
-    factor = 1.0
+    factor, peak = 1.0, encoder_peak_rate(settings)
     for step in range(steps):
-        rate = settings.learning_rate * learning_rate_factor(settings, step, total_steps)
+        rate = peak * learning_rate_factor(settings, step, total_steps)
         factor *= 1.0 - rate * settings.weight_decay
     return factor
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of every group."""
+def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Give every group this share of its own peak learning rate."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = group["peak_lr"] * factor
+
+
+def logged_rates(settings: TrainingConfig, factor: float) -> dict[str, float]:
+    """The learning rate at this share of the peak; the encoder's too, where it has one of its own."""
+    rates = {"learning_rate": settings.learning_rate * factor}
+    if settings.encoder_learning_rate is not None:
+        rates["encoder_learning_rate"] = encoder_peak_rate(settings) * factor
+    return rates
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, torch.Tensor]:

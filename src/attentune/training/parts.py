@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,10 @@ from attentune.models.build import build_model
 from attentune.models.compact import CompactEmbeddings
 from attentune.models.half_copy import HalfCopy
 from attentune.nn.dropout import use_fast_dropout
+from attentune.training.frozen import FrozenStates, freeze
 from attentune.training.inputs import RunInputs
 from attentune.training.loop import Scores, TrainingLoop, TrainingRows
-from attentune.training.objective import build_objective
+from attentune.training.objective import build_objective, check_metric
 from attentune.training.optimizer import build_optimizer, decay_factor
 from attentune.training.probe import TrainingProbe
 
@@ -36,6 +38,8 @@ class RunParts:
         embeddings: keeps to the word embeddings that training can touch.
         evaluator: scores splits with the model.
         loop: trains it.
+        note: what to tell the user of how it computes, if anything.
+        whole_decay: takes the place of `decay` where tasks share the encoder, all of whose steps count.
     """
 
     inputs: RunInputs
@@ -43,9 +47,13 @@ class RunParts:
     embeddings: CompactEmbeddings
     evaluator: Evaluator
     loop: TrainingLoop
+    note: str | None = None
+    whole_decay: Callable[[], float] | None = None
 
     def decay(self, step: int) -> float:
-        """What weight decay alone has made of a weight after `step` steps, as a factor."""
+        """What weight decay alone has made of a word embedding after `step` steps, as a factor."""
+        if self.whole_decay is not None:
+            return self.whole_decay()
         return decay_factor(self.inputs.config.training, step, self.loop.total_steps)
 
     def score(self, step: int) -> Scores:
@@ -73,23 +81,81 @@ def build_parts(inputs: RunInputs) -> RunParts:
         UnsupportedEncoderError: the encoder cannot be loaded or cannot do what is asked.
         ConfigError: the objective does not fit the task.
     """
-    config, accelerator, tokenizer = inputs.config, inputs.accelerator, inputs.tokenizer
+    model = new_model(inputs)
+    frozen = freeze_encoder(inputs, model)
+    return assemble(inputs, model, CompactEmbeddings(model.encoder, used_ids(inputs)), frozen=frozen)
+
+
+def new_model(inputs: RunInputs, *, like: Any = None) -> Any:
+    """The model to train, on the device; around the encoder and the blur of another one if `like` is given.
+
+    Raises:
+        UnsupportedEncoderError, ConfigError: as `build_parts`.
+    """
+    config, accelerator = inputs.config, inputs.accelerator
     objective = build_objective(config.objective, inputs.data.label_space, inputs.labels)
+    check_metric(objective, inputs.metric)
     model = build_model(
         config.model,
         inputs.data.label_space,
-        tokenizer,
+        inputs.tokenizer,
         max_length=config.data.max_length,
         is_pair=inputs.data.is_pair,
         seed=config.training.seed,
-    ).to(accelerator.device)
+        loss=objective.loss,
+    )
+    if like is not None:
+        model.share_encoder_of(like)
+    model = model.to(accelerator.device)
     if accelerator.device.type == "cpu":
         use_fast_dropout(model)
         use_plain_attention(model)
-    always = [tokenizer.pad_token_id, tokenizer.mask_token_id]
-    embeddings = CompactEmbeddings(model.encoder, np.append(inputs.features["train"].ids, always))
+    return model
+
+
+def used_ids(inputs: RunInputs) -> np.ndarray:
+    """Every token id that training on these rows can feed."""
+    tokenizer = inputs.tokenizer
+    return np.append(inputs.features["train"].ids, [tokenizer.pad_token_id, tokenizer.mask_token_id])
+
+
+def freeze_encoder(inputs: RunInputs, model: Any) -> tuple[FrozenStates | None, str | None]:
+    """Freeze the encoder if asked: its hidden states where they can be kept, and what to tell the user."""
+    if not inputs.config.training.freeze_encoder:
+        return None, None
+    return freeze(
+        model,
+        inputs.features["train"],
+        inputs.config.labels.generator,
+        pad_token_id=inputs.tokenizer.pad_token_id,
+        accelerator=inputs.accelerator,
+    )
+
+
+def assemble(
+    inputs: RunInputs,
+    model: Any,
+    embeddings: CompactEmbeddings,
+    *,
+    frozen: tuple[FrozenStates | None, str | None],
+    optimizer: Any = None,
+) -> RunParts:
+    """Everything around a model.
+
+    Args:
+        inputs: what it is trained on.
+        model: from `new_model`; Accelerate wraps its forward pass here.
+        embeddings: of its encoder.
+        frozen: from `freeze_encoder`.
+        optimizer: one that Accelerate has prepared; one over the model's own parameters if not given.
+    """
+    config, accelerator, tokenizer = inputs.config, inputs.accelerator, inputs.tokenizer
+    objective = build_objective(config.objective, inputs.data.label_space, inputs.labels)
     labels = _build_labels(inputs, model)
-    wrapped, optimizer = accelerator.prepare(model, build_optimizer(model, config.training))
+    if optimizer is None:
+        wrapped, optimizer = accelerator.prepare(model, build_optimizer(model, config.training))
+    else:
+        wrapped = accelerator.prepare_model(model)
     evaluator = Evaluator(
         # Not the wrapped one: several processes score unlike numbers of batches, which that would wait for.
         model=model,
@@ -101,7 +167,8 @@ def build_parts(inputs: RunInputs) -> RunParts:
         pad_token_id=tokenizer.pad_token_id,
         batch_size=config.training.per_device_eval_batch_size,
     )
-    is_regression = objective.loss == "mse"
+    is_regression = inputs.data.label_space.task_type == "regression"
+    states, note = frozen
     loop = TrainingLoop(
         model=wrapped,
         optimizer=optimizer,
@@ -117,8 +184,9 @@ def build_parts(inputs: RunInputs) -> RunParts:
         settings=config.training,
         labels=labels,
         metric=inputs.metric,
+        frozen=states,
     )
-    return RunParts(inputs, model, embeddings, evaluator, loop)
+    return RunParts(inputs, model, embeddings, evaluator, loop, note)
 
 
 def _build_labels(inputs: RunInputs, model: Any) -> LabelGenerator:

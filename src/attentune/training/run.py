@@ -55,6 +55,8 @@ def train(config: Config, *, data: TaskData | None = None, display: Display | No
         check_writable(config)
         inputs = prepare_inputs(config, data, shown)
         parts = build_parts(inputs)
+        if parts.note is not None:
+            shown.say(parts.note)
         with opened_folder(config, is_main=inputs.accelerator.is_main_process) as run, stop_on_signal() as stop:
             state = _train_in(run, parts, shown, stop)
             result = finish_run(run, parts, state)

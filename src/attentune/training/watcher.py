@@ -36,10 +36,10 @@ class RunWatcher:
         is_last = state.step == self._parts.loop.total_steps
         if state.step % self._settings.logging_steps == 0 or is_last:
             mean_loss = state.loss_sum / state.loss_steps
-            line = {"step": state.step, "epoch": state.epoch, "loss": mean_loss}
-            line |= {"learning_rate": facts["learning_rate"], "grad_norm": facts["grad_norm"], "tokens": state.tokens}
+            shown = {**facts, "loss": mean_loss}
+            line = {"step": state.step, "epoch": state.epoch, **shown, "tokens": state.tokens}
             self._write(line | {"seconds": round(state.seconds, 3), "tokens_per_second": round(speed, 1)})
-            self._track({f"train/{name}": line[name] for name in ("loss", "learning_rate", "grad_norm")}, state.step)
+            self._track({f"train/{name}": value for name, value in shown.items()}, state.step)
             state.loss_sum, state.loss_steps = 0.0, 0
 
     def score(self, state: TrainingState) -> Scores:

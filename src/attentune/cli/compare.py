@@ -1,0 +1,172 @@
+"""`attentune compare`"""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from attentune.cli.flags import Parser, add_config_flags, overrides_of, whole_number
+from attentune.errors import ConfigError
+
+_EXAMPLES = """examples:
+  attentune compare --tasks cola,rte --presets bert,ssa-hybrid,sesame --seeds 5 --output_dir comparisons/first
+  attentune compare --tasks sst2 --presets bert,sesame --train_size 250,1000,all --output_dir comparisons/sizes
+  attentune compare --train_file reviews.csv --presets bert,bert-mean --seeds 3 --output_dir comparisons/reviews
+  attentune compare --tasks cola --settings methods.yaml --output_dir comparisons/methods
+
+Interrupted, the same command goes on where it was. Flags of settings hold for all presets; a file of --settings gives
+single ones their own: NAME: {preset: PRESET, set: {section.key: value}, tasks: {TASK: {section.key: value}}}."""
+
+
+def parser() -> Parser:
+    """The flags of this verb."""
+    made = Parser(
+        prog="attentune compare",
+        usage="attentune compare --presets NAME,NAME --output_dir DIR [flags]",
+        description="Train every preset on every task with every seed, side by side, and keep one record a run.",
+        epilog=_EXAMPLES,
+    )
+    made.add_argument("--presets", metavar="NAME,NAME", help="presets or methods of --settings (default: its)")
+    made.add_argument("--settings", metavar="FILE", help="a YAML file of methods: presets with settings of their own")
+    made.add_argument("--seeds", default="5", help="how many, or which: 3,7,11 (default: 5, which are 1 to 5)")
+    made.add_argument("--train_size", metavar="N,N", help="rows to train on, such as 250,1000,all")
+    made.add_argument("--jobs", metavar="N", help="runs side by side (default: one a core on a CPU, else 1)")
+    made.add_argument("--retry_failed", action="store_true", help="do runs again that are recorded as failed")
+    made.add_argument("--keep_runs", action="store_true", help="keep the folders of finished runs, with their weights")
+    made.add_argument("--storage", metavar="URL", help="share the work of several machines through this database")
+    made.add_argument("--study", metavar="NAME", help="the comparison's name there (default: that of the folder)")
+    made.add_argument("--heartbeat", default="60", help="seconds between signs of life to --storage (default: 60)")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="how the table is printed")
+    made.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    add_config_flags(made)
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Compare; the exit status is returned."""
+    parsed, problems = parser().parse(arguments)
+    wishes = _wishes(parsed, problems)
+    if problems:
+        raise ConfigError(problems)
+    # Imported late, so that mistakes in flags show at once.
+    from attentune.results import to_json
+    from attentune.training.compare import ComparisonStopped, compare
+    from attentune.training.matrix_display import MatrixDisplay
+
+    try:
+        records = compare(**wishes, display=MatrixDisplay(quiet=parsed.quiet))
+    except ComparisonStopped as stop:
+        again = shlex.join(["attentune", "compare", *arguments])
+        print(f"attentune: {stop} Go on with:\n  {again}", file=sys.stderr)
+        return 130
+    cells = cells_of(records)
+    print(to_json(cells) if parsed.format == "json" else _text(cells), end="")
+    failed = [record for record in records if not record.is_done]
+    if failed:
+        print(
+            f"attentune: {len(failed)} of {len(records)} runs failed; their records under"
+            f" {wishes['output_dir']}/records say why. The same command with --retry_failed does them again.",
+            file=sys.stderr,
+        )
+        return 2
+    return 0
+
+
+def _wishes(parsed: Any, problems: list[str]) -> dict[str, Any]:
+    """The arguments of `compare`; what cannot be read is added to `problems`."""
+    overrides = overrides_of(parsed, problems)
+    folder = overrides.pop("training.output_dir", None)
+    if folder is None:
+        problems.append("--output_dir: is missing; name the comparison's folder: --output_dir comparisons/first")
+    if parsed.preset is not None:
+        problems.append("--preset: is for single runs; name what to compare with --presets.")
+    if parsed.train_size is not None and "data.max_train_samples" in overrides:
+        problems.append("--max_train_samples and --train_size: say the same; give --train_size.")
+    return {
+        "output_dir": folder,
+        "presets": [] if parsed.presets is None else _names("--presets", parsed.presets, problems),
+        "settings": parsed.settings,
+        "seeds": _seeds(parsed.seeds, problems),
+        "train_sizes": None if parsed.train_size is None else _sizes(parsed.train_size, problems),
+        "config": parsed.config,
+        "overrides": overrides,
+        "storage": parsed.storage,
+        "study": parsed.study,
+        "jobs": whole_number("--jobs", parsed.jobs, problems),
+        "keep_runs": parsed.keep_runs,
+        "retry_failed": parsed.retry_failed,
+        "heartbeat_s": whole_number("--heartbeat", parsed.heartbeat, problems),
+    }
+
+
+def _names(flag: str, text: str, problems: list[str]) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        problems.append(f"{flag}: got {text!r}, expected names with commas between.")
+    return names
+
+
+def _seeds(text: str, problems: list[str]) -> int | list[int]:
+    """A number of seeds, or a list of them."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if "," not in text:
+        return whole_number("--seeds", text, problems) or 1
+    return [whole_number("--seeds", part, problems, minimum=0) or 0 for part in parts]
+
+
+def _sizes(text: str, problems: list[str]) -> list[int | None]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    return [None if part == "all" else whole_number("--train_size", part, problems) for part in parts]
+
+
+def cells_of(records: Sequence[Any]) -> list[dict[str, Any]]:
+    """For each task, size and method: mean and standard deviation (n - 1) over the seeds that have a score."""
+    groups: dict[tuple[str, str, str], list[Any]] = {}
+    for record in records:
+        groups.setdefault((record.run.task, record.run.size, record.run.method), []).append(record)
+    tasks = list(dict.fromkeys(record.run.task for record in records))
+    cells = []
+    for (task, size, method), group in sorted(groups.items(), key=lambda item: _place(item[1][0].run, tasks)):
+        scores = [record.score for record in group if record.is_done and record.score is not None]
+        cells.append(
+            {
+                "task": task,
+                "train_size": size,
+                "method": method,
+                "metric": next((record.metric for record in group if record.metric), None),
+                "mean": statistics.fmean(scores) if scores else None,
+                "std": statistics.stdev(scores) if len(scores) > 1 else None,
+                "n": len(scores),
+                "failed": sum(not record.is_done for record in group),
+                "scores": {str(record.run.seed): record.score for record in group if record.is_done},
+            }
+        )
+    return cells
+
+
+def _place(run: Any, tasks: list[str]) -> tuple[Any, ...]:
+    return (tasks.index(run.task), run.train_size is None, run.train_size or 0)
+
+
+def _text(cells: Sequence[dict[str, Any]]) -> str:
+    """The table; verdicts on the same records belong below it."""
+    from attentune.cli.output import number, table
+
+    header = ("task", "rows", "preset", "metric", "mean", "std", "n", "failed")
+    rows = [
+        (
+            cell["task"],
+            cell["train_size"],
+            cell["method"],
+            cell["metric"] or "-",
+            "-" if cell["mean"] is None else number(cell["mean"]),
+            "-" if cell["std"] is None else number(cell["std"]),
+            str(cell["n"]),
+            str(cell["failed"] or "-"),
+        )
+        for cell in cells
+    ]
+    return table(header, rows, right=(1, 4, 5, 6, 7)) + "\n"

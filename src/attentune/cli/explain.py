@@ -1,0 +1,205 @@
+"""`attentune explain`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attentune.cli.flags import Parser, whole_number
+from attentune.cli.text_rows import add_text_flags, check_text_flags, read_texts
+
+_EXAMPLES = """examples:
+  attentune explain runs/mine --text "The story was not dull at all."
+  attentune explain runs/mine --text "What a mess." --method ssa,leave-one-out,integrated-gradients
+  attentune explain runs/rte --text "A cat sat." --text_pair "An animal sat." --method gradient --target entailment
+  attentune explain runs/mine --input_file new.csv --method leave-one-out --output_file why.html
+  attentune explain runs/mine --text "a whole lot foul, freaky and funny." --layer 6 --heads all --output_file heads.png
+
+methods: ssa (runs that score tokens), gradient, integrated-gradients, leave-one-out, lime, shap, attention,
+attention-gradient, random. Signed scores (all but ssa, attention, attention-gradient, random) speak for the class above
+0 and against it below.
+Each line of JSON: {"text", "pair", "method", "label", "probability", "prediction", "signed", "passes", "seconds",
+"unit", "tokens": [{"text", "start", "end", "score"}]}; of pairs each token says "in": "text" or "pair"."""
+
+_PAGES, _LINES, _TEXTS = (".html", ".htm"), (".jsonl", ".json"), (".txt",)
+
+
+def parser() -> Parser:
+    """The flags of this verb."""
+    made = Parser(
+        prog="attentune explain",
+        usage="attentune explain RUN (--text TEXT | --input_file FILE | --task TASK) [flags]",
+        description="Show how much each word of a text mattered to what a saved run says of it.",
+        epilog=_EXAMPLES,
+    )
+    made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
+    made.add_argument("--method", default="ssa", help="one method, or several with commas between (default: ssa)")
+    made.add_argument("--target", help="the class to explain (default: the predicted one)")
+    made.add_argument("--unit", choices=("word", "token"), default="word", help="what is scored (default: word)")
+    made.add_argument("--seed", help="of lime, shap and random (default: 0)")
+    made.add_argument("--samples", help="copies of a text that lime (default: 5000) and shap (default: 500) ask for")
+    made.add_argument("--steps", help="of integrated-gradients (default: 50)")
+    made.add_argument("--layer", help="show what this layer's attention heads look at: a number from 1, or last")
+    made.add_argument("--heads", help="with --layer: their numbers from 1 with commas between, or all (default: all)")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="how scores are printed")
+    made.add_argument("--output_file", help="write them there: .html .png .svg .pdf .jsonl .txt")
+    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16")
+    add_text_flags(made)
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Explain; the exit status is returned."""
+    parsed, problems = parser().parse(arguments)
+    numbers = {
+        "seed": whole_number("--seed", parsed.seed, problems, minimum=0),
+        "samples": whole_number("--samples", parsed.samples, problems),
+        "steps": whole_number("--steps", parsed.steps, problems),
+    }
+    layer, heads = _layer(parsed, problems), _heads(parsed, problems)
+    kind = _kind(parsed, problems)
+    data = check_text_flags("explain", parsed, problems)
+    if kind == "figure":
+        from attentune.report.figures import check_figure_file
+
+        check_figure_file(parsed.output_file)
+
+    from attentune.evaluation.saved import SavedRun
+
+    saved = SavedRun.load(parsed.run)
+    rows = read_texts(parsed, data, saved)
+    if parsed.layer is not None:
+        return _show_heads(parsed, saved, rows, kind, layer, heads)
+    return _show_scores(
+        parsed, saved, rows, kind, {name: value for name, value in numbers.items() if value is not None}
+    )
+
+
+def _kind(parsed: Any, problems: list[str]) -> str:
+    """What is wanted: "text", "json", or by the file's name "page" or "figure"."""
+    from attentune.report.figures import FIGURE_KINDS
+
+    if parsed.output_file is None:
+        return parsed.format
+    ending = Path(parsed.output_file).suffix.lower()
+    kinds = dict.fromkeys(_PAGES, "page") | dict.fromkeys(FIGURE_KINDS, "figure") | dict.fromkeys(_LINES, "json")
+    kind = (kinds | dict.fromkeys(_TEXTS, "text")).get(ending)
+    if kind is None:
+        known = ", ".join((*_PAGES[:1], *FIGURE_KINDS, *_LINES[:1], *_TEXTS))
+        problems.append(f"--output_file: got {parsed.output_file}, expected a name that ends in one of {known}.")
+    elif parsed.layer is not None and kind == "page":
+        problems.append("--layer: heads are drawn into .png, .svg or .pdf, or written as .jsonl; not into a page.")
+    return kind or "text"
+
+
+def _layer(parsed: Any, problems: list[str]) -> int | None:
+    """The number of the layer; None for the last, or where none is asked for."""
+    if parsed.layer is None and parsed.heads is not None:
+        problems.append("--heads: goes with --layer.")
+    if parsed.layer in (None, "last"):
+        return None
+    return whole_number("--layer", parsed.layer, problems)
+
+
+def _heads(parsed: Any, problems: list[str]) -> list[int] | None:
+    if parsed.heads in (None, "all"):
+        return None
+    found = [whole_number("--heads", part, problems) for part in parsed.heads.split(",")]
+    return [head for head in found if head is not None]
+
+
+def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[str, int]) -> int:
+    from attentune.explain.probe import Settings
+    from attentune.explain.texts import explain_rows
+
+    methods = list(dict.fromkeys(name.strip() for name in parsed.method.split(",") if name.strip()))
+    found = explain_rows(
+        saved,
+        rows,
+        methods=methods,
+        target=parsed.target,
+        unit=parsed.unit,
+        settings=Settings(**numbers),
+        precision=parsed.precision,
+        progress=_progress(len(rows) * len(methods)),
+    )
+    groups = [list(group) for group in zip(*found.values(), strict=True)]
+    if kind == "page":
+        from attentune.report.explanation_page import write_page
+
+        write_page(parsed.output_file, groups, title=f"Explained with {Path(parsed.run).name}")
+    elif kind == "figure":
+        from attentune.report.token_figures import draw_explanations
+
+        draw_explanations(parsed.output_file, [explanation for group in groups for explanation in group])
+    elif kind == "json":
+        _put(parsed, _json_lines(explanation for group in groups for explanation in group))
+    elif parsed.output_file is None and sys.stdout.isatty():
+        _print_coloured(groups)
+    else:
+        from attentune.cli.explain_tables import score_tables
+
+        _put(parsed, score_tables(groups))
+    return _done(parsed, len(rows))
+
+
+def _show_heads(parsed: Any, saved: Any, rows: Any, kind: str, layer: int | None, heads: list[int] | None) -> int:
+    from attentune.explain.heads import head_attention
+
+    tables = head_attention(saved, rows, layer=layer, heads=heads, unit=parsed.unit, precision=parsed.precision)
+    if kind == "figure":
+        from attentune.report.token_figures import draw_heads
+
+        draw_heads(parsed.output_file, tables)
+    elif kind == "json":
+        _put(parsed, _json_lines(tables))
+    else:
+        from attentune.cli.explain_tables import head_tables
+
+        _put(parsed, head_tables(tables))
+    return _done(parsed, len(rows))
+
+
+def _json_lines(found: Any) -> str:
+    import json
+
+    from attentune.results import without_nan
+
+    return "".join(json.dumps(without_nan(one.to_dict()), ensure_ascii=False) + "\n" for one in found)
+
+
+def _print_coloured(groups: Sequence[Sequence[Any]]) -> None:
+    from rich.console import Console
+
+    from attentune.report.explanation_text import LEGEND, coloured
+
+    console = Console(highlight=False, soft_wrap=True)
+    for group in groups:
+        for explanation in group:
+            console.print(coloured(explanation))
+    console.print(LEGEND, style="dim")
+
+
+def _put(parsed: Any, text: str) -> None:
+    from attentune.files import write_text
+
+    if parsed.output_file is None:
+        sys.stdout.write(text)
+    else:
+        write_text(parsed.output_file, text)
+
+
+def _done(parsed: Any, rows: int) -> int:
+    if parsed.output_file is not None:
+        print(f"{rows} text{'' if rows == 1 else 's'} written to {parsed.output_file}", file=sys.stderr)
+    return 0
+
+
+def _progress(total: int) -> Any:
+    """Lines on standard error where there is more than a text or two to wait for."""
+    from attentune.cli.output import progress_lines
+
+    report = progress_lines()
+    return (lambda rows: report("explained", rows, total)) if total >= 20 else None

@@ -1,0 +1,50 @@
+"""Explanations as tables, plain enough for a pipe: a line a word, a column a method or head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attentune.cli.output import table
+from attentune.explain.explanation import Explanation
+from attentune.explain.head_table import HeadAttention
+from attentune.report.explanation_text import said
+from attentune.report.marked_text import score_text, visible
+
+
+def score_tables(groups: Sequence[Sequence[Explanation]]) -> str:
+    """For each text one table with its methods side by side."""
+    tables = []
+    for group in groups:
+        first = group[0]
+        columns = [[token.text for token in first.tokens]]
+        columns += [[score_text(token.score, signed=own.signed) for token in own.tokens] for own in group]
+        columns = [[visible(entry, one_line=True) for entry in column] for column in columns]
+        columns[0] += ["", "passes", "seconds"]
+        for column, own in zip(columns[1:], group, strict=True):
+            column += ["", f"{own.passes:,}", f"{own.seconds:.3g}"]
+        head = _head(first.text, first.pair, said(first))
+        header = (first.unit, *(own.method for own in group))
+        tables.append(head + table(header, list(zip(*columns, strict=True)), right=range(1, len(header))))
+    return "\n\n".join([*tables, ""]) if tables else ""
+
+
+def head_tables(found: Sequence[HeadAttention]) -> str:
+    """For each text one table with the heads side by side."""
+    tables = []
+    for one in found:
+        label = visible(str(one.label), one_line=True)
+        heads = [f"head {head}" for head in one.heads]
+        header = (one.unit, *heads, *(() if one.importance is None else ("ssa",)))
+        lines = []
+        for number, token in enumerate(one.tokens):
+            shares = [*one.attention[number], *(() if one.importance is None else (one.importance[number],))]
+            lines.append((visible(token.text, one_line=True), *(f"{share:.3f}" for share in shares)))
+        told = label if one.probability is None else f"{label} ({one.probability:.3f})"
+        head = _head(one.text, one.pair, f"{told}; layer {one.layer}")
+        tables.append(head + table(header, lines, right=range(1, len(header))))
+    return "\n\n".join([*tables, ""]) if tables else ""
+
+
+def _head(text: str, pair: str | None, told: str) -> str:
+    second = "" if pair is None else f"pair: {visible(pair, one_line=True)}\n"
+    return f"text: {visible(text, one_line=True)}\n{second}said: {told}\n\n"

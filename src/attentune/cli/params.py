@@ -1,0 +1,111 @@
+"""`attentune params`"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of, whole_number
+from attentune.config import preset_names
+from attentune.config.parsing import did_you_mean
+from attentune.errors import ConfigError
+
+_EXAMPLES = """examples:
+  attentune params task-attention                    (on the embedded encoder, for single texts of two classes)
+  attentune params task-attention --pairs --model_name_or_path bert-base-uncased
+  attentune params runs/quora --format json"""
+
+
+def parser() -> Parser:
+    """The flags of this verb."""
+    made = Parser(
+        prog="attentune params",
+        usage="attentune params RUN|PRESET [flags]",
+        description="Count the parameters of a run, or of a model that a preset would begin with, part by part.",
+        epilog=_EXAMPLES,
+    )
+    made.add_argument("name", metavar="RUN|PRESET", help="a preset's name, or else a run folder or checkpoint")
+    made.add_argument("--pairs", action="store_true", help="preset: for pairs of texts")
+    made.add_argument("--num_labels", help="preset: how many classes; 1 for a score (default: 2)")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="how the counts are printed")
+    made.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="preset: any setting to change"
+    )
+    add_config_flags(made, sections=("model",))
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Count; the exit status is returned."""
+    parsed, problems = parser().parse(arguments)
+    num_labels = whole_number("--num_labels", parsed.num_labels, problems)
+    if parsed.name in preset_names():
+        parsed.preset = parsed.name
+        model = _fresh_model(config_from(parsed, problems), 2 if num_labels is None else num_labels, parsed.pairs)
+    else:
+        model = _saved_model(parsed, problems)
+
+    from attentune.models.counting import count_parameters
+    from attentune.results import to_json
+
+    counts = count_parameters(model)
+    print(to_json(dataclasses.asdict(counts)) if parsed.format == "json" else _text(counts), end="")
+    return 0
+
+
+def _fresh_model(config: Any, num_labels: int, is_pair: bool) -> Any:
+    from attentune.data.rows import LabelSpace
+    from attentune.models.build import build_model, load_tokenizer
+
+    names = tuple(str(number) for number in range(num_labels))
+    model = build_model(
+        config.model,
+        LabelSpace("regression") if num_labels == 1 else LabelSpace("classification", names),
+        load_tokenizer(config.model),
+        max_length=config.data.max_length,
+        is_pair=is_pair,
+        seed=config.training.seed,
+    )
+    return _frozen(model, config)
+
+
+def _saved_model(parsed: Any, problems: list[str]) -> Any:
+    from pathlib import Path
+
+    if not Path(parsed.name).is_dir():
+        known = ", ".join(preset_names())
+        problems.append(
+            f"params: got {parsed.name!r}, expected the folder of a run, or a preset: {known}."
+            f"{did_you_mean(parsed.name, preset_names())}"
+        )
+    if overrides_of(parsed, problems) or parsed.pairs or parsed.num_labels is not None:
+        problems.append("params: a run's model is what it is; settings, --pairs and --num_labels go with a preset.")
+    if problems:
+        raise ConfigError(problems)
+
+    from attentune.evaluation.saved import SavedRun
+
+    saved = SavedRun.load(parsed.name)
+    return _frozen(saved.model, saved.config)
+
+
+def _frozen(model: Any, config: Any) -> Any:
+    if config.training.freeze_encoder:
+        model.freeze_encoder()
+    return model
+
+
+def _text(counts: Any) -> str:
+    from attentune.cli.output import table
+
+    rows = [(name.replace("_", " "), f"{n.parameters:,}", f"{n.trainable:,}") for name, n in counts.parts.items()]
+    rows.append(("in all", f"{counts.total.parameters:,}", f"{counts.total.trainable:,}"))
+    lines = table(("part", "parameters", "trainable"), rows, right=(1, 2))
+    if counts.attention_matrices or counts.projection_matrix:
+        lines += (
+            f"\n\nAmong them, biases, normalisations and feed-forward parts left out:"
+            f" {counts.attention_matrices:,} in the head's attention matrices,"
+            f" {counts.projection_matrix:,} in the projection before the dot product."
+        )
+    return lines + "\n"

@@ -1,0 +1,59 @@
+"""Texts named on the command line: one of them, a file of them, or a known task's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of
+from attentune.errors import ConfigError
+
+
+def add_text_flags(made: Parser) -> None:
+    """Add the flags that name texts, and those of the settings of data."""
+    made.add_argument("--text", help="one text")
+    made.add_argument("--text_pair", help="its second text, for a model of pairs")
+    made.add_argument("--input_file", help="a file of texts: .csv .tsv .json .jsonl .parquet, also with .gz")
+    made.add_argument("--split", default="test", help="with --task or --dataset_name: which split (default: test)")
+    add_config_flags(made, sections=("data",))
+
+
+def check_text_flags(verb: str, parsed: Any, problems: list[str]) -> Any:
+    """The checked settings of data; exactly one source of texts must be named.
+
+    Raises:
+        ConfigError: with every problem found, those passed in included.
+    """
+    named_data = {name for name in overrides_of(parsed, []) if name in ("data.task", "data.dataset_name")}
+    sources = [name for name in ("text", "input_file") if getattr(parsed, name) is not None] + sorted(named_data)
+    if len(sources) != 1:
+        problems.append(
+            f"{verb}: got {' and '.join(sources) or 'no texts'}, expected one of --text, --input_file, --task,"
+            " --dataset_name."
+        )
+    if parsed.text_pair is not None and parsed.text is None:
+        problems.append("--text_pair: goes with --text.")
+    return config_from(parsed, problems).data
+
+
+def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
+    """The rows that the flags name, for this run.
+
+    Raises:
+        ConfigError: a pair for a model of single texts, or the other way round.
+        DataError: rows that cannot be read.
+    """
+    from attentune.data.load import read_unlabelled
+    from attentune.data.rows import TextRows
+
+    is_pair = saved.is_pair
+    if parsed.text is not None:
+        if is_pair != (parsed.text_pair is not None):
+            wanted = "pairs: add --text_pair" if is_pair else "single texts: leave out --text_pair"
+            raise ConfigError(f"{parsed.run}: was trained on {wanted}.")
+        pairs = None if parsed.text_pair is None else (parsed.text_pair,)
+        return TextRows(("0",), (parsed.text,), pairs, None, "--text")
+    if parsed.input_file is not None:
+        data = saved.with_columns(data)
+        return read_unlabelled(parsed.input_file, label_space=saved.label_space, is_pair=is_pair, config=data)
+    found = saved.data(data, (parsed.split,))
+    return next(iter(found.splits.values()))

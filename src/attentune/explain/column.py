@@ -1,0 +1,59 @@
+"""Predictions with each word's importance beside them, from the pass that predicts."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from attentune.data.rows import TextRows
+from attentune.evaluation.predict import score_rows
+from attentune.evaluation.saved import Progress, SavedRun
+from attentune.explain.explainer import Explainer
+from attentune.explain.explanation import token_dicts
+from attentune.explain.methods import method_for
+from attentune.explain.words import merge_pieces
+from attentune.results import without_nan
+
+# The name of the column.
+EXPLANATION = "explanation"
+
+
+def predict_explained(
+    saved: SavedRun, rows: TextRows, *, precision: str | None = None, progress: Progress | None = None
+) -> tuple[np.ndarray, list[str]]:
+    """The logits (N, C), as `predict_rows` gives them, and for each row its words' importance.
+
+    Args:
+        saved: a run with a token gate.
+        rows: the rows.
+        precision: another one than the run's.
+        progress: called with the number of rows done in each batch.
+
+    Returns:
+        The logits, and of each row a JSON list of {"text", "start", "end", "score"}, of pairs with "in" too. The score
+        of a word is its pieces' highest.
+
+    Raises:
+        ConfigError: the run has no token gate.
+    """
+    method_for("ssa", saved.model)
+    explainer = Explainer(saved, rows, precision=precision)
+    probe = explainer.probe
+    found = score_rows(
+        probe.model,
+        probe.features,
+        pad_token_id=probe.pad_token_id,
+        batch_size=explainer.batch_size,
+        accelerator=probe.accelerator,
+        with_details=True,
+        progress=progress,
+    )
+    if found.token_scores is None:  # no rows
+        return found.logits_NC, []
+    column = []
+    for row, scores in enumerate(found.token_scores):
+        pair = rows.pairs[row] if rows.pairs else None
+        words = merge_pieces(explainer.pieces(row, scores), rows.texts[row], pair, signed=False)
+        column.append(json.dumps(without_nan(token_dicts(words, is_pair=pair is not None)), ensure_ascii=False))
+    return found.logits_NC, column

@@ -1,0 +1,165 @@
+"""A saved run and rows, ready to be explained by any method."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attentune.data.batches import budget_order
+from attentune.data.features import token_spans
+from attentune.data.rows import TaskData, TextRows
+from attentune.evaluation.metrics import predictions_of, probabilities_of
+from attentune.evaluation.predict import BATCH_TOKENS
+from attentune.evaluation.saved import SavedRun
+from attentune.explain.explanation import Explanation
+from attentune.explain.hooks import PassCounter
+from attentune.explain.methods import METHODS, Method, method_for
+from attentune.explain.probe import Probe, Settings
+from attentune.explain.target import class_ids
+from attentune.explain.words import Piece
+
+Spans = list[tuple[str, int, int] | None]
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """What a method found for one row.
+
+    Attributes:
+        scores: (length,) float32, one number for each token that the model reads, 0 at special ones.
+        target: the class that is explained; 0 for scores.
+        logits: (C,) float32.
+        passes: texts that were sent forward and back for it, see `Explanation.passes`.
+        seconds: its share of the time.
+    """
+
+    scores: np.ndarray
+    target: int
+    logits: np.ndarray
+    passes: int
+    seconds: float
+
+
+class Explainer:
+    """Explains rows with a saved run, in the run's precision.
+
+    Args:
+        saved: the run. On a CPU its model is left with the attention that `predict` leaves it with.
+        rows: the rows.
+        precision: another one than the run's.
+
+    Attributes:
+        probe: the model and the rows' tokens.
+        batch_size: rows in a batch of the run's predictions.
+    """
+
+    def __init__(self, saved: SavedRun, rows: TextRows, *, precision: str | None = None) -> None:
+        evaluator = saved.evaluator(TaskData("input", saved.label_space, (), {"input": rows}), precision=precision)
+        self.batch_size = evaluator.batch_size
+        self._saved, self._rows = saved, rows
+        self._spans: list[Spans] | None = None
+        self.probe = Probe(
+            model=saved.model,
+            accelerator=evaluator.accelerator,
+            features=evaluator.features["input"],
+            label_space=saved.label_space,
+            pad_token_id=saved.tokenizer.pad_token_id,
+            mask_token_id=saved.tokenizer.mask_token_id,
+        )
+
+    def attributions(
+        self,
+        name: str,
+        *,
+        target: str | Sequence[str] | None = None,
+        settings: Settings | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[Attribution]:
+        """What a method finds for each row.
+
+        Args:
+            name: a key of `METHODS`.
+            target: the class to explain, for all rows or for each; not given: the predicted one.
+            settings: of the method.
+            progress: called with the number of rows done in each batch.
+
+        Raises:
+            ConfigError: the method does not exist, or not work on this run; or there is no such class.
+        """
+        method, count = method_for(name, self.probe.model), len(self._rows)
+        wanted_N = class_ids(target, self.probe.label_space, count)
+        found: dict[int, Attribution] = {}
+        with self.probe.evaluating(), PassCounter(self.probe.model) as counter:
+            for places in self._batches(method):
+                began = time.perf_counter()
+                scored = method.score(self.probe, places, wanted_N[places], settings or Settings())
+                seconds = (time.perf_counter() - began) / len(places)
+                # Rows of one batch have each the same number of copies.
+                passes = counter.take() // len(places)
+                target_B = self.probe.targets(scored.logits_BC, wanted_N[places])
+                for number, place in enumerate(places.tolist()):
+                    found[place] = Attribution(
+                        scored.scores[number], int(target_B[number]), scored.logits_BC[number], passes, seconds
+                    )
+                if progress is not None:
+                    progress(len(places))
+        return [found[place] for place in range(count)]
+
+    def _batches(self, method: Method) -> list[np.ndarray]:
+        if method.together:
+            return budget_order(self.probe.features.widths, BATCH_TOKENS)
+        return [np.array([place]) for place in range(len(self._rows))]
+
+    def explanations(self, name: str, unit: str, attributions: Sequence[Attribution]) -> list[Explanation]:
+        """What a method found, laid on the texts.
+
+        Args:
+            name: the method's.
+            unit: "word" or "token".
+            attributions: of each row.
+        """
+        return [self._explanation(row, name, unit, found) for row, found in enumerate(attributions)]
+
+    def pieces(self, row: int, scores: np.ndarray) -> tuple[Piece, ...]:
+        """The tokens of a row, without the special ones, with their places and these scores."""
+        texts = {"text": self._rows.texts[row], "pair": self._rows.pairs[row] if self._rows.pairs else ""}
+        return tuple(
+            Piece(texts[span[0]][span[1] : span[2]], span[1], span[2], float(score), span[0])
+            for span, score in zip(self._spans_of(row), scores, strict=True)
+            if span is not None
+        )
+
+    def _spans_of(self, row: int) -> Spans:
+        if self._spans is None:
+            model = self.probe.model.config
+            lengths = {"max_length": model.max_seq_length, "apart": model.reads_apart}
+            self._spans = token_spans(self._rows, self._saved.tokenizer, **lengths)
+        return self._spans[row]
+
+    def _explanation(self, row: int, name: str, unit: str, found: Attribution) -> Explanation:
+        label, probability, prediction = self.said(found.logits, found.target)
+        return Explanation(
+            text=self._rows.texts[row],
+            pair=self._rows.pairs[row] if self._rows.pairs else None,
+            method=name,
+            label=label,
+            probability=probability,
+            prediction=prediction,
+            signed=METHODS[name].signed,
+            passes=found.passes,
+            seconds=found.seconds,
+            unit=unit,
+            pieces=self.pieces(row, found.scores),
+        )
+
+    def said(self, logits_C: np.ndarray, target: int) -> tuple[str | float, float | None, str | float]:
+        """The explained class, its probability, and the predicted class; for regression the score, None, the score."""
+        space = self.probe.label_space
+        predicted = predictions_of(logits_C[None], space)[0]
+        if space.task_type == "regression":
+            score = round(float(predicted), 6)
+            return score, None, score
+        return space.names[target], float(probabilities_of(logits_C[None])[0, target]), space.names[int(predicted)]

@@ -1,0 +1,103 @@
+"""What each attention head of a layer looks at, beside the importance that the token gate gives.
+
+Source: SSA (Kou et al. 2020, figures 1 and 8), which draws both for the last layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from attentune.data.rows import TextRows
+from attentune.errors import ConfigError
+from attentune.evaluation.saved import SavedRun
+from attentune.explain.attending import first_token_attention
+from attentune.explain.explainer import Explainer
+from attentune.explain.head_table import HeadAttention
+from attentune.explain.probe import numpy_of
+from attentune.explain.target import PREDICTED
+from attentune.explain.words import Piece, merge_pieces
+from attentune.models.attention import attention_by
+
+
+def head_attention(
+    run: str | Path | SavedRun,
+    rows: TextRows,
+    *,
+    layer: int | None = None,
+    heads: Sequence[int] | None = None,
+    unit: str = "word",
+    precision: str | None = None,
+) -> list[HeadAttention]:
+    """What the heads of a layer look at in each row.
+
+    Args:
+        run: a run folder or checkpoint.
+        rows: texts, or pairs for a model of pairs.
+        layer: its number, from 1; not given: the last.
+        heads: their numbers, from 1; not given: all.
+        unit: "word" or "token".
+        precision: another one than the run's.
+
+    Raises:
+        ConfigError: there is no such layer or head.
+        UnsupportedEncoderError: the encoder does not give its attention.
+    """
+    saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
+    encoder = saved.model.encoder.config
+    layer = encoder.num_hidden_layers if layer is None else layer
+    chosen = tuple(range(1, encoder.num_attention_heads + 1)) if heads is None else tuple(heads)
+    _check_numbers("layer", (layer,), encoder.num_hidden_layers, "last")
+    _check_numbers("heads", chosen, encoder.num_attention_heads, "all")
+    found = []
+    with attention_by(saved.model):
+        explainer = Explainer(saved, rows, precision=precision)
+        with explainer.probe.evaluating():
+            for row in range(len(rows)):
+                found.append(_of_row(explainer, rows, row, layer, chosen, unit))
+    return found
+
+
+def _of_row(
+    explainer: Explainer, rows: TextRows, row: int, layer: int, heads: tuple[int, ...], unit: str
+) -> HeadAttention:
+    probe, place = explainer.probe, np.array([row])
+    logits_1C, shares_1TH = first_token_attention(probe, place, layer - 1)
+    logits_C = numpy_of(logits_1C)[0]
+    shares_TH = numpy_of(shares_1TH)[0][:, [head - 1 for head in heads]]
+    gate = probe.scores(place).token_scores
+    columns = [*shares_TH.T, *([] if gate is None else [gate[0]])]
+    target = int(probe.targets(logits_C[None], np.array([PREDICTED]))[0])
+    text, pair = rows.texts[row], rows.pairs[row] if rows.pairs else None
+
+    def tokens(scores_T: np.ndarray) -> tuple[Piece, ...]:
+        pieces = explainer.pieces(row, scores_T)
+        return merge_pieces(pieces, text, pair, signed=False) if unit == "word" else pieces
+
+    merged = [tokens(column_T) for column_T in columns]
+    own = list(zip(*([token.score for token in column] for column in merged[: len(heads)]), strict=True))
+    label, probability, _ = explainer.said(logits_C, target)
+    return HeadAttention(
+        text=text,
+        pair=pair,
+        label=label,
+        probability=probability,
+        layer=layer,
+        heads=heads,
+        unit=unit,
+        tokens=tuple(
+            replace(token, score=float(np.mean(shares))) for token, shares in zip(merged[0], own, strict=True)
+        ),
+        attention=tuple(own),
+        importance=None if gate is None else tuple(token.score for token in merged[-1]),
+    )
+
+
+def _check_numbers(name: str, numbers: Sequence[int], most: int, word: str) -> None:
+    wrong = [number for number in numbers if not 1 <= number <= most]
+    if wrong or not numbers:
+        got = ", ".join(map(str, wrong)) or "none"
+        raise ConfigError(f"{name}: got {got}, expected numbers from 1 to {most}, or {word}.")

@@ -1,0 +1,131 @@
+"""Explaining texts with a saved run, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from attentune.config.parsing import did_you_mean
+from attentune.data.rows import TextRows
+from attentune.errors import ConfigError, DataError
+from attentune.evaluation.saved import SavedRun
+from attentune.explain.explainer import Explainer
+from attentune.explain.explanation import UNITS, Explanation
+from attentune.explain.methods import method_for
+from attentune.explain.probe import Settings
+from attentune.explain.target import class_ids
+from attentune.models.attention import attention_by
+
+
+def explain_texts(
+    run: str | Path | SavedRun,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    *,
+    method: str = "ssa",
+    target: str | Sequence[str] | None = None,
+    unit: str = "word",
+    seed: int = 0,
+    steps: int = 50,
+    samples: int | None = None,
+    precision: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[Explanation]:
+    """How much each word of these texts mattered to what a run says of them.
+
+    Args:
+        run: a run folder or checkpoint.
+        texts: the (first) texts.
+        pairs: the second texts, for a model of pairs.
+        method: a key of `explain.methods.METHODS`; "ssa" needs a run with a token gate.
+        target: the class to explain, for all texts or one for each; not given: what the run predicts.
+        unit: "word", or "token" for the pieces that the encoder reads.
+        seed: of the methods that draw.
+        steps: of integrated gradients.
+        samples: masked copies of a text, of LIME (5,000 if not given) and SHAP (500).
+        precision: another one than the run's; "fp32" keeps rounding out of small scores.
+        progress: called with the number of texts done in each batch.
+
+    Returns:
+        One `Explanation` for each text.
+
+    Raises:
+        ConfigError: a method, class or unit that does not exist, or a method that does not work on this run.
+        DataError: the two lists differ in length, or there are pairs for a model of single texts (or none for one of
+            pairs).
+    """
+    if isinstance(texts, str) or isinstance(pairs, str):
+        raise DataError("got one text, expected a list of texts: put it in [brackets].")
+    if pairs is not None and len(pairs) != len(texts):
+        raise DataError(f"got {len(texts)} texts and {len(pairs)} second texts, expected as many of each.")
+    ids = tuple(str(number) for number in range(len(texts)))
+    rows = TextRows(ids, tuple(texts), None if pairs is None else tuple(pairs), None, "texts")
+    return explain_rows(
+        run,
+        rows,
+        methods=(method,),
+        target=target,
+        unit=unit,
+        settings=Settings(seed=seed, steps=steps, samples=samples),
+        precision=precision,
+        progress=progress,
+    )[method]
+
+
+def explain_rows(
+    run: str | Path | SavedRun,
+    rows: TextRows,
+    *,
+    methods: Sequence[str],
+    target: str | Sequence[str] | None = None,
+    unit: str = "word",
+    settings: Settings | None = None,
+    precision: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, list[Explanation]]:
+    """The explanations of rows by each of several methods; see `explain_texts`.
+
+    What is wrong with any of them is said before the first begins.
+    """
+    settings = settings or Settings()
+    saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
+    _check(saved, rows, methods, target, unit, settings)
+    if not len(rows):
+        return {name: [] for name in methods}
+    with attention_by(saved.model):
+        explainer = Explainer(saved, rows, precision=precision)
+        return {
+            name: explainer.explanations(
+                name, unit, explainer.attributions(name, target=target, settings=settings, progress=progress)
+            )
+            for name in methods
+        }
+
+
+def _check(
+    saved: SavedRun,
+    rows: TextRows,
+    methods: Sequence[str],
+    target: str | Sequence[str] | None,
+    unit: str,
+    settings: Settings,
+) -> None:
+    problems = []
+    if unit not in UNITS:
+        problems.append(f"unit: got {unit!r}, expected {' or '.join(UNITS)}.{did_you_mean(unit, UNITS)}")
+    for name, value in (("steps", settings.steps), ("samples", settings.samples)):
+        if value is not None and value < 1:
+            problems.append(f"{name}: got {value}, expected at least 1.")
+    if not methods:
+        problems.append("method: got none, expected at least one.")
+    for method in methods:
+        try:
+            method_for(method, saved.model)
+        except ConfigError as error:
+            problems += error.problems
+    try:
+        class_ids(target, saved.label_space, len(rows))
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigError(problems)

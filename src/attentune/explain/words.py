@@ -1,0 +1,137 @@
+"""From the pieces of words that encoders read to the words that people read, by the characters that they stand on.
+
+A word is a run of letters, digits and their marks; apostrophes and hyphens between letters, and points, commas, colons
+and slashes between digits, belong to it. Any other sign is a word of its own, and so is a run of the same one ("...").
+Chinese and Japanese, which are written without spaces, are taken sign by sign. Pieces that reach over such a border are
+not torn: the words that they touch become one.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_WORD, _ALONE = "word", "alone"
+_JOINER = "\u200d"
+_JOIN_LETTERS = frozenset("'-\u2019\u2010\u2011")
+_JOIN_DIGITS = frozenset(".,:/")
+# Han, Hiragana and Katakana.
+_WITHOUT_SPACES = ((0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of a text with a score.
+
+    Attributes:
+        text: its characters as the text has them.
+        start: where it begins in its text, in characters.
+        end: where it ends.
+        score: how much it mattered.
+        within: "text", or "pair" where it stands in the second text.
+    """
+
+    text: str
+    start: int
+    end: int
+    score: float
+    within: str = "text"
+
+
+def merge_pieces(pieces: Sequence[Piece], text: str, pair: str | None, *, signed: bool) -> tuple[Piece, ...]:
+    """The words that these pieces make.
+
+    Args:
+        pieces: in the order of the text, those of the pair last.
+        text: the text that they stand in.
+        pair: the second one.
+        signed: a word's score is the sum of its pieces' if so, else their highest.
+    """
+    words = []
+    for within, own_text in (("text", text), ("pair", pair or "")):
+        own = [piece for piece in pieces if piece.within == within]
+        for group in _groups(own, own_text):
+            scores = [piece.score for piece in group]
+            # A piece may stand for a space alone, or for nothing; the word begins at its first sign.
+            seen = [piece for piece in group if own_text[piece.start : piece.end].strip()] or group
+            start, end = min(piece.start for piece in seen), max(piece.end for piece in seen)
+            words.append(Piece(own_text[start:end], start, end, sum(scores) if signed else max(scores), within))
+    return tuple(words)
+
+
+def _groups(pieces: list[Piece], text: str) -> list[list[Piece]]:
+    """The pieces of each word."""
+    ends = [piece.end for piece in pieces]
+    spans = word_spans(text[: max(ends, default=0)])
+    begins = [start for start, _ in spans]
+    groups: list[list[Piece]] = []
+    last_word = -1
+    for piece in pieces:
+        first, last = _words_under(piece, text, spans, begins)
+        if groups and first <= last_word:
+            groups[-1].append(piece)
+        else:
+            groups.append([piece])
+        last_word = max(last_word, last)
+    return groups
+
+
+def _words_under(piece: Piece, text: str, spans: list[tuple[int, int]], begins: list[int]) -> tuple[int, int]:
+    """The numbers of the first and the last word that a piece touches; of a mere space the next word's."""
+    if not text[piece.start : piece.end].strip():
+        following = bisect_right(begins, piece.start - 1)
+        word = min(following, len(spans) - 1)
+        return word, word
+    last = bisect_right(begins, piece.end - 1) - 1
+    first = bisect_right(begins, piece.start) - 1
+    if first < 0 or spans[first][1] <= piece.start:
+        first += 1
+    return min(first, last), last
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Where the words of a text begin and end; together they hold every sign that is no white space."""
+    spans: list[tuple[int, int]] = []
+    before = ""
+    for place in range(len(text)):
+        is_next = bool(spans) and spans[-1][1] == place
+        if is_next and _clings(text, place):
+            spans[-1] = (spans[-1][0], place + 1)
+            continue
+        kind = _kind(text, place, before if is_next else "")
+        if is_next and kind == before != _ALONE:
+            spans[-1] = (spans[-1][0], place + 1)
+        elif kind:
+            spans.append((place, place + 1))
+        before = kind
+    return spans
+
+
+def _clings(text: str, place: int) -> bool:
+    """Whether a sign is a part of the one before it: accents, joiners and what they join, colours of skin."""
+    sign = text[place]
+    return (
+        unicodedata.category(sign) in ("Mn", "Mc", "Me", "Cf")
+        or text[place - 1] == _JOINER
+        or "\U0001f3fb" <= sign <= "\U0001f3ff"
+    )
+
+
+def _kind(text: str, place: int, before: str) -> str:
+    """What a sign is: nothing (white space), alone, part of a word, or itself; `before` is the kind of the last one.
+
+    Signs of one kind in a row make one word, unless they are alone.
+    """
+    sign = text[place]
+    if sign.isspace():
+        return ""
+    if any(first <= ord(sign) <= last for first, last in _WITHOUT_SPACES):
+        return _ALONE
+    if unicodedata.category(sign)[0] in "LNM" or sign == "_":
+        return _WORD
+    left, right = text[place - 1 : place], text[place + 1 : place + 2]
+    joins_letters = sign in _JOIN_LETTERS and left.isalnum() and right.isalnum()
+    joins_digits = sign in _JOIN_DIGITS and left.isdigit() and right.isdigit()
+    return _WORD if before == _WORD and (joins_letters or joins_digits) else sign

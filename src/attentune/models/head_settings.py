@@ -1,0 +1,100 @@
+"""What the settings of a head come to, for these rows and this encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attentune.config import ModelConfig
+from attentune.data.rows import LabelSpace
+from attentune.errors import ConfigError
+from attentune.nn.heads import PAIR_HEADS
+
+# The poster's numbers of blocks on SST-5 and Quora.
+_SELF_LAYERS, _CROSS_BLOCKS = 2, 1
+
+
+def settle_head(
+    settings: ModelConfig, label_space: LabelSpace, encoder_config: Any, *, is_pair: bool, has_pooler: bool
+) -> dict[str, object]:
+    """What a saved model's configuration says of its head: nothing in it is left to choose.
+
+    Args:
+        settings: the model section of a configuration.
+        label_space: what is predicted.
+        encoder_config: the encoder's own.
+        is_pair: whether the rows are pairs of texts.
+        has_pooler: whether the encoder's checkpoint came with a pooler.
+
+    Raises:
+        ConfigError: the head does not fit the rows, the labels or the encoder.
+    """
+    head, reads_apart = settings.head, reads_texts_apart(settings, is_pair=is_pair)
+    kind = head.kind
+    if kind == "task-attention":
+        kind = "cross-attention" if is_pair else "self-attention"
+    if kind in PAIR_HEADS:
+        _check_texts(head.kind, kind, is_pair=is_pair, reads_apart=reads_apart)
+    if reads_apart and head.combine == "dot" and label_space.num_labels > 2:
+        raise ConfigError(
+            f"model.head.combine: dot gives one number, which can be a score or tell two classes, but this task has"
+            f" {label_space.num_labels} ({', '.join(label_space.names)}). Set it to concat."
+        )
+    return {
+        "kind": kind,
+        "beta": head.beta,
+        "with_pooler": kind == "cls" and (head.pooler == "fresh" or (head.pooler == "auto" and has_pooler)),
+        "dropout": head.dropout,
+        "layers": _layers(kind, head.layers, bare=head.bare),
+        "bare": head.bare and kind == "cross-attention",
+        "init": head.init,
+        "attention_heads": _attention_heads(kind, head.attention_heads, encoder_config),
+        "combine": head.combine if reads_apart else None,
+        "projection": head.projection,
+    }
+
+
+def reads_texts_apart(settings: ModelConfig, *, is_pair: bool) -> bool:
+    """Whether the texts of these rows are read each by itself."""
+    return is_pair and settings.pair_encoding == "bi-encoder"
+
+
+def _check_texts(wanted: str, kind: str, *, is_pair: bool, reads_apart: bool) -> None:
+    if not is_pair:
+        raise ConfigError(
+            f"model.head.kind: {kind} needs pairs of texts, but these rows are single texts. Take self-attention, or"
+            " task-attention, which chooses by the rows."
+        )
+    if not reads_apart:
+        name = kind if wanted == kind else f"{wanted} on pairs, which is {kind},"
+        raise ConfigError(
+            f"model.head.kind: {name} needs texts that are read apart, but model.pair_encoding is cross-encoder; set"
+            " --pair_encoding bi-encoder, or take self-attention."
+        )
+
+
+def _layers(kind: str, layers: int | None, *, bare: bool) -> int:
+    """How many full blocks."""
+    if kind == "self-attention":
+        count, needed = _SELF_LAYERS if layers is None else layers, 1
+    elif kind == "cross-attention":
+        count, needed = (0 if bare else _CROSS_BLOCKS) if layers is None else layers, 0 if bare else 1
+    else:
+        return 0
+    if count < needed:
+        also = "" if kind == "self-attention" else ", or model.head.bare true"
+        raise ConfigError(f"model.head.layers: got {count}, but {kind} needs a block; expected at least 1{also}.")
+    return count
+
+
+def _attention_heads(kind: str, heads: int | None, encoder_config: Any) -> int | None:
+    """Attention heads of the blocks; None where there are none."""
+    if kind not in ("self-attention", "cross-attention"):
+        return None
+    size, own = encoder_config.hidden_size, encoder_config.num_attention_heads
+    count = own if heads is None else heads
+    if size % count:
+        raise ConfigError(
+            f"model.head.attention_heads: got {count}, expected a divisor of {size}, the encoder's width, such as its"
+            f" own {own}."
+        )
+    return count

@@ -1,0 +1,119 @@
+"""What fills the slots of a model, made of its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+
+from attentune.models.blur_taps import BlurTaps
+from attentune.models.configuration import AttentuneConfig
+from attentune.nn.attention_block import BlockShape
+from attentune.nn.blur import BLUR_PLACES, GaussianBlur
+from attentune.nn.heads import build_head
+from attentune.nn.layer_mix import LAYER_MIXES, LayerMix
+from attentune.nn.outputs import raw_outputs
+from attentune.nn.pair_combine import build_classifier
+from attentune.nn.token_gate import TOKEN_GATES, ImportanceGate, TokenHead
+
+
+def blur_slot(config: AttentuneConfig, encoder: Any) -> tuple[GaussianBlur | None, BlurTaps | None]:
+    """The blur and the hooks that it works through; None where there is none."""
+    blur = config.blur
+    if blur["where"] not in BLUR_PLACES:
+        raise ValueError(f"blur {blur['where']!r} is none of {', '.join(BLUR_PLACES)}")
+    if blur["where"] == "none":
+        return None, None
+    numbers = None if blur["layers"] == "all" else tuple(int(number) for number in str(blur["layers"]).split(","))
+    taps = BlurTaps(encoder, where=blur["where"], layers=numbers)
+    made = GaussianBlur(
+        size=blur["size"],
+        sigma=blur["sigma"],
+        layers=taps.layers,
+        heads=config.encoder_config.num_attention_heads,
+        learnable=blur["learnable"],
+    )
+    return made, taps
+
+
+def layer_mix_slot(config: AttentuneConfig) -> LayerMix | None:
+    """None where it is the last layer as it is."""
+    mix = config.layer_mix
+    if mix["kind"] not in LAYER_MIXES:
+        raise ValueError(f"layer mix {mix['kind']!r} is none of {', '.join(LAYER_MIXES)}")
+    if mix["kind"] == "last" and not mix["squeeze"]:
+        return None
+    encoder = config.encoder_config
+    return LayerMix(
+        kind=mix["kind"],
+        num_layers=encoder.num_hidden_layers,
+        hidden_size=encoder.hidden_size,
+        squeeze=mix["squeeze"],
+        ratio=mix["ratio"],
+    )
+
+
+def token_gate_slot(config: AttentuneConfig) -> ImportanceGate | None:
+    """None where tokens are not scored."""
+    gate = config.token_gate
+    if gate["kind"] not in TOKEN_GATES:
+        raise ValueError(f"token gate {gate['kind']!r} is none of {', '.join(TOKEN_GATES)}")
+    if gate["kind"] == "none":
+        return None
+    encoder = config.encoder_config
+    head = TokenHead(
+        hidden_size=encoder.hidden_size,
+        activation=_activation(encoder),
+        positions=None if gate["share_weights"] else config.max_seq_length,
+    )
+    return ImportanceGate(token_head=head, share_of_head=gate["beta"], threshold=gate["attention_threshold"])
+
+
+def head_slot(config: AttentuneConfig) -> nn.Module:
+    """The head, its blocks (where it has some) of the encoder's sizes."""
+    head, encoder = config.head, config.encoder_config
+    shape = None
+    if head["attention_heads"] is not None:
+        shape = BlockShape(
+            hidden_size=encoder.hidden_size,
+            attention_heads=head["attention_heads"],
+            inner_size=_inner_size(encoder),
+            activation=_activation(encoder),
+            dropout=head["dropout"],
+            near_one=head["init"] == "uniform",
+        )
+    return build_head(
+        head["kind"],
+        hidden_size=encoder.hidden_size,
+        share_of_cls=head["beta"],
+        with_pooler=head["with_pooler"],
+        layers=head["layers"],
+        bare=head["bare"],
+        shape=shape,
+    )
+
+
+def classifier_slot(config: AttentuneConfig) -> nn.Module:
+    """From vectors to the raw outputs: a linear, or what combines two texts."""
+    return build_classifier(
+        hidden_size=config.encoder_config.hidden_size,
+        outputs=raw_outputs(config.loss, config.num_labels),
+        combine=config.head["combine"],
+        projection=config.head["projection"],
+    )
+
+
+def _activation(encoder: Any) -> Callable[[Tensor], Tensor]:
+    """The encoder's own."""
+    names = ("hidden_act", "hidden_activation", "activation")  # the families' names of one thing
+    activation = next((getattr(encoder, name) for name in names if getattr(encoder, name, None)), "gelu")
+    return ACT2FN[activation] if isinstance(activation, str) else activation
+
+
+def _inner_size(encoder: Any) -> int:
+    """The width of the encoder's feed-forward part."""
+    names = ("intermediate_size", "hidden_dim")
+    sizes = (getattr(encoder, name, None) for name in names)
+    return next((size for size in sizes if isinstance(size, int)), 4 * encoder.hidden_size)

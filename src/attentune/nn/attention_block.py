@@ -1,0 +1,166 @@
+"""Attention blocks on top of an encoder: tokens that ask, tokens that are asked, and the mask of the latter.
+
+Source: task-specific attention (Jia 2024), methods "self-attention" and "cross-attention"; a full block is BERT's layer
+(Devlin et al. 2019), for cross-attention with one dense layer more, as the counts of the poster's table 2 want it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attentune.nn.masked import fall_back
+
+# As in BERT.
+_NORM_EPSILON = 1e-12
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """What all blocks of a head have in common.
+
+    Attributes:
+        hidden_size: D.
+        attention_heads: H, a divisor of D.
+        inner_size: features inside the feed-forward part.
+        activation: of the feed-forward part, a function of a tensor.
+        dropout: of attention's probabilities, and before each add & norm.
+        near_one: queries, keys and values start with weights from U(0.9, 1).
+    """
+
+    hidden_size: int
+    attention_heads: int
+    inner_size: int
+    activation: Callable[[Tensor], Tensor]
+    dropout: float = 0.0
+    near_one: bool = False
+
+
+class NearOneLinear(nn.Linear):
+    """A linear whose weights start between 0.9 and 1, so that attention begins near a plain mean of the tokens.
+
+    Source: task-specific attention (Jia 2024), "initializing attention layer weights with U(0.9, 1)".
+    """
+
+    def reset_parameters(self) -> None:
+        nn.init.uniform_(self.weight, 0.9, 1.0)
+        # The keys have none.
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+def attend(
+    queries_NQD: Tensor, keys_NTD: Tensor, values_NTD: Tensor, mask_NT: Tensor, *, heads: int, dropout: float = 0.0
+) -> Tensor:
+    """Scaled dot-product attention of several heads, through PyTorch's fused program.
+
+    Args:
+        queries_NQD: what asks; D is a multiple of `heads`, each of which has its own share of the features.
+        keys_NTD: what is asked.
+        values_NTD: what it answers; finite at padding too.
+        mask_NT: True at the real tokens of keys and values. A text without any is taken as it stands, padding and all,
+            which changes nothing where its tokens are all alike.
+        heads: H.
+        dropout: of the probabilities.
+
+    Returns:
+        (N, Q, D).
+    """
+
+    def split(tensor: Tensor) -> Tensor:
+        return tensor.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+    open_NT = fall_back(mask_NT, torch.ones_like(mask_NT))
+    mixed_NHQd = F.scaled_dot_product_attention(
+        split(queries_NQD), split(keys_NTD), split(values_NTD), attn_mask=open_NT[:, None, None], dropout_p=dropout
+    )
+    return mixed_NHQd.transpose(1, 2).flatten(2)
+
+
+class Attention(nn.Module):
+    """Multi-head attention: query, key, value and output.
+
+    The keys have no bias: it would add the same to all scores of a query, which the softmax takes away again.
+    """
+
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__()
+        size, self.heads, self.dropout = shape.hidden_size, shape.attention_heads, shape.dropout
+        linear = NearOneLinear if shape.near_one else nn.Linear
+        self.query = linear(size, size)
+        self.key = linear(size, size, bias=False)
+        self.value = linear(size, size)
+        self.output = nn.Linear(size, size)
+
+    def forward(self, asking_NQD: Tensor, asked_NTD: Tensor, mask_NT: Tensor) -> Tensor:
+        """(N, Q, D); `mask_NT` is True at the real tokens that are asked."""
+        mixed_NQD = attend(
+            self.query(asking_NQD),
+            self.key(asked_NTD),
+            self.value(asked_NTD),
+            mask_NT,
+            heads=self.heads,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        return self.output(mixed_NQD)
+
+
+class BareBlock(nn.Module):
+    """Cross-attention only: query, key, value, output and dense, with nothing added and nothing normalised."""
+
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__()
+        self.attention = Attention(shape)
+        self.dense = nn.Linear(shape.hidden_size, shape.hidden_size)
+
+    def forward(self, asking_NQD: Tensor, asked_NTD: Tensor, mask_NT: Tensor) -> Tensor:
+        """(N, Q, D), made of the asked tokens alone."""
+        return self.dense(self.attention(asking_NQD, asked_NTD, mask_NT))
+
+
+class FullBlock(nn.Module):
+    """Attention, add & norm, feed-forward, add & norm: BERT's layer.
+
+    Args:
+        shape: its sizes.
+        with_dense: one dense layer more behind attention's output, as cross-attention has it.
+    """
+
+    def __init__(self, shape: BlockShape, *, with_dense: bool) -> None:
+        super().__init__()
+        size = shape.hidden_size
+        self.attention = Attention(shape)
+        self.dense = nn.Linear(size, size) if with_dense else None
+        self.attention_norm = nn.LayerNorm(size, eps=_NORM_EPSILON)
+        self.inner = nn.Linear(size, shape.inner_size)
+        self.activation = shape.activation
+        self.outer = nn.Linear(shape.inner_size, size)
+        self.output_norm = nn.LayerNorm(size, eps=_NORM_EPSILON)
+        self.dropout = nn.Dropout(shape.dropout)
+
+    def forward(self, asking_NQD: Tensor, asked_NTD: Tensor, mask_NT: Tensor) -> Tensor:
+        """(N, Q, D): the asking tokens, changed by what they were told."""
+        mixed_NQD = self.attention(asking_NQD, asked_NTD, mask_NT)
+        if self.dense is not None:
+            mixed_NQD = self.dense(mixed_NQD)
+        hidden_NQD = self.attention_norm(asking_NQD + self.dropout(mixed_NQD))
+        changed_NQD = self.outer(self.activation(self.inner(hidden_NQD)))
+        return self.output_norm(hidden_NQD + self.dropout(changed_NQD))
+
+
+def attention_matrices(module: nn.Module) -> int:
+    """How many weights the attention matrices of all blocks inside hold: what the poster's table 2 counts.
+
+    Four matrices a block of self-attention and five a block of cross-attention; no biases, norms or feed-forward parts.
+    """
+    count = 0
+    for block in module.modules():
+        if isinstance(block, (BareBlock, FullBlock)):
+            attention = block.attention
+            linears = (attention.query, attention.key, attention.value, attention.output, block.dense)
+            count += sum(linear.weight.numel() for linear in linears if linear is not None)
+    return count

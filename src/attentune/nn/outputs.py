@@ -1,0 +1,88 @@
+"""From the numbers that the last linear gives to logits, where a loss wants something of its own in between."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def raw_outputs(loss: str, num_labels: int) -> int:
+    """How many numbers a text has before `build_outputs`: one a logit, with the loss "corn" one fewer."""
+    return num_labels - 1 if loss == "corn" else num_labels
+
+
+def build_outputs(loss: str) -> nn.Module | None:
+    """What turns the raw numbers into logits for this loss; None where they are the logits."""
+    if loss == "corn":
+        return ClassLogProbabilities()
+    return ScaledOutput() if loss == "pearson" else None
+
+
+def class_log_probabilities(conditional_BK: Tensor) -> Tensor:
+    """(B, K + 1) log-probabilities of ordered classes, in float32; their softmax is the probabilities themselves.
+
+    log p(y = k) = sum over j < k of log sigmoid(z_j), and for all but the last class + log sigmoid(-z_k).
+
+    Args:
+        conditional_BK: z; sigmoid(z_k) is the chance that the class is above k, given that it is at least k.
+
+    Source: CORN (Shi, Cao and Raschka 2021, section 3).
+    """
+    z_BK = conditional_BK.float()
+    zero_B1 = z_BK.new_zeros(len(z_BK), 1)
+    reached_BC = torch.cat([zero_B1, F.logsigmoid(z_BK).cumsum(dim=1)], dim=1)
+    return reached_BC + torch.cat([F.logsigmoid(-z_BK), zero_B1], dim=1)
+
+
+class ClassLogProbabilities(nn.Module):
+    """`class_log_probabilities` as a module."""
+
+    def forward(self, raw_BK: Tensor) -> Tensor:
+        return class_log_probabilities(raw_BK)
+
+
+class ScaledOutput(nn.Module):
+    """scale x output + offset: two numbers that are saved with the model and that no gradient changes.
+
+    A loss that does not care for scale and offset (Pearson's correlation) leaves them free; `fit` settles them.
+    """
+
+    scale: Tensor
+    offset: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(1))
+        self.register_buffer("offset", torch.zeros(1))
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.scale)
+        nn.init.zeros_(self.offset)
+
+    def forward(self, raw_B1: Tensor) -> Tensor:
+        return self.scale * raw_B1.float() + self.offset
+
+    @torch.no_grad()
+    def fit(self, outputs_N: Tensor, scores_N: Tensor) -> bool:
+        """Settle both by least squares, so that outputs come out on the scores' scale.
+
+        Nothing is changed where the slope is not above 0 (the outputs do not rise with the scores) or not defined (they
+        are constant): a negative scale would turn the order of the predictions round.
+
+        Args:
+            outputs_N: what the model says of some rows, with the scale and offset that it has now.
+            scores_N: what they should be.
+
+        Returns:
+            Whether there was a line to fit.
+        """
+        x_N, y_N = outputs_N.double(), scores_N.double()
+        spread_N = x_N - x_N.mean()
+        square = float((spread_N**2).sum())
+        slope = float((spread_N * (y_N - y_N.mean())).sum()) / square if square > 0 else 0.0
+        if not 0 < slope < float("inf"):
+            return False
+        self.offset.copy_(slope * self.offset + (y_N.mean() - slope * x_N.mean()))
+        self.scale.mul_(slope)
+        return True

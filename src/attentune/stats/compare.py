@@ -1,0 +1,239 @@
+"""From runs to verdicts: one comparison, or a family of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attentune.errors import ConfigError
+from attentune.stats.detectable import smallest_detectable_difference
+from attentune.stats.estimate import mean_over_seeds
+from attentune.stats.family import holm
+from attentune.stats.runs import Runs
+from attentune.stats.seed_tests import sign_flip_test, smallest_p, wilcoxon_test
+from attentune.stats.summary import estimate_of
+from attentune.stats.verdict import Comparison
+
+
+@dataclasses.dataclass(frozen=True)
+class _Paired:
+    """What two methods have in common: advantages (better is above zero) by seed, and by example where known."""
+
+    seeds: list[int]
+    baseline_S: np.ndarray
+    method_S: np.ndarray
+    advantage_S: np.ndarray
+    advantage_SN: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Primary:
+    """The fields of a comparison that come from the primary test."""
+
+    low: float
+    high: float
+    p: float
+    examples: int | None
+    over: str
+    detectable: float
+
+
+def compare_runs(baseline: Runs, method: Runs, *, alpha: float = 0.05, family: int = 1) -> Comparison:
+    """Compare a method with a baseline on one task, paired by seed.
+
+    The primary test and interval are those of `mean_over_seeds_and_examples` where both methods have values of
+    examples, of `mean_over_seeds` (the paired t test) otherwise; docs/statistics.md gives the reasons. Null hypothesis:
+    over the seeds (and examples) that could have been drawn, the two methods' mean scores are the same.
+
+    Args:
+        baseline: the runs compared with.
+        method: the runs compared; seeds that only one of the two has are left out, with a note.
+        alpha: the level.
+        family: how many comparisons this is one of; the detectable difference is for level alpha / family, and p_holm
+            is the largest that Holm could give (Bonferroni's). `compare_all` fills in the real one.
+
+    Raises:
+        ValueError: the two are not of one task, metric and direction, or their examples do not fit.
+    """
+    paired = _pair(baseline, method)
+    main = _primary(paired, alpha, family)
+    return Comparison(
+        baseline=baseline.method,
+        method=method.method,
+        task=method.task,
+        metric=method.metric,
+        difference=_mean(paired.advantage_S),
+        **dataclasses.asdict(main),
+        p_holm=min(1.0, family * main.p) if math.isfinite(main.p) else math.nan,
+        family=family,
+        seeds=len(paired.seeds),
+        **_other_tests(paired.advantage_S),
+        **_means_and_spreads(paired),
+        baseline_collapsed=tuple(baseline.collapsed()),
+        method_collapsed=tuple(method.collapsed()),
+        alpha=alpha,
+        greater_is_better=method.greater_is_better,
+        notes=tuple(_notes(baseline, method, paired)),
+    )
+
+
+def compare_all(runs: Sequence[Runs], baseline: str, *, alpha: float = 0.05) -> list[Comparison]:
+    """Compare every method with one baseline on every task and metric there is, corrected together by Holm.
+
+    The family is all comparisons that have a p, over all tasks: the chance of one or more false alarms in the whole
+    table stays at alpha. Choose what to compare before looking at scores.
+
+    Args:
+        runs: one a method, task and metric.
+        baseline: the name of the method that all others are compared with.
+        alpha: the level of the family.
+
+    Returns:
+        In the order of `runs`, without the baseline's own.
+
+    Raises:
+        ConfigError: a task has no runs of the baseline.
+        ValueError: a method has two sets of runs for one task and metric, or runs do not fit together.
+    """
+    baselines: dict[tuple[str, str], Runs] = {}
+    seen: set[tuple[str, str, str]] = set()
+    for one in runs:
+        key = (one.method, one.task, one.metric)
+        if key in seen:
+            raise ValueError(f"runs of {one.method} on {one.task} ({one.metric}) are given twice; expected them once")
+        seen.add(key)
+        if one.method == baseline:
+            baselines[one.task, one.metric] = one
+    missing = [one for one in runs if (one.task, one.metric) not in baselines]
+    if missing:
+        raise ConfigError(_no_baseline(missing, baseline))
+    pairs = [(baselines[one.task, one.metric], one) for one in runs if one.method != baseline]
+    family = sum(len(_pair(*pair).seeds) >= 2 for pair in pairs)
+    found = [compare_runs(*pair, alpha=alpha, family=max(family, 1)) for pair in pairs]
+    corrected = holm(np.array([one.p for one in found]))
+    return [dataclasses.replace(one, p_holm=float(p)) for one, p in zip(found, corrected, strict=True)]
+
+
+def _no_baseline(missing: Sequence[Runs], baseline: str) -> list[str]:
+    places = sorted({(one.task, one.metric) for one in missing})
+    return [
+        f"compare: got no runs of the baseline {baseline!r} on {task} ({metric}), only of "
+        f"{', '.join(sorted({one.method for one in missing if (one.task, one.metric) == (task, metric)}))}; expected "
+        "the baseline on every task: run it there too, name another baseline, or leave the task out."
+        for task, metric in places
+    ]
+
+
+def _pair(baseline: Runs, method: Runs) -> _Paired:
+    ours, theirs = ((one.task, one.metric, one.greater_is_better) for one in (method, baseline))
+    if ours != theirs:
+        raise ValueError(f"runs are of {ours} and of {theirs}; expected one task, metric and direction")
+    have = set(baseline.seeds())
+    seeds = [seed for seed in method.seeds() if seed in have]
+    sign = 1.0 if method.greater_is_better else -1.0
+    baseline_S, method_S = (np.array([one.score(seed) for seed in seeds]) for one in (baseline, method))
+    theirs_SN, ours_SN = baseline.example_values(seeds), method.example_values(seeds)
+    advantage_SN = None
+    if theirs_SN is not None and ours_SN is not None:
+        if theirs_SN.shape != ours_SN.shape:
+            raise ValueError(
+                f"{method.method} has values of {ours_SN.shape[1]} examples of {method.task}, {baseline.method} of "
+                f"{theirs_SN.shape[1]}; expected the same examples in the same order"
+            )
+        advantage_SN = sign * (ours_SN - theirs_SN)
+    return _Paired(seeds, baseline_S, method_S, sign * (method_S - baseline_S), advantage_SN)
+
+
+def _primary(paired: _Paired, alpha: float, family: int) -> _Primary:
+    """The interval and p that the verdict rests on, and what they could have shown."""
+    seeds, values_SN = len(paired.seeds), paired.advantage_SN
+    if seeds == 1 and values_SN is not None:
+        # The same formula over examples. Its p stays out, so that nobody takes it for a verdict on the methods.
+        alone = mean_over_seeds(values_SN[0], confidence=1.0 - alpha)
+        return _Primary(float(alone.low), float(alone.high), math.nan, values_SN.shape[1], "examples", math.nan)
+    estimate, examples = estimate_of(paired.advantage_S, values_SN, 1.0 - alpha)
+    over = "seeds" if examples is None else "seeds and examples"
+    p, detectable = float(estimate.p), math.nan
+    if seeds >= 2:
+        if math.isnan(p):
+            p = sign_flip_test(paired.advantage_S).p
+        detectable = smallest_detectable_difference(
+            seeds,
+            math.sqrt(float(estimate.seed_variance) * seeds),
+            examples=examples or 2,
+            example_sd=math.sqrt(float(estimate.example_variance) * (examples or 2)),
+            alpha=alpha / family,
+        )
+    return _Primary(float(estimate.low), float(estimate.high), p, examples, over, detectable)
+
+
+def _other_tests(advantage_S: np.ndarray) -> dict[str, Any]:
+    if len(advantage_S) < 2:
+        return dict.fromkeys(("p_seeds", "p_sign_flip", "p_wilcoxon", "smallest_p"), math.nan)
+    return {
+        "p_seeds": float(mean_over_seeds(advantage_S).p),
+        "p_sign_flip": sign_flip_test(advantage_S).p,
+        "p_wilcoxon": wilcoxon_test(advantage_S).p,
+        "smallest_p": smallest_p(len(advantage_S)),
+    }
+
+
+def _means_and_spreads(paired: _Paired) -> dict[str, Any]:
+    return {
+        "baseline_mean": _mean(paired.baseline_S),
+        "method_mean": _mean(paired.method_S),
+        "baseline_sd": _sd(paired.baseline_S),
+        "method_sd": _sd(paired.method_S),
+        "difference_sd": _sd(paired.advantage_S),
+    }
+
+
+def _notes(baseline: Runs, method: Runs, paired: _Paired) -> list[str]:
+    notes = []
+    left_out = sorted((set(baseline.scores) | set(method.scores)) - set(paired.seeds))
+    if left_out:
+        notes.append(f"Left out, since not both methods have a score there: {_seeds(left_out)}.")
+    if paired.advantage_SN is None and (baseline.examples or method.examples):
+        notes.append("Not all runs have finite values of their examples, so the examples are taken as given.")
+    for one in (baseline, method):
+        collapsed = one.collapsed()
+        if collapsed:
+            notes.append(
+                f"{len(collapsed)} of {len(one.scores)} runs of {one.method} score no better than the majority guess, "
+                f"or have no defined score ({_seeds(collapsed)})."
+            )
+    if len(paired.seeds) >= 2:
+        notes += _notes_on_p(paired)
+    return notes
+
+
+def _notes_on_p(paired: _Paired) -> list[str]:
+    notes = []
+    estimate, _ = estimate_of(paired.advantage_S, paired.advantage_SN, 0.95)
+    if math.isnan(float(estimate.p)):
+        notes.append(
+            "All seeds differ by the same amount, which leaves no spread for an interval; p is the sign-flip test's."
+        )
+    floor = smallest_p(len(paired.seeds))
+    if floor > 0.05:
+        notes.append(
+            f"With {len(paired.seeds)} seeds the exact sign-flip and Wilcoxon tests cannot give a p below {floor:.3g}, "
+            "whatever the difference."
+        )
+    return notes
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def _mean(values_S: np.ndarray) -> float:
+    return float(values_S.mean()) if len(values_S) else math.nan
+
+
+def _sd(values_S: np.ndarray) -> float:
+    return float(values_S.std(ddof=1)) if len(values_S) > 1 else math.nan

@@ -1,0 +1,135 @@
+"""A mean over seeds, or over seeds and examples, with its interval and its p value.
+
+The values are usually differences of two methods, paired by seed (and example), and the question is whether their mean
+is zero. All functions take any leading axes, so that many data sets can be asked at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtrit
+
+_BISECTIONS = 50
+_SMALLEST_LOG10_P = -100.0
+# A variance below this share of the largest value's square is rounding: of means, and of differences of mean squares.
+_ROUNDING = 1e-24
+_ROUNDING_OF_SQUARES = 1e-13
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean, and what is known of it; each field has the leading shape of the values (a number for one data set).
+
+    Attributes:
+        value: the mean.
+        low: the lower end of the interval; NaN where there is none (one value, or no spread around a mean that is not
+            zero).
+        high: its upper end.
+        p: the chance of a mean at least as far from zero, were the true mean zero, two-sided; NaN as above.
+        seed_variance: the part of the mean's variance that more seeds would shrink.
+        example_variance: the part that only more examples would shrink; 0 where examples are taken as given.
+    """
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    p: np.ndarray
+    seed_variance: np.ndarray
+    example_variance: np.ndarray
+
+
+def mean_over_seeds(values_S: np.ndarray, *, confidence: float = 0.95) -> Estimate:
+    """The mean of one number a seed, with the t interval.
+
+    Null hypothesis of p: over all seeds that could have been drawn, the mean is zero; the examples are those at hand.
+    For paired differences this is the paired t test. It takes the values for independent and about normal.
+
+    Args:
+        values_S: (..., S), one value a seed; for two methods their differences, seed by seed.
+        confidence: of the interval.
+    """
+    values_S = np.asarray(values_S, dtype=np.float64)
+    seeds = values_S.shape[-1]
+    mean = values_S.mean(axis=-1) if seeds else np.full(values_S.shape[:-1], np.nan)
+    if seeds < 2:
+        nothing = np.full_like(mean, np.nan)
+        return Estimate(mean, nothing, nothing, nothing, nothing, np.zeros_like(mean))
+    variance = _without_rounding(values_S.var(axis=-1, ddof=1), np.abs(values_S).max(axis=-1)) / seeds
+    return _estimate(mean, (variance, seeds - 1), (np.zeros_like(variance), 1), confidence)
+
+
+def mean_over_seeds_and_examples(values_SN: np.ndarray, *, confidence: float = 0.95) -> Estimate:
+    """The mean of one number a seed and example, where both could have been others.
+
+    Null hypothesis of p: over all seeds and all examples that could have been drawn, the mean is zero.
+
+    Seeds and examples are crossed random effects: value = mean + seed + example + rest. With the mean squares MS of a
+    two-way table without repeats (Searle, Casella and McCulloch, "Variance Components", 1992, chapter 4), the mean has
+    the variance
+
+        MS_seed / (S N)  +  max(0, MS_example - MS_rest) / (S N)
+
+    The first part is what the spread of the seeds' own means shows, the second what the examples add. The half-widths
+    of the two parts, each with the t quantile of its own degrees of freedom, add as squares (modified large samples:
+    Graybill and Wang, JASA 75, 1980). So the interval is never narrower than the t interval over seeds, and it goes
+    over into it where the examples add nothing; p is the level at which the interval just touches zero. It is an
+    approximation on the cautious side: docs/statistics.md has the measured rates.
+
+    Args:
+        values_SN: (..., S, N), for example +1, 0 or -1 where only the one, both or neither, or only the other method
+            is right. For a metric that is no mean over examples see `jackknife_values`.
+        confidence: of the interval.
+    """
+    values_SN = np.asarray(values_SN, dtype=np.float64)
+    seeds, examples = values_SN.shape[-2:]
+    if seeds < 2 or examples < 2:
+        raise ValueError(f"values are {seeds} seeds x {examples} examples; expected at least 2 of each")
+    by_seed_S, by_example_N = values_SN.mean(axis=-1), values_SN.mean(axis=-2)
+    mean = by_seed_S.mean(axis=-1)
+    largest = np.abs(values_SN).max(axis=(-2, -1))
+    square_sum = (values_SN**2).sum(axis=(-2, -1)) - seeds * examples * mean**2
+    seed_sum = examples * (seeds - 1) * by_seed_S.var(axis=-1, ddof=1)
+    example_sum = seeds * (examples - 1) * by_example_N.var(axis=-1, ddof=1)
+    rest_mean_square = np.maximum(square_sum - seed_sum - example_sum, 0.0) / ((seeds - 1) * (examples - 1))
+    example_mean_square = example_sum / (examples - 1)
+    seed_variance = _without_rounding(by_seed_S.var(axis=-1, ddof=1), largest) / seeds
+    left_over = np.maximum(example_mean_square - rest_mean_square, 0.0)
+    example_variance = _without_rounding(left_over, largest, _ROUNDING_OF_SQUARES) / (seeds * examples)
+    return _estimate(mean, (seed_variance, seeds - 1), (example_variance, examples - 1), confidence)
+
+
+def _without_rounding(variance: np.ndarray, largest: np.ndarray, share: float = _ROUNDING) -> np.ndarray:
+    return np.where(variance <= share * largest**2, 0.0, variance)
+
+
+def _estimate(
+    mean: np.ndarray, seed: tuple[np.ndarray, int], example: tuple[np.ndarray, int], confidence: float
+) -> Estimate:
+    """From the two parts of the variance, each with its degrees of freedom."""
+    half_width = half_width_of(seed, example, 1.0 - confidence)
+    certain = seed[0] + example[0] == 0
+    # All values alike: at zero there is nothing to tell apart; elsewhere no spread to measure the mean against.
+    half_width = np.where(certain & (mean != 0), np.nan, half_width)
+    p = np.where(certain, np.where(mean == 0, 1.0, np.nan), _p_value(np.abs(mean), seed, example))
+    # [()] makes plain numbers of what one data set gives.
+    return Estimate(mean, mean - half_width, mean + half_width, p[()], seed[0][()], example[0][()])
+
+
+def half_width_of(
+    seed: tuple[np.ndarray, int], example: tuple[np.ndarray, int], alpha: float | np.ndarray
+) -> np.ndarray:
+    """Half the interval's width at level `alpha`, from (variance, degrees of freedom) of the two parts."""
+    tail = np.asarray(alpha) / 2.0
+    return np.sqrt(stdtrit(seed[1], tail) ** 2 * seed[0] + stdtrit(example[1], tail) ** 2 * example[0])
+
+
+def _p_value(distance: np.ndarray, seed: tuple[np.ndarray, int], example: tuple[np.ndarray, int]) -> np.ndarray:
+    """The level at which the half-width is the mean's distance from zero, by bisection on its logarithm."""
+    low, high = np.full_like(distance, _SMALLEST_LOG10_P), np.zeros_like(distance)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2.0
+        too_wide = half_width_of(seed, example, 10.0**middle) > distance
+        low, high = np.where(too_wide, middle, low), np.where(too_wide, high, middle)
+    return 10.0 ** ((low + high) / 2.0)

@@ -1,0 +1,138 @@
+"""Tests over examples: two trained models on the same rows. They say nothing of other seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import binom, chi2
+
+# McNemar's statistic is near enough to chi-square from here on.
+_FEW_DISCORDANT = 25
+
+
+@dataclass(frozen=True)
+class McNemar:
+    """McNemar's test.
+
+    Attributes:
+        p: two-sided.
+        only_first: rows that only the first model gets right.
+        only_second: rows that only the second model gets right.
+        exact: whether p is the exact binomial one.
+    """
+
+    p: float
+    only_first: int
+    only_second: int
+    exact: bool
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """A mean difference with its percentile interval over resamples of the examples, and p."""
+
+    difference: float
+    low: float
+    high: float
+    p: float
+
+
+def mcnemar_test(first_N: np.ndarray, second_N: np.ndarray) -> McNemar:
+    """McNemar's test on two models' right and wrong answers to the same rows.
+
+    Null hypothesis: of the rows on which just one of these two trained models is right, each is as often right as the
+    other (McNemar, Psychometrika 12, 1947). Below 25 such rows p is exact (a fair coin's), from there on it is
+    chi-square's, without the continuity correction, which would make it too cautious (Fagerland, Lydersen and Laake,
+    BMC Medical Research Methodology 13:91, 2013).
+
+    Args:
+        first_N: (N,), true or 1 where the first model is right.
+        second_N: (N,), the same of the second model, the rows in the same order.
+
+    Raises:
+        ValueError: the two are not of one length, or hold something else than right and wrong.
+    """
+    first_N, second_N = np.asarray(first_N), np.asarray(second_N)
+    if first_N.ndim != 1 or first_N.shape != second_N.shape:
+        raise ValueError(f"answers are of shapes {first_N.shape} and {second_N.shape}; expected (N,), twice the same")
+    for answers_N in (first_N, second_N):
+        if not np.isin(answers_N, (0, 1)).all():
+            raise ValueError(f"answers hold {np.unique(answers_N)[:5]}; expected true and false, or 1 and 0, only")
+    right_N, also_N = first_N.astype(bool), second_N.astype(bool)
+    only_first, only_second = int((right_N & ~also_N).sum()), int((also_N & ~right_N).sum())
+    return McNemar(mcnemar_p(only_first, only_second), only_first, only_second, _exact(only_first, only_second))
+
+
+def mcnemar_p(only_first: int, only_second: int) -> float:
+    """The p of `mcnemar_test`, from the two counts of rows on which just one model is right."""
+    discordant = only_first + only_second
+    if _exact(only_first, only_second):
+        return min(1.0, 2.0 * float(binom.cdf(min(only_first, only_second), discordant, 0.5)))
+    return float(chi2.sf((only_first - only_second) ** 2 / discordant, 1))
+
+
+def _exact(only_first: int, only_second: int) -> bool:
+    return only_first + only_second < _FEW_DISCORDANT
+
+
+def paired_bootstrap_test(
+    differences_N: np.ndarray,
+    *,
+    generator: np.random.Generator,
+    resamples: int = 10_000,
+    confidence: float = 0.95,
+) -> Resampled:
+    """The paired bootstrap over examples.
+
+    Null hypothesis: over all examples that could have been drawn, these two trained models score alike. Examples are
+    drawn with replacement, both models' answers together. p is the share of resamples whose mean lies at least as far
+    from the mean seen as that lies from zero (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, section
+    16.4; Berg-Kirkpatrick, Burkett and Klein, EMNLP 2012, for NLP).
+
+    Args:
+        differences_N: (N,), the two models' difference on each example: in correctness, in error, or in
+            `jackknife_values`.
+        generator: draws the resamples.
+        resamples: how many; p cannot fall below 1 / (resamples + 1).
+        confidence: of the interval.
+    """
+    differences_N = np.asarray(differences_N, dtype=np.float64)
+    if differences_N.ndim != 1 or len(differences_N) < 2:
+        raise ValueError(f"differences are of shape {differences_N.shape}; expected (N,) with 2 examples or more")
+    examples = len(differences_N)
+    mean = differences_N.mean()
+    # A few million places at a time, however many rows there are.
+    chunk = max(1, 4_000_000 // examples)
+    parts = [
+        differences_N[generator.integers(examples, size=(min(chunk, resamples - done), examples))].mean(axis=1)
+        for done in range(0, resamples, chunk)
+    ]
+    means_R = np.concatenate(parts)
+    tail = (1.0 - confidence) / 2.0
+    low, high = np.quantile(means_R, (tail, 1.0 - tail))
+    slack = 1e-12 * np.abs(differences_N).max()
+    further = int((np.abs(means_R - mean) >= abs(mean) - slack).sum())
+    return Resampled(float(mean), float(low), float(high), (1 + further) / (1 + resamples))
+
+
+def jackknife_values(statistic: Callable[[np.ndarray], float], rows: int) -> np.ndarray:
+    """(N,) what each example adds to a metric that is no mean over examples (F1, Matthews, Pearson).
+
+    Their mean is the metric, and their spread over examples is the metric's own, so that such a metric can go wherever
+    correctness per example can: value_i = metric + (N - 1) (mean of all leave-one-out metrics - the one without i)
+    (Tukey's pseudo-values, set to the metric's own mean; Efron and Tibshirani, 1993, chapter 11).
+
+    Args:
+        statistic: from row numbers to the metric of those rows.
+        rows: how many rows there are. The statistic is asked once more than that.
+
+    Raises:
+        ValueError: fewer than 2 rows.
+    """
+    if rows < 2:
+        raise ValueError(f"rows is {rows}; expected 2 or more, since each is left out in turn")
+    every_N = np.arange(rows)
+    without_N = np.array([statistic(np.delete(every_N, row)) for row in every_N])
+    return statistic(every_N) + (rows - 1) * (without_N.mean() - without_N)

@@ -1,0 +1,152 @@
+"""What a comparison's folder says of itself, and what may not change between two commands into it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from attentune.config import Config
+from attentune.errors import CheckpointError
+from attentune.files import storage_errors, write_text
+from attentune.training.locks import FileLock
+from attentune.training.matrix import Matrix
+from attentune.training.methods import PER_RUN, WHICH_RUNS, flat_settings
+
+MANIFEST_FILE = "compare.json"
+LOCKS = ".locks"
+_FORMAT = 1
+# They say how a command was given, or what is written on the way; not what is computed.
+FREE = {
+    *PER_RUN,
+    *(name for name in WHICH_RUNS if name != "preset"),
+    "training.save_total_limit",
+    "training.logging_steps",
+    "training.report_to",
+}
+# Where another machine may keep the same data.
+PLACES = {"data.data_dir"}
+_SHOWN = 8
+
+Methods = dict[str, dict[str, Any]]
+
+
+def queue_lock(folder: Path) -> FileLock:
+    """Held by whoever looks for, hands out or takes up runs."""
+    return FileLock(folder / LOCKS / "queue")
+
+
+def methods_of(matrix: Matrix) -> Methods:
+    """Each method's settings by task, and in which of them it, or a task, may differ from others."""
+    return {
+        name: {"own": list(matrix.own[name]), "of_tasks": list(matrix.of_tasks), "tasks": tasks}
+        for name, tasks in matrix.configs.items()
+    }
+
+
+def open_comparison(folder: Path, matrix: Matrix) -> str:
+    """Begin a comparison in this folder, or go on with the one that is there; the folder's own name is returned.
+
+    Raises:
+        CheckpointError: it holds something else, or a comparison with other settings.
+        StorageError: it cannot be made or written to.
+    """
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        strange = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    if strange and MANIFEST_FILE not in strange:
+        raise CheckpointError(
+            f"{folder}: holds {strange[0]} and no {MANIFEST_FILE}, so it is no comparison's folder. Name another with"
+            " --output_dir."
+        )
+    with queue_lock(folder):
+        before = read_manifest(folder)
+        methods = methods_of(matrix)
+        check_same(before["methods"], methods, str(folder))
+        merged = merge(before["methods"], methods)
+        if merged != before["methods"]:
+            content = {"format": _FORMAT, "id": before["id"], "methods": merged}
+            write_text(folder / MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    return str(before["id"])
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The content of `compare.json`; that of a new comparison where there is none.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    file = folder / MANIFEST_FILE
+    if not file.exists():
+        return {"format": _FORMAT, "id": uuid.uuid4().hex, "methods": {}}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content["format"] == _FORMAT and isinstance(content["methods"], dict):
+            return content
+        problem = f"is of format {content['format']!r}, expected {_FORMAT}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        problem = f"cannot be read ({error})"
+    raise CheckpointError(f"{file}: {problem}. Name another --output_dir, or delete this file if you know why.")
+
+
+def merge(before: Methods, now: Methods) -> Methods:
+    """What was and what is new."""
+    merged = dict(before)
+    for name, part in now.items():
+        old = before.get(name, {"own": [], "of_tasks": [], "tasks": {}})
+        merged[name] = {key: sorted({*old[key], *part[key]}) for key in ("own", "of_tasks")}
+        merged[name]["tasks"] = {**part["tasks"], **old["tasks"]}
+    return merged
+
+
+def check_same(before: Methods, now: Methods, where: str, *, free: Iterable[str] = ()) -> None:
+    """Refuse other settings of a method and task that are known, and common settings that have changed.
+
+    Args:
+        before: what is known.
+        now: what is asked for.
+        where: what the message calls the place.
+        free: names of settings that may differ, besides `FREE`.
+
+    Raises:
+        CheckpointError: with what differs.
+    """
+    allowed = FREE.union(free)
+    changes: dict[str, None] = {}
+    for name, part in now.items():
+        for task, flat in part["tasks"].items():
+            old, label, own = _counterpart(before, now, name, task)
+            compared = [] if old is None else [setting for setting in flat if setting not in allowed | own]
+            changes |= dict.fromkeys(f"{label}{line}" for line in _differences(old or {}, flat, compared))
+    if changes:
+        shown = [*list(changes)[:_SHOWN], *([f"and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else [])]
+        raise CheckpointError(
+            f"{where}: was begun with other settings, so its runs could not be compared: {'; '.join(shown)}. Go on with"
+            " the settings it has, or name another --output_dir. More presets, tasks, sizes and seeds may be added."
+        )
+
+
+def _counterpart(before: Methods, now: Methods, name: str, task: str) -> tuple[Mapping[str, Any] | None, str, set[str]]:
+    """What these settings must agree with, how a message calls them, and in which of them they may differ: the same
+    method on the same task must be equal; what is new must agree in what is common to all."""
+    if task in before.get(name, {"tasks": {}})["tasks"]:
+        return before[name]["tasks"][task], f"{name} on {task}: ", set()
+    for other in sorted(before, key=lambda known: known != name):
+        tasks = before[other]["tasks"]
+        nearest = min(tasks, key=lambda known: known != task)
+        own = {*before[other]["own"], *now[name]["own"]}
+        of_tasks = {*before[other]["of_tasks"], *now[name]["of_tasks"]}
+        return tasks[nearest], "", own if nearest == task else own | of_tasks
+    return None, "", set()
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    # A setting that is newer than the comparison had its default.
+    defaults = flat_settings(Config())
+    return [
+        f"{name}: was {before.get(name, defaults.get(name))!r}, now {now[name]!r}"
+        for name in names
+        if before.get(name, defaults.get(name)) != now[name]
+    ]

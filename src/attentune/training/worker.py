@@ -1,0 +1,166 @@
+"""One process of a comparison: it takes a run, does it, records it, and takes the next until none waits.
+
+    python -m attentune.training.worker
+
+It reads one line of JSON from standard input, `WorkerTask`, and then waits for its end: when whoever started it closes
+the pipe, or is killed, the worker saves the run it is at and ends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attentune.config import Config
+from attentune.errors import AttentuneError, CheckpointError, StorageError
+from attentune.results import RunResult
+from attentune.training.matrix import Matrix, Run
+
+_CHUNK_BYTES = 1 << 16
+STOPPED, MISTAKE, BUG = 130, 2, 1
+
+
+@dataclass(frozen=True)
+class WorkerTask:
+    """What a worker is told.
+
+    Attributes:
+        place: the fields of `queue_storage.Place`.
+        runs: the fields of each `Run` that it may do.
+        configs: the settings by method and task; see `Matrix`.
+        keep_runs: whether run folders stay when their runs are recorded.
+    """
+
+    place: dict[str, Any]
+    runs: list[dict[str, Any]]
+    configs: dict[str, dict[str, dict[str, Any]]]
+    keep_runs: bool = False
+
+    def to_line(self) -> bytes:
+        """One line of JSON."""
+        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> WorkerTask:
+        return cls(**json.loads(line))
+
+
+def main() -> int:
+    """Work until nothing waits; the exit status is returned. The last line that it prints says what went wrong."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        line = _read_line()
+        if not line.endswith(b"\n"):
+            return STOPPED
+        stopping = threading.Event()
+        threading.Thread(target=_stop_with_parent, args=(stopping,), daemon=True).start()
+        _work(WorkerTask.from_line(line), stopping)
+    except AttentuneError as error:
+        print(f"{error}", file=sys.stderr)
+        return MISTAKE
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return STOPPED
+    except Exception:
+        traceback.print_exc()
+        return BUG
+    return 0
+
+
+def _read_line() -> bytes:
+    """The first line of standard input, read past Python's buffers: a thread will wait there when the process ends."""
+    parts = []
+    while chunk := os.read(0, _CHUNK_BYTES):
+        parts.append(chunk)
+        if chunk.endswith(b"\n"):
+            break
+    return b"".join(parts)
+
+
+def _stop_with_parent(stopping: threading.Event) -> None:
+    while os.read(0, _CHUNK_BYTES):
+        pass
+    stopping.set()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _work(task: WorkerTask, stopping: threading.Event) -> None:
+    from attentune.training.queue import RunQueue
+    from attentune.training.queue_storage import Place
+
+    queue = RunQueue(Place(**task.place))
+    runs = [Run(**fields) for fields in task.runs]
+    worker = RunWorker(queue, Matrix(tuple(runs), task.configs, {}), keep_runs=task.keep_runs)
+    by_name = {run.name: run for run in runs}
+    while not stopping.is_set() and queue.do_next(by_name, worker.do):
+        pass
+    if stopping.is_set():
+        raise KeyboardInterrupt
+
+
+class RunWorker:
+    """Does one run after the other and records them."""
+
+    def __init__(self, queue: Any, matrix: Matrix, *, keep_runs: bool) -> None:
+        self._ledger, self._matrix, self._keep_runs = queue.ledger, matrix, keep_runs
+
+    def do(self, run: Run) -> str:
+        """Do a run and record it: "done", "failed", or "twice" if it was recorded meanwhile.
+
+        Raises:
+            StorageError: the disk refused; the run can be resumed.
+            KeyboardInterrupt: a stop was asked for; the run is saved and can be resumed.
+        """
+        from attentune.training.ledger import failed_record, record_of
+        from attentune.training.run import train  # seconds that are not the run's
+        from attentune.training.signals import Interrupted
+
+        folder = self._ledger.run_folder(run)
+        config = self._matrix.config(run, folder)
+        print(f"{run.name}", file=sys.stderr, flush=True)
+        began = time.perf_counter()
+        try:
+            result = self._train(train, run, folder)
+            record = record_of(run, config, result, folder, wall_seconds=time.perf_counter() - began)
+        except Interrupted:
+            raise KeyboardInterrupt from None
+        except StorageError:
+            raise  # the next run would fail too
+        except Exception as error:
+            traceback.print_exc()
+            record = failed_record(run, config, error, folder, wall_seconds=time.perf_counter() - began)
+        is_first = self._ledger.write(record, folder)
+        self._ledger.tidy(run, keep=self._keep_runs)
+        return record.status if is_first else "twice"
+
+    def _train(self, train: Callable[[Config], RunResult], run: Run, folder: Path) -> RunResult:
+        from attentune.training.usage import forget_peak_memory
+
+        forget_peak_memory()
+        resume = (folder / "config.yaml").is_file()
+        if not resume:
+            shutil.rmtree(folder, ignore_errors=True)
+        try:
+            return train(self._matrix.config(run, folder, resume=resume))
+        except CheckpointError as error:
+            if not resume:
+                raise
+            print(f"{error}\nBegun anew.", file=sys.stderr)
+            shutil.rmtree(folder, ignore_errors=True)
+            return train(self._matrix.config(run, folder))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

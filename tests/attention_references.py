@@ -1,0 +1,67 @@
+"""Attention blocks as plain loops over texts, heads, tokens and features, in Python's own numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+Vector = list[float]
+Text = list[Vector]
+
+
+def texts_of(tensor: torch.Tensor) -> list[Text]:
+    """(N, T, D) as lists."""
+    return tensor.detach().double().tolist()
+
+
+def linear_of(linear: nn.Linear, vector: Vector) -> Vector:
+    bias = [0.0] * linear.out_features if linear.bias is None else linear.bias.detach().double().tolist()
+    weight = linear.weight.detach().double().tolist()
+    return [b + math.fsum(w * x for w, x in zip(row, vector, strict=True)) for row, b in zip(weight, bias, strict=True)]
+
+
+def norm_of(norm: nn.LayerNorm, vector: Vector) -> Vector:
+    mean = math.fsum(vector) / len(vector)
+    variance = math.fsum((x - mean) ** 2 for x in vector) / len(vector)
+    scale, shift = norm.weight.detach().double().tolist(), norm.bias.detach().double().tolist()
+    return [(x - mean) / math.sqrt(variance + norm.eps) * a + b for x, a, b in zip(vector, scale, shift, strict=True)]
+
+
+def attention_of(attention: Any, asking: Vector, asked: Text) -> Vector:
+    """What one token is told by the real tokens that it asks."""
+    query = linear_of(attention.query, asking)
+    keys = [linear_of(attention.key, token) for token in asked]
+    values = [linear_of(attention.value, token) for token in asked]
+    size = len(query) // attention.heads
+    mixed: Vector = []
+    for head in range(attention.heads):
+        part = slice(head * size, (head + 1) * size)
+        scores = [
+            math.fsum(q * k for q, k in zip(query[part], key[part], strict=True)) / math.sqrt(size) for key in keys
+        ]
+        powers = [math.exp(score - max(scores)) for score in scores]
+        for feature in range(size):
+            told = math.fsum(p * value[part][feature] for p, value in zip(powers, values, strict=True))
+            mixed.append(told / math.fsum(powers))
+    return linear_of(attention.output, mixed)
+
+
+def full_block_of(block: Any, asking: Text, asked: Text) -> Text:
+    """Every token of a text asks those of a text, its own or another."""
+    changed = []
+    for token in asking:
+        mixed = attention_of(block.attention, token, asked)
+        if block.dense is not None:
+            mixed = linear_of(block.dense, mixed)
+        hidden = norm_of(block.attention_norm, [a + b for a, b in zip(token, mixed, strict=True)])
+        inner = block.activation(torch.tensor(linear_of(block.inner, hidden), dtype=torch.float64)).tolist()
+        outer = linear_of(block.outer, inner)
+        changed.append(norm_of(block.output_norm, [a + b for a, b in zip(hidden, outer, strict=True)]))
+    return changed
+
+
+def bare_block_of(block: Any, asking: Text, asked: Text) -> Text:
+    return [linear_of(block.dense, attention_of(block.attention, token, asked)) for token in asking]

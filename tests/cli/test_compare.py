@@ -1,0 +1,236 @@
+"""`attentune compare`: a matrix of runs that nothing can make lose or repeat one."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comparisons import (
+    checkpointed,
+    command,
+    finish,
+    is_alive,
+    kill,
+    outcomes,
+    start,
+    times_done,
+    wait_for,
+    worker_at,
+    workers_of,
+)
+
+FLAGS = ("--presets", "bert,ssa-hybrid", "--seeds", "2", "--train-size", "24,all", "--jobs", "2")
+RUNS = 8
+LONG = {"training__num_train_epochs": 3, "training__save_steps": 3}
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory) -> tuple[Path, dict[str, Any], str]:
+    """A comparison that nothing interrupted: its folder's parent, outcomes, and what it printed."""
+    folder = tmp_path_factory.mktemp("whole")
+    status, out, err = finish(start(command(folder, tiny("bert"), *FLAGS, **LONG)))
+    assert status == 0, err
+    return folder, outcomes(folder / "comparison"), out + err
+
+
+def test_every_run_has_one_record_with_all_that_is_to_be_kept(whole):
+    folder, found, _ = whole
+    records = [content for name, content in found.items() if name.endswith(".json")]
+    assert len(records) == RUNS
+    runs = {tuple(record["run"].values()) for record in records}
+    sizes, methods, seeds = (24, None), ("bert", "ssa-hybrid"), (1, 2)
+    assert runs == {("own", size, method, seed) for size in sizes for method in methods for seed in seeds}
+    for record in records:
+        assert record["status"] == "done"
+        assert record["score"] == record["scores"]["validation"]["accuracy"]
+        assert record["train"]["rows"] == (record["run"]["train_size"] or 48)
+        assert record["train"]["tokens"] > 0
+        assert record["config"]["training"]["seed"] == record["seed"] == record["run"]["seed"]
+        assert {"python", "torch", "transformers"} <= set(record["versions"])
+        assert [line["step"] for line in record["curve"]] == list(range(1, record["train"]["steps"] + 1))
+        assert len(record["scored"]) == 3
+        has_labels = any("flipped" in epoch for epoch in record["labels_by_epoch"])
+        assert has_labels == (record["run"]["method"] == "ssa-hybrid")
+        file = folder / "comparison/records/own"
+        file = file / str(record["run"]["train_size"] or "all") / record["run"]["method"]
+        raw = json.loads((file / f"seed-{record['seed']}.json").read_text())
+        assert raw["train"]["peak_memory_bytes"] > 1e8
+        assert raw["curve"][-1]["seconds"] == raw["train"]["seconds"] < raw["wall_seconds"]
+        rows = list(csv.DictReader((file / record["predictions"]["validation"]).open()))
+        assert list(rows[0]) == ["id", "label", "prediction", "p_bad", "p_good"]
+        right = sum(row["label"] == row["prediction"] for row in rows)
+        assert right / len(rows) == pytest.approx(record["score"])
+
+
+def test_methods_of_a_seed_see_the_same_rows_and_seeds_see_others(whole):
+    rows = {
+        tuple(record["run"].values()): record["data_fingerprint"]["train"]
+        for name, record in whole[1].items()
+        if name.endswith(".json")
+    }
+    for seed in (1, 2):
+        for size in (24, None):
+            assert rows["own", size, "bert", seed] == rows["own", size, "ssa-hybrid", seed]
+    assert len(set(rows.values())) == 3  # 24 of each seed, and all
+
+
+def test_run_folders_are_dropped_and_the_table_is_of_the_records(whole, attentune, tiny):
+    folder, found, printed = whole
+    assert not (folder / "comparison" / "runs").exists()
+    assert "8 of 8: " in printed
+    scores = [r["score"] for n, r in found.items() if n.startswith("records/own/24/bert/") and n.endswith(".json")]
+    # The second time nothing is done but the table; with it as JSON.
+    status, out, err = attentune(*command(folder, tiny("bert"), *FLAGS, "--format", "json", **LONG))
+    assert (status, err) == (0, "")
+    cells = {(cell["train_size"], cell["method"]): cell for cell in json.loads(out)}
+    assert list(cells) == [(size, method) for size in ("24", "all") for method in ("bert", "ssa-hybrid")]
+    cell = cells["24", "bert"]
+    mean = sum(scores) / 2
+    assert cell["mean"] == pytest.approx(mean)
+    assert cell["std"] == pytest.approx(sum((score - mean) ** 2 for score in scores) ** 0.5)
+    assert (cell["n"], cell["failed"], cell["metric"]) == (2, 0, "accuracy")
+    assert sum(times_done(folder / "comparison").values()) == RUNS
+
+
+def test_nothing_that_stops_it_makes_it_lose_or_repeat_a_run(whole, tiny, tmp_path):
+    words, folder = command(tmp_path, tiny("bert"), *FLAGS, **LONG), tmp_path / "comparison"
+    # A worker is killed: another takes its place and goes on with its run.
+    process = start(words)
+    run = wait_for(checkpointed(folder), "checkpoint", process)[0]
+    victim = worker_at(folder, run)
+    kill(victim)
+    wait_for(lambda: not is_alive(victim), "end of the killed worker")
+    wait_for(
+        lambda: (folder / "records" / run.relative_to(folder / "runs")).with_suffix(".json").exists(), "it", process
+    )
+    # The command is killed: its workers see the pipe closed, save and end.
+    wait_for(checkpointed(folder), "checkpoint", process)
+    kill(process.pid)
+    _, errors = process.communicate()
+    assert "its worker was killed by signal 9" in errors
+    wait_for(lambda: not workers_of(folder), "end of the orphans")
+    # Ctrl-C, which a terminal sends to the whole group.
+    process = start(words, start_new_session=True)
+    wait_for(checkpointed(folder), "checkpoint", process)
+    workers = wait_for(lambda: workers_of(folder), "workers")
+    os.killpg(process.pid, signal.SIGINT)
+    status, out, errors = finish(process)
+    assert (status, out) == (130, "")
+    assert "runs recorded. Go on with:\n  attentune compare --presets bert,ssa-hybrid" in errors
+    assert not any(is_alive(pid) for pid in workers)
+    assert len(list(folder.glob("records/*/*/*/*.json"))) < RUNS
+    # And now in peace.
+    status, _, errors = finish(start(words))
+    assert status == 0, errors
+    assert outcomes(folder) == whole[1]
+    assert set(times_done(folder).values()) == {1}
+    assert len(times_done(folder)) == RUNS
+    assert any("resuming from" in log.read_text() for log in (folder / "logs").glob("*.log"))
+    assert not (folder / "runs").exists()
+
+
+METHODS = """
+good: {preset: bert}
+"hopeless rate":
+  preset: bert
+  set: {training.learning_rate: 1.0e+30, training.max_grad_norm: 0}
+slow at own data:
+  preset: bert-mean
+  tasks: {own: {training: {learning_rate: 1.0e-5}}}
+"""
+
+
+def test_a_failing_run_is_recorded_and_stops_no_other(attentune, tiny, tmp_path):
+    (tmp_path / "methods.yaml").write_text(METHODS)
+    flags = ("--settings", str(tmp_path / "methods.yaml"), "--seeds", "3,7", "--jobs", "2")
+    words, folder = command(tmp_path, tiny("bert"), *flags, training__precision="fp32"), tmp_path / "comparison"
+    status, _, err = attentune(*words)
+    assert status == 2
+    assert "2 of 6 runs failed" in err
+    assert "--retry_failed" in err
+    assert err.count("hopeless rate on own, all rows, seed ") == 2
+    record = json.loads((folder / "records/own/all/hopeless rate/seed-3.json").read_text())
+    assert (record["status"], record["error"]["kind"]) == ("failed", "NonFiniteLossError")
+    assert "became nan at step" in record["error"]["message"]
+    assert (record["scores"], record["score"], record["predictions"]) == ({}, None, {})
+    assert json.loads((folder / "records/own/all/slow at own data/seed-7.json").read_text())["config"]["training"][
+        "learning_rate"
+    ] == pytest.approx(1e-5)
+    # Not again, unless asked for.
+    stamp = (folder / "records/own/all/hopeless rate/seed-3.json").stat().st_mtime_ns
+    status, out, _ = attentune(*words, "--format", "json")
+    counts = {cell["method"]: (cell["n"], cell["failed"]) for cell in json.loads(out)}
+    assert counts == {"good": (2, 0), "hopeless rate": (0, 2), "slow at own data": (2, 0)}
+    assert status == 2
+    assert (folder / "records/own/all/hopeless rate/seed-3.json").stat().st_mtime_ns == stamp
+    assert attentune(*words, "--retry_failed")[0] == 2
+    assert (folder / "records/own/all/hopeless rate/seed-3.json").stat().st_mtime_ns > stamp
+    assert set(times_done(folder).values()) == {1}
+
+
+def test_other_settings_in_the_same_folder_are_refused_and_more_presets_and_seeds_are_not(whole, attentune, tiny):
+    folder, before, _ = whole
+    encoder = tiny("bert")
+    status, _, err = attentune(*command(folder, encoder, *FLAGS, **LONG, training__learning_rate=2e-3))
+    assert status == 2
+    assert "was begun with other settings" in err
+    assert "bert on own: training.learning_rate: was 0.001, now 0.002" in err
+    # Those of a method that is new here, too.
+    one = ("--presets", "bert-mean", "--seeds", "3,", "--train-size", "24")
+    status, _, err = attentune(*command(folder, encoder, *one, **LONG, training__learning_rate=2e-3))
+    assert status == 2
+    assert "training.learning_rate: was 0.001, now 0.002" in err
+    assert outcomes(folder / "comparison") == before
+    # Neither does what is not computed with matter.
+    status, out, err = attentune(*command(folder, encoder, *one, "--keep-runs", **LONG, training__save_total_limit=1))
+    assert status == 0, err
+    assert (folder / "comparison/runs/own/24/bert-mean/seed-3/model.safetensors").is_file()
+    assert "bert-mean" in out
+    now = outcomes(folder / "comparison")
+    assert {name: now[name] for name in before} == before
+    assert len(now) == len(before) + 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "messages"),
+    [
+        (("--presets", "bert,sesme"), ["--presets: got 'sesme'", "Did you mean 'sesame'"]),
+        (("--presets", "bert", "--seeds", "two"), ["--seeds: got 'two', expected a whole number"]),
+        (("--presets", "bert", "--train-size", "0,all"), ["--train_size: got '0'", "at least 1"]),
+        (("--presets", "bert", "--jobs", "0"), ["--jobs: got '0'", "at least 1"]),
+        (("--presets", "bert", "--preset", "bert"), ["--preset: is for single runs", "--presets"]),
+        (("--presets", "bert", "--seed", "4"), ["training.seed: give --seeds"]),
+        (("--presets", "bert", "--resume"), ["training.resume: a comparison always goes on"]),
+        (("--presets", "bert,bert"), ["method bert: is named more than once"]),
+        (("--presets", "bert", "--tasks", "colaa"), ["data.task: there is no task 'colaa'", "Did you mean 'cola'"]),
+        ((), ["got no method", "--presets NAME"]),
+        (("--presets", "bert", "--set", "labels.generator=flip"), ["labels.generator: flip makes labels"]),
+        (("--presets", "bert,ssa-co", "--set", "labels.generator=flip"), ["bert on own: labels.generator: flip"]),
+        (("--presets", "bert", "--settings", "no.yaml"), ["no.yaml: no such file"]),
+        (("--presets", "bert", "--storage", "nonsense"), ["--storage nonsense: is no URL of a database"]),
+        (("--presets", "bert", "--storage", "postgresql://me:secret@localhost:1/db"),
+         ["--storage postgresql://me:***@localhost:1/db: cannot be used", "the same command goes on"]),
+    ],
+)  # fmt: skip
+def test_mistakes(attentune, tiny, tmp_path, monkeypatch, flags, messages):
+    monkeypatch.setattr("attentune.training.queue_storage._TRIES", 1)
+    status, out, err = attentune(*command(tmp_path, tiny("bert"), *flags))
+    assert (status, out) == (2, "")
+    for message in messages:
+        assert message in err
+    assert "Traceback" not in err
+    assert "secret" not in err
+
+
+def test_data_that_are_not_there_stop_it_before_anything_is_written(attentune, tiny, tmp_path):
+    words = command(tmp_path, tiny("bert"), "--presets", "bert", data__train_file=str(tmp_path / "trian.csv"))
+    status, _, err = attentune(*words)
+    assert status == 2
+    assert "Did you mean 'train.csv'" in err
+    assert not (tmp_path / "comparison").exists()

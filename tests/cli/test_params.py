@@ -1,0 +1,132 @@
+"""`attentune params`: the counts of the models themselves, and those of the paper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attentune.config import load_config, preset_names
+from attentune.evaluation.saved import SavedRun
+from attentune.training.display import Display
+from attentune.training.run import train
+from samples import settings
+from tiny import FAMILIES
+from tiny_models import build
+
+Tiny = Callable[..., Path]
+Command = Callable[..., tuple[int, str, str]]
+SQUARE = 768 * 768
+
+
+def counts(attentune: Command, *words: object) -> dict[str, Any]:
+    status, out, err = attentune("params", *words, "--format", "json")
+    assert status == 0, err
+    return json.loads(out)
+
+
+@pytest.fixture(scope="module")
+def base_width(tiny: Tiny) -> Path:
+    """An encoder as wide as BERT's base, and as shallow as can be."""
+    return tiny("bert", hidden=768, layers=1)
+
+
+SCORE, WIDE = ("--pairs", "--num_labels", 1), "--set=model.head.projection=3072"
+
+
+@pytest.mark.parametrize(
+    ("flags", "attention", "projection"),
+    [
+        # Table 2 of the poster: SST-5 4.72 M, Quora 3.54 M, STS 11.2 M; its baseline's projections 0.59 M and 2.36 M.
+        (("task-attention", "--num_labels", 5), 8, 0),
+        (("task-attention", "--pairs"), 5, 1),
+        (("task-attention", *SCORE, "--set=model.head.layers=2", WIDE), 15, 4),
+        (("task-attention", *SCORE, "--set=model.head.layers=3", "--set=model.head.bare=false"), 15, 1),
+        (("bi-encoder-mean", "--pairs"), 0, 1),
+        (("bi-encoder-mean", *SCORE, WIDE), 0, 4),
+        (("bi-encoder-mean", "--num_labels", 5), 0, 0),
+    ],
+)
+def test_the_papers_counts_come_out(
+    attentune: Command, base_width: Path, flags: tuple[object, ...], attention: int, projection: int
+) -> None:
+    found = counts(attentune, *flags, "--model_name_or_path", base_width)
+    assert found["attention_matrices"] == attention * SQUARE
+    assert found["projection_matrix"] == projection * SQUARE
+
+
+def test_in_millions_they_are_the_numbers_of_the_poster() -> None:
+    assert [round(squares * SQUARE / 1e6, 2) for squares in (8, 5, 1, 15, 4)] == [4.72, 2.95, 0.59, 8.85, 2.36]
+
+
+@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("pairs", [False, True])
+def test_parts_are_those_of_the_model_and_add_up(attentune: Command, tiny: Tiny, preset: str, pairs: bool) -> None:
+    found = counts(attentune, preset, "--model_name_or_path", tiny("roberta"), *(["--pairs"] if pairs else []))
+    model, _ = build(tiny("roberta"), settings=load_config(preset=preset).model, is_pair=pairs)
+    for part, count in found["parts"].items():
+        own = getattr(model, part)
+        expected = 0 if own is None else sum(weight.numel() for weight in own.parameters())
+        assert count == {"parameters": expected, "trainable": expected}
+    total = sum(weight.numel() for weight in model.parameters())
+    assert found["total"] == {"parameters": total, "trainable": total}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_counted(attentune: Command, tiny: Tiny, family: str) -> None:
+    """Weights that layers share, as ALBERT's do, once."""
+    found = counts(attentune, "sesame", "--model_name_or_path", tiny(family))
+    model, _ = build(tiny(family), settings=load_config(preset="sesame").model)
+    assert found["total"]["parameters"] == sum(weight.numel() for weight in model.parameters())
+    assert found["parts"]["layer_mix"]["parameters"] == 3 * 1 + 1 + 1 * 3 + 3
+
+
+def test_a_run_is_counted_as_it_was_trained(attentune: Command, tiny: Tiny, tmp_path: Path) -> None:
+    overrides = settings(
+        tmp_path, tiny("bert"), preset="task-attention", training__freeze_encoder=True, training__max_steps=1
+    )
+    train(load_config(overrides=overrides), display=Display(quiet=True))
+    found = counts(attentune, tmp_path / "run")
+    model = SavedRun.load(tmp_path / "run").model
+    encoder = sum(weight.numel() for weight in model.encoder.parameters())
+    assert found["parts"]["encoder"] == {"parameters": encoder, "trainable": 0}
+    assert found["total"]["parameters"] - found["total"]["trainable"] == encoder
+    assert found["attention_matrices"] == 2 * 4 * 32 * 32
+
+
+def test_a_table(attentune: Command, tiny: Tiny) -> None:
+    status, out, _ = attentune("params", "task-attention", "--pairs", "--model_name_or_path", tiny("bert"))
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()[2:9]] == [
+        "encoder", "blur", "layer", "token", "head", "classifier", "in",
+    ]  # fmt: skip
+    assert "5,120 in the head's attention matrices, 1,024 in the projection" in out
+    status, out, _ = attentune("params", "bert", "--model_name_or_path", tiny("bert"))
+    assert "matrices" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("task-atention",), "or a preset: bert, bert-cls-mean,"),
+        (("task-atention",), "Did you mean 'task-attention'?"),
+        (("bert", "--num_labels", "none"), "--num_labels: got 'none', expected a whole number"),
+        (("bert", "--num_labels", "0"), "--num_labels: got '0', expected a whole number of at least 1"),
+        (("task-attention", "--pairs", "--num_labels", "3"), "Set it to concat."),
+        ((".",), "holds no config.json"),
+        ((".", "--pairs"), "a run's model is what it is"),
+        ((".", "--set", "model.head.kind=mean"), "a run's model is what it is"),
+        ((), "the following arguments are required: RUN|PRESET"),
+    ],
+)
+def test_mistakes_are_told_in_one_line_each(
+    attentune: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = attentune("params", *words)
+    assert (status, out) == (2, "")
+    assert says in err
+    assert "Traceback" not in err

@@ -1,0 +1,196 @@
+"""`explain_texts`: what it returns for texts and pairs, what its JSON holds, and how it tells mistakes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attentune
+from attentune.config import load_config
+from attentune.errors import ConfigError, DataError
+from attentune.evaluation.saved import SavedRun, predict
+from attentune.explain.explainer import Explainer
+from attentune.explain.explanation import Explanation
+from attentune.explain.methods import METHODS
+from attentune.explain.probe import Settings
+from attentune.explain.texts import explain_rows, explain_texts
+from attentune.training.display import Display
+from attentune.training.run import train
+from explain_runs import KINDS, SPACES, TEXTS, rows_for, tiny_run
+from samples import settings
+from tiny_models import rows_of
+
+Tiny = Callable[..., Path]
+QUICK: dict[str, Any] = {"samples": 8, "steps": 2}
+
+
+@pytest.fixture(scope="module")
+def trained(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("explain")
+    overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", training__num_train_epochs=1)
+    train(load_config(overrides=overrides), display=Display(quiet=True))
+    return folder / "run"
+
+
+def test_a_run_folder_is_explained(trained: Path) -> None:
+    texts = ["the film was great", "a dull story, so awful", ""]
+    found = attentune.explain_texts(trained, texts)
+    assert [explanation.text for explanation in found] == texts
+    assert all(isinstance(explanation, attentune.Explanation) for explanation in found)
+    for explanation, said in zip(found, predict(trained, texts), strict=True):
+        assert explanation.label == explanation.prediction == said["prediction"]
+        assert explanation.probability == pytest.approx(said["probabilities"][said["prediction"]], abs=1e-4)
+        assert (explanation.method, explanation.signed, explanation.passes) == ("ssa", False, 1)
+        assert explanation.seconds > 0
+        assert all(0 < token.score < 1 for token in explanation.tokens)
+    assert [token.text for token in found[1].tokens] == ["a", "dull", "story", ",", "so", "awful"]
+    assert found[2].tokens == ()
+    listed = [line["tokens"] for line in attentune.list_tokens(trained, rows_of(texts))]
+    for explanation, tokens in zip(found, listed, strict=True):
+        assert [piece.score for piece in explanation.pieces] == pytest.approx(
+            [token["score"] for token in tokens], abs=1e-6
+        )
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_pieces_lie_on_the_text_with_the_methods_scores(tiny: Tiny, name: str, kind: str) -> None:
+    run, rows = tiny_run(tiny(), kind), rows_for(kind)
+    found = explain_texts(run, rows.texts, rows.pairs, method=name, unit="token", **QUICK)
+    explainer = Explainer(run, rows)
+    plain = explainer.attributions(name, settings=Settings(samples=8, steps=2))
+    for row, (explanation, attribution) in enumerate(zip(found, plain, strict=True)):
+        own = {"text": rows.texts[row], "pair": rows.pairs[row] if rows.pairs else ""}
+        assert explanation.tokens == explanation.pieces
+        assert all(own[piece.within][piece.start : piece.end] == piece.text for piece in explanation.pieces)
+        ordinary = explainer.probe.features.ordinary_positions(row)
+        assert [piece.score for piece in explanation.pieces] == pytest.approx(
+            attribution.scores[ordinary], rel=1e-4, abs=1e-6
+        )
+        assert explanation.signed == METHODS[name].signed
+        assert (explanation.probability is None) == (kind == "regression")
+        if kind == "regression":
+            assert explanation.label == explanation.prediction == pytest.approx(float(attribution.logits[0]), abs=1e-5)
+        else:
+            assert explanation.label == SPACES[kind].names[attribution.target]
+
+
+def test_json_is_as_promised(tiny: Tiny) -> None:
+    run = tiny_run(tiny(), "pair")
+    (explanation,) = explain_texts(run, ["Nobody plays."], ["unwatchable"], method="gradient", target="maybe")
+    line = json.loads(json.dumps(explanation.to_dict()))
+    assert list(line) == [
+        "text", "pair", "method", "label", "probability", "prediction", "signed", "passes", "seconds", "unit", "tokens",
+    ]  # fmt: skip
+    assert [list(token) for token in line["tokens"]] == [["text", "start", "end", "score", "in"]] * 4
+    assert [(token["text"], token["start"], token["end"], token["in"]) for token in line["tokens"]] == [
+        ("Nobody", 0, 6, "text"), ("plays", 7, 12, "text"), (".", 12, 13, "text"), ("unwatchable", 0, 11, "pair"),
+    ]  # fmt: skip
+    assert (line["text"], line["pair"], line["label"], line["passes"]) == ("Nobody plays.", "unwatchable", "maybe", 2)
+    assert [token["score"] for token in line["tokens"]] == pytest.approx(
+        [t.score for t in explanation.tokens], rel=1e-5
+    )
+    (single,) = explain_texts(tiny_run(tiny(), "regression"), ["Yes"], method="gradient")
+    line = single.to_dict()
+    assert (line["pair"], line["probability"]) == (None, None)
+    assert list(line["tokens"][0]) == ["text", "start", "end", "score"]
+
+
+def test_words_and_pieces_are_both_at_hand(tiny: Tiny) -> None:
+    run = tiny_run(tiny())
+    for name in ("leave-one-out", "ssa"):
+        (words,) = explain_texts(run, TEXTS[:1], method=name)
+        (tokens,) = explain_texts(run, TEXTS[:1], method=name, unit="token")
+        assert words.words == words.tokens == tokens.words
+        assert len(words.tokens) < len(tokens.tokens)
+        own = [piece.score for piece in words.pieces if piece.start >= 16 and piece.end <= 27]
+        assert len(own) > 2
+        (word,) = [token for token in words.tokens if token.text == "unwatchable"]
+        assert word.score == pytest.approx(sum(own) if words.signed else max(own))
+
+
+def test_a_long_text_is_explained_as_far_as_it_is_read(tiny: Tiny) -> None:
+    text = "the film " * 200
+    (explanation,) = explain_texts(tiny_run(tiny(), max_length=16), [text], method="leave-one-out", unit="token")
+    assert explanation.text == text
+    assert len(explanation.tokens) == 14
+    assert explanation.passes == 15
+
+
+def test_no_texts_have_no_explanations(tiny: Tiny) -> None:
+    assert explain_texts(tiny_run(tiny()), []) == []
+    with pytest.raises(ConfigError, match="method"):
+        explain_texts(tiny_run(tiny()), [], method="sssa")
+
+
+def test_the_attention_implementation_is_put_back(tiny: Tiny) -> None:
+    run = tiny_run(tiny())
+    for name in ("attention", "gradient"):
+        explain_texts(run, TEXTS[:1], method=name)
+        assert run.model.encoder.config._attn_implementation == "sdpa"
+
+
+def test_bf16_gives_nearly_the_same(tiny: Tiny) -> None:
+    run = tiny_run(tiny())
+    for name in ("ssa", "leave-one-out", "gradient", "attention", "integrated-gradients"):
+        (full,), (half,) = (
+            explain_texts(
+                SavedRun(run.folder, run.config, run.label_space, run.model, run.tokenizer),
+                TEXTS[:1],
+                method=name,
+                precision=precision,
+            )
+            for precision in ("fp32", "bf16")
+        )
+        one, other = (np.array([token.score for token in own.tokens]) for own in (full, half))
+        assert np.abs(one - other).max() < 0.15 * np.abs(one).max()
+        assert np.abs(one - other).max() > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "leave-one-ou"}, "method: got 'leave-one-ou', .* one of ssa, .*Did you mean 'leave-one-out'"),
+        ({"target": "goood"}, "target: got 'goood', expected .* the run's classes: bad, good. Did you mean 'good'?"),
+        ({"target": ["good"]}, "target: got 1 classes for 2 texts; expected one for all, or one for each."),
+        ({"unit": "words"}, "unit: got 'words', expected word or token. Did you mean 'word'?"),
+        ({"steps": 0}, "steps: got 0, expected at least 1."),
+        ({"samples": 0}, "samples: got 0, expected at least 1."),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told(tiny: Tiny, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        explain_texts(tiny_run(tiny()), TEXTS[:2], **options)
+
+
+def test_all_mistakes_are_told_at_once_and_before_any_work(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny_run(tiny(), "regression", gate=False)
+    monkeypatch.setattr(run.model, "classify", None)
+    with pytest.raises(ConfigError) as raised:
+        explain_rows(run, rows_for("regression"), methods=("gradient", "ssa", "no"), target="good", unit="x")
+    assert [problem.split(":")[0] for problem in raised.value.problems] == ["unit", "method", "method", "target"]
+    assert "predicts a score" in raised.value.problems[-1]
+
+
+def test_texts_of_the_wrong_kind_are_refused(tiny: Tiny) -> None:
+    single, pair = tiny_run(tiny()), tiny_run(tiny(), "pair")
+    with pytest.raises(DataError, match="got pairs of texts, but .* was trained on single texts"):
+        explain_texts(single, ["a"], ["b"])
+    with pytest.raises(DataError, match="got single texts, but .* was trained on pairs"):
+        explain_texts(pair, ["a"])
+    with pytest.raises(DataError, match="got 1 texts and 2 second texts"):
+        explain_texts(pair, ["a"], ["b", "c"])
+    with pytest.raises(DataError, match=r"put it in \[brackets\]"):
+        explain_texts(single, "a text")
+
+
+def test_an_explanation_cannot_be_changed(tiny: Tiny) -> None:
+    (explanation,) = explain_texts(tiny_run(tiny()), ["Yes"])
+    with pytest.raises(AttributeError):
+        explanation.label = "other"  # type: ignore[misc]
+    assert isinstance(explanation, Explanation)

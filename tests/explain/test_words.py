@@ -1,0 +1,133 @@
+"""Pieces make words by the characters that they stand on, in every family's tokenizer and in many scripts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attentune.config import load_config
+from attentune.data.features import token_spans
+from attentune.explain.words import Piece, merge_pieces, word_spans
+from attentune.models.build import load_tokenizer
+from tiny import FAMILIES
+from tiny_models import rows_of
+
+Tiny = Callable[..., Path]
+
+
+def words_in(text: str) -> list[str]:
+    return [text[start:end] for start, end in word_spans(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", []),
+        (" \t\n ", []),
+        ("A quiet  joy.", ["A", "quiet", "joy", "."]),
+        ("don't, can\u2019t!", ["don't", ",", "can\u2019t", "!"]),
+        ("'quoted' -dash- a - b", ["'", "quoted", "'", "-", "dash", "-", "a", "-", "b"]),
+        ("well-known snake_case", ["well-known", "snake_case"]),
+        ("at 7:45, 1,000.5 or 12/11", ["at", "7:45", ",", "1,000.5", "or", "12/11"]),
+        ("and/or e.g. 3.", ["and", "/", "or", "e", ".", "g", ".", "3", "."]),
+        ("wait... what?!?! ---", ["wait", "...", "what", "?", "!", "?", "!", "---"]),
+        ("<b>&amp;</b>", ["<", "b", ">", "&", "amp", ";", "<", "/", "b", ">"]),
+        ("na\u00efve nai\u0308ve", ["na\u00efve", "nai\u0308ve"]),
+        (
+            "\u0928\u092e\u0938\u094d\u0924\u0947 \u0926\u0941\u0928\u093f\u092f\u093e",
+            ["\u0928\u092e\u0938\u094d\u0924\u0947", "\u0926\u0941\u0928\u093f\u092f\u093e"],
+        ),
+        ("\u65e5\u672c\u8a9eok", ["\u65e5", "\u672c", "\u8a9e", "ok"]),
+        ("\uc548\ub155 \uc138\uacc4", ["\uc548\ub155", "\uc138\uacc4"]),
+        ("ok\U0001f44d\U0001f3fd!", ["ok", "\U0001f44d\U0001f3fd", "!"]),
+        ("\U0001f469\u200d\U0001f4bb x", ["\U0001f469\u200d\U0001f4bb", "x"]),
+        ("a\u00adb \u200bc", ["a\u00adb", "\u200b", "c"]),
+        ("\x1b[31m", ["\x1b", "[", "31m"]),
+    ],
+)
+def test_words_of_a_text(text: str, words: list[str]) -> None:
+    assert words_in(text) == words
+
+
+@given(st.text(max_size=40))
+def test_words_hold_every_sign_once_and_in_order(text: str) -> None:
+    spans = word_spans(text)
+    places = [place for start, end in spans for place in range(start, end)]
+    assert places == sorted(set(places))
+    assert all(start < end for start, end in spans)
+    # White space may only stand in a word behind a joiner.
+    assert {place for place, sign in enumerate(text) if not sign.isspace()} <= set(places)
+
+
+def piece(text: str, start: int, end: int, score: float, within: str = "text") -> Piece:
+    return Piece(text[start:end], start, end, score, within)
+
+
+def test_a_words_score_is_the_sum_if_signed_and_else_the_highest() -> None:
+    text = "unwatchable film"
+    pieces = [piece(text, 0, 2, 0.5), piece(text, 2, 7, -0.75), piece(text, 7, 11, 0.125), piece(text, 12, 16, -1.0)]
+    signed, unsigned = (merge_pieces(pieces, text, None, signed=signed) for signed in (True, False))
+    assert signed == (Piece("unwatchable", 0, 11, -0.125), Piece("film", 12, 16, -1.0))
+    assert unsigned == (Piece("unwatchable", 0, 11, 0.5), Piece("film", 12, 16, -1.0))
+
+
+def test_the_texts_of_a_pair_are_kept_apart() -> None:
+    text, pair = "cats", "cats purr"
+    pieces = [
+        piece(text, 0, 4, 1.0),
+        piece(pair, 0, 3, 2.0, "pair"),
+        piece(pair, 3, 4, 4.0, "pair"),
+        piece(pair, 5, 9, 8.0, "pair"),
+    ]
+    assert merge_pieces(pieces, text, pair, signed=True) == (
+        Piece("cats", 0, 4, 1.0),
+        Piece("cats", 0, 4, 6.0, "pair"),
+        Piece("purr", 5, 9, 8.0, "pair"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "spans", "words"),
+    [
+        ("a, b", [(0, 2), (3, 4)], ["a,", "b"]),  # a piece over two words makes them one
+        ("ab cd ef", [(0, 1), (1, 4), (4, 5), (6, 8)], ["ab cd", "ef"]),
+        ("  x", [(0, 1), (2, 3)], ["x"]),  # a space goes with what follows,
+        ("x ", [(0, 1), (1, 2)], ["x"]),  # or with the last
+        ("x", [(0, 0), (0, 1)], ["x"]),  # and so does what stands for nothing
+        ("  ", [(0, 1), (1, 2)], ["  "]),  # unless there is nothing else
+        ("\U0001f600", [(0, 1), (0, 1), (0, 1)], ["\U0001f600"]),  # bytes of one sign
+        ("unread word", [(0, 3)], ["unr"]),  # cut at the longest length
+    ],
+)  # fmt: skip
+def test_pieces_that_are_no_plain_parts_of_words(text: str, spans: list[tuple[int, int]], words: list[str]) -> None:
+    merged = merge_pieces([piece(text, start, end, 1.0) for start, end in spans], text, None, signed=True)
+    assert [word.text for word in merged] == words
+    assert sum(word.score for word in merged) == len(spans)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("max_length", [14, 128])
+def test_words_of_every_familys_pieces(tiny: Tiny, family: str, max_length: int) -> None:
+    tokenizer = load_tokenizer(load_config(overrides={"model.name_or_path": str(tiny(family))}).model)
+    text, pair = (
+        "The  film wasn't unwatchable\tat 7:45, it\u2019s na\u00efve \U0001f600!",
+        "Nobody plays; [SEP] \u65e5",
+    )
+    rows = rows_of([text], [pair])
+    spans = [span for span in token_spans(rows, tokenizer, max_length=max_length)[0] if span is not None]
+    own = {"text": text, "pair": pair}
+    pieces = [Piece(own[where][start:end], start, end, 1.0, where) for where, start, end in spans]
+    words = merge_pieces(pieces, text, pair, signed=True)
+    assert sum(word.score for word in words) == len(pieces)  # no piece is lost, and none counted twice
+    assert all(own[word.within][word.start : word.end] == word.text for word in words)
+    for within in own:
+        places = [(word.start, word.end) for word in words if word.within == within]
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(places))
+    if max_length == 128:
+        expected = [*words_in(text), *words_in(pair)]
+        assert [word.text for word in words] == expected

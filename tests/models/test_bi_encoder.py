@@ -1,0 +1,283 @@
+"""A model that reads the texts of a pair apart, against each text read alone; and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attentune.config import BlurConfig, HeadConfig, LayerMixConfig, ModelConfig, TokenGateConfig, load_config
+from attentune.data.rows import LabelSpace
+from attentune.errors import ConfigError, UnsupportedEncoderError
+from attentune.models.half_copy import HalfCopy
+from attentune.models.saving import load_model, save_model
+from tiny import FAMILIES
+from tiny_models import FIRST, LONG, SECOND, Built, build, encoded, encoded_apart
+
+Tiny = Callable[..., Path]
+every_family = pytest.mark.parametrize("family", FAMILIES)
+PAIRS = ((FIRST, LONG), (LONG, SECOND), ("", FIRST))
+SCORE, THREE = LabelSpace("regression"), LabelSpace("classification", ("no", "maybe", "yes"))
+
+
+def bi_encoder(tiny: Tiny, family: str = "bert", **options: Any) -> Built:
+    slots = {name: options.pop(name) for name in ("head", "blur", "layer_mix", "token_gate") if name in options}
+    settings = replace(ModelConfig(), pair_encoding="bi-encoder", **slots)
+    model, tokenizer = build(tiny(family), settings=settings, is_pair=True, **options)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            # Normalisations too: as they are drawn, each layer's mean is 0 whatever the text.
+            if not name.startswith("encoder.") or "norm" in name.lower():
+                weight.add_(0.2 * torch.randn(weight.shape, generator=generator))
+    return model, tokenizer
+
+
+@every_family
+@pytest.mark.parametrize("combine", ["dot", "concat"])
+@torch.no_grad()
+def test_each_text_is_read_as_if_it_were_alone(tiny: Tiny, family: str, combine: str) -> None:
+    """By the encoder itself, from token ids, one text at a time: logits are those of both means."""
+    model, tokenizer = bi_encoder(tiny, family, head=HeadConfig("mean", combine=combine))
+    logits_BC = model(**encoded_apart(tokenizer, *PAIRS)).logits
+
+    def mean_of(text: str) -> torch.Tensor:
+        return model.encoder(**encoded(tokenizer, text)).last_hidden_state.mean(dim=1)
+
+    texts_ND = torch.cat([mean_of(pair[place]) for place in (0, 1) for pair in PAIRS])
+    torch.testing.assert_close(logits_BC, model.classifier(texts_ND), atol=2e-5, rtol=2e-5)
+
+
+@torch.no_grad()
+def test_blur_layer_mix_and_token_gate_work_text_by_text(tiny: Tiny) -> None:
+    """Against a model of single texts with the same weights: its importances, and the means of its layers' weights."""
+    slots = {
+        "head": HeadConfig("cls-mean"),
+        "blur": BlurConfig("context", 0.7),
+        "layer_mix": LayerMixConfig("weighted", True),
+        "token_gate": TokenGateConfig("ssa", 0.3, share_weights=False),
+    }
+    model, tokenizer = bi_encoder(tiny, **slots)
+    single, _ = build(tiny("bert"), settings=replace(ModelConfig(), **slots))
+    weights = {name: weight for name, weight in model.state_dict().items() if not name.startswith("classifier.")}
+    assert single.load_state_dict(weights, strict=False).unexpected_keys == []
+    inputs = encoded_apart(tokenizer, *PAIRS)
+    output = model(**inputs)
+    for row, pair in enumerate(PAIRS):
+        first, second = (single(**encoded(tokenizer, text)) for text in pair)
+        length = int(inputs["attention_mask"][row].sum())
+        for name in ("token_scores", "token_logits"):
+            expected = torch.cat([getattr(first, name)[0], getattr(second, name)[0]])
+            torch.testing.assert_close(getattr(output, name)[row, :length], expected, atol=1e-5, rtol=1e-5)
+        expected_L = (first.layer_weights[0] + second.layer_weights[0]) / 2
+        torch.testing.assert_close(output.layer_weights[row], expected_L, atol=1e-5, rtol=1e-5)
+    assert output.layer_weights.std(dim=0).max() > 1e-3, "pairs differ"
+
+
+@torch.no_grad()
+def test_the_encoders_output_can_be_kept_and_given_back(tiny: Tiny) -> None:
+    model, tokenizer = bi_encoder(tiny, head=HeadConfig("cross-attention", bare=True))
+    inputs = encoded_apart(tokenizer, *PAIRS)
+    kept_BTD = model.encode(**inputs).last_hidden_state
+    assert kept_BTD.shape[:2] == inputs["input_ids"].shape
+    assert not kept_BTD[inputs["attention_mask"] == 0].any()
+    alone_TD = model.encoder(**encoded(tokenizer, LONG)).last_hidden_state[0]
+    begin = int(inputs["second_start"][0])
+    torch.testing.assert_close(kept_BTD[0, begin : begin + len(alone_TD)], alone_TD, atol=2e-5, rtol=2e-5)
+    assert torch.equal(model(**inputs, encoded_BTD=kept_BTD).logits, model(**inputs).logits)
+
+
+@pytest.mark.parametrize("space", [SCORE, THREE, LabelSpace("ordinal", ("low", "middle", "high"))])
+@torch.no_grad()
+def test_scores_and_many_classes(tiny: Tiny, tmp_path: Path, space: LabelSpace) -> None:
+    combine = "dot" if space is SCORE else "concat"
+    loss = "corn" if space.task_type == "ordinal" else "auto"
+    head = HeadConfig("task-attention", combine=combine, projection=11)
+    made = bi_encoder(tiny, head=head, label_space=space, loss=loss)
+    logits_BC = made[0](**encoded_apart(made[1], *PAIRS)).logits
+    assert logits_BC.shape == (3, space.num_labels)
+    assert logits_BC.isfinite().all()
+    save_model(*made, tmp_path)
+    loaded, tokenizer = load_model(tmp_path)
+    assert torch.equal(loaded(**encoded_apart(tokenizer, *PAIRS)).logits, logits_BC)
+
+
+@pytest.mark.parametrize("kind", ["mean", "self-attention", "cross-attention"])
+@torch.no_grad()
+def test_with_dot_a_turned_pair_scores_the_same_and_with_concat_it_need_not(tiny: Tiny, kind: str) -> None:
+    falls = {}
+    for combine in ("dot", "concat"):
+        model, tokenizer = bi_encoder(tiny, head=HeadConfig(kind, combine=combine))
+        pair, turned = model(**encoded_apart(tokenizer, (FIRST, LONG), (LONG, FIRST))).logits
+        falls[combine] = float((pair - turned).abs().max())
+    assert falls["dot"] < 1e-4 < 0.01 < falls["concat"]
+
+
+@torch.no_grad()
+def test_the_copy_in_bf16_reads_pairs_too(tiny: Tiny) -> None:
+    slots = {"layer_mix": LayerMixConfig("weighted", True), "blur": BlurConfig("value", 0.5)}
+    model, tokenizer = bi_encoder(tiny, head=HeadConfig("cross-attention", combine="concat", layers=1), **slots)
+    inputs = encoded_apart(tokenizer, *PAIRS)
+    expected_BC = model(**inputs).logits
+    found_BC = HalfCopy(model).fresh()(**inputs).logits
+    assert found_BC.dtype == torch.float32
+    torch.testing.assert_close(found_BC, expected_BC, atol=0.1, rtol=0.1)
+    assert not torch.equal(found_BC, expected_BC)
+
+
+# Settled when built
+
+
+def test_task_attention_is_settled_by_the_rows_and_saved_so(tiny: Tiny, tmp_path: Path) -> None:
+    settings = load_config(preset="task-attention").model
+    single, _ = build(tiny("bert"), settings=settings)
+    assert single.config.head["kind"] == "self-attention"
+    assert (single.config.head["layers"], single.config.head["bare"]) == (2, False)
+    assert (single.config.pair_encoding, single.config.reads_apart) == ("cross-encoder", False)
+    assert isinstance(single.classifier, torch.nn.Linear)
+    pairs, tokenizer = build(tiny("bert"), settings=settings, is_pair=True)
+    assert pairs.config.head["kind"] == "cross-attention"
+    assert (pairs.config.head["layers"], pairs.config.head["bare"]) == (0, True)
+    assert pairs.config.reads_apart
+    save_model(pairs, tokenizer, tmp_path)
+    assert load_model(tmp_path)[0].config.head == pairs.config.head
+
+
+@pytest.mark.parametrize(
+    ("head", "is_pair", "layers"),
+    [
+        (HeadConfig("self-attention"), True, 2),
+        (HeadConfig("self-attention", layers=3, bare=True), False, 3),
+        (HeadConfig("cross-attention"), True, 1),
+        (HeadConfig("cross-attention", bare=True), True, 1),
+        (HeadConfig("cross-attention", layers=2, bare=True), True, 3),
+        (HeadConfig("task-attention", layers=3), True, 3),
+        (HeadConfig("task-attention", layers=3), False, 3),
+    ],
+)
+def test_how_many_blocks(tiny: Tiny, head: HeadConfig, is_pair: bool, layers: int) -> None:
+    settings = replace(ModelConfig(), pair_encoding="bi-encoder", head=head)
+    model, _ = build(tiny("bert"), settings=settings, is_pair=is_pair)
+    assert len(model.head.blocks) == layers
+
+
+def test_blocks_have_the_encoders_sizes_unless_told_otherwise(tiny: Tiny) -> None:
+    for family in FAMILIES:
+        model, _ = build(tiny(family), head=HeadConfig("self-attention", dropout=0.25))
+        block = model.head.blocks[0]
+        assert (block.attention.heads, block.inner.out_features) == (4, 64)
+        assert block.attention.dropout == block.dropout.p == 0.25
+    model, _ = build(tiny("bert"), head=HeadConfig("self-attention", attention_heads=16))
+    assert model.head.blocks[1].attention.heads == 16
+
+
+@every_family
+def test_fresh_blocks_are_drawn_as_asked(tiny: Tiny, family: str) -> None:
+    default, _ = build(tiny(family), head=HeadConfig("self-attention"))
+    near_one, _ = build(tiny(family), head=HeadConfig("self-attention", init="uniform"))
+    for block in default.head.blocks:
+        assert 0.01 < block.attention.query.weight.std() < 0.03
+    for block in near_one.head.blocks:
+        for linear in (block.attention.query, block.attention.key, block.attention.value):
+            assert 0.9 <= linear.weight.min() <= linear.weight.max() <= 1.0
+        assert 0.01 < block.attention.output.weight.std() < 0.03
+    again, _ = build(tiny(family), head=HeadConfig("self-attention", init="uniform"))
+    assert torch.equal(again.head.blocks[1].attention.key.weight, near_one.head.blocks[1].attention.key.weight)
+
+
+# What does not go together
+
+
+@pytest.mark.parametrize(
+    ("head", "options", "message"),
+    [
+        (
+            HeadConfig("cross-attention"),
+            {},
+            "needs pairs of texts, but these rows are single texts. Take self-attention",
+        ),
+        (
+            HeadConfig("task-attention"),
+            {"is_pair": True, "pair_encoding": "cross-encoder"},
+            "task-attention on pairs, which is cross-attention, needs texts that are read apart.*--pair_encoding",
+        ),
+        (HeadConfig("mean"), {"is_pair": True, "label_space": THREE}, "has 3 (no, maybe, yes). Set it to concat."),
+        (HeadConfig("self-attention", layers=0), {}, "layers: got 0, but self-attention needs a block"),
+        (HeadConfig("cross-attention", layers=0), {"is_pair": True}, "at least 1, or model.head.bare true."),
+        (HeadConfig("self-attention", attention_heads=5), {}, "got 5, expected a divisor of 32.*its own 4"),
+    ],
+)
+def test_heads_that_do_not_fit_are_refused(tiny: Tiny, head: HeadConfig, options: dict, message: str) -> None:
+    options = {"pair_encoding": "bi-encoder"} | options
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        build(tiny("bert"), head=head, **options)
+
+
+def test_cross_attention_in_one_row_is_refused_with_the_settings() -> None:
+    with pytest.raises(ConfigError, match="cross-attention needs texts that are read apart.*pair_encoding bi-encoder"):
+        load_config(overrides={"model.head.kind": "cross-attention"})
+    settings = {"model.head.kind": "cross-attention", "model.pair_encoding": "bi-encoder"}
+    assert load_config(overrides=settings).model.head.kind == "cross-attention"
+
+
+def test_an_encoder_that_takes_no_embeddings_is_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import BertModel
+
+    whole = BertModel.forward
+
+    def without_embeddings(self: BertModel, input_ids: torch.Tensor, **others: Any) -> Any:
+        return whole(self, input_ids, **others)
+
+    monkeypatch.setattr(BertModel, "forward", without_embeddings)
+    with pytest.raises(UnsupportedEncoderError, match="takes no inputs_embeds.*Set --pair_encoding cross-encoder"):
+        bi_encoder(tiny)
+    build(tiny("bert"), is_pair=True)
+
+
+def test_inputs_of_the_other_kind_are_refused(tiny: Tiny) -> None:
+    model, tokenizer = bi_encoder(tiny)
+    inputs = encoded_apart(tokenizer, *PAIRS)
+    with pytest.raises(ValueError, match="got no second_start, but this model reads the texts of a pair apart"):
+        model(**encoded(tokenizer, FIRST))
+    joint, _ = build(tiny("bert"), is_pair=True)
+    with pytest.raises(ValueError, match="got a second_start, but this model reads the texts of a pair in one row"):
+        joint(**inputs)
+
+
+# Starting from another run
+
+
+def saved_run(made: Built, folder: Path) -> Path:
+    save_model(*made, folder)
+    return folder
+
+
+@torch.no_grad()
+def test_a_run_goes_on_where_it_ended_and_takes_what_fits(tiny: Tiny, tmp_path: Path) -> None:
+    made = bi_encoder(tiny, head=HeadConfig("cross-attention", bare=True, projection=9))
+    folder = saved_run(made, tmp_path)
+    settings = replace(ModelConfig(), pair_encoding="bi-encoder", head=HeadConfig("task-attention", bare=True))
+    again, tokenizer = build(
+        folder, settings=replace(settings, head=replace(settings.head, projection=9)), is_pair=True, seed=9
+    )
+    inputs = encoded_apart(tokenizer, *PAIRS)
+    assert torch.equal(again(**inputs).logits, made[0](**inputs).logits)
+    # Other labels: the blocks stay, the projection does not.
+    other, _ = build(folder, settings=settings, is_pair=True, label_space=SCORE)
+    theirs, mine = made[0].head.state_dict(), other.head.state_dict()
+    assert all(torch.equal(mine[name], weight) for name, weight in theirs.items())
+    assert other.classifier.projection.weight.shape == (32, 32)
+
+
+def test_blocks_of_another_kind_are_not_taken(tiny: Tiny, tmp_path: Path) -> None:
+    """Self- and cross-attention have weights of the same names and shapes, which mean something else."""
+    folder = saved_run(bi_encoder(tiny, head=HeadConfig("cross-attention", layers=1)), tmp_path)
+    before, _ = load_model(folder)
+    model, _ = build(folder, head=HeadConfig("self-attention", layers=1))
+    name = "blocks.0.attention.query.weight"
+    assert not torch.equal(model.head.state_dict()[name], before.head.state_dict()[name])
+    assert torch.equal(model.get_input_embeddings().weight, before.get_input_embeddings().weight)

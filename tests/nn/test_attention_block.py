@@ -1,0 +1,179 @@
+"""Attention blocks against plain loops and against BERT's own layer, and what masks and empty texts do to them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from transformers import BertConfig
+from transformers.models.bert.modeling_bert import BertLayer
+
+from attention_references import attention_of, bare_block_of, full_block_of, texts_of
+from attentune.nn.attention_block import (
+    Attention,
+    BareBlock,
+    BlockShape,
+    FullBlock,
+    NearOneLinear,
+    attend,
+    attention_matrices,
+)
+
+LENGTHS_ASKED = (4, 2, 1)
+MASK_NT = torch.tensor([[place < length for place in range(4)] for length in LENGTHS_ASKED])
+
+
+def shape(**changes: object) -> BlockShape:
+    values = {"hidden_size": 6, "attention_heads": 2, "inner_size": 10, "activation": torch.nn.functional.gelu}
+    return BlockShape(**(values | changes))
+
+
+def shaken(module: torch.nn.Module) -> torch.nn.Module:
+    """Every weight its own, far from where it begins."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.7 + 0.1)
+    return module.eval()
+
+
+def tokens(seed: int, *sizes: int) -> torch.Tensor:
+    return torch.randn(*sizes, generator=torch.Generator().manual_seed(seed))
+
+
+def check(output_NQD: torch.Tensor, expected: list[list[list[float]]]) -> None:
+    torch.testing.assert_close(output_NQD.double(), torch.tensor(expected, dtype=torch.float64), atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 6])
+def test_attention_is_the_plain_loop(heads: int) -> None:
+    attention = shaken(Attention(shape(attention_heads=heads)))
+    asking_NQD, asked_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
+    output_NQD = attention(asking_NQD, asked_NTD, MASK_NT)
+    asked = [text[:length] for text, length in zip(texts_of(asked_NTD), LENGTHS_ASKED, strict=True)]
+    check(
+        output_NQD,
+        [
+            [attention_of(attention, token, other) for token in text]
+            for text, other in zip(texts_of(asking_NQD), asked, strict=True)
+        ],
+    )
+
+
+@pytest.mark.parametrize("with_dense", [False, True])
+def test_a_full_block_is_the_plain_loop(with_dense: bool) -> None:
+    block = shaken(FullBlock(shape(), with_dense=with_dense))
+    asking_NQD, asked_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
+    asked = [text[:length] for text, length in zip(texts_of(asked_NTD), LENGTHS_ASKED, strict=True)]
+    expected = [full_block_of(block, *pair) for pair in zip(texts_of(asking_NQD), asked, strict=True)]
+    check(block(asking_NQD, asked_NTD, MASK_NT), expected)
+
+
+def test_a_bare_block_is_the_plain_loop() -> None:
+    block = shaken(BareBlock(shape()))
+    asking_NQD, asked_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
+    asked = [text[:length] for text, length in zip(texts_of(asked_NTD), LENGTHS_ASKED, strict=True)]
+    expected = [bare_block_of(block, *pair) for pair in zip(texts_of(asking_NQD), asked, strict=True)]
+    check(block(asking_NQD, asked_NTD, MASK_NT), expected)
+
+
+def test_a_full_block_that_asks_itself_is_berts_layer() -> None:
+    """Given its weights, whatever the bias of its keys, which the softmax takes away."""
+    config = BertConfig(
+        hidden_size=12, num_attention_heads=3, intermediate_size=20, hidden_act="gelu", attn_implementation="eager"
+    )
+    theirs = shaken(BertLayer(config))
+    mine = FullBlock(shape(hidden_size=12, attention_heads=3, inner_size=20), with_dense=False).eval()
+    places = {
+        "attention.query": "attention.self.query",
+        "attention.key": "attention.self.key",
+        "attention.value": "attention.self.value",
+        "attention.output": "attention.output.dense",
+        "attention_norm": "attention.output.LayerNorm",
+        "inner": "intermediate.dense",
+        "outer": "output.dense",
+        "output_norm": "output.LayerNorm",
+    }
+    weights = theirs.state_dict()
+    names = [name.rpartition(".") for name in mine.state_dict()]
+    mine.load_state_dict({f"{at}.{what}": weights[f"{places[at]}.{what}"] for at, _, what in names})
+    hidden_NTD = tokens(3, 3, 4, 12)
+    closed_NT = torch.zeros(3, 1, 1, 4).masked_fill(~MASK_NT[:, None, None], torch.finfo(torch.float32).min)
+    with torch.no_grad():
+        expected_NTD = theirs(hidden_NTD, closed_NT)
+        expected_NTD = expected_NTD[0] if isinstance(expected_NTD, tuple) else expected_NTD
+        torch.testing.assert_close(mine(hidden_NTD, hidden_NTD, MASK_NT), expected_NTD, atol=1e-5, rtol=1e-5)
+
+
+def test_what_stands_at_padding_changes_nothing() -> None:
+    block = shaken(FullBlock(shape(), with_dense=True))
+    asking_NQD, asked_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
+    other_NTD = torch.where(MASK_NT[..., None], asked_NTD, 100.0 * tokens(9, 3, 4, 6))
+    assert torch.equal(block(asking_NQD, asked_NTD, MASK_NT), block(asking_NQD, other_NTD, MASK_NT))
+    longer_NTD = torch.cat([other_NTD, 7.0 * tokens(8, 3, 3, 6)], dim=1)
+    longer_NT = torch.cat([MASK_NT, torch.zeros(3, 3, dtype=torch.bool)], dim=1)
+    output_NQD = block(asking_NQD, longer_NTD, longer_NT)
+    torch.testing.assert_close(output_NQD, block(asking_NQD, asked_NTD, MASK_NT), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_text_without_tokens_is_never_nan(dtype: torch.dtype) -> None:
+    """Nor are its gradients; its tokens are all alike (zeros), so how many there are is of no account."""
+    attention = shaken(Attention(shape())).to(dtype)
+    mask_NT = torch.tensor([[True, False, False], [False, False, False]])
+    asking_NQD = tokens(1, 2, 2, 6).to(dtype).requires_grad_()
+    output_NQD = attention(asking_NQD, torch.zeros(2, 3, 6, dtype=dtype), mask_NT)
+    assert output_NQD.isfinite().all()
+    one_zero_D = attention.output(attention.value(torch.zeros(6, dtype=dtype)))
+    torch.testing.assert_close(output_NQD[1], one_zero_D.expand(2, 6), atol=1e-6, rtol=1e-2)
+    output_NQD.sum().backward()
+    assert asking_NQD.grad.isfinite().all()
+    shorter_NQD = attention(asking_NQD, torch.zeros(2, 1, 6, dtype=dtype), mask_NT[:, :1])
+    torch.testing.assert_close(shorter_NQD, output_NQD, atol=1e-6, rtol=1e-2 if dtype == torch.bfloat16 else 1e-6)
+
+
+def test_dropout_of_probabilities_is_for_training_only() -> None:
+    attention = Attention(shape(dropout=0.5))
+    asking_NQD, asked_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
+    once, again = (attention(asking_NQD, asked_NTD, MASK_NT) for _ in range(2))
+    assert not torch.equal(once, again)
+    attention.eval()
+    once, again = (attention(asking_NQD, asked_NTD, MASK_NT) for _ in range(2))
+    assert torch.equal(once, again)
+    # What is kept is scaled up: on the average nothing changes.
+    options = {"mask_NT": torch.ones(1, 200, dtype=torch.bool), "heads": 1}
+    values_1TD = 1.0 + tokens(4, 1, 200, 4)
+    nothing = torch.zeros(1, 4000, 4), torch.zeros(1, 200, 4)
+    dropped = attend(*nothing, values_1TD, **options, dropout=0.5).mean(dim=1)
+    torch.testing.assert_close(dropped, attend(*nothing, values_1TD, **options).mean(dim=1), atol=0.02, rtol=0)
+
+
+def test_near_one_weights_lie_between_and_only_where_they_should() -> None:
+    block = FullBlock(shape(hidden_size=48, near_one=True), with_dense=True)
+    for linear in (block.attention.query, block.attention.key, block.attention.value):
+        assert isinstance(linear, NearOneLinear)
+        assert 0.9 <= linear.weight.min() < 0.91
+        assert 0.99 < linear.weight.max() <= 1.0
+        assert linear.bias is None or not linear.bias.any()
+    for linear in (block.attention.output, block.dense, block.inner, block.outer):
+        assert not isinstance(linear, NearOneLinear)
+        assert linear.weight.max() < 0.5
+
+
+@pytest.mark.parametrize(
+    ("blocks", "squares"), [((False, False), 8), ((True,), 5), ((None,), 5), ((True, True, None), 15)]
+)
+def test_matrices_are_counted_as_the_poster_does(blocks: tuple[bool | None, ...], squares: int) -> None:
+    made = [BareBlock(shape()) if dense is None else FullBlock(shape(), with_dense=dense) for dense in blocks]
+    assert attention_matrices(torch.nn.ModuleList(made)) == squares * 6 * 6
+    assert attention_matrices(torch.nn.Linear(3, 3)) == 0
+
+
+def test_scores_are_scaled_by_the_width_of_a_head() -> None:
+    """By the root of D / H, not of D: 2 tokens, of which one scores log 3 more."""
+    query = torch.tensor([[[2.0, 0, 0, 0]]])
+    keys = torch.tensor([[[math.log(3.0) / math.sqrt(2.0), 0, 0, 0], [0, 0, 0, 0]]])
+    values = torch.tensor([[[1.0, 1, 1, 1], [0, 0, 0, 0]]])
+    output = attend(query, keys, values, torch.ones(1, 2, dtype=torch.bool), heads=2)
+    torch.testing.assert_close(output[0, 0], torch.tensor([0.75, 0.75, 0.5, 0.5]))

@@ -1,0 +1,81 @@
+"""Two vectors to scores of the pair: plain loops, and the losses that they are for."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attention_references import linear_of
+from attentune.nn.losses import cross_entropy_rows
+from attentune.nn.pair_combine import Concatenation, DotProduct, build_classifier, projection_weights
+
+
+def texts(rows: int = 3, size: int = 5) -> torch.Tensor:
+    return torch.randn(2 * rows, size, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_dot_is_the_dot_product_of_both_after_one_linear(outputs: int) -> None:
+    combined = DotProduct(hidden_size=5, projection=7, outputs=outputs)
+    logits_BC = combined(texts())
+    assert logits_BC.shape == (3, outputs)
+    vectors = [linear_of(combined.projection, vector) for vector in texts().double().tolist()]
+    for row in range(3):
+        z = math.fsum(a * b for a, b in zip(vectors[row], vectors[row + 3], strict=True))
+        assert logits_BC[row].tolist() == pytest.approx([z] if outputs == 1 else [0.0, z], abs=1e-6)
+
+
+def test_of_two_classes_the_cross_entropy_is_the_binary_one_of_the_dot_product() -> None:
+    two, one = DotProduct(hidden_size=5, projection=7, outputs=2), DotProduct(hidden_size=5, projection=7, outputs=1)
+    one.load_state_dict(two.state_dict())
+    labels_B = torch.tensor([1, 0, 1])
+    losses_B = cross_entropy_rows(two(texts()), labels_B).loss_B
+    expected_B = F.binary_cross_entropy_with_logits(one(texts())[:, 0], labels_B.float(), reduction="none")
+    torch.testing.assert_close(losses_B, expected_B, atol=1e-6, rtol=1e-6)
+    ours = torch.autograd.grad(losses_B.sum(), list(two.parameters()))
+    theirs = torch.autograd.grad(expected_B.sum(), list(one.parameters()))
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-5)
+
+
+def test_a_dot_product_cannot_tell_three_classes() -> None:
+    with pytest.raises(ValueError, match="one number: it cannot give 3 scores"):
+        DotProduct(hidden_size=5, projection=7, outputs=3)
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 4])
+def test_concat_is_a_linear_on_both_their_distance_and_their_product(outputs: int) -> None:
+    combined = Concatenation(hidden_size=5, outputs=outputs)
+    logits_BC = combined(texts())
+    vectors = texts().double().tolist()
+    for row in range(3):
+        u, v = vectors[row], vectors[row + 3]
+        pairs = list(zip(u, v, strict=True))
+        parts = [*u, *v, *(abs(a - b) for a, b in pairs), *(a * b for a, b in pairs)]
+        assert logits_BC[row].tolist() == pytest.approx(linear_of(combined.linear, parts), abs=1e-5)
+
+
+@pytest.mark.parametrize("combine", ["dot", "concat"])
+def test_each_pair_is_scored_by_itself_and_both_texts_get_gradients(combine: str) -> None:
+    combined = build_classifier(hidden_size=5, outputs=2, combine=combine)
+    inputs_ND = texts().requires_grad_()
+    logits_BC = combined(inputs_ND)
+    alone = torch.cat([combined(inputs_ND[[row, row + 3]]) for row in range(3)])
+    torch.testing.assert_close(alone, logits_BC, atol=1e-6, rtol=1e-6)
+    logits_BC[1, 1].backward()
+    assert inputs_ND.grad.abs().sum(dim=1).gt(0).tolist() == [False, True, False, False, True, False]
+
+
+def test_the_table_and_its_defaults() -> None:
+    single = build_classifier(hidden_size=5, outputs=3)
+    assert isinstance(single, torch.nn.Linear)
+    assert single.weight.shape == (3, 5)
+    dot = build_classifier(hidden_size=5, outputs=2, combine="dot")
+    assert dot.projection.weight.shape == (5, 5)
+    assert build_classifier(hidden_size=5, outputs=1, combine="dot", projection=20).projection.weight.shape == (20, 5)
+    assert [projection_weights(part) for part in (single, dot)] == [0, 25]
+    with pytest.raises(ValueError, match="'sum' is none of dot, concat"):
+        build_classifier(hidden_size=5, outputs=2, combine="sum")

@@ -1,0 +1,218 @@
+"""From runs to verdicts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from attentune.errors import ConfigError
+from attentune.seeding import numpy_generator
+from attentune.stats.compare import compare_all, compare_runs
+from attentune.stats.detectable import smallest_detectable_difference
+from attentune.stats.estimate import mean_over_seeds, mean_over_seeds_and_examples
+from attentune.stats.example_tests import jackknife_values
+from attentune.stats.family import holm
+from attentune.stats.runs import Runs
+
+EXAMPLES = 200
+
+
+def scored(method: str, scores: list[float | None], task: str = "rte", **settings) -> Runs:
+    return Runs(method, task, settings.pop("metric", "accuracy"), dict(enumerate(scores)), **settings)
+
+
+def played(method: str, accuracy: float, seeds: int = 5, task: str = "rte", **settings) -> Runs:
+    """Answers of right and wrong, the examples' ease shared by all methods of a task."""
+    ease = numpy_generator("test-compare", task).normal(size=EXAMPLES)
+    luck = numpy_generator("test-compare", task, method).normal(size=(seeds, EXAMPLES))
+    rows = ease + luck < math.sqrt(2) * stats.norm.ppf(accuracy)
+    return Runs(
+        method, task, "accuracy", {s: rows[s].mean() for s in range(seeds)}, examples=dict(enumerate(rows)), **settings
+    )
+
+
+def test_over_seeds_it_is_the_paired_t_test() -> None:
+    first, second = [0.61, 0.64, 0.60, 0.66, 0.62], [0.64, 0.65, 0.63, 0.70, 0.63]
+    found = compare_runs(scored("bert", first), scored("ssa", second))
+    known = stats.ttest_rel(second, first)
+    low, high = known.confidence_interval(0.95)
+    assert (found.baseline, found.method, found.task, found.metric) == ("bert", "ssa", "rte", "accuracy")
+    assert [found.difference, found.low, found.high] == pytest.approx([np.mean(second) - np.mean(first), low, high])
+    assert found.p == found.p_holm == found.p_seeds == pytest.approx(known.pvalue, rel=1e-9)
+    assert (found.over, found.seeds, found.examples, found.family) == ("seeds", 5, None, 1)
+    assert (found.p_sign_flip, found.p_wilcoxon, found.smallest_p) == (0.0625, 0.0625, 0.0625)
+    gaps = np.subtract(second, first)
+    assert found.difference_sd == pytest.approx(gaps.std(ddof=1))
+    assert found.detectable == pytest.approx(smallest_detectable_difference(5, gaps.std(ddof=1)))
+    assert [found.baseline_mean, found.method_mean] == pytest.approx([0.626, 0.65])
+    assert [found.baseline_sd, found.method_sd] == pytest.approx([np.std(first, ddof=1), np.std(second, ddof=1)])
+    assert found.sentence == "ssa beats bert on rte by 2.4 points (95 % CI 0.7 to 4.1, p = 0.016, 5 seeds)"
+    said = "With 5 seeds the exact sign-flip and Wilcoxon tests cannot give a p below 0.0625, whatever the difference."
+    assert found.notes == (said,)
+
+
+def test_with_examples_it_is_the_mean_over_both() -> None:
+    first, second = played("bert", 0.6), played("ssa", 0.7)
+    found = compare_runs(first, second, alpha=0.1)
+    values = np.stack([second.examples[s].astype(float) - first.examples[s] for s in range(5)])
+    known = mean_over_seeds_and_examples(values, confidence=0.9)
+    assert [found.low, found.high, found.p] == pytest.approx([known.low, known.high, known.p])
+    assert found.p_seeds == pytest.approx(float(mean_over_seeds(values.mean(axis=1)).p))
+    assert (found.over, found.examples) == ("seeds and examples", EXAMPLES)
+    assert found.detectable == pytest.approx(
+        smallest_detectable_difference(
+            5,
+            math.sqrt(5 * known.seed_variance),
+            examples=EXAMPLES,
+            example_sd=math.sqrt(EXAMPLES * known.example_variance),
+            alpha=0.1,
+        )
+    )
+    assert "90 % CI" in found.sentence
+
+
+def test_another_metric_comes_with_its_jackknife_values() -> None:
+    def correlated(method: str, noise: float) -> Runs:
+        gold = numpy_generator("gold").normal(size=EXAMPLES)
+        values, scores = {}, {}
+        for seed in range(4):
+            guess = gold + noise * numpy_generator(method, seed).normal(size=EXAMPLES)
+            values[seed] = jackknife_values(
+                lambda rows, guess=guess: np.corrcoef(gold[rows], guess[rows])[0, 1], EXAMPLES
+            )
+            scores[seed] = float(np.corrcoef(gold, guess)[0, 1])
+        return Runs(method, "sts-b", "pearson", scores, examples=values)
+
+    found = compare_runs(correlated("bert", 1.0), correlated("sesame", 0.7))
+    assert found.over == "seeds and examples"
+    assert found.shown
+    assert found.low < found.difference < found.high
+
+
+@settings(deadline=None, max_examples=60)
+@given(scores=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), min_size=2, max_size=8), data=st.data())
+def test_turning_the_two_round_turns_the_verdict_round(scores: list[tuple[int, int]], data: st.DataObject) -> None:
+    first = scored("a", [one / 200 for one, _ in scores])
+    second = scored("b", [two / 200 for _, two in scores])
+    there, back = compare_runs(first, second), compare_runs(second, first)
+    assert [back.difference, back.low, back.high] == pytest.approx(
+        [-there.difference, -there.high, -there.low], abs=1e-12, nan_ok=True
+    )
+    for name in ("p", "p_sign_flip", "p_wilcoxon", "detectable"):
+        assert getattr(back, name) == pytest.approx(getattr(there, name), rel=1e-9, nan_ok=True)
+    order = data.draw(st.permutations(range(len(scores))))
+    shuffled = (Runs(one.method, "rte", "accuracy", {s: one.scores[s] for s in order}) for one in (first, second))
+    assert compare_runs(*shuffled) == there or math.isnan(there.low)
+
+
+def test_where_smaller_is_better_an_advantage_is_a_fall() -> None:
+    settings = {"metric": "mean_squared_error", "greater_is_better": False}
+    found = compare_runs(scored("a", [0.9, 1.0, 0.8], **settings), scored("b", [0.7, 0.71, 0.65], **settings))
+    turned = compare_runs(scored("a", [-0.9, -1.0, -0.8]), scored("b", [-0.7, -0.71, -0.65]))
+    assert (found.difference, found.low, found.p) == (turned.difference, turned.low, turned.p)
+    assert found.difference == pytest.approx(0.64 / 3)
+    assert (found.baseline_mean, found.shown) == (pytest.approx(0.9), True)
+
+
+def test_seeds_that_only_one_has_are_left_out_and_named() -> None:
+    found = compare_runs(
+        Runs("bert", "rte", "accuracy", {1: 0.6, 2: 0.62, 3: 0.7, 9: None}),
+        Runs("ssa", "rte", "accuracy", {2: 0.64, 1: 0.63, 4: 0.9}),
+    )
+    assert found.seeds == 2
+    assert found.difference == pytest.approx(0.025)
+    assert found.notes[0] == "Left out, since not both methods have a score there: seeds 3, 4, 9."
+    assert found.baseline_collapsed == (9,)
+    assert compare_runs(scored("a", [0.5]), Runs("b", "rte", "accuracy", {7: 0.5})).sentence.endswith(
+        ": no seed was run with both"
+    )
+
+
+def test_collapsed_runs_are_counted_in_and_named() -> None:
+    found = compare_runs(scored("bert", [0.61, 0.62, 0.64], guess=0.52), scored("ssa", [0.66, 0.52, 0.67], guess=0.52))
+    assert (found.baseline_collapsed, found.method_collapsed) == ((), (1,))
+    assert found.difference == pytest.approx((0.05 - 0.10 + 0.03) / 3)
+    said = "1 of 3 runs of ssa score no better than the majority guess, or have no defined score (seed 1)."
+    assert found.notes[0] == said
+
+
+def test_examples_of_one_method_only_are_not_used() -> None:
+    found = compare_runs(scored("bert", [0.61, 0.62, 0.64]), played("ssa", 0.7, seeds=3))
+    assert (found.over, found.examples) == ("seeds", None)
+    assert found.notes[0].startswith("Not all runs have finite values of their examples")
+
+
+def test_one_seed_gives_an_interval_over_examples_and_no_verdict() -> None:
+    first, second = played("bert", 0.55, seeds=1), played("ssa", 0.8, seeds=1)
+    found = compare_runs(first, second)
+    known = stats.ttest_rel(second.examples[0].astype(float), first.examples[0].astype(float)).confidence_interval(0.95)
+    assert [found.low, found.high] == pytest.approx([known.low, known.high])
+    assert found.low > 0
+    assert not found.shown
+    assert np.isnan([found.p, found.p_holm, found.p_seeds, found.p_sign_flip, found.smallest_p, found.detectable]).all()
+    assert found.notes == ()
+    assert math.isnan(compare_runs(scored("a", [0.5]), scored("b", [0.9])).low)
+
+
+def test_the_same_difference_on_all_seeds_gets_the_sign_flip_tests_p() -> None:
+    found = compare_runs(scored("a", [0.5, 0.6, 0.7]), scored("b", [0.6, 0.7, 0.8]))
+    assert (found.p, found.shown) == (0.25, False)
+    assert math.isnan(found.low)
+    assert found.notes[0].startswith("All seeds differ by the same amount")
+    ten = compare_runs(scored("a", [0.5] * 10), scored("b", [0.6] * 10))
+    assert (ten.p, ten.shown) == (2 / 1024, True)
+    same = compare_runs(scored("a", [0.5, 0.6, 0.7]), scored("b", [0.5, 0.6, 0.7]))
+    assert (same.low, same.high, same.p) == (0.0, 0.0, 1.0)
+
+
+def test_a_family_is_corrected_together() -> None:
+    runs = [played("bert", 0.6), played("a", 0.75), played("b", 0.65), played("c", 0.61)]
+    runs += [played("bert", 0.6, task="cola"), played("a", 0.62, task="cola")]
+    found = compare_all(runs, "bert")
+    assert [(one.method, one.task) for one in found] == [("a", "rte"), ("b", "rte"), ("c", "rte"), ("a", "cola")]
+    assert [one.p_holm for one in found] == pytest.approx(holm(np.array([one.p for one in found])).tolist())
+    assert {one.family for one in found} == {4}
+    assert found[0].shown
+    for one, (baseline, method) in zip(found, [(0, 1), (0, 2), (0, 3), (4, 5)], strict=True):
+        alone = compare_runs(runs[baseline], runs[method])
+        assert (one.p, one.low, one.difference) == (alone.p, alone.low, alone.difference)
+        assert one.detectable > alone.detectable
+        strictest = compare_runs(runs[baseline], runs[method], alpha=0.05 / 4)
+        assert one.detectable == pytest.approx(strictest.detectable)
+        assert one.p_holm <= compare_runs(runs[baseline], runs[method], family=4).p_holm
+
+
+def test_comparisons_without_a_p_do_not_count_in_the_family() -> None:
+    runs = [played("bert", 0.6), played("a", 0.7), played("b", 0.6), played("c", 0.7, seeds=1)]
+    found = compare_all(runs, "bert")
+    assert [one.family for one in found] == [2, 2, 2]
+    assert math.isnan(found[2].p_holm)
+    assert [one.p_holm for one in found[:2]] == pytest.approx(holm(np.array([found[0].p, found[1].p])).tolist())
+    assert compare_all([runs[0]], "bert") == []
+
+
+def test_a_task_without_the_baseline_is_a_users_mistake() -> None:
+    runs = [played("bert", 0.6), played("a", 0.7), played("b", 0.6, task="cola"), played("a", 0.6, task="cola")]
+    with pytest.raises(ConfigError) as error:
+        compare_all(runs, "bert")
+    assert error.value.problems == (
+        "compare: got no runs of the baseline 'bert' on cola (accuracy), only of a, b; expected the baseline on every "
+        "task: run it there too, name another baseline, or leave the task out.",
+    )
+
+
+def test_runs_that_do_not_belong_together_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"runs of a on rte \(accuracy\) are given twice; expected them once"):
+        compare_all([scored("bert", [0.5]), scored("a", [0.5]), scored("a", [0.6])], "bert")
+    with pytest.raises(
+        ValueError, match=r"runs are of \('cola', 'accuracy', True\) and of \('rte', 'accuracy', True\)"
+    ):
+        compare_runs(scored("bert", [0.5]), scored("a", [0.5], task="cola"))
+    short = Runs("a", "rte", "accuracy", {0: 1.0, 1: 0.0}, examples={0: np.ones(9), 1: np.zeros(9)})
+    with pytest.raises(ValueError, match="a has values of 9 examples of rte, bert of 200; expected the same examples"):
+        compare_runs(played("bert", 0.6), short)

@@ -1,0 +1,168 @@
+"""Means over seeds and examples, against scipy and plain loops."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import stats
+
+from attentune.seeding import numpy_generator
+from attentune.stats.estimate import Estimate, mean_over_seeds, mean_over_seeds_and_examples
+
+SCORES = st.floats(-1, 1).map(lambda value: round(value, 6))
+SEED_VALUES = hnp.arrays(np.float64, st.integers(2, 10), elements=SCORES)
+TABLES = hnp.arrays(np.float64, st.tuples(st.integers(2, 5), st.integers(2, 12)), elements=SCORES)
+# Spreads that rounding cannot make or unmake.
+SPREAD = 1e-4
+
+
+def two_way_by_loops(values: list[list[float]], confidence: float = 0.95) -> tuple[float, float, float]:
+    """Mean and the two parts of its variance, from sums of squares written out; then the half-width."""
+    seeds, examples = len(values), len(values[0])
+    mean = sum(map(sum, values)) / (seeds * examples)
+    rows = [sum(row) / examples for row in values]
+    columns = [sum(row[place] for row in values) / seeds for place in range(examples)]
+    seed_square = examples * sum((row - mean) ** 2 for row in rows) / (seeds - 1)
+    example_square = seeds * sum((column - mean) ** 2 for column in columns) / (examples - 1)
+    rest = 0.0
+    for number, row in enumerate(values):
+        for place, value in enumerate(row):
+            rest += (value - rows[number] - columns[place] + mean) ** 2
+    rest_square = rest / ((seeds - 1) * (examples - 1))
+    seed_part = seed_square / (seeds * examples)
+    example_part = max(0.0, example_square - rest_square) / (seeds * examples)
+    return mean, seed_part, example_part
+
+
+def draw(seeds: int, examples: int, key: str) -> np.ndarray:
+    generator = numpy_generator("test-estimate", key)
+    table = generator.normal(0.3, 1.0, size=(seeds, examples))
+    return table + generator.normal(0, 0.3, size=(seeds, 1)) + generator.normal(0, 1.0, size=(1, examples))
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10, 30])
+def test_over_seeds_it_is_the_paired_t_test(seeds: int) -> None:
+    generator = numpy_generator("test-t", seeds)
+    first, second = generator.normal(0.8, 0.02, size=(2, seeds))
+    found = mean_over_seeds(second - first)
+    known = stats.ttest_rel(second, first)
+    low, high = known.confidence_interval(0.95)
+    assert found.value == pytest.approx(np.mean(second - first), rel=1e-12)
+    assert [found.low, found.high] == pytest.approx([low, high], rel=1e-10)
+    assert found.p == pytest.approx(known.pvalue, rel=1e-10)
+
+
+@pytest.mark.parametrize("p", [0.9, 0.05, 1e-4, 1e-12])
+def test_p_is_right_far_into_the_tail(p: float) -> None:
+    values = np.array([-1.0, 0.0, 1.0]) + stats.t.isf(p / 2, 2) / math.sqrt(3)
+    assert mean_over_seeds(values).p == pytest.approx(p, rel=1e-9)
+
+
+@pytest.mark.parametrize(("seeds", "examples"), [(2, 2), (3, 40), (5, 277)])
+def test_over_seeds_and_examples_it_is_the_two_way_table_of_a_plain_loop(seeds: int, examples: int) -> None:
+    values = draw(seeds, examples, f"{seeds} {examples}")
+    found = mean_over_seeds_and_examples(values, confidence=0.9)
+    mean, seed_part, example_part = two_way_by_loops(values.tolist())
+    assert found.value == pytest.approx(mean, rel=1e-12)
+    assert found.seed_variance == pytest.approx(seed_part, rel=1e-10)
+    assert found.example_variance == pytest.approx(example_part, rel=1e-10)
+    square = stats.t.ppf(0.95, seeds - 1) ** 2 * seed_part + stats.t.ppf(0.95, examples - 1) ** 2 * example_part
+    assert found.high - found.value == pytest.approx(math.sqrt(square), rel=1e-10)
+    assert found.value - found.low == pytest.approx(math.sqrt(square), rel=1e-10)
+
+
+def test_the_parts_are_unbiased_for_known_spreads() -> None:
+    """Normal effects: seed 0.5, example 1.5, rest 1; the mean's variance is 0.5^2 / S + 1.5^2 / N + 1 / (S N)."""
+    seeds, examples, plays = 4, 20, 4000
+    generator = numpy_generator("test-parts")
+    values = generator.normal(size=(plays, seeds, examples))
+    values += generator.normal(0, 0.5, size=(plays, seeds, 1)) + generator.normal(0, 1.5, size=(plays, 1, examples))
+    found = mean_over_seeds_and_examples(values)
+    assert found.seed_variance.mean() == pytest.approx(0.25 / seeds + 1 / (seeds * examples), rel=0.06)
+    assert found.example_variance.mean() == pytest.approx(2.25 / examples, rel=0.03)
+    together = found.seed_variance + found.example_variance
+    assert together.mean() == pytest.approx(found.value.var(ddof=1), rel=0.08)
+
+
+def test_p_is_the_level_at_which_the_interval_touches_zero() -> None:
+    values = draw(4, 60, "touch")
+    p = float(mean_over_seeds_and_examples(values).p)
+    assert 0.001 < p < 0.999
+    touching = mean_over_seeds_and_examples(values, confidence=1 - p)
+    assert min(abs(touching.low), abs(touching.high)) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_many_data_sets_at_once_give_what_each_gives_alone() -> None:
+    values = np.stack([[draw(3, 15, f"{a}{b}") for a in range(2)] for b in range(3)])
+    for ask, one in ((mean_over_seeds_and_examples, values), (mean_over_seeds, values[..., 0])):
+        together = ask(one)
+        assert together.p.shape == (3, 2)
+        for place in np.ndindex(3, 2):
+            for name in Estimate.__dataclass_fields__:
+                assert getattr(together, name)[place] == pytest.approx(float(getattr(ask(one[place]), name)), rel=1e-9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(values=TABLES)
+def test_the_interval_is_never_narrower_than_the_one_over_seeds(values: np.ndarray) -> None:
+    both, seeds = mean_over_seeds_and_examples(values), mean_over_seeds(values.mean(axis=1))
+    if values.mean(axis=1).std() > SPREAD:
+        assert both.high - both.low >= (seeds.high - seeds.low) * (1 - 1e-9)
+        assert both.p >= seeds.p * (1 - 1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(values=TABLES, shift=st.floats(-1, 1), scale=st.sampled_from([-100.0, -1.0, 0.01, 3.0]))
+def test_shifting_scaling_and_turning_do_to_the_interval_what_they_do_to_the_values(
+    values: np.ndarray, shift: float, scale: float
+) -> None:
+    before, after = mean_over_seeds_and_examples(values), mean_over_seeds_and_examples(values * scale + shift)
+    ends = sorted([before.low * scale + shift, before.high * scale + shift])
+    if values.mean(axis=1).std() > SPREAD:
+        assert [after.low, after.high] == pytest.approx(ends, abs=1e-6 * abs(scale))
+        turned = mean_over_seeds_and_examples(values * scale)
+        assert turned.p == pytest.approx(float(before.p), rel=1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(values=TABLES, data=st.data())
+def test_the_order_of_seeds_and_of_examples_does_not_matter(values: np.ndarray, data: st.DataObject) -> None:
+    rows = data.draw(st.permutations(range(values.shape[0])))
+    columns = data.draw(st.permutations(range(values.shape[1])))
+    before, after = (mean_over_seeds_and_examples(one) for one in (values, values[rows][:, columns]))
+    if values.mean(axis=1).std() > SPREAD:
+        assert [after.low, after.high] == pytest.approx([before.low, before.high], abs=1e-8)
+
+
+@settings(deadline=None, max_examples=60)
+@given(values=SEED_VALUES)
+def test_zero_is_outside_of_the_interval_just_where_p_is_below_the_level(values: np.ndarray) -> None:
+    found = mean_over_seeds(values)
+    if values.std() > SPREAD and abs(found.p - 0.05) > 1e-6:
+        assert (found.low > 0 or found.high < 0) == (found.p < 0.05)
+
+
+@pytest.mark.parametrize(
+    "ask", [mean_over_seeds, lambda values: mean_over_seeds_and_examples(np.tile(values, (7, 1)).T)]
+)
+def test_values_without_spread_have_no_interval_but_at_zero(ask) -> None:
+    # 0.1 + 0.2 - 0.3 is not quite 0, and three such values are not quite alike.
+    alike = ask(np.array([0.1 + 0.2, 0.3, 0.6 / 2]) + 0.7)
+    assert alike.value == pytest.approx(1.0)
+    assert np.isnan([alike.low, alike.high, alike.p]).all()
+    nothing = ask(np.zeros(3))
+    assert [nothing.value, nothing.low, nothing.high, nothing.p] == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_one_seed_has_a_mean_and_nothing_else() -> None:
+    found = mean_over_seeds(np.array([0.7]))
+    assert found.value == 0.7
+    assert np.isnan([found.low, found.high, found.p]).all()
+    assert np.isnan(mean_over_seeds(np.array([])).value)
+    with pytest.raises(ValueError, match="values are 1 seeds x 5 examples; expected at least 2 of each"):
+        mean_over_seeds_and_examples(np.ones((1, 5)))

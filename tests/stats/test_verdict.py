@@ -1,0 +1,152 @@
+"""The sentence of a verdict, from fields set by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attentune.stats.verdict import Comparison
+
+SHOWN = Comparison(
+    baseline="bert",
+    method="ssa-hybrid",
+    task="RTE",
+    metric="accuracy",
+    difference=0.0187,
+    low=0.0041,
+    high=0.0333,
+    p=0.0025,
+    p_holm=0.01,
+    family=4,
+    seeds=5,
+    examples=None,
+    over="seeds",
+    detectable=0.0212,
+    p_seeds=0.0025,
+    p_sign_flip=0.0625,
+    p_wilcoxon=0.0625,
+    smallest_p=0.0625,
+    baseline_mean=0.61,
+    method_mean=0.6287,
+    baseline_sd=0.02,
+    method_sd=0.02,
+    difference_sd=0.01,
+    baseline_collapsed=(),
+    method_collapsed=(),
+    alpha=0.05,
+    greater_is_better=True,
+    notes=(),
+)
+
+
+def sentence(**fields) -> str:
+    return dataclasses.replace(SHOWN, **fields).sentence
+
+
+def test_a_difference_that_is_shown() -> None:
+    assert SHOWN.sentence == (
+        "ssa-hybrid beats bert on RTE by 1.9 points (95 % CI 0.4 to 3.3, p = 0.01 after Holm, 5 seeds)"
+    )
+    assert sentence(over="seeds and examples", examples=277, family=1, p=0.0004, p_holm=0.0004) == (
+        "ssa-hybrid beats bert on RTE by 1.9 points (95 % CI 0.4 to 3.3, p < 0.001, 5 seeds, 277 examples)"
+    )
+
+
+def test_a_method_that_is_worse() -> None:
+    assert sentence(difference=-0.0187, low=-0.0333, high=-0.0041) == (
+        "ssa-hybrid falls behind bert on RTE by 1.9 points (95 % CI 0.4 to 3.3, p = 0.01 after Holm, 5 seeds)"
+    )
+
+
+def test_no_difference_shown_says_what_could_have_been() -> None:
+    settings = {"difference": 0.006, "low": -0.009, "high": 0.0213, "p": 0.21, "p_holm": 0.42}
+    assert sentence(**settings) == (
+        "no difference shown between ssa-hybrid and bert on RTE (+0.6, 95 % CI -0.9 to 2.1, p = 0.42 after Holm); "
+        "with 5 seeds only 2.1 points or more could have been"
+    )
+    assert sentence(**settings, over="seeds and examples", examples=277).endswith(
+        "; with 5 seeds and 277 examples only 2.1 points or more could have been"
+    )
+
+
+def test_what_only_holm_takes_away_is_said() -> None:
+    assert sentence(p=0.03, p_holm=0.12) == (
+        "no difference shown between ssa-hybrid and bert on RTE (+1.9, 95 % CI 0.4 to 3.3, p = 0.03 alone, 0.12 after "
+        "Holm); with 5 seeds only 2.1 points or more could have been"
+    )
+
+
+def test_where_smaller_is_better_the_unit_is_the_metrics() -> None:
+    settings = {"metric": "mean_absolute_error", "greater_is_better": False}
+    assert sentence(**settings, difference=0.0312, low=0.01, high=0.0524) == (
+        "ssa-hybrid beats bert on RTE by 0.0312 of mean_absolute_error "
+        "(95 % CI 0.01 to 0.0524, p = 0.01 after Holm, 5 seeds)"
+    )
+
+
+def test_all_seeds_alike() -> None:
+    settings = {"low": math.nan, "high": math.nan, "detectable": math.nan, "p": 0.0625, "p_holm": 0.0625, "family": 1}
+    assert sentence(**settings) == (
+        "no difference shown between ssa-hybrid and bert on RTE (+1.9, p = 0.062); the difference is the same on all 5 "
+        "seeds, which leaves no spread to judge it by"
+    )
+    assert sentence(**settings | {"p": 0.002, "p_holm": 0.002, "seeds": 10}) == (
+        "ssa-hybrid beats bert on RTE by 1.9 points (p = 0.002, 10 seeds)"
+    )
+
+
+def test_one_seed_and_none() -> None:
+    settings = {"p": math.nan, "p_holm": math.nan, "detectable": math.nan}
+    one = sentence(**settings, seeds=1, over="examples", examples=277)
+    assert one == (
+        "no difference shown between ssa-hybrid and bert on RTE (+1.9 in the one seed run with both, 95 % CI 0.4 to "
+        "3.3 over its 277 examples); one seed cannot tell a better method from a luckier run"
+    )
+    assert "CI" not in sentence(**settings, seeds=1, low=math.nan, high=math.nan)
+    assert sentence(**settings, seeds=0, difference=math.nan) == (
+        "no difference shown between ssa-hybrid and bert on RTE: no seed was run with both"
+    )
+    assert not dataclasses.replace(SHOWN, seeds=1).shown
+
+
+@pytest.mark.parametrize(
+    ("p", "text"),
+    [
+        (0.0004, "p < 0.001"),
+        (0.001, "p = 0.001"),
+        (0.0123, "p = 0.012"),
+        (0.0499, "p = 0.05"),
+        (0.05, "p = 0.05"),
+        (0.0501, "p = 0.0501"),
+        (0.00996, "p = 0.01"),
+        (0.01004, "p = 0.01004"),
+        (0.9999, "p = 1"),
+    ],
+)
+def test_rounding_takes_no_p_across_a_level(p: float, text: str) -> None:
+    assert f"{text}, 5 seeds" in sentence(family=1, p=p, p_holm=0.0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(p=st.floats(0.001, 1))
+def test_the_p_that_is_written_is_on_the_same_side_of_the_levels(p: float) -> None:
+    written = float(re.search(r"p = ([\d.e-]+),", sentence(family=1, p=p, p_holm=0.0))[1])
+    assert written == pytest.approx(p, rel=0.06)
+    assert (written <= 0.05) == (p <= 0.05 or f"{p:.4g}" == "0.05")
+
+
+@pytest.mark.parametrize(
+    ("low", "text"), [(0.0003, "0.03"), (-0.0004, "-0.04"), (0.0, "0.0"), (0.00051, "0.1"), (-1e-9, "-1e-07")]
+)
+def test_a_bound_that_is_not_zero_is_not_written_as_zero(low: float, text: str) -> None:
+    assert f"95 % CI {text} to 3.3" in sentence(low=low)
+
+
+def test_the_level_is_in_the_interval() -> None:
+    assert "99 % CI" in sentence(alpha=0.01)
+    assert not dataclasses.replace(SHOWN, alpha=0.009).shown
