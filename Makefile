@@ -51,6 +51,8 @@ bench: $(STAMP)  ## measure speed against transformers' Trainer, and what each m
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/peers.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/method_cost.py labels
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/method_cost.py sesame
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/method_cost.py cross-attention
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/method_cost.py self-attention
 
 .PHONY: docs
 docs: $(STAMP)  ## build the documentation into site/

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROWS = 1000
 # The longest text in tokens.
 MAX_LENGTH = 64
+_GLUE = ("cola", "sst2", "mrpc", "rte")
 Finish = Callable[[Path, dict[str, Any]], dict[str, Any]]
 
 
@@ -30,7 +31,7 @@ def base_settings(task: str, *, seed: int, learning_rate: float, epochs: float) 
     data = Path(os.environ.get("ATTENTUNE_DATA", "../shared/data"))
     return {
         "data.task": task,
-        "data.data_dir": str(data if task == "sick" else data / "glue_data"),
+        "data.data_dir": str(data / "glue_data" if (data / "glue_data").is_dir() and task in _GLUE else data),
         "data.max_length": MAX_LENGTH,
         "training.learning_rate": learning_rate,
         "training.num_train_epochs": epochs,

@@ -1,18 +1,22 @@
-"""What each method costs: time of a whole epoch, and peak memory, against preset `bert`.
+"""What each method costs: time of a whole epoch, and peak memory, against the first of its study.
 
-    python benchmarks/method_cost.py labels|sesame|task-attention [--task cola] [--rows 1500] [--repeats 5]
+    python benchmarks/method_cost.py labels|sesame|cross-attention|self-attention [--rows 1500] [--repeats 5]
 
 In each repeat all methods are trained in one process and take turns step by step on the same batches, so that a busy
 machine troubles all alike; an epoch's time is that of its steps and of making its labels. Peak memory is measured in
 processes of their own. Where token labels are made, `released` is measured at its dearest, when all samples are
-labelled ones. Data: $ATTENTUNE_DATA, else ../shared/data. The record goes to results/bench/.
+labelled ones. With --layers the encoder is a random one of so many layers, otherwise like the embedded one.
+Data: $ATTENTUNE_DATA, else ../shared/data. The record goes to results/bench/.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
+import functools
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -20,7 +24,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+
 from attentune.config import load_config
+from attentune.models.build import resolve_encoder
 from attentune.results import versions
 from attentune.training.display import Display
 from attentune.training.folder import config_for_run
@@ -48,15 +55,28 @@ STUDIES: dict[str, dict[str, tuple[Settings, float | None]]] = {
         "sesame": ({"preset": "sesame"}, 1.08),
     },
 }
+STUDIES |= {
+    "cross-attention": {
+        "bi-encoder-mean": ({"preset": "bi-encoder-mean"}, None),
+        "one bare block": ({"preset": "task-attention"}, 1.10),
+    },
+    "self-attention": {
+        "bert-mean": ({"preset": "bert-mean"}, None),
+        "two blocks": ({"preset": "task-attention"}, None),
+    },
+}
+TASK_OF = {"labels": "cola", "sesame": "cola", "cross-attention": "quora", "self-attention": "sst5"}
 MEMORY_LIMIT = 1.1
 
 
-def settings_of(study: str, method: str, task: str, rows: int, folder: str) -> Settings:
+def settings_of(study: str, method: str, rows: int, layers: int | None, folder: str) -> Settings:
     """The whole settings of a run."""
     data = Path(os.environ.get("ATTENTUNE_DATA", "../shared/data"))
+    task = TASK_OF[study]
     return {
+        "model.name_or_path": "embedded" if layers is None else str(random_encoder(layers)),
         "data.task": task,
-        "data.data_dir": str(data / "glue_data" if (data / "glue_data" / task.upper()).is_dir() else data),
+        "data.data_dir": str(data / "glue_data" if task == "cola" else data),
         "data.max_train_samples": rows,
         "data.max_eval_samples": 50,
         "training.num_train_epochs": EPOCHS,
@@ -67,6 +87,18 @@ def settings_of(study: str, method: str, task: str, rows: int, folder: str) -> S
         "training.overwrite_output_dir": True,
         **STUDIES[study][method][0],
     }
+
+
+@functools.cache
+def random_encoder(layers: int) -> Path:
+    """The folder of an encoder like the embedded one, with so many layers and random weights."""
+    folder = Path(tempfile.mkdtemp(prefix="attentune-encoder-"))
+    source = resolve_encoder("embedded")
+    config = AutoConfig.from_pretrained(source, num_hidden_layers=layers)
+    AutoModel.from_config(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 class _Nobody:
@@ -84,10 +116,10 @@ def build(settings: Settings) -> RunParts:
         return build_parts(prepare_inputs(config_for_run(load_config(overrides=settings)), None, display))
 
 
-def epoch_seconds(study: str, task: str, rows: int) -> dict[str, dict[str, float]]:
+def epoch_seconds(study: str, rows: int, layers: int | None) -> dict[str, dict[str, float]]:
     """One repeat: seconds of an epoch, and of these the seconds for labels, by method."""
     with tempfile.TemporaryDirectory() as folder:
-        parts = {method: build(settings_of(study, method, task, rows, folder)) for method in STUDIES[study]}
+        parts = {method: build(settings_of(study, method, rows, layers, folder)) for method in STUDIES[study]}
         states = {method: TrainingState() for method in parts}
         watcher: Any = _Nobody()
         loops = [parts[method].loop.steps(states[method], watcher, StopRequest()) for method in parts]
@@ -100,16 +132,17 @@ def epoch_seconds(study: str, task: str, rows: int) -> dict[str, dict[str, float
     return seconds
 
 
-def peak_memory(study: str, method: str, task: str, rows: int) -> int:
+def peak_memory(study: str, method: str, rows: int, layers: int | None) -> int:
     """Bytes, of one run in a process of its own."""
-    command = [sys.executable, __file__, study, "--task", task, "--rows", str(rows), "--memory-of", method]
+    command = [sys.executable, __file__, study, "--rows", str(rows), "--memory-of", method]
+    command += [] if layers is None else ["--layers", str(layers)]
     found = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return int(found.stdout.split()[-1])
 
 
-def print_memory(study: str, method: str, task: str, rows: int) -> None:
+def print_memory(study: str, method: str, rows: int, layers: int | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        settings = settings_of(study, method, task, rows, folder)
+        settings = settings_of(study, method, rows, layers, folder)
         result = train(load_config(overrides=settings), display=Display(quiet=True))
     print(result.train["peak_memory_bytes"])
 
@@ -136,32 +169,39 @@ def summary(study: str, repeats: list[dict[str, Any]]) -> dict[str, dict[str, An
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=STUDIES)
-    parser.add_argument("--task", default="cola")
     parser.add_argument("--rows", type=int, default=1500)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--layers", type=int)
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     given = parser.parse_args()
     os.chdir(ROOT)
     if given.memory_of:
-        print_memory(given.study, given.memory_of, given.task, given.rows)
+        print_memory(given.study, given.memory_of, given.rows, given.layers)
         return
     repeats: list[dict[str, Any]] = []
     for _ in range(given.repeats):
-        repeat: dict[str, Any] = epoch_seconds(given.study, given.task, given.rows)
+        repeat: dict[str, Any] = epoch_seconds(given.study, given.rows, given.layers)
         for method in repeat:
-            repeat[method]["memory"] = peak_memory(given.study, method, given.task, given.rows)
+            repeat[method]["memory"] = peak_memory(given.study, method, given.rows, given.layers)
         repeats.append(repeat)
         print({name: round(values["epoch"], 2) for name, values in repeat.items()}, file=sys.stderr, flush=True)
     found = summary(given.study, repeats)
-    words = f"{given.study} --task {given.task} --rows {given.rows} --repeats {given.repeats}"
+    words = f"{given.study} --rows {given.rows} --repeats {given.repeats}"
+    words += "" if given.layers is None else f" --layers {given.layers}"
     record = {
         "command": f"python benchmarks/method_cost.py {words}",
         "ratios": found,
         "repeats": repeats,
+        "task": TASK_OF[given.study],
         "threads": os.environ.get("OMP_NUM_THREADS", "all cores"),
         "versions": versions(),
     }
-    target = ROOT / "results" / "bench" / f"cost_{given.study}_{given.task}.json"
+    target = (
+        ROOT
+        / "results"
+        / "bench"
+        / f"cost_{given.study}{'' if given.layers is None else f'_{given.layers}_layers'}.json"
+    )
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(found, indent=1))

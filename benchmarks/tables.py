@@ -26,6 +26,11 @@ def spread(values: Sequence[float], wanted: int) -> str:
     return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
 
 
+def spread_of_one(values: Sequence[float]) -> str:
+    """A single run's score."""
+    return f"{values[0]:.1f}" if values else "not measured"
+
+
 def difference(values: Sequence[float], others: Sequence[float], wanted: int) -> str:
     """The mean difference of paired seeds, with its own standard deviation."""
     if len(values) < wanted or len(others) < wanted:
