@@ -204,8 +204,12 @@ def test_missing_heartbeats_give_a_run_to_another_machine_and_a_late_comer_is_no
 def test_other_settings_of_a_method_are_refused_by_a_shared_study(tmp_path: Path) -> None:
     here, there = two_places(tmp_path)
     flat = {"training.learning_rate": 1e-4, "data.data_dir": "here"}
-    RunQueue(here).agree({"bert": {"own": ["preset"], "tasks": {"cola": flat}}})
-    other_place = {"bert": {"own": ["preset"], "tasks": {"cola": flat | {"data.data_dir": "there"}}}}
-    RunQueue(there).agree(other_place)
+
+    def bert(**changes: object) -> dict[str, dict[str, object]]:
+        values = flat | {name.replace("__", "."): value for name, value in changes.items()}
+        return {"bert": {"own": ["preset"], "of_tasks": [], "tasks": {"cola": values}}}
+
+    RunQueue(here).agree(bert())
+    RunQueue(there).agree(bert(data__data_dir="there"))
     with pytest.raises(CheckpointError, match=r"study 'compare': .* bert on cola: training.learning_rate: was 0.0001"):
-        RunQueue(there).agree({"bert": {"own": ["preset"], "tasks": {"cola": flat | {"training.learning_rate": 1e-3}}}})
+        RunQueue(there).agree(bert(training__learning_rate=1e-3))

@@ -39,7 +39,12 @@ def _style(share: float, *, signed: bool) -> Style:
     full = (_FOR_RGB if share > 0 else _AGAINST_RGB) if signed else _MATTERS_RGB
     red, green, blue = (round(128 + abs(share) * (end - 128)) for end in full)
     strong = abs(share) >= STRONG
-    return Style(color=f"#{red:02x}{green:02x}{blue:02x}", bold=strong, underline=strong, italic=signed and share < 0)
+    return Style(
+        color=f"#{red:02x}{green:02x}{blue:02x}",
+        bold=strong or None,
+        underline=strong or None,
+        italic=(signed and share < 0) or None,
+    )
 
 
 def facts(explanation: Explanation) -> str:

@@ -14,7 +14,7 @@ from attentune.errors import ConfigError
 from attentune.files import write_bytes
 
 FIGURE_KINDS = (".png", ".svg", ".pdf")
-_DPI = 150
+DOTS_PER_INCH = 150
 # Okabe and Ito's colours, which the colour-blind can tell apart, then the same hatched.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
 _HATCHES = ("", "///", "...", "xxx")
@@ -46,7 +46,7 @@ def new_figure(width_in: float, height_in: float, **options: Any) -> Any:
     """An empty figure of this size; options are those of Matplotlib's `Figure`."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width_in, height_in), dpi=_DPI, **options)
+    return Figure(figsize=(width_in, height_in), dpi=DOTS_PER_INCH, **options)
 
 
 def save_figure(figure: Any, path: str | Path) -> None:

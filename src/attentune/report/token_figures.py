@@ -8,21 +8,21 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unicodedata import east_asian_width
 
 from attentune.errors import ConfigError
 from attentune.explain.explanation import Explanation
 from attentune.explain.head_table import HeadAttention
 from attentune.report.explanation_text import facts
-from attentune.report.figures import check_figure_file, new_figure, save_figure
+from attentune.report.figures import DOTS_PER_INCH, check_figure_file, new_figure, save_figure
 from attentune.report.marked_text import hex_tone, highest, share_of, sides, stretches, visible
 
 # Taller pictures are of no use, and the largest ones cannot be drawn at all.
 _MOST_LINES = 400
 _WIDTH_IN, _LINE_IN, _MARGIN_IN = 9.0, 0.3, 0.25
-_FONT_PT = 11.0
-# Every sign of the monospaced font is this wide, as a share of its size.
-_SIGN_SHARE = 0.602
-_SIGN_IN = _FONT_PT * _SIGN_SHARE / 72
+# A sign of the monospaced font is a whole number of pixels wide, or rounding would move long words off their tones.
+_SIGN_IN = 14 / DOTS_PER_INCH
+_FONT_PT = 72 * _SIGN_IN / (1233 / 2048)  # the width of DejaVu Sans Mono's signs, as a share of its size
 _COLUMNS = int((_WIDTH_IN - 2 * _MARGIN_IN) / _SIGN_IN)
 
 # Some signs in a line: where they begin, the signs, and the share of the highest score (None: no token).
@@ -79,7 +79,7 @@ def _broken(words: Iterable[list[Part]]) -> Iterator[list[Run]]:
     line: list[Run] = []
     column = 0
     for word in words:
-        length = sum(len(signs) for signs, _ in word)
+        length = sum(_cells(signs) for signs, _ in word)
         if word[0][0] == "\n" or column + length > _COLUMNS:
             yield line
             line, column = [], 0
@@ -87,8 +87,13 @@ def _broken(words: Iterable[list[Part]]) -> Iterator[list[Run]]:
             continue
         for signs, share in word:
             line.append((column, signs, share))
-            column += len(signs)
+            column += _cells(signs)
     yield line
+
+
+def _cells(signs: str) -> int:
+    """How many places of a monospaced line they take: Chinese signs and emoji two each."""
+    return sum(1 + (east_asian_width(sign) in "WF") for sign in signs)
 
 
 def _unbroken(parts: Iterable[Part]) -> Iterator[list[Part]]:
@@ -96,9 +101,9 @@ def _unbroken(parts: Iterable[Part]) -> Iterator[list[Part]]:
     word: list[Part] = []
     for text, share in parts:
         for signs in filter(None, re.split(r"(\s)", text)):
-            for begin in range(0, len(signs), _COLUMNS):
-                piece = (signs[begin : begin + _COLUMNS], share)
-                if word and (signs.isspace() or sum(len(own) for own, _ in word) + len(piece[0]) > _COLUMNS):
+            for begin in range(0, len(signs), _COLUMNS // 2):
+                piece = (signs[begin : begin + _COLUMNS // 2], share)
+                if word and (signs.isspace() or sum(_cells(own) for own, _ in word) + _cells(piece[0]) > _COLUMNS):
                     yield word
                     word = []
                 word.append(piece)
@@ -110,7 +115,7 @@ def _unbroken(parts: Iterable[Part]) -> Iterator[list[Part]]:
 
 
 def _draw_run(axis: Any, column: int, top_in: float, signs: str, share: float | None, *, signed: bool) -> None:
-    left, right = _MARGIN_IN + column * _SIGN_IN, _MARGIN_IN + (column + len(signs)) * _SIGN_IN
+    left, right = _MARGIN_IN + column * _SIGN_IN, _MARGIN_IN + (column + _cells(signs)) * _SIGN_IN
     if share is not None:
         above, below = top_in + 0.03, top_in + _LINE_IN - 0.05
         axis.fill([left, right, right, left], [above, above, below, below], color=hex_tone(share, signed=signed), lw=0)

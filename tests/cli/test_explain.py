@@ -1,0 +1,285 @@
+"""`attentune explain` and `attentune predict --explain`: every kind of output, and mistakes in one line each."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attentune.config import load_config
+from attentune.evaluation.saved import SavedRun
+from attentune.explain.column import predict_explained
+from attentune.explain.texts import explain_texts
+from attentune.training.display import Display
+from attentune.training.run import train
+from samples import settings
+from tiny_models import rows_of
+
+Tiny = Callable[..., Path]
+Command = Callable[..., tuple[int, str, str]]
+TEXT = "the film was <b>great</b>, so unwatchable"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("explain")
+
+
+@pytest.fixture(scope="module")
+def run(tiny: Tiny, folder: Path) -> Path:
+    overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", training__num_train_epochs=1)
+    train(load_config(overrides=overrides), display=Display(quiet=True))
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def plain_run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without token gate, on pairs."""
+    own = tmp_path_factory.mktemp("plain")
+    for name in ("train", "validation"):
+        lines = [
+            f"{n},a cat sat,{'an animal sat' if n % 2 else 'it rained'},{'yes' if n % 2 else 'no'}" for n in range(8)
+        ]
+        (own / f"{name}.csv").write_text("id,text,second,label\n" + "\n".join(lines) + "\n")
+    changes = {"data__text_pair_column": "second", "data__text_column": "text", "data__label_column": "label"}
+    train(
+        load_config(overrides=settings(own, tiny("bert"), training__max_steps=1, **changes)),
+        display=Display(quiet=True),
+    )
+    return own / "run"
+
+
+def parsed(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def same(line: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two lines are equal but for the time that they took."""
+    return {**line, "seconds": 0} == {**other, "seconds": 0}
+
+
+def test_json_lines_are_those_of_python(run: Path, attentune: Command) -> None:
+    methods = ("ssa", "leave-one-out", "shap")
+    flags = ("--method", ",".join(methods), "--format", "json", "--samples", 16, "--seed", 5, "--unit", "token")
+    status, out, _ = attentune("explain", run, "--text", TEXT, *flags, "--target", "good")
+    assert status == 0
+    lines = parsed(out)
+    assert [line["method"] for line in lines] == list(methods)
+    for line in lines:
+        (expected,) = explain_texts(run, [TEXT], method=line["method"], samples=16, seed=5, unit="token", target="good")
+        assert same(line, expected.to_dict())
+        assert line["label"] == "good"
+    assert [line["passes"] for line in lines] == [1, 1 + len(lines[0]["tokens"]), 17]
+
+
+def test_methods_stand_side_by_side_in_a_table(run: Path, attentune: Command) -> None:
+    status, out, _ = attentune(
+        "explain", run, "--text", TEXT, "--method", "ssa, gradient,leave-one-out", "--precision", "fp32"
+    )
+    assert status == 0
+    lines = out.splitlines()
+    assert lines[0] == f"text: {TEXT}"
+    assert lines[1].startswith("said: ")
+    assert lines[3].split() == ["word", "ssa", "gradient", "leave-one-out"]
+    rows = [line.split() for line in lines[5:] if line.strip()]
+    (expected,) = explain_texts(run, [TEXT], method="leave-one-out", precision="fp32")
+    *words, passes, seconds = rows
+    for token, (word, _, _, score) in zip(expected.tokens, words, strict=True):
+        assert (word, float(score)) == (token.text, pytest.approx(token.score, rel=1e-2, abs=1e-4))
+    assert passes == ["passes", "1", "2", str(1 + len(expected.pieces))]
+    assert seconds[0] == "seconds"
+
+
+def test_a_file_of_texts_becomes_a_page(run: Path, tmp_path: Path, attentune: Command) -> None:
+    file = tmp_path / "new.csv"
+    file.write_text('story,other\n"a dull, awful film",x\n"<script>alert(1)</script>",y\n')
+    page = tmp_path / "why.html"
+    flags = ("--input_file", file, "--text_column", "story", "--method", "ssa,gradient", "--output_file", page)
+    status, out, err = attentune("explain", run, *flags)
+    assert (status, out) == (0, "")
+    assert f"2 texts written to {page}" in err
+    text = page.read_text()
+    assert text.count("<article>") == 4
+    assert "<script" not in text
+    assert "&lt;" in text
+
+
+@pytest.mark.parametrize("name", ["why.png", "why.svg", "why.pdf", "why.jsonl", "why.txt"])
+def test_other_files_are_written_by_their_endings(run: Path, tmp_path: Path, attentune: Command, name: str) -> None:
+    status, out, err = attentune("explain", run, "--text", TEXT, "--output_file", tmp_path / name)
+    assert (status, out) == (0, "")
+    assert f"1 text written to {tmp_path / name}" in err
+    content = (tmp_path / name).read_bytes()
+    if name == "why.jsonl":
+        assert parsed(content.decode())[0]["text"] == TEXT
+    elif name == "why.txt":
+        assert content.decode().startswith(f"text: {TEXT}\n")
+    else:
+        assert content.startswith({"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[name[-3:]])
+
+
+def test_heads_are_shown_as_table_lines_and_figure(run: Path, tmp_path: Path, attentune: Command) -> None:
+    status, out, _ = attentune("explain", run, "--text", "a dull film", "--layer", 2, "--heads", "4,1")
+    assert status == 0
+    assert "layer 2" in out
+    assert out.splitlines()[3].split() == ["word", "head", "4", "head", "1", "ssa"]
+    status, out, _ = attentune(
+        "explain", run, "--text", "a dull film", "--layer", "last", "--heads", "all", "--format", "json"
+    )
+    (line,) = parsed(out)
+    assert (line["layer"], line["heads"], len(line["tokens"])) == (3, [1, 2, 3, 4], 3)
+    assert [len(token["attention"]) for token in line["tokens"]] == [4, 4, 4]
+    status, out, _ = attentune(
+        "explain", run, "--text", "a dull film", "--layer", 1, "--output_file", tmp_path / "heads.png"
+    )
+    assert (status, out) == (0, "")
+    assert (tmp_path / "heads.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_pairs_are_explained_without_a_token_gate(plain_run: Path, attentune: Command) -> None:
+    flags = ("--text", "A cat sat.", "--text-pair", "It rained.", "--method", "gradient", "--format", "json")
+    status, out, _ = attentune("explain", plain_run, *flags)
+    assert status == 0
+    (line,) = parsed(out)
+    assert [(token["text"], token["in"]) for token in line["tokens"]] == [
+        *((word, "text") for word in ("A", "cat", "sat", ".")),
+        *((word, "pair") for word in ("It", "rained", ".")),
+    ]
+    status, out, _ = attentune("explain", plain_run, *flags[:-2])
+    assert out.startswith("text: A cat sat.\npair: It rained.\nsaid: ")
+
+
+@pytest.mark.slow
+def test_in_a_terminal_it_is_coloured(run: Path) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "HF_HUB_OFFLINE": "1"}
+    environment.pop("NO_COLOR", None)
+    words = [
+        sys.executable,
+        "-m",
+        "attentune.cli.main",
+        "explain",
+        str(run),
+        "--text",
+        "a dull \x1b[2Jfilm",
+        "--method",
+        "ssa",
+    ]
+    process = subprocess.Popen(words, stdout=theirs, stderr=subprocess.PIPE, env=environment)
+    os.close(theirs)
+    out = b""
+    while True:
+        try:
+            part = os.read(ours, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        out += part
+    assert process.wait() == 0, process.stderr
+    text = out.decode()
+    assert "\x1b[2J" not in text
+    assert "\u241b" in text
+    assert "38;2;" in text
+    assert "The brighter a word" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--text", "a", "--method", "sssa"), "method: got 'sssa', expected one of ssa,"),
+        (("--text", "a", "--method", ","), "method: got none, expected at least one."),
+        (("--text", "a", "--target", "god"), "target: got 'god', expected one of the run's classes: bad, good. Did"),
+        (("--text", "a", "--layer", "9"), "layer: got 9, expected numbers from 1 to 3, or last."),
+        (("--text", "a", "--layer", "x"), "--layer: got 'x', expected a whole number"),
+        (("--text", "a", "--heads", "1"), "--heads: goes with --layer."),
+        (("--text", "a", "--layer", "1", "--heads", "1,x"), "--heads: got 'x', expected a whole number"),
+        (
+            ("--text", "a", "--layer", "1", "--output_file", "a.html"),
+            "--layer: heads are drawn into .png, .svg or .pdf",
+        ),
+        (
+            ("--text", "a", "--output_file", "a.gif"),
+            "--output_file: got a.gif, expected a name that ends in one of .html,",
+        ),
+        (("--text", "a", "--samples", "0"), "--samples: got '0', expected a whole number of at least 1."),
+        (("--text", "a", "--seed", "-1"), "--seed: got '-1', expected a whole number of at least 0."),
+        (("--text", "a", "--text_pair", "b"), "was trained on single texts: leave out --text_pair."),
+        (("--text_pair", "b"), "--text_pair: goes with --text."),
+        ((), "explain: got no texts, expected one of --text, --input_file, --task, --dataset_name."),
+        (("--text", "a", "--methods", "ssa"), "--methods: there is no such flag. Did you mean '--method'?"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(run: Path, attentune: Command, flags: tuple[str, ...], message: str) -> None:
+    status, out, err = attentune("explain", run, *flags)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_several_mistakes_are_told_at_once(run: Path, attentune: Command) -> None:
+    status, _, err = attentune("explain", run, "--seed", "x", "--steps", "0", "--output_file", "a.gif")
+    assert status == 2
+    assert len(err.strip().splitlines()) == 4
+
+
+def test_a_run_without_token_gate_is_told_what_works(plain_run: Path, attentune: Command) -> None:
+    for words in (("explain",), ("predict", "--explain")):
+        status, out, err = attentune(words[0], plain_run, "--text", "a", "--text_pair", "b", *words[1:])
+        assert (status, out) == (2, "")
+        assert "ssa needs a model that scores tokens" in err
+        assert "Methods that work on it: gradient, integrated-gradients, leave-one-out" in err
+
+
+# predict --explain
+
+
+def test_predictions_are_the_same_with_a_column_more(run: Path, folder: Path, attentune: Command) -> None:
+    flags = ("predict", run, "--input_file", folder / "validation.csv")
+    _, without, _ = attentune(*flags)
+    status, out, _ = attentune(*flags, "--explain")
+    assert status == 0
+    plain, rows = (list(csv.DictReader(io.StringIO(text))) for text in (without, out))
+    assert len(plain) == 20
+    assert [{name: own for name, own in row.items() if name != "explanation"} for row in rows] == plain
+    texts = [row["text"] for row in csv.DictReader((folder / "validation.csv").open())]
+    for text, row, expected in zip(texts, rows, explain_texts(run, texts), strict=True):
+        tokens = json.loads(row["explanation"])
+        assert (
+            [text[token["start"] : token["end"]] for token in tokens]
+            == [token["text"] for token in tokens]
+            == text.split()
+        )
+        # Other rows share the batch, and bf16 rounds.
+        assert [token["score"] for token in tokens] == pytest.approx(
+            [token.score for token in expected.tokens], abs=0.02
+        )
+
+
+def test_the_column_costs_no_pass(run: Path) -> None:
+    saved = SavedRun.load(run)
+    batches = []
+    saved.model.register_forward_pre_hook(
+        lambda module, inputs, options: batches.append(len(options["input_ids"])), with_kwargs=True
+    )
+    predict_explained(saved, rows_of(["a film", "", "so dull"] * 5))
+    assert sum(batches) == 15
+
+
+def test_pairs_and_no_rows_have_a_column_too(tiny: Tiny, tmp_path: Path) -> None:
+    from explain_runs import rows_for, tiny_run
+
+    pairs = rows_for("pair")
+    _, column = predict_explained(tiny_run(tiny(), "pair"), pairs)
+    assert {token["in"] for token in json.loads(column[0])} == {"text", "pair"}
+    logits, column = predict_explained(tiny_run(tiny()), rows_of([]))
+    assert (len(logits), column) == (0, [])
