@@ -94,7 +94,7 @@ def test_scores_of_tokens_are_listed_under_their_words(tiny: Tiny, attentune: Co
     """What the token head says of a text does not depend on where in the row it stands."""
     train = write_pairs(tmp_path / "train.csv", 24)
     flags = ("--train_file", train, "--preset", "ssa-hybrid", "--pair_encoding", "bi-encoder", "--output_dir")
-    status, _, err = attentune("train", *flags, tmp_path / "run", "--model_name_or_path", tiny("roberta"), *QUICK)
+    status, _, err = attentune("train", *flags, tmp_path / "run", "--model_name_or_path", tiny("bert"), *QUICK)
     assert status == 0, err
     file = tmp_path / "new.csv"
     file.write_text("sentence1,sentence2\na dull film,we saw it in town\nwe saw it in town,a dull film\n")

@@ -65,10 +65,14 @@ def test_blur_layer_mix_and_token_gate_work_text_by_text(tiny: Tiny) -> None:
     single, _ = build(tiny("bert"), settings=replace(ModelConfig(), **slots))
     weights = {name: weight for name, weight in model.state_dict().items() if not name.startswith("classifier.")}
     assert single.load_state_dict(weights, strict=False).unexpected_keys == []
+    vectors: list[torch.Tensor] = []
+    single.classifier.register_forward_pre_hook(lambda module, given: vectors.append(given[0]))
     inputs = encoded_apart(tokenizer, *PAIRS)
     output = model(**inputs)
     for row, pair in enumerate(PAIRS):
         first, second = (single(**encoded(tokenizer, text)) for text in pair)
+        expected_1C = model.classifier(torch.cat(vectors[-2:]))
+        torch.testing.assert_close(output.logits[row], expected_1C[0], atol=2e-5, rtol=2e-5)
         length = int(inputs["attention_mask"][row].sum())
         for name in ("token_scores", "token_logits"):
             expected = torch.cat([getattr(first, name)[0], getattr(second, name)[0]])

@@ -101,7 +101,7 @@ def test_jackknife_values_of_a_mean_are_its_values() -> None:
 
 @pytest.mark.parametrize("metric", ["f1", "matthews_correlation", "pearson", "mean_absolute_error"])
 def test_jackknife_values_have_the_metrics_mean_and_spread(metric: str) -> None:
-    rows, generator = 300, numpy_generator("test-spread", metric)
+    rows, generator = 150, numpy_generator("test-spread", metric)
     if METRICS[metric].needs == "an order":
         labels = generator.normal(size=rows)
         guesses = labels + generator.normal(size=rows)
@@ -114,7 +114,7 @@ def test_jackknife_values_have_the_metrics_mean_and_spread(metric: str) -> None:
 
     found = jackknife_values(score, rows)
     assert found.mean() == pytest.approx(score(np.arange(rows)), abs=1e-10)
-    resampled = [score(generator.integers(rows, size=rows)) for _ in range(400)]
+    resampled = [score(generator.integers(rows, size=rows)) for _ in range(300)]
     assert found.std(ddof=1) / math.sqrt(rows) == pytest.approx(np.std(resampled), rel=0.15)
 
 

@@ -55,5 +55,6 @@ def predict_explained(
     for row, scores in enumerate(found.token_scores):
         pair = rows.pairs[row] if rows.pairs else None
         words = merge_pieces(explainer.pieces(row, scores), rows.texts[row], pair, signed=False)
-        column.append(json.dumps(without_nan(token_dicts(words, is_pair=pair is not None)), ensure_ascii=False))
+        tokens = token_dicts(words, is_pair=pair is not None)
+        column.append(json.dumps(tokens if np.isfinite(scores).all() else without_nan(tokens), ensure_ascii=False))
     return found.logits_NC, column

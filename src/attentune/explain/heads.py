@@ -6,7 +6,6 @@ Source: SSA (Kou et al. 2020, figures 1 and 8), which draws both for the last la
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +88,7 @@ def _of_row(
         heads=heads,
         unit=unit,
         tokens=tuple(
-            replace(token, score=float(np.mean(shares))) for token, shares in zip(merged[0], own, strict=True)
+            token._replace(score=float(np.mean(shares))) for token, shares in zip(merged[0], own, strict=True)
         ),
         attention=tuple(own),
         importance=None if gate is None else tuple(token.score for token in merged[-1]),

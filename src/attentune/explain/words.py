@@ -8,21 +8,26 @@ not torn: the words that they touch become one.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _WORD, _ALONE = "word", "alone"
 _JOINER = "\u200d"
 _JOIN_LETTERS = frozenset("'-\u2019\u2010\u2011")
 _JOIN_DIGITS = frozenset(".,:/")
+# The same in one expression, several times as fast, for texts without any other sign.
+_ASCII_WORD = re.compile(
+    r"[A-Za-z0-9_]+(?:(?:(?<=[A-Za-z0-9])['-](?=[A-Za-z0-9])|(?<=[0-9])[.,:/](?=[0-9]))[A-Za-z0-9_]+)*"
+    r"|([^A-Za-z0-9_\s])\1*"
+)
 # Han, Hiragana and Katakana.
 _WITHOUT_SPACES = ((0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A piece of a text with a score.
 
     Attributes:
@@ -53,9 +58,12 @@ def merge_pieces(pieces: Sequence[Piece], text: str, pair: str | None, *, signed
     for within, own_text in (("text", text), ("pair", pair or "")):
         own = [piece for piece in pieces if piece.within == within]
         for group in _groups(own, own_text):
+            if len(group) == 1:
+                words.append(group[0])
+                continue
             scores = [piece.score for piece in group]
             # A piece may stand for a space alone, or for nothing; the word begins at its first sign.
-            seen = [piece for piece in group if own_text[piece.start : piece.end].strip()] or group
+            seen = [piece for piece in group if piece.text.strip()] or group
             start, end = min(piece.start for piece in seen), max(piece.end for piece in seen)
             words.append(Piece(own_text[start:end], start, end, sum(scores) if signed else max(scores), within))
     return tuple(words)
@@ -69,7 +77,7 @@ def _groups(pieces: list[Piece], text: str) -> list[list[Piece]]:
     groups: list[list[Piece]] = []
     last_word = -1
     for piece in pieces:
-        first, last = _words_under(piece, text, spans, begins)
+        first, last = _words_under(piece, spans, begins)
         if groups and first <= last_word:
             groups[-1].append(piece)
         else:
@@ -78,21 +86,27 @@ def _groups(pieces: list[Piece], text: str) -> list[list[Piece]]:
     return groups
 
 
-def _words_under(piece: Piece, text: str, spans: list[tuple[int, int]], begins: list[int]) -> tuple[int, int]:
+def _words_under(piece: Piece, spans: list[tuple[int, int]], begins: list[int]) -> tuple[int, int]:
     """The numbers of the first and the last word that a piece touches; of a mere space the next word's."""
-    if not text[piece.start : piece.end].strip():
-        following = bisect_right(begins, piece.start - 1)
-        word = min(following, len(spans) - 1)
+    if not piece.text or piece.text.isspace():
+        word = min(bisect_right(begins, piece.start - 1), len(spans) - 1)
         return word, word
-    last = bisect_right(begins, piece.end - 1) - 1
-    first = bisect_right(begins, piece.start) - 1
-    if first < 0 or spans[first][1] <= piece.start:
+    first = max(0, bisect_right(begins, piece.start) - 1)
+    if spans[first][1] <= piece.start:
         first += 1
-    return min(first, last), last
+    if piece.end <= spans[first][1]:
+        return first, first
+    return first, bisect_right(begins, piece.end - 1) - 1
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
     """Where the words of a text begin and end; together they hold every sign that is no white space."""
+    if text.isascii():
+        return [match.span() for match in _ASCII_WORD.finditer(text)]
+    return _spans_by_sign(text)
+
+
+def _spans_by_sign(text: str) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     before = ""
     for place in range(len(text)):
@@ -112,7 +126,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 def _clings(text: str, place: int) -> bool:
     """Whether a sign is a part of the one before it: accents, joiners and what they join, colours of skin."""
     sign = text[place]
-    return (
+    return not sign.isspace() and (
         unicodedata.category(sign) in ("Mn", "Mc", "Me", "Cf")
         or text[place - 1] == _JOINER
         or "\U0001f3fb" <= sign <= "\U0001f3ff"

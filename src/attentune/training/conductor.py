@@ -158,8 +158,11 @@ class Conductor:
             f"its worker was killed {_DEATHS} times, the last time by signal {signal}; if memory ran out, give fewer"
             " --jobs or a smaller --per_device_train_batch_size, then --retry-failed"
         )
-        with self._ledger.lock(run):
-            folder = self._ledger.run_folder(run)
-            config = self._matrix.config(run, folder)
-            self._ledger.write(failed_record(run, config, error, folder, wall_seconds=0.0), folder)
-            self._ledger.tidy(run)
+        lock = self._ledger.lock(run)
+        if not lock.take(wait=False):
+            return  # another command is at it
+        folder = self._ledger.run_folder(run)
+        record = failed_record(run, self._matrix.config(run, folder), error, folder, wall_seconds=0.0)
+        self._ledger.write(record, folder)
+        self._ledger.tidy(run)
+        lock.free()
