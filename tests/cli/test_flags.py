@@ -73,13 +73,22 @@ WITH_FLAG = [name for name in LEAVES if name.count(".") == 1 and name.split(".")
 # Where not every value of the type is one of the setting.
 OTHER = {"model.blur.size": ("5", 5), "model.blur.layers": ("1,2", "1,2")}
 # What one setting alone would contradict.
-NEEDS = {"training.eval_strategy": ("--eval_steps", "5")}
+NEEDS: dict[str, dict[str, str]] = {
+    "training.eval_strategy": {"training.eval_steps": "5"},
+    "training.multi_task": {"data.tasks": "cola,rte"},
+    "data.task_settings": {"data.tasks": "cola,rte"},
+}
+
+
+def needed(name: str) -> list[str]:
+    """The flags that go with this setting."""
+    return [word for other, value in NEEDS.get(name, {}).items() for word in (f"--{other.split('.')[1]}", value)]
 
 
 @pytest.mark.parametrize("name", LEAVES)
 def test_every_setting_is_reached_by_set(name):
     written, value = OTHER.get(name) or another_value(*LEAVES[name])
-    config = parsed("--set", f"{name}={written}", *NEEDS.get(name, ()))
+    config = parsed("--set", f"{name}={written}", *needed(name))
     assert value_of(config, name) == value
     assert value != LEAVES[name][0].default or len(LEAVES[name][0].metadata["choices"]) == 1
 
@@ -94,10 +103,10 @@ def test_every_plain_setting_has_a_flag_of_its_name(name):
         (f"--{flag.replace('_', '-')}", written),
         (f"--{flag.replace('_', '-')}={written}",),
     ):
-        config = parsed(*words, *NEEDS.get(name, ()))
+        config = parsed(*words, *needed(name))
         assert value_of(config, name) == value
         # Nothing else changes.
-        assert config == load_config(overrides={name: written, **({"training.eval_steps": 5} if name in NEEDS else {})})
+        assert config == load_config(overrides={name: written, **NEEDS.get(name, {})})
 
 
 def test_flags_have_the_names_of_training_arguments():
@@ -105,7 +114,7 @@ def test_flags_have_the_names_of_training_arguments():
     ours = {field.name for field in dataclasses.fields(TrainingConfig)}
     assert ours - names <= {
         "overwrite_output_dir", "resume", "precision", "early_stopping_patience", "early_stopping_threshold",
-        "warmup_ratio",
+        "warmup_ratio", "multi_task", "task_sampling_exponent", "encoder_learning_rate", "freeze_encoder",
     }  # fmt: skip
     flat = [name.split(".")[1] for name in WITH_FLAG]
     assert len(set(flat)) == len(flat), "two sections have a flag of the same name"

@@ -94,7 +94,7 @@ def compare(
     if not all(ledger.has(run) for run in matrix.runs):
         cores, one_thread = default_jobs(flat for tasks in matrix.configs.values() for flat in tasks.values())
         fields = [dataclasses.asdict(run) for run in matrix.runs]
-        task = WorkerTask(dataclasses.asdict(place), fields, matrix.configs, keep_runs)
+        task = WorkerTask(dataclasses.asdict(place), fields, matrix.configs, keep_runs, one_run=one_thread)
         crew = Crew(task, jobs or cores, folder / "logs", one_thread=one_thread)
         with stop_on_signal() as stop:
             Conductor(matrix, queue, shown).run(crew, stop, retry_failed=retry_failed)

@@ -15,7 +15,16 @@ from attentune.training.run import train
 TRAIN_ROWS = 1200
 LEARNING_RATE = 2e-4
 # Few enough for five minutes on two cores; `--presets all` takes the rest too.
-TELLING_PRESETS = ("bert", "bert-mean", "bert-cls-mean", "bert-mask", "ssa-co", "ssa-hybrid", "sesame")
+TELLING_PRESETS = (
+    "bert",
+    "bert-mean",
+    "bert-cls-mean",
+    "bert-mask",
+    "ssa-co",
+    "ssa-hybrid",
+    "sesame",
+    "task-attention",
+)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import resource
 import sys
@@ -11,12 +10,11 @@ from pathlib import Path
 
 import torch
 
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_STATUS = Path("/proc/self/status")
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """The most memory held at once: on a GPU by PyTorch, on a CPU by the whole process since it began, or since
-    `forget_peak_memory`."""
+    """The most memory held at once: on a GPU by PyTorch, on a CPU by the whole process since it began."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     # The kernel's own mark: getrusage's also counts the process that this one was started from.
@@ -28,12 +26,9 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def forget_peak_memory() -> None:
-    """Give back what is free and start the peak anew, for the next run of the same process (on a CPU: under Linux)."""
+    """Start a GPU's peak anew, for the next run of the same process. A process's own cannot be: what the last run left
+    in its heap would count, so on a CPU each run has a process of its own."""
     gc.collect()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-    with contextlib.suppress(OSError):
-        _CLEAR.write_text("5")
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

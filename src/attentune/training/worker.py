@@ -1,4 +1,4 @@
-"""One process of a comparison: it takes a run, does it, records it, and takes the next until none waits.
+"""One process of a comparison: it takes a run, does it, records it, and on an accelerator takes the next.
 
     python -m attentune.training.worker
 
@@ -40,12 +40,14 @@ class WorkerTask:
         runs: the fields of each `Run` that it may do.
         configs: the settings by method and task; see `Matrix`.
         keep_runs: whether run folders stay when their runs are recorded.
+        one_run: whether to end after a run, so that the next has a fresh process.
     """
 
     place: dict[str, Any]
     runs: list[dict[str, Any]]
     configs: dict[str, dict[str, dict[str, Any]]]
     keep_runs: bool = False
+    one_run: bool = False
 
     def to_line(self) -> bytes:
         """One line of JSON."""
@@ -57,7 +59,7 @@ class WorkerTask:
 
 
 def main() -> int:
-    """Work until nothing waits; the exit status is returned. The last line that it prints says what went wrong."""
+    """Work until it is told to end or nothing waits; the exit status is returned. The last line that it prints says what went wrong."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -105,7 +107,8 @@ def _work(task: WorkerTask, stopping: threading.Event) -> None:
     worker = RunWorker(queue, Matrix(tuple(runs), task.configs, {}), keep_runs=task.keep_runs)
     by_name = {run.name: run for run in runs}
     while not stopping.is_set() and queue.do_next(by_name, worker.do):
-        pass
+        if task.one_run and worker.has_worked:
+            break
     if stopping.is_set():
         raise KeyboardInterrupt
 
@@ -115,6 +118,7 @@ class RunWorker:
 
     def __init__(self, queue: Any, matrix: Matrix, *, keep_runs: bool) -> None:
         self._ledger, self._matrix, self._keep_runs = queue.ledger, matrix, keep_runs
+        self.has_worked = False
 
     def do(self, run: Run) -> str:
         """Do a run and record it: "done", "failed", or "twice" if it was recorded meanwhile.
@@ -127,6 +131,7 @@ class RunWorker:
         from attentune.training.run import train  # seconds that are not the run's
         from attentune.training.signals import Interrupted
 
+        self.has_worked = True
         folder = self._ledger.run_folder(run)
         config = self._matrix.config(run, folder)
         print(f"{run.name}", file=sys.stderr, flush=True)
