@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from attentune.config import load_config, to_dict
+from attentune.data.load import load_data
 from attentune.errors import ConfigError
 from attentune.training.matrix import Run, plan_matrix
 from attentune.training.methods import Method, choose_methods, methods_from, read_methods
+from samples import write_reviews
 
 FOLDER = Path("somewhere")
 
@@ -48,6 +50,22 @@ def test_a_run_has_the_settings_that_a_training_with_these_flags_would_have():
             },
         )
         assert to_dict(matrix.config(run, FOLDER)) == to_dict(expected)
+
+
+def test_methods_of_a_seed_see_the_same_rows_and_seeds_see_others(tmp_path):
+    write_reviews(tmp_path / "train.csv", 60)
+    overrides = {"data.train_file": str(tmp_path / "train.csv"), "data.max_eval_samples": 4}
+    matrix = plan("bert", "sesame", tasks=None, train_sizes=[20, None], overrides=overrides)
+    found: dict[tuple[int | None, int], list[dict[str, str]]] = {}
+    for run in matrix.runs:
+        config = matrix.config(run, FOLDER)
+        rows = load_data(config.data, seed=config.training.seed)
+        assert run.train_size is None or len(rows.splits["train"]) == 20
+        found.setdefault((run.train_size, run.seed), []).append(rows.fingerprint())
+    assert len(found) == 4
+    for both in found.values():
+        assert both[0] == both[1]
+    assert len({both[0]["train"] for both in found.values()}) == 4
 
 
 def test_own_settings_go_before_common_ones_and_those_of_a_task_before_both(tmp_path):

@@ -59,7 +59,7 @@ class WorkerTask:
 
 
 def main() -> int:
-    """Work until it is told to end or nothing waits; the exit status is returned. The last line that it prints says what went wrong."""
+    """Work until nothing waits, or it is told to end; the exit status. Its last line says what went wrong."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
