@@ -15,7 +15,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,8 @@ METHODS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "blur-bert learned": ("blur-bert", LEARNED, False),
     "sesame learned": ("sesame", LEARNED, False),
 }
+# What a method is where the chosen kernel is no blur: the same run to the last digit, so it is not made again.
+WITHOUT_BLUR = {"blur-bert": "bert fresh pooler", "blur-value": "bert fresh pooler", "sesame": "se-bert"}
 KINDS = ("first", "second", "second-to-last", "last", "sum-last-4", "sum-all", "mean-all", "weighted")
 # What bert chose in first_look.py; for all of SICK and RTE set beforehand.
 REGIMES = {"rte": (1e-4, 6), "mrpc": (1e-4, 6), "hans-rte": (1e-4, 4), "hans-sick": (1e-4, 4)}
@@ -63,6 +65,8 @@ class Job:
     @property
     def file(self) -> Path:
         """Where its record goes."""
+        if self.stage == "report" and self.method in WITHOUT_BLUR and chosen_sigma(self.task, self.method) == SIGMAS[0]:
+            return replace(self, method=WITHOUT_BLUR[self.method]).file
         home = FIRST_LOOK if (self.stage, self.method) == ("report", "bert") else RESULTS
         last = f"seed-{self.seed}" if self.sigma is None else f"sigma-{self.sigma:g}"
         return home / self.stage / self.task / f"{self.method.replace(' ', '_')}-{last}.json"

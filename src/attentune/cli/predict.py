@@ -43,12 +43,13 @@ def run(arguments: Sequence[str]) -> int:
 
     from attentune.evaluation.predictions import predictions_csv
     from attentune.evaluation.saved import SavedRun, predict_rows
-    from attentune.explain.column import EXPLANATION, predict_explained
     from attentune.files import write_text
 
     saved = SavedRun.load(parsed.run, getattr(parsed, "task", None))
     rows = read_texts(parsed, data, saved)
     if parsed.explain:
+        from attentune.explain.column import EXPLANATION, predict_explained
+
         logits, column = predict_explained(saved, rows, precision=parsed.precision)
         text = predictions_csv(rows, logits, saved.label_space, {EXPLANATION: column})
     else:
