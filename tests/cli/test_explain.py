@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from attentune.config import load_config
-from attentune.evaluation.saved import SavedRun
+from attentune.evaluation.saved import TASKS_FILE, SavedRun
 from attentune.explain.column import predict_explained
 from attentune.explain.texts import explain_texts
 from attentune.training.display import Display
@@ -238,6 +239,25 @@ def test_a_run_without_token_gate_is_told_what_works(plain_run: Path, attentune:
         assert (status, out) == (2, "")
         assert "ssa needs a model that scores tokens" in err
         assert "Methods that work on it: gradient, integrated-gradients, leave-one-out" in err
+
+
+@pytest.mark.parametrize("verb", ["predict", "explain"])
+def test_in_the_folder_of_several_tasks_the_task_names_the_run(
+    run: Path, tmp_path: Path, attentune: Command, verb: str
+) -> None:
+    shutil.copytree(run, tmp_path / "many" / "cola")
+    config = tmp_path / "many" / "cola" / "config.json"
+    config.write_text(config.read_text().replace('"bad"', '"unacceptable"').replace('"good"', '"acceptable"'))
+    (tmp_path / "many" / TASKS_FILE).write_text("{}")
+    rows = tmp_path / "CoLA"
+    rows.mkdir()
+    (rows / "test.tsv").write_text("index\tsentence\n0\tthe film was great\n1\tso dull\n")
+    status, out, err = attentune(verb, tmp_path / "many", "--task", "cola", "--data_dir", tmp_path)
+    assert status == 0, err
+    assert "acceptable" in out
+    status, _, err = attentune(verb, tmp_path / "many", "--text", "so dull")
+    assert status == 2
+    assert "holds a run for each of cola; got no task" in err
 
 
 # predict --explain

@@ -68,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
 
     from attentune.evaluation.saved import SavedRun
 
-    saved = SavedRun.load(parsed.run)
+    saved = SavedRun.load(parsed.run, data.task)
     rows = read_texts(parsed, data, saved)
     if parsed.layer is not None:
         return _show_heads(parsed, saved, rows, kind, layer, heads)

@@ -45,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.evaluation.saved import SavedRun, predict_rows
     from attentune.files import write_text
 
-    saved = SavedRun.load(parsed.run, getattr(parsed, "task", None))
+    saved = SavedRun.load(parsed.run, data.task)
     rows = read_texts(parsed, data, saved)
     if parsed.explain:
         from attentune.explain.column import EXPLANATION, predict_explained
