@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +21,10 @@ from attentune.training.loop import TrainingLoop
 from attentune.training.run import train
 
 
-def recorded(epoch_of: Callable[..., None], seen: dict[str, np.ndarray]) -> Callable[..., None]:
-    """`TrainingLoop._run_epoch`, after which `seen` holds the epoch's labels and, once, the logits of all rows."""
+def recorded(epoch_of: Callable[..., Iterator[None]], seen: dict[str, np.ndarray]) -> Callable[..., Iterator[None]]:
+    """`TrainingLoop._epoch_steps`, after which `seen` holds the epoch's labels and, once, the logits of all rows."""
 
-    def run_epoch(self, state, watcher, stop):
+    def epoch_steps(self, state, watcher, stop):
         epoch = state.epoch
         if "logits" not in seen:
             model = self.accelerator.unwrap_model(self.model)
@@ -36,21 +36,21 @@ def recorded(epoch_of: Callable[..., None], seen: dict[str, np.ndarray]) -> Call
                 accelerator=self.accelerator,
                 batch_size=10,
             ).logits_NC
-        epoch_of(self, state, watcher, stop)
+        yield from epoch_of(self, state, watcher, stop)
         seen[f"rows-{epoch}"] = self.plan.rows
         if self.plan.token_labels is not None:
             seen[f"values-{epoch}"] = self.plan.token_labels.values
 
-    return run_epoch
+    return epoch_steps
 
 
 def main(jobs: str, folder: str) -> None:
-    original = TrainingLoop._run_epoch
+    original = TrainingLoop._epoch_steps
     # It takes the processes' connection down, and here one run follows another.
     Accelerator.end_training = lambda self: None
     for name, overrides in json.loads(Path(jobs).read_text()).items():
         seen: dict[str, np.ndarray] = {}
-        TrainingLoop._run_epoch = recorded(original, seen)
+        TrainingLoop._epoch_steps = recorded(original, seen)
         result = train(load_config(overrides=overrides), display=Display(quiet=True))
         seen["processes"] = np.array(result.train["processes"])
         np.savez(Path(folder) / f"{name}-{Accelerator().process_index}.npz", **seen)

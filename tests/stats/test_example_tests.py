@@ -56,11 +56,11 @@ def test_mcnemar_refuses_what_is_not_right_or_wrong() -> None:
 
 
 def test_the_paired_bootstrap_is_near_the_paired_t_test_on_many_rows() -> None:
-    differences = numpy_generator("test-boot").choice((-1.0, 0.0, 1.0), p=(0.06, 0.84, 0.10), size=800)
+    differences = numpy_generator("test-boot").choice((-1.0, 0.0, 1.0), p=(0.06, 0.86, 0.08), size=800)
     found = paired_bootstrap_test(differences, generator=numpy_generator("a"), resamples=20_000)
     known = stats.ttest_1samp(differences, 0.0)
     low, high = known.confidence_interval(0.95)
-    assert 0.001 < known.pvalue < 0.2
+    assert 0.02 < known.pvalue < 0.3
     assert found.difference == pytest.approx(differences.mean(), rel=1e-12)
     assert found.p == pytest.approx(known.pvalue, abs=0.008)
     assert [found.low, found.high] == pytest.approx([low, high], abs=0.1 * (high - low))

@@ -36,7 +36,13 @@ def test_compare_from_python_and_a_disk_that_refuses(tiny, tmp_path):
     quiet = {"display": MatrixDisplay(quiet=True), "jobs": 1, "overrides": given, "settings": methods}
     first = attentune.compare(folder, presets=["bert"], seeds=[4], **quiet)
     assert [(record.run.method, record.seed, record.is_done) for record in first] == [("bert", 4, True)]
-    # Where its records should go there is a file.
+    # Where runs should be trained there is a file.
+    (folder / "runs").write_text("in the way")
+    with pytest.raises(StorageError, match=r"runs.*: is a file, so no run folder can be made there"):
+        attentune.compare(folder, seeds=[4], **quiet)
+    assert len(Ledger(folder).records()) == 1  # that is no failure of the run
+    (folder / "runs").unlink()
+    # Where its records should go, too.
     blocked = Ledger(folder).file(first[0].run).parent.parent / "careful"
     blocked.write_text("in the way")
     with pytest.raises(StorageError, match=r"careful.* could not be written"):

@@ -74,6 +74,24 @@ def test_a_run_whose_worker_lives_is_left_alone(one_place: Place, tmp_path: Path
     assert (standing.running, standing.waiting) == ([], [*runs])
 
 
+def test_a_run_in_work_is_safe_even_when_the_queue_is_lost(tmp_path: Path) -> None:
+    where, log, runs = place(tmp_path / "comparison"), tmp_path / "log", RUNS[:1]
+    RunQueue(where).refill(runs)
+    process = worker(where, log, seconds=60, runs=runs)
+    try:
+        wait_for(lambda: noted(log, "began"), "a run that begins")
+        where.journal.unlink()
+        queue = RunQueue(where)
+        standing = queue.refill(runs)
+        assert (standing.running, standing.waiting) == ([*runs], [])
+        queue._enqueue(runs[0].name, {})
+        assert queue.do_next({runs[0].name: runs[0]}, lambda run: pytest.fail("done twice"))
+    finally:
+        process.kill()
+        process.wait()
+    assert queue.refill(runs).waiting == [*runs]
+
+
 def test_a_command_does_its_own_runs_only(one_place: Place, tmp_path: Path) -> None:
     queue, log, few = RunQueue(one_place), tmp_path / "log", RUNS[-2:]
     queue.refill(RUNS)

@@ -145,7 +145,7 @@ class RunQueue:
         """Take one of these runs that waits and do it; False where none waits.
 
         Args:
-            runs: by name; others that wait are left to others.
+            runs: by name; others that wait are left to the commands that want them.
             do: does the run; "done" or "failed", or "twice" if it found it recorded in the end.
         """
         with storage_troubles(self.place), contextlib.ExitStack() as held:
@@ -176,9 +176,7 @@ class RunQueue:
         began = time.perf_counter()
         name = trial.user_attrs.get("run")
         run = runs.get(str(name))
-        if run is None:
-            if name is not None:  # of another command: back to the end of the queue
-                self._enqueue(name, trial.user_attrs["fixed"])
+        if run is None:  # of another command, which queues it again when it looks, or another has just taken the last
             raise optuna.TrialPruned
         lock = self.ledger.lock(run)
         if not lock.take(wait=False):
@@ -214,7 +212,7 @@ class RunQueue:
                 yield str(facts["where"])
 
     def _enqueue(self, name: str, fixed: dict[str, Any]) -> None:
-        self._study.enqueue_trial(fixed, user_attrs={"run": name, "fixed": fixed})
+        self._study.enqueue_trial(fixed, user_attrs={"run": name})
 
     def _trials(self, *states: TrialState) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False, states=states or None)
