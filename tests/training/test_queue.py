@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
+import sqlite3
+import subprocess
 import time
 from collections import Counter
 from pathlib import Path
@@ -196,13 +199,34 @@ def test_a_run_that_both_have_queued_is_done_once(tmp_path: Path) -> None:
     assert [queue.refill([run]).is_finished for queue in queues] == [True, True]
 
 
+def freeze(process: subprocess.Popen[str], database: Path) -> None:
+    """Stop a process, but not before its first heartbeat, nor in a write: unlike a dead one it would keep the lock."""
+
+    def has_beaten() -> bool:
+        with contextlib.closing(sqlite3.connect(database, timeout=5)) as connection:
+            return bool(connection.execute("SELECT COUNT(*) FROM trial_heartbeats").fetchone()[0])
+
+    def stopped() -> bool:
+        os.kill(process.pid, signal.SIGSTOP)
+        with contextlib.closing(sqlite3.connect(database, timeout=0.2)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE").connection.rollback()
+                return True
+            except sqlite3.OperationalError:
+                os.kill(process.pid, signal.SIGCONT)
+                return False
+
+    wait_for(has_beaten, "a heartbeat")
+    wait_for(stopped, "a moment without a write")
+
+
 def test_missing_heartbeats_give_a_run_to_another_machine_and_a_late_comer_is_noticed(tmp_path: Path) -> None:
     here, there = two_places(tmp_path)
     log, runs = tmp_path / "log", RUNS[:1]
     RunQueue(here).refill(runs)
     lost = worker(here, log, seconds=1, runs=runs)
     wait_for(lambda: noted(log, "began"), "a run that begins")
-    os.kill(lost.pid, signal.SIGSTOP)  # gone, as far as the others can see
+    freeze(lost, tmp_path / "queue.db")  # gone, as far as the others can see
     try:
         other = RunQueue(there)
         assert other.refill(runs).running == [*runs]

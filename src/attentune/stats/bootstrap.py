@@ -67,9 +67,10 @@ def bootstrap_mean(
 
     `seeds` draws seeds with replacement and keeps the examples, `examples` the other way round (all seeds see the same
     drawn examples), `both` draws the two independently of each other (the pigeonhole bootstrap: Owen, Annals of Applied
-    Statistics 1, 2007). Over 3 to 10 seeds such intervals are too narrow: a sample of S varies by (S - 1) / S of what
-    it should, and no quantile of t makes up for it. `estimate` has the intervals that verdicts rest on;
-    docs/statistics.md has the measured coverage of both.
+    Statistics 1, 2007). Such intervals are not for verdicts on few seeds. The first is far too narrow: a sample of S
+    varies by (S - 1) / S of what it should, and no quantile of t makes up for it. The second knows of no other seeds.
+    The third is careless with 3 seeds. `estimate` has the intervals that verdicts rest on, docs/statistics.md the
+    measured coverage of all.
 
     Args:
         values_SN: (S, N), one value a seed and example: correctness, or a paired difference of it. (S, 1) for scores.
