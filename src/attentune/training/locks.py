@@ -38,8 +38,8 @@ class FileLock:
         except BaseException:
             os.close(handle)
             raise
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()} {platform.node()}\n".encode(), 0)
+        # In this order, so that a reader finds a holder at any moment.
+        os.ftruncate(handle, os.pwrite(handle, f"{os.getpid()} {platform.node()}\n".encode(), 0))
         self._handle = handle
         return True
 

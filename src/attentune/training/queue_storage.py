@@ -160,9 +160,10 @@ def storage_troubles(place: Place) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            if isinstance(error, StorageInternalError) or type(error).__module__.startswith("sqlalchemy"):
-                raise _unreachable(place.storage, error) from error
-            raise
+            cause = _of_database(error)
+            if cause is None:
+                raise
+            raise _unreachable(place.storage, cause) from error
         return
     with storage_errors(place.journal):
         try:
@@ -174,6 +175,15 @@ def storage_troubles(place: Place) -> Iterator[None]:
                 f"{place.journal}: is damaged ({error!r}). Delete it while no worker runs; what is recorded stays, and"
                 " the same command goes on."
             ) from error
+
+
+def _of_database(error: BaseException | None) -> Exception | None:
+    """What the database had to do with an error: where it cannot be asked, Optuna's own handling of that fails too."""
+    while error is not None:
+        if isinstance(error, StorageInternalError) or type(error).__module__.startswith("sqlalchemy"):
+            return error if isinstance(error, Exception) else None
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _unreachable(url: str, error: Exception) -> StorageError:
