@@ -113,7 +113,7 @@ def _open_database(url: str, heartbeat_s: int) -> BaseStorage:
             " pip install 'attentune[postgresql]'"
         ) from error
     except Exception as error:
-        if type(error).__name__ in ("ArgumentError", "NoSuchModuleError"):
+        if isinstance(error, sqlalchemy.exc.ArgumentError):  # NoSuchModuleError is one
             raise ConfigError(
                 f"--storage {shown_url(url)}: is no URL of a database, expected postgresql://user@host/database or"
                 " sqlite:///file.db."
@@ -159,6 +159,8 @@ def storage_troubles(place: Place) -> Iterator[None]:
     if place.storage is not None:
         try:
             yield
+        except AttentuneError:
+            raise
         except Exception as error:
             cause = _of_database(error)
             if cause is None:
