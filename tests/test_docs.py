@@ -201,7 +201,7 @@ def test_python_blocks_compile(path: Path) -> None:
         compile(text, name_of(path), "exec")
 
 
-@pytest.mark.parametrize("page", ["docs/python.md", "docs/quickstart.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/python.md", "docs/quickstart.md", "docs/scikit-learn.md", "README.md"])
 def test_python_blocks_run(page: str, tiny, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, as a reader would, with a tiny encoder in the place of the embedded one."""
     monkeypatch.chdir(tmp_path)
@@ -213,4 +213,5 @@ def test_python_blocks_run(page: str, tiny, tmp_path, monkeypatch: pytest.Monkey
     for text in code:
         with contextlib.redirect_stdout(None):
             exec(compile(text, page, "exec"), names)
-    assert any((folder / "run.json").is_file() for folder in (tmp_path / "runs").iterdir())
+    if page != "docs/scikit-learn.md":  # its runs are temporary
+        assert any((folder / "run.json").is_file() for folder in (tmp_path / "runs").iterdir())

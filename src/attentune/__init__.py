@@ -17,8 +17,10 @@ __version__ = "0.1.0"
 # Loaded when first used: `import attentune` stays fast, and a settings file can be read without PyTorch.
 _HOMES = {
     "AttentuneConfig": "attentune.models.configuration",
+    "AttentuneClassifier": "attentune.estimators",
     "AttentuneError": "attentune.errors",
     "AttentuneForSequenceClassification": "attentune.models.modeling",
+    "AttentuneRegressor": "attentune.estimators",
     "Config": "attentune.config",
     "DataConfig": "attentune.config",
     "Explanation": "attentune.explain.explanation",
@@ -38,8 +40,10 @@ _HOMES = {
 
 __all__ = [
     "AttentuneConfig",
+    "AttentuneClassifier",
     "AttentuneError",
     "AttentuneForSequenceClassification",
+    "AttentuneRegressor",
     "Config",
     "DataConfig",
     "Explanation",
