@@ -39,8 +39,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "AttentuneConfig",
     "AttentuneClassifier",
+    "AttentuneConfig",
     "AttentuneError",
     "AttentuneForSequenceClassification",
     "AttentuneRegressor",

@@ -28,7 +28,7 @@ from attentune.training.run import train
 _METRICS = {"classification": ("accuracy", "f1_macro"), "regression": ("pearson", "spearman")}
 
 
-class _TextEstimator(BaseEstimator):  # type: ignore[misc]
+class _TextEstimator(BaseEstimator):
     """What both have in common: settings, reading texts, training, and going into a pickle."""
 
     def __init__(
@@ -134,7 +134,7 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
             self.run_ = SavedRun.load(folder)
 
 
-class AttentuneClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
+class AttentuneClassifier(ClassifierMixin, _TextEstimator):
     """Classify texts or pairs of texts.
 
     Args:
@@ -188,7 +188,7 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc
         return probabilities_of(self._logits(X))
 
 
-class AttentuneRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]
+class AttentuneRegressor(RegressorMixin, _TextEstimator):
     """Predict a score of texts or pairs of texts; arguments as `AttentuneClassifier`."""
 
     def fit(self, X: Any, y: Any) -> AttentuneRegressor:
