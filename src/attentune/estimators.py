@@ -68,8 +68,9 @@ class _TextEstimator(BaseEstimator):
             kept, cut = stratified_cut(labels_N, self.validation_share, self._seed(), "validation")
             splits = {"train": rows.take(kept), "validation": rows.take(cut)}
         data = TaskData("own", space, _METRICS[space.task_type], splits)
-        self._temporary = None if self.output_dir is not None else tempfile.TemporaryDirectory(prefix="attentune-")
-        folder = Path(self.output_dir if self._temporary is None else Path(self._temporary.name) / "run")
+        if self.output_dir is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="attentune-")
+        folder = Path(self._temporary.name) / "run" if self.output_dir is None else Path(self.output_dir)
         self.result_: RunResult = train(
             load_config(overrides=self._overrides(folder, space)), data=data, display=Display(quiet=not self.verbose)
         )
