@@ -18,9 +18,9 @@ from attentune.files import storage_errors, sync_file, sync_folder, write_text
 from attentune.labels.stored import LABELS_FILE, save_labels
 from attentune.models.saving import save_model
 from attentune.nn.outputs import ScaledOutput
-from attentune.results import RunResult, to_json, versions
+from attentune.results import RESULT_FILE, RunResult, to_json, versions
 from attentune.training.checkpoint import TEMPORARY
-from attentune.training.folder import METRICS_FILE, RESULT_FILE
+from attentune.training.folder import METRICS_FILE
 from attentune.training.parts import RunParts
 from attentune.training.state import TrainingState
 from attentune.training.usage import peak_memory_bytes
