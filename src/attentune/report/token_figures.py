@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import textwrap
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,7 @@ def draw_explanations(path: str | Path, explanations: Sequence[Explanation]) -> 
             for column, signs, share in runs:
                 _draw_run(axis, column, top_in + number * _LINE_IN, signs, share, signed=explanation.signed)
         top_in += (2 + len(lines)) * _LINE_IN
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _lines(explanation: Explanation) -> Iterator[list[Run]]:
@@ -154,7 +153,7 @@ def draw_heads(path: str | Path, tables: Sequence[HeadAttention]) -> None:
     rows = figure.subfigures(len(tables), 1, squeeze=False, height_ratios=heights)[:, 0]
     for part, table in zip(rows, tables, strict=True):
         _draw_table(part, table)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _draw_table(part: Any, table: HeadAttention) -> None:
@@ -198,9 +197,3 @@ def _check_size(path: str | Path, lines: int) -> None:
             f"{path}: got texts for {lines:,} lines of a picture, expected at most {_MOST_LINES}. Take fewer or shorter"
             " texts, or a page: --output_file NAME.html"
         )
-
-
-def _save(figure: Any, path: str | Path) -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")
-        save_figure(figure, path)
