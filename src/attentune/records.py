@@ -114,6 +114,16 @@ class RunRecord:
             ) from error
 
 
+def score_to_compare_by(
+    scores: dict[str, dict[str, float | None]], wanted: str | None
+) -> tuple[str | None, float | None]:
+    """The metric, `metric_for_best_model` or the task's first, and its value on the first validation split; None where
+    it is not there or not defined."""
+    validation = next((part for split, part in scores.items() if split.startswith("validation")), {})
+    metric = next(iter(validation), None) if wanted is None else wanted.removeprefix("eval_")
+    return metric, None if metric is None else validation.get(metric)
+
+
 def log_facts(folder: Path) -> dict[str, Any]:
     """The log's lines by what they tell of; none where there is no log. A last line that was cut short is left out."""
     lines = []

@@ -90,9 +90,15 @@ def ranks_figure(ranking: Ranking, numbers: Mapping[str, int]) -> Any:
         write(text, f"{short(method, 30)} ({rank:.2f})")
     for number, group in enumerate(ranking.groups):
         ends = [ranks[methods.index(method)] for method in (group[0], group[-1])]
-        y = 0.22 + 0.16 * number
-        axis.plot([min(ends) - 0.04, max(ends) + 0.04], [y, y], color="black", linewidth=3.5, solid_capstyle="butt")
-    reach = min(ranking.critical_difference, count - 1)
+        height_of_bar = 0.22 + 0.16 * number
+        axis.plot(
+            [min(ends) - 0.04, max(ends) + 0.04],
+            [height_of_bar] * 2,
+            color="black",
+            linewidth=3.5,
+            solid_capstyle="butt",
+        )
+    reach = min(ranking.critical_difference, count - 1.0)
     axis.plot([1, 1 + reach], [-0.42, -0.42], color="black", linewidth=1.2, marker="|", markersize=7)
     more = "" if reach == ranking.critical_difference else " (longer than the line)"
     axis.text(

@@ -191,7 +191,7 @@ class _Examples:
         mean = float(values_N.mean())
         if not math.isclose(mean, score, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
             raise CheckpointError(
-                f"{one.files[str(one.split)]}: gives {self.metric} {mean:.4f}, but its record says {score:.4f}; they are"
-                " not of one run. Delete both; the same command makes them again."
+                f"{one.files[str(one.split)]}: gives {self.metric} {mean:.4f}, but its record says {score:.4f}; they"
+                " are not of one run. Delete both; the same command makes them again."
             )
         return values_N + (score - mean)

@@ -14,7 +14,7 @@ from typing import Any
 from attentune.config import Config, to_dict
 from attentune.errors import AttentuneError
 from attentune.files import storage_errors, sync_file, sync_folder, write_bytes
-from attentune.records import Run, RunRecord, log_facts, read_records, record_file, unpaired
+from attentune.records import Run, RunRecord, log_facts, read_records, record_file, score_to_compare_by, unpaired
 from attentune.results import RunResult, versions
 from attentune.training.locks import FileLock
 from attentune.training.manifest import LOCKS
@@ -26,10 +26,7 @@ _KEPT = ".kept"
 
 def record_of(run: Run, config: Config, result: RunResult, folder: Path, *, wall_seconds: float) -> RunRecord:
     """The record of a finished run, whose files are in `folder`."""
-    validation = next((split for split in result.scores if split.startswith("validation")), None)
-    scores = {} if validation is None else result.scores[validation]
-    wanted = config.training.metric_for_best_model
-    metric = next(iter(scores), None) if wanted is None else wanted.removeprefix("eval_")
+    metric, score = score_to_compare_by(result.scores, config.training.metric_for_best_model)
     predictions = {split: f"seed-{run.seed}.{split}.csv" for split in _predicted(folder)}
     return RunRecord(
         **{
@@ -39,7 +36,7 @@ def record_of(run: Run, config: Config, result: RunResult, folder: Path, *, wall
         run=run,
         status="done",
         metric=metric,
-        score=None if metric is None else scores.get(metric),
+        score=score,
         predictions=predictions,
         **log_facts(folder),
         wall_seconds=round(wall_seconds, 3),
