@@ -73,9 +73,9 @@ def ranks_figure(ranking: Ranking, numbers: Mapping[str, int]) -> Any:
     axis.set(xlim=(0.35 - 0.35 * (count - 1), count + 0.65 + 0.35 * (count - 1)), ylim=(height, -0.55))
     axis.set_axis_off()
     axis.plot([1, count], [0, 0], color="black", linewidth=1)
-    for rank in range(1, count + 1):
-        axis.plot([rank, rank], [-0.07, 0], color="black", linewidth=1)
-        axis.text(rank, -0.12, str(rank), ha="center", va="bottom", fontsize=9)
+    for tick in range(1, count + 1):
+        axis.plot([tick, tick], [-0.07, 0], color="black", linewidth=1)
+        axis.text(tick, -0.12, str(tick), ha="center", va="bottom", fontsize=9)
     for place, (method, rank) in enumerate(zip(methods, ranks, strict=True)):
         left = place < half
         line = place if left else count - 1 - place
@@ -98,7 +98,7 @@ def ranks_figure(ranking: Ranking, numbers: Mapping[str, int]) -> Any:
             linewidth=3.5,
             solid_capstyle="butt",
         )
-    reach = min(ranking.critical_difference, count - 1.0)
+    reach = min(ranking.critical_difference, float(count - 1))
     axis.plot([1, 1 + reach], [-0.42, -0.42], color="black", linewidth=1.2, marker="|", markersize=7)
     more = "" if reach == ranking.critical_difference else " (longer than the line)"
     axis.text(

@@ -182,7 +182,7 @@ def hans_section(material: Material) -> Section | None:
                 Figure(
                     slug("hans", source),
                     f"HANS: {source}",
-                    f"Accuracy by heuristic on {content['rows']:,} rows; error bars are the standard deviation over runs.",
+                    f"Accuracy by heuristic on {content['rows']:,} rows; error bars: standard deviation over runs.",
                     functools.partial(bars_figure, panels, groups, chance=0.5),
                 )
             )

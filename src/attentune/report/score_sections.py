@@ -38,8 +38,8 @@ def advantage_section(verdicts: Verdicts) -> Section | None:
             Figure(
                 slug("advantage", name),
                 f"Advantage over {verdicts.baseline}",
-                "Differences seed by seed, and their mean with its 95 % interval; right of the dashed line the method is"
-                " better. A filled mean is a difference that is shown (p after Holm at most 0.05).",
+                "Differences seed by seed, and their mean with its 95 % interval; right of the dashed line the method"
+                " is better. A filled mean is a difference that is shown (p after Holm at most 0.05).",
                 functools.partial(
                     rows_figure,
                     {"": rows},
