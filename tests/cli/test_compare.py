@@ -95,9 +95,6 @@ def test_run_folders_are_dropped_and_the_table_is_of_the_records(whole, attentun
     assert sum(times_done(folder / "comparison").values()) == RUNS
 
 
-# Twice in three runs of the whole suite it waited in vain for workers to end or to begin; alone it passes. Until it is
-# known why, it runs in make test-all only.
-@pytest.mark.slow
 def test_nothing_that_stops_it_makes_it_lose_or_repeat_a_run(whole, tiny, tmp_path):
     words, folder = command(tmp_path, tiny("bert"), *FLAGS, **LONG), tmp_path / "comparison"
     # A worker is killed: another takes its place and goes on with its run.

@@ -32,14 +32,14 @@ class FileLock:
             handle = os.open(self.path, os.O_CREAT | os.O_RDWR, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            # In this order, so that a reader finds a holder at any moment.
+            os.ftruncate(handle, os.pwrite(handle, f"{os.getpid()} {platform.node()}\n".encode(), 0))
         except BlockingIOError:
             os.close(handle)
             return False
         except BaseException:
             os.close(handle)
             raise
-        # In this order, so that a reader finds a holder at any moment.
-        os.ftruncate(handle, os.pwrite(handle, f"{os.getpid()} {platform.node()}\n".encode(), 0))
         self._handle = handle
         return True
 

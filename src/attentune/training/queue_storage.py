@@ -63,6 +63,7 @@ class _JournalLock:
         self._journal, self._lock = journal, FileLock(journal.parent / LOCKS / "journal")
 
     def acquire(self) -> bool:
+        self._lock.free()  # an interrupt may have come between taking and releasing; else it would wait for itself
         self._lock.take()
         content = self._journal.read_bytes()
         if not content.endswith(b"\n"):

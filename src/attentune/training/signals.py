@@ -22,7 +22,11 @@ class Interrupted(Exception):
 
 
 class StopRequest:
-    """Whether a stop was asked for."""
+    """Whether a stop was asked for.
+
+    Attributes:
+        asked: set by the first signal; whoever has another reason to stop may set it too.
+    """
 
     def __init__(self) -> None:
         self.asked = False
@@ -35,11 +39,18 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """Catch SIGINT and SIGTERM while the block runs (in the main thread only; elsewhere nothing is caught)."""
-    request = StopRequest()
+    """Catch SIGINT and SIGTERM while the block runs (in the main thread only; elsewhere nothing is caught).
+
+    Within another such block it is that one's request: a stop asked for before this block stops it too.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield request
+        yield StopRequest()
         return
+    outer = signal.getsignal(signal.SIGTERM)
+    if isinstance(outer, StopRequest):
+        yield outer
+        return
+    request = StopRequest()
     before = {number: signal.signal(number, request) for number in _SIGNALS}
     try:
         yield request

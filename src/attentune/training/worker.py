@@ -12,7 +12,6 @@ import dataclasses
 import json
 import os
 import shutil
-import signal
 import sys
 import threading
 import time
@@ -26,6 +25,7 @@ from attentune.config import Config
 from attentune.errors import AttentuneError, CheckpointError, StorageError
 from attentune.results import RunResult
 from attentune.training.matrix import Matrix, Run
+from attentune.training.signals import Interrupted, StopRequest, stop_on_signal
 
 _CHUNK_BYTES = 1 << 16
 STOPPED, MISTAKE, BUG = 130, 2, 1
@@ -60,15 +60,14 @@ class WorkerTask:
 
 def main() -> int:
     """Work until nothing waits, or it is told to end; the exit status. Its last line says what went wrong."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
     try:
         line = _read_line()
         if not line.endswith(b"\n"):
             return STOPPED
-        stopping = threading.Event()
-        threading.Thread(target=_stop_with_parent, args=(stopping,), daemon=True).start()
-        _work(WorkerTask.from_line(line), stopping)
+        # A stop is only ever asked for, never thrown in: an exception out of nowhere could leave the queue's lock held.
+        with stop_on_signal() as stop:
+            threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
+            _work(WorkerTask.from_line(line), stop)
     except AttentuneError as error:
         print(f"{error}", file=sys.stderr)
         return MISTAKE
@@ -91,14 +90,13 @@ def _read_line() -> bytes:
     return b"".join(parts)
 
 
-def _stop_with_parent(stopping: threading.Event) -> None:
+def _stop_with_parent(stop: StopRequest) -> None:
     while os.read(0, _CHUNK_BYTES):
         pass
-    stopping.set()
-    os.kill(os.getpid(), signal.SIGTERM)
+    stop.asked = True
 
 
-def _work(task: WorkerTask, stopping: threading.Event) -> None:
+def _work(task: WorkerTask, stop: StopRequest) -> None:
     from attentune.training.queue import RunQueue
     from attentune.training.queue_storage import Place
 
@@ -106,10 +104,10 @@ def _work(task: WorkerTask, stopping: threading.Event) -> None:
     runs = [Run(**fields) for fields in task.runs]
     worker = RunWorker(queue, Matrix(tuple(runs), task.configs, {}), keep_runs=task.keep_runs)
     by_name = {run.name: run for run in runs}
-    while not stopping.is_set() and queue.do_next(by_name, worker.do):
+    while not stop.asked and queue.do_next(by_name, worker.do):
         if task.one_run and worker.has_worked:
             break
-    if stopping.is_set():
+    if stop.asked:
         raise KeyboardInterrupt
 
 
@@ -129,7 +127,6 @@ class RunWorker:
         """
         from attentune.training.ledger import failed_record, record_of
         from attentune.training.run import train  # seconds that are not the run's
-        from attentune.training.signals import Interrupted
 
         self.has_worked = True
         folder = self._ledger.run_folder(run)
