@@ -112,9 +112,7 @@ class Page:
 
     def resize(self, width: int, height: int, *, phone: bool = False) -> None:
         """The window's size in pixels."""
-        self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone
-        )
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
 
     def screenshot(self, path: Path, *, whole: bool = True) -> None:
         """Write a PNG of the page."""

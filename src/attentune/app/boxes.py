@@ -8,7 +8,6 @@ from html import escape
 from attentune.explain.answers import Answer, MaskedWord
 from attentune.explain.explanation import Explanation
 from attentune.explain.head_table import HeadAttention
-from attentune.explain.words import Piece
 from attentune.report.marked_html import MARKED_STYLE, marked
 from attentune.report.marked_text import hex_tone, share_of, sides, visible
 
@@ -33,7 +32,9 @@ STYLE = f"""
 .att mark {{ background: #1a1a1a; color: #fff; border-radius: 3px; padding: .1rem .35rem; font-size: .85em; }}
 .att-scroll {{ overflow: auto; max-height: 32rem; }}
 .att table {{ border-collapse: collapse; font-size: .85rem; }}
-.att td, .att th {{ padding: .15rem .4rem; text-align: right; font-weight: normal; border: 1px solid #eee; }}
+.att td, .att th {{ padding: .1rem .35rem; text-align: right; font-weight: normal; border: 1px solid #eee; }}
+.att .heads {{ font-size: .75rem; font-variant-numeric: tabular-nums; }}
+.att th[scope=row] {{ position: sticky; left: 0; background: #fff; }}
 .att th[scope=row], .att .words {{ text-align: left; white-space: pre; }}
 .att tr.pair-begins td, .att tr.pair-begins th {{ border-top: 2px solid #555; }}
 {MARKED_STYLE}"""
@@ -142,13 +143,18 @@ def heads(found: HeadAttention) -> str:
         lines.append(f'<tr{begins}><th scope="row">{_line(token.text)}</th>{cells}{own}</tr>')
     return (
         f'<p class="facts">What the first token attends to in layer {found.layer}, a column a head.</p>'
-        f'<div class="att-scroll"><table><thead><tr><th class="words">{found.unit}</th>{columns}{gate}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
+        f'<div class="att-scroll"><table class="heads"><thead><tr><th class="words">{found.unit}</th>{columns}{gate}'
+        f"</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
 
 
 def _cell(share: float, most: float) -> str:
-    return f'<td style="background:{hex_tone(share_of(share, most), signed=False)}">{share:.2f}</td>'
+    return f'<td style="background:{hex_tone(share_of(share, most), signed=False)}">{_short_share(share)}</td>'
+
+
+def _short_share(share: float) -> str:
+    """Two digits after the point, without the zero before it: tables of heads are wide."""
+    return f"{share:.2f}".removeprefix("0")
 
 
 def preview(header: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> str:

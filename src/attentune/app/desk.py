@@ -38,7 +38,7 @@ class Shown:
 
     Attributes:
         html: the boxes of the runs, or a message.
-        words: how many words there are to mask.
+        words: how many words there are to mask; 0 beside a message.
     """
 
     html: str
@@ -65,7 +65,9 @@ class Desk:
         self._turn = threading.Lock()
         kinds = {name: saved.is_pair for name, saved in self.runs}
         if len(set(kinds.values())) > 1:
-            told = ", ".join(f"{name} reads {'pairs' if is_pair else 'single texts'}" for name, is_pair in kinds.items())
+            told = ", ".join(
+                f"{name} reads {'pairs' if is_pair else 'single texts'}" for name, is_pair in kinds.items()
+            )
             raise ConfigError(f"--compare_with: {told}; expected two runs that read the same.")
 
     @property

@@ -83,7 +83,9 @@ def page_app(desk: Desk, folder: Path, *, hosts: Sequence[str], title: str) -> G
 
     uploads = (folder / "files").resolve()
     uploads.mkdir(exist_ok=True)
-    return Guard(gradio_app(desk, uploads, title=title), hosts=hosts, uploads=uploads, body_bytes=desk.limits.body_bytes)
+    return Guard(
+        gradio_app(desk, uploads, title=title), hosts=hosts, uploads=uploads, body_bytes=desk.limits.body_bytes
+    )
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ _EXAMPLES = """examples:
   attentune app runs/mine --port 8080 --max_characters 200000
   attentune app runs/mine --host 0.0.0.0 --allowed_hosts lab-3.example.org     (everyone who reaches it may use it)
 
-The page is served on this machine alone unless --host says otherwise, keeps nothing, and asks nothing of other hosts."""
+The page is served on this machine alone unless --host says otherwise. It keeps nothing and asks no other host."""
 
 
 def parser() -> Parser:
