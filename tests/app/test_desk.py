@@ -158,7 +158,15 @@ def test_a_word_that_the_second_run_does_not_read(tiny: Tiny, runs: dict[str, Sa
 
 
 def test_a_pair_is_masked_on_its_own_side(runs: dict[str, SavedRun]) -> None:
-    desk, rows = desk_of(runs["pair"]), rows_of(["yes no", ], ["yes no"])
+    desk, rows = (
+        desk_of(runs["pair"]),
+        rows_of(
+            [
+                "yes no",
+            ],
+            ["yes no"],
+        ),
+    )
     words = words_read(runs["pair"], rows)
     assert [(word.text, word.within) for word in words] == [
         ("yes", "text"), ("no", "text"), ("yes", "pair"), ("no", "pair"),

@@ -76,12 +76,18 @@ def test_other_hosts_are_refused(served: Served, host: str, path: str) -> None:
 def raw(served: Served, request: str) -> bytes:
     with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
         connection.sendall(request.replace("\n", "\r\n").encode())
-        return connection.recv(65536)
+        found = b""
+        while part := connection.recv(65536):
+            found += part
+        return found
 
 
 def test_no_host_and_two_hosts_are_refused(served: Served) -> None:
     assert raw(served, "GET / HTTP/1.0\n\n").split()[1] == b"403"
-    assert raw(served, "GET / HTTP/1.1\nHost: localhost\nHost: evil.example\n\n").split()[1] in (b"400", b"403")
+    assert raw(served, "GET / HTTP/1.1\nHost: localhost\nHost: evil.example\nConnection: close\n\n").split()[1] in (
+        b"400",
+        b"403",
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,9 +137,12 @@ def test_an_address_in_the_place_of_a_file_is_not_fetched(served: Served) -> Non
 
 def test_too_much_is_refused_by_its_head_and_by_what_comes(served: Served) -> None:
     too_much = served.desk.limits.body_bytes + 1
-    assert "sends too much, expected at most" in raw(
-        served, f"POST /gradio_api/queue/join HTTP/1.1\nHost: localhost\nContent-Length: {too_much}\n\n"
-    ).decode()
+    assert (
+        "sends too much, expected at most"
+        in raw(
+            served, f"POST /gradio_api/queue/join HTTP/1.1\nHost: localhost\nContent-Length: {too_much}\n\n"
+        ).decode()
+    )
     for path in ("/gradio_api/queue/join", "/gradio_api/upload"):
         connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
         pieces = (b"x" * 65536 for _ in range(too_much // 65536 + 2))
@@ -159,7 +168,7 @@ def test_the_page_names_no_other_host_and_runs_its_own_scripts_only(served: Serv
     assert fetched
     assert [address for address in fetched if "//" in address] == []
     policy = headers["content-security-policy"]
-    assert policy.count("'sha256-") == len(re.findall(r"<script[^>]*>\s*\S", page))
+    assert policy.count("'sha256-") == len(re.findall(r"<script[^>]*>(?!</script>)", page))
     assert "'unsafe-inline'" not in policy.split("script-src")[1].split(";")[0]
     assert "connect-src 'self'" in policy
     assert (headers["x-frame-options"], headers["x-content-type-options"]) == ("DENY", "nosniff")
@@ -196,7 +205,7 @@ def test_empty_and_long_texts_get_a_message(served: Served) -> None:
     assert told.startswith("The text has 250,000 characters")
     # The longest one that is taken.
     html, slider, *_ = served.call("explain", "word " * 10_000, "", *OPTIONS)
-    assert unescape(html).count("word") >= 10_000
+    assert re.sub(r"<[^>]*>", "", html).count("word") >= 10_000
     assert slider["maximum"] == served.desk.explain("word " * 10_000).words
 
 
@@ -245,7 +254,9 @@ def test_a_file_goes_up_and_predictions_come_down(served: Served) -> None:
     assert made["visible"]
     (file,) = made["value"]
     assert file["orig_name"] == "predictions.csv"
-    status, headers, body = served.ask("GET", "/" + file["url"].split("/", 3)[3] if "//" in file["url"] else file["url"])
+    status, headers, body = served.ask(
+        "GET", "/" + file["url"].split("/", 3)[3] if "//" in file["url"] else file["url"]
+    )
     run, rows = served.desk.runs[0][1], rows_of(TEXTS)
     assert (status, body.decode()) == (200, predictions_csv(rows, predict_rows(run, rows), run.label_space))
     assert headers["content-disposition"].startswith("attachment")

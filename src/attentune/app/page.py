@@ -16,6 +16,7 @@ from attentune.app.files import ENDINGS
 
 _KEEP_S = 3600
 _WAITING = 64
+_MOST_WORDS = 1_000_000
 _CSS = f"""{boxes.STYLE}
 .gradio-container {{ max-width: 76rem !important; margin: 0 auto !important; }}
 .att-title {{ font-size: 1.25rem; font-weight: 600; margin: 0; }}
@@ -113,7 +114,10 @@ def _text_fields(gradio: Any, desk: Desk) -> SimpleNamespace:
         )
     button = gradio.Button("Predict and explain", variant="primary", elem_id="explain")
     result = gradio.HTML(js_on_load=None, elem_id="result")
-    slider = gradio.Slider(0, 1, value=0, step=1, label=boxes.slider_label(0), visible=False, elem_id="slider")
+    # Its maximum is set with each text; a visitor whose first one Gradio has forgotten is still understood.
+    slider = gradio.Slider(
+        0, _MOST_WORDS, value=0, step=1, label=boxes.slider_label(0), visible=False, elem_id="slider"
+    )
     masked = gradio.HTML(js_on_load=None, elem_id="masked")
     with gradio.Accordion("Attention heads", open=False, elem_id="heads"):
         layer = gradio.Slider(1, desk.layers, value=desk.layers, step=1, label="Layer", elem_id="layer")
