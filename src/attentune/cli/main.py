@@ -21,6 +21,7 @@ VERBS = {
     "evaluate": "score a saved run on labelled texts",
     "predict": "label texts with a saved run",
     "explain": "show how much each word of a text mattered to what a run says of it",
+    "app": "serve a page on which texts are predicted and explained",
     "label": "show what a run was taught of each token, and how important it holds each to be",
     "layers": "show which encoder layers a run with squeeze-and-excitation listens to",
     "stress": "find out how far a score falls when texts are changed",
