@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, overrides_of, whole_number
+from attentune.cli.flags import Parser, add_config_flags, overrides_of, seed_numbers, whole_number
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
@@ -123,7 +123,7 @@ def _wishes(parsed: Any, problems: list[str]) -> dict[str, Any]:
         "output_dir": folder,
         "presets": [] if parsed.presets is None else _names("--presets", parsed.presets, problems),
         "settings": parsed.settings,
-        "seeds": _seeds(parsed.seeds, problems),
+        "seeds": seed_numbers(parsed.seeds, problems),
         "train_sizes": None if parsed.train_size is None else _sizes(parsed.train_size, problems),
         "config": parsed.config,
         "overrides": overrides,
@@ -141,14 +141,6 @@ def _names(flag: str, text: str, problems: list[str]) -> list[str]:
     if not names:
         problems.append(f"{flag}: got {text!r}, expected names with commas between.")
     return names
-
-
-def _seeds(text: str, problems: list[str]) -> int | list[int]:
-    """A number of seeds, or a list of them."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if "," not in text:
-        return whole_number("--seeds", text, problems) or 1
-    return [whole_number("--seeds", part, problems, minimum=0) or 0 for part in parts]
 
 
 def _sizes(text: str, problems: list[str]) -> list[int | None]:

@@ -11,8 +11,8 @@ from attentune.report.document import Section, Table
 
 _NONE = "-"
 _SPREAD = (
-    "Here: the mean over seeds, and after +- the standard deviation (n - 1), of the validation rows. Several metrics of a"
-    " task are in its own order, with / between; - was not run."
+    "Here: the mean over seeds, and after +- the standard deviation (n - 1), of the validation rows. Several metrics of"
+    " a task are in its own order, with / between; - was not run."
 )
 _Here = Callable[[str, str], str]
 

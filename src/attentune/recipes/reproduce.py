@@ -26,7 +26,7 @@ from attentune.training.compare import compare
 from attentune.training.matrix_display import MatrixDisplay
 
 REPORT_FILES = ("report.html", "report.md")
-RECIPE_FILE = "reproduce.json"
+RECIPE_FILE, COMPARISON_FOLDER = "reproduce.json", "comparison"
 
 
 def reproduce(
@@ -45,7 +45,7 @@ def reproduce(
 
     Args:
         name: a recipe's; see `recipes.recipe.recipe_names`.
-        output_dir: for `report.html`, `report.md`, `figures/`, and the comparison itself.
+        output_dir: for `report.html`, `report.md`, `figures/`, and the comparison in a folder of its own.
         encoder: a model's name or folder.
         data_dir: the folder of the data sets.
         seeds: how many, or which.
@@ -74,17 +74,18 @@ def reproduce(
     for note in planned.notes:
         shown.say(note)
     _agree(folder, recipe, planned, fraction)
+    compared = folder / COMPARISON_FOLDER
     keep = recipe.kind == "explanation" or recipe.then is not None
     records = [
         record
         for part in planned.parts
-        for record in _compare(recipe, part, folder, seeds=seeds, jobs=jobs, keep_runs=keep, display=shown)
+        for record in _compare(recipe, part, compared, seeds=seeds, jobs=jobs, keep_runs=keep, display=shown)
     ]
     first = score_section(recipe, records, {part.task: part.trained_on for part in planned.parts})
     sections = [] if first is None else [first]
-    runs = {record.run: folder / "runs" / record.run.name for record in records if record.is_done} if keep else {}
+    runs = {record.run: compared / "runs" / record.run.name for record in records if record.is_done} if keep else {}
     found = _further(recipe, runs, folder, planned, fraction, data_dir)
-    made = make_report(collect([str(folder), *found]))
+    made = make_report(collect([str(compared), *found]))
     return _written(_report(recipe, planned, [*sections, *_explained(recipe, runs)], made), folder)
 
 
@@ -120,9 +121,7 @@ def _report(recipe: Recipe, planned: Plan, sections: Sequence[Section], made: Re
     sentences += [f"The paper says: {claim}" for claim in recipe.claims]
     sentences += [f"Not as in the paper: {text}" for text in (*planned.notes, *recipe.differences)]
     more = made if isinstance(made, Report) else Report("", (), ())
-    return Report(
-        recipe.title, (*sentences, *more.sentences), (*sections, *more.sections), more.lines
-    )
+    return Report(recipe.title, (*sentences, *more.sentences), (*sections, *more.sections), more.lines)
 
 
 def _agree(folder: Path, recipe: Recipe, planned: Plan, fraction: float) -> None:
@@ -151,5 +150,3 @@ def _written(report: Report, folder: Path) -> Report:
     for name in REPORT_FILES:
         write_report(report, folder / name, figures)
     return report
-
-
