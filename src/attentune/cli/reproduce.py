@@ -71,8 +71,9 @@ def _wishes(parsed: Any, problems: list[str]) -> dict[str, Any]:
     folder = overrides.pop("training.output_dir", None)
     if folder is None:
         problems.append("--output_dir: is missing; name a folder: --output_dir reproduced/ssa-table-2")
-    for name, flag in (("preset", "--preset"), ("data.task", "--task"), ("data.tasks", "--tasks")):
-        if overrides.pop(name, None) is not None:
+    said = {"--preset": parsed.preset, "--task": overrides.pop("data.task", None)}
+    for flag, value in (said | {"--tasks": overrides.pop("data.tasks", None)}).items():
+        if value is not None:
             problems.append(f"{flag}: the recipe says that; leave it out, or use attentune compare.")
     return {
         "name": parsed.name,
