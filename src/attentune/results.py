@@ -15,6 +15,8 @@ from attentune.errors import CheckpointError
 
 _PACKAGES = ("attentune", "torch", "transformers", "tokenizers", "accelerate", "numpy", "safetensors")
 
+# The record of a finished run, and what it logged, in its folder.
+RESULT_FILE, LOG_FILE = "run.json", "log.jsonl"
 # Marks the folder of several finished tasks, each of which has a run folder in it.
 TASKS_FILE = "tasks.json"
 

@@ -74,8 +74,19 @@ def test_run_folders_are_dropped_and_the_table_is_of_the_records(whole, attentun
     # The second time nothing is done but the table; with it as JSON.
     status, out, err = attentune(*command(folder, tiny("bert"), *FLAGS, "--format", "json", **LONG))
     assert (status, err) == (0, "")
-    cells = {cell["method"]: cell for cell in json.loads(out)}
+    cells = {cell["method"]: cell for cell in json.loads(out)["cells"]}
     assert list(cells) == ["bert", "ssa-hybrid"]
+    # The verdict is told in both.
+    (verdict,) = json.loads(out)["comparisons"]
+    assert (verdict["baseline"], verdict["method"], verdict["seeds"], verdict["examples"]) == (
+        "bert",
+        "ssa-hybrid",
+        3,
+        20,
+    )
+    assert f"{verdict['sentence']}.\n" in printed
+    status, out, _ = attentune(*command(folder, tiny("bert"), *FLAGS, "--baseline", "ssa-hybrid", **LONG))
+    assert (status, "between bert and ssa-hybrid on own" in out or "ssa-hybrid on own by" in out) == (0, True)
     cell = cells["bert"]
     mean = sum(scores) / 3
     assert cell["mean"] == pytest.approx(mean)
@@ -148,7 +159,7 @@ def test_a_failing_run_is_recorded_and_stops_no_other(attentune, tiny, tmp_path)
     # Not again, unless asked for.
     stamp = (folder / "records/own/all/hopeless rate/seed-3.json").stat().st_mtime_ns
     status, out, _ = attentune(*words, "--format", "json")
-    counts = {cell["method"]: (cell["n"], cell["failed"]) for cell in json.loads(out)}
+    counts = {cell["method"]: (cell["n"], cell["failed"]) for cell in json.loads(out)["cells"]}
     assert counts == {"good": (2, 0), "hopeless rate": (0, 2), "slow at own data": (2, 0)}
     assert status == 2
     assert (folder / "records/own/all/hopeless rate/seed-3.json").stat().st_mtime_ns == stamp
@@ -197,6 +208,7 @@ def test_other_settings_in_the_same_folder_are_refused_and_more_presets_and_seed
         ((), ["got no method", "--presets NAME"]),
         (("--presets", "bert", "--set", "labels.generator=flip"), ["labels.generator: flip makes labels"]),
         (("--presets", "bert,ssa-co", "--set", "labels.generator=flip"), ["bert on own: labels.generator: flip"]),
+        (("--presets", "bert,sesame", "--baseline", "sesme"), ["--baseline: got 'sesme', expected one of bert, sesame. Did"]),
         (("--presets", "bert", "--settings", "no.yaml"), ["no.yaml: no such file"]),
         (("--presets", "bert", "--storage", "nonsense"), ["--storage nonsense: is no URL of a database"]),
         (("--presets", "bert", "--storage", "postgresql://me:secret@localhost:1/db"),

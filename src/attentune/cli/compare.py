@@ -6,9 +6,10 @@ import shlex
 import statistics
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, overrides_of, whole_number
+from attentune.cli.flags import Parser, add_config_flags, overrides_of, seed_numbers, whole_number
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
@@ -17,8 +18,9 @@ _EXAMPLES = """examples:
   attentune compare --train_file reviews.csv --presets bert,bert-mean --seeds 3 --output_dir comparisons/reviews
   attentune compare --tasks cola --settings methods.yaml --output_dir comparisons/methods
 
-Interrupted, the same command goes on where it was. Flags of settings hold for all presets; a file of --settings gives
-single ones their own: NAME: {preset: PRESET, set: {section.key: value}, tasks: {TASK: {section.key: value}}}."""
+Below the table stand verdicts: which preset is better than the baseline, and by how much; attentune report makes a page
+of them. Interrupted, the same command goes on where it was. Flags of settings hold for all presets; a file of
+--settings gives single ones their own: NAME: {preset: PRESET, set: {section.key: value}, tasks: {TASK: {...}}}."""
 
 
 def parser() -> Parser:
@@ -39,6 +41,7 @@ def parser() -> Parser:
     made.add_argument("--storage", metavar="URL", help="share the work of several machines through this database")
     made.add_argument("--study", metavar="NAME", help="the comparison's name there (default: that of the folder)")
     made.add_argument("--heartbeat", default="60", help="seconds between signs of life to --storage (default: 60)")
+    made.add_argument("--baseline", metavar="NAME", help="what the others are compared with (default: the first)")
     made.add_argument("--format", choices=("text", "json"), default="text", help="how the table is printed")
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
     add_config_flags(made)
@@ -49,10 +52,10 @@ def run(arguments: Sequence[str]) -> int:
     """Compare; the exit status is returned."""
     parsed, problems = parser().parse(arguments)
     wishes = _wishes(parsed, problems)
+    _check_baseline(parsed.baseline, wishes, problems)
     if problems:
         raise ConfigError(problems)
     # Imported late, so that mistakes in flags show at once.
-    from attentune.results import to_json
     from attentune.training.compare import ComparisonStopped, compare
     from attentune.training.matrix_display import MatrixDisplay
 
@@ -62,8 +65,7 @@ def run(arguments: Sequence[str]) -> int:
         again = shlex.join(["attentune", "compare", *arguments])
         print(f"attentune: {stop} Go on with:\n  {again}", file=sys.stderr)
         return 130
-    cells = cells_of(records)
-    print(to_json(cells) if parsed.format == "json" else _text(cells), end="")
+    _print(records, wishes["output_dir"], parsed)
     failed = [record for record in records if not record.is_done]
     if failed:
         print(
@@ -73,6 +75,38 @@ def run(arguments: Sequence[str]) -> int:
         )
         return 2
     return 0
+
+
+def _check_baseline(baseline: str | None, wishes: dict[str, Any], problems: list[str]) -> None:
+    """Before anything is trained: whether the baseline is one of the methods."""
+    if baseline is None or problems:
+        return
+    from attentune.config.parsing import did_you_mean
+    from attentune.training.methods import choose_methods, read_methods
+
+    named = {} if wishes["settings"] is None else read_methods(wishes["settings"])
+    methods = [method.name for method in choose_methods(wishes["presets"], named)]
+    if baseline not in methods:
+        hint = did_you_mean(baseline, methods)
+        problems.append(f"--baseline: got {baseline!r}, expected one of {', '.join(methods)}.{hint}")
+
+
+def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
+    """The table, and the verdicts on the same records below it."""
+    from attentune.report.kept import kept_in
+    from attentune.report.verdicts import judge
+    from attentune.results import to_json
+
+    cells = cells_of(records)
+    # Printed first: what is wrong with a file of predictions must not take the table along.
+    if parsed.format == "text":
+        print(_text(cells), end="", flush=True)
+    verdicts = judge(kept_in(Path(folder), records), parsed.baseline) if records else None
+    if parsed.format == "json":
+        empty = {"baseline": parsed.baseline, "comparisons": [], "notes": []}
+        print(to_json({"cells": cells, **(empty if verdicts is None else verdicts.to_dict())}), end="")
+    elif verdicts is not None and (text := verdicts.text()):
+        print(f"\n{text}", end="")
 
 
 def _wishes(parsed: Any, problems: list[str]) -> dict[str, Any]:
@@ -89,7 +123,7 @@ def _wishes(parsed: Any, problems: list[str]) -> dict[str, Any]:
         "output_dir": folder,
         "presets": [] if parsed.presets is None else _names("--presets", parsed.presets, problems),
         "settings": parsed.settings,
-        "seeds": _seeds(parsed.seeds, problems),
+        "seeds": seed_numbers(parsed.seeds, problems),
         "train_sizes": None if parsed.train_size is None else _sizes(parsed.train_size, problems),
         "config": parsed.config,
         "overrides": overrides,
@@ -107,14 +141,6 @@ def _names(flag: str, text: str, problems: list[str]) -> list[str]:
     if not names:
         problems.append(f"{flag}: got {text!r}, expected names with commas between.")
     return names
-
-
-def _seeds(text: str, problems: list[str]) -> int | list[int]:
-    """A number of seeds, or a list of them."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if "," not in text:
-        return whole_number("--seeds", text, problems) or 1
-    return [whole_number("--seeds", part, problems, minimum=0) or 0 for part in parts]
 
 
 def _sizes(text: str, problems: list[str]) -> list[int | None]:
@@ -152,7 +178,7 @@ def _place(run: Any, tasks: list[str]) -> tuple[Any, ...]:
 
 
 def _text(cells: Sequence[dict[str, Any]]) -> str:
-    """The table; verdicts on the same records belong below it."""
+    """The table."""
     from attentune.cli.output import number, table
 
     header = ("task", "rows", "preset", "metric", "mean", "std", "n", "failed")

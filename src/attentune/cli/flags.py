@@ -202,3 +202,11 @@ def whole_number(flag: str, text: str | None, problems: list[str], *, minimum: i
     except ValueError as error:
         problems.append(f"{flag}: got {text!r}, expected {error}")
     return None
+
+
+def seed_numbers(text: str, problems: list[str]) -> int | list[int]:
+    """What `--seeds` says: a number of seeds, or a list of them; what cannot be read is added to `problems`."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if "," not in text:
+        return whole_number("--seeds", text, problems) or 1
+    return [whole_number("--seeds", part, problems, minimum=0) or 0 for part in parts]

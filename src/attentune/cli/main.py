@@ -17,9 +17,12 @@ from attentune.errors import AttentuneError, ConfigError
 VERBS = {
     "train": "fine-tune an encoder, score it and save it",
     "compare": "train presets on tasks with several seeds side by side, and show how far they spread",
+    "report": "write tables, verdicts and figures of comparisons and runs as a page, Markdown, LaTeX or CSV",
+    "reproduce": "make a table or figure of the papers again, and set it beside theirs",
     "evaluate": "score a saved run on labelled texts",
     "predict": "label texts with a saved run",
     "explain": "show how much each word of a text mattered to what a run says of it",
+    "app": "serve a page on which texts are predicted and explained",
     "label": "show what a run was taught of each token, and how important it holds each to be",
     "layers": "show which encoder layers a run with squeeze-and-excitation listens to",
     "stress": "find out how far a score falls when texts are changed",

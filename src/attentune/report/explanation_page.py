@@ -7,23 +7,11 @@ from html import escape
 from pathlib import Path
 
 from attentune.explain.explanation import Explanation
-from attentune.explain.words import Piece
 from attentune.files import write_text
 from attentune.report.explanation_text import said
-from attentune.report.marked_text import (
-    AGAINST_RGB,
-    FOR_RGB,
-    MATTERS_RGB,
-    hex_tone,
-    highest,
-    score_text,
-    share_of,
-    sides,
-    stretches,
-    visible,
-)
+from attentune.report.marked_html import MARKED_STYLE, marked
+from attentune.report.marked_text import visible
 
-_UNDERLINE_PX = 4
 # Even if a text should ever get through, a browser would run and fetch nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
@@ -39,14 +27,7 @@ label {{ margin-right: 1rem; }}
 .note, .facts, .legend, .side {{ color: #555; font-size: .85rem; margin: .2rem 0; }}
 .methods {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(22rem, 1fr)); gap: 1rem; }}
 article {{ border: 1px solid #ddd; border-radius: 6px; padding: .6rem .8rem; min-width: 0; }}
-.marked {{ margin: .5rem 0 0; line-height: 2; white-space: pre-wrap; overflow-wrap: anywhere; }}
-.t {{ border-bottom: 0 solid #1a1a1a; padding: .1rem 0; border-radius: 2px; }}
-.against {{ border-bottom-style: dashed; }}
-.ramp {{ display: inline-block; width: 9rem; height: .7rem; border: 1px solid #999; vertical-align: middle;
-  margin: 0 .4rem; }}
-.ramp.plain {{ background: linear-gradient(to right, #fff, rgb{MATTERS_RGB}); }}
-.ramp.signed {{ background: linear-gradient(to right, rgb{AGAINST_RGB}, #fff, rgb{FOR_RGB}); }}
-#words:checked ~ main .by-pieces, #pieces:checked ~ main .by-words {{ display: none; }}
+{MARKED_STYLE}#words:checked ~ main .by-pieces, #pieces:checked ~ main .by-words {{ display: none; }}
 """
 
 _NOTE = (
@@ -102,33 +83,6 @@ def _box(explanation: Explanation) -> str:
     return (
         f"<article><h3>{escape(explanation.method)}</h3>"
         f'<p class="facts">{escape(said(explanation))}; {passes}, {explanation.seconds:.3g} s</p>'
-        f'<div class="by-words">{_marked(explanation, explanation.words)}</div>'
-        f'<div class="by-pieces">{_marked(explanation, explanation.pieces)}</div></article>\n'
+        f'<div class="by-words">{marked(explanation, explanation.words)}</div>'
+        f'<div class="by-pieces">{marked(explanation, explanation.pieces)}</div></article>\n'
     )
-
-
-def _marked(explanation: Explanation, tokens: Sequence[Piece]) -> str:
-    signed, most = explanation.signed, highest(tokens)
-    parts = [_legend(most, signed=signed)]
-    for name, text, own in sides(explanation.text, explanation.pair, tokens):
-        if name:
-            parts.append(f'<p class="side">{name}</p>')
-        spans = [
-            escape(part.text) if part.score is None else _span(part.text, part.score, most, signed=signed)
-            for part in stretches(text, own, signed=signed)
-        ]
-        parts.append(f'<p class="marked"><bdi dir="auto">{"".join(spans)}</bdi></p>')
-    return "".join(parts)
-
-
-def _legend(most: float, *, signed: bool) -> str:
-    least, kind = (score_text(-most, signed=True), "signed") if signed else ("0", "plain")
-    return f'<p class="legend">{least}<span class="ramp {kind}"></span>{score_text(most, signed=signed)}</p>'
-
-
-def _span(text: str, score: float, most: float, *, signed: bool) -> str:
-    share = share_of(score, most)
-    against = " against" if signed and share < 0 else ""
-    look = f"background:{hex_tone(share, signed=signed)};border-bottom-width:{round(_UNDERLINE_PX * abs(share))}px"
-    title = score_text(score, signed=signed)
-    return f'<span class="t{against}" title="{title}" style="{look}">{escape(text)}</span>'

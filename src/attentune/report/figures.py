@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,9 +56,26 @@ def save_figure(figure: Any, path: str | Path) -> None:
     Raises:
         StorageError: the file could not be written.
     """
+    write_bytes(path, figure_bytes(figure, Path(path).suffix.lower()[1:]))
+
+
+def figure_bytes(figure: Any, kind: str) -> bytes:
+    """A figure as a file's content: the same each time, without the date, and names in it are not random.
+
+    Signs that Matplotlib's font does not have are drawn as boxes.
+
+    Args:
+        figure: of `new_figure`.
+        kind: "png", "svg" or "pdf".
+    """
+    from matplotlib import rc_context
+
+    dates: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=Path(path).suffix.lower()[1:])
-    write_bytes(path, buffer.getvalue())
+    with rc_context({"svg.hashsalt": "attentune"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")
+        figure.savefig(buffer, format=kind, metadata=dates.get(kind))
+    return buffer.getvalue()
 
 
 def draw_bars(
@@ -84,6 +102,18 @@ def draw_bars(
         StorageError: the file could not be written.
     """
     check_figure_file(path)
+    save_figure(bars_figure(panels, groups, y_label=y_label, chance=chance, title=title), path)
+
+
+def bars_figure(
+    panels: Mapping[str, Mapping[str, Sequence[Bar]]],
+    groups: Sequence[str],
+    *,
+    y_label: str = "accuracy",
+    chance: float | None = None,
+    title: str | None = None,
+) -> Any:
+    """The figure that `draw_bars` writes."""
     names = [textwrap.shorten(name, 40, placeholder="...") for name in next(iter(panels.values()))]
     width_in = len(panels) * max(4.2, 0.9 + len(groups) * (0.35 + 0.16 * len(names)))
     entries = len(names) + (chance is not None)
@@ -94,7 +124,7 @@ def draw_bars(
     handles: list[Any] = []
     for axis, (name, bars) in zip(axes, panels.items(), strict=True):
         handles = _draw_panel(axis, bars, groups, chance)
-        axis.set_title(name, fontsize=11)
+        axis.set_title("-", fontsize=11).set(parse_math=False, text=name)
     axes[0].set_ylabel(y_label)
     ends = [bar.value + (bar.error or 0) for bars in panels.values() for own in bars.values() for bar in own]
     axes[0].set_ylim(0, max([1.02, *(end + 0.02 for end in ends if end == end)]))
@@ -106,8 +136,8 @@ def draw_bars(
     for text, label in zip(legend.get_texts(), labels, strict=True):
         text.set(parse_math=False, text=label)
     if title is not None:
-        figure.suptitle(title, fontsize=10)
-    save_figure(figure, path)
+        figure.suptitle("-", fontsize=10).set(parse_math=False, text=title)
+    return figure
 
 
 def _draw_panel(axis: Any, bars: Mapping[str, Sequence[Bar]], groups: Sequence[str], chance: float | None) -> list[Any]:
@@ -133,6 +163,8 @@ def _draw_panel(axis: Any, bars: Mapping[str, Sequence[Bar]], groups: Sequence[s
     if chance is not None:
         handles.append(axis.axhline(chance, color="black", linestyle="--", linewidth=1, zorder=4))
     axis.set_xticks(range(len(groups)), groups)
+    for label in axis.get_xticklabels():
+        label.set_parse_math(False)
     axis.set_xlim(-0.55, len(groups) - 0.45)
     axis.grid(axis="y", color="#dddddd", linewidth=0.6, zorder=0)
     axis.set_axisbelow(True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import textwrap
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,7 @@ def draw_explanations(path: str | Path, explanations: Sequence[Explanation]) -> 
             for column, signs, share in runs:
                 _draw_run(axis, column, top_in + number * _LINE_IN, signs, share, signed=explanation.signed)
         top_in += (2 + len(lines)) * _LINE_IN
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _lines(explanation: Explanation) -> Iterator[list[Run]]:
@@ -132,29 +131,36 @@ def _write(axis: Any, left_in: float, middle_in: float, text: str, **style: Any)
 
 
 def draw_heads(path: str | Path, tables: Sequence[HeadAttention]) -> None:
-    """Draw what each head attends to, a line a token and a column a head, beside the token gate's importance.
-
-    Shares from 0.1 on stand in their cells, so that the tone is not alone.
+    """Draw what each head attends to; see `heads_figure`.
 
     Args:
         path: a .png, .svg or .pdf file.
-        tables: of one text or several, one below the other.
+        tables: of one text or several.
 
     Raises:
         ConfigError: as `check_figure_file`; or the texts are too long for a picture.
         StorageError: the file could not be written.
+    """
+    check_figure_file(path)
+    _check_size(path, sum(len(table.tokens) + 6 for table in tables))
+    save_figure(heads_figure(tables), path)
+
+
+def heads_figure(tables: Sequence[HeadAttention]) -> Any:
+    """What each head attends to, a line a token and a column a head, beside the token gate's importance; texts one
+    below the other.
+
+    Shares from 0.1 on stand in their cells, so that the tone is not alone.
 
     Source: SSA (Kou et al. 2020, figures 1 and 8).
     """
-    check_figure_file(path)
     heights = [1.6 + 0.24 * max(1, len(table.tokens)) for table in tables]
-    _check_size(path, sum(len(table.tokens) + 6 for table in tables))
     columns = max(len(table.heads) for table in tables)
     figure = new_figure(3.2 + 0.42 * columns, sum(heights), layout="constrained")
     rows = figure.subfigures(len(tables), 1, squeeze=False, height_ratios=heights)[:, 0]
     for part, table in zip(rows, tables, strict=True):
         _draw_table(part, table)
-    _save(figure, path)
+    return figure
 
 
 def _draw_table(part: Any, table: HeadAttention) -> None:
@@ -198,9 +204,3 @@ def _check_size(path: str | Path, lines: int) -> None:
             f"{path}: got texts for {lines:,} lines of a picture, expected at most {_MOST_LINES}. Take fewer or shorter"
             " texts, or a page: --output_file NAME.html"
         )
-
-
-def _save(figure: Any, path: str | Path) -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")
-        save_figure(figure, path)

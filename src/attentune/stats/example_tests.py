@@ -117,7 +117,9 @@ def paired_bootstrap_test(
     return Resampled(float(mean), float(low), float(high), (1 + further) / (1 + resamples))
 
 
-def jackknife_values(statistic: Callable[[np.ndarray], float], rows: int) -> np.ndarray:
+def jackknife_values(
+    statistic: Callable[[np.ndarray], float], rows: int, *, alike_N: np.ndarray | None = None
+) -> np.ndarray:
     """(N,) what each example adds to a metric that is no mean over examples (F1, Matthews, Pearson).
 
     Their mean is the metric, and their spread over examples is the metric's own, so that such a metric can go wherever
@@ -127,6 +129,8 @@ def jackknife_values(statistic: Callable[[np.ndarray], float], rows: int) -> np.
     Args:
         statistic: from row numbers to the metric of those rows.
         rows: how many rows there are. The statistic is asked once more than that.
+        alike_N: (N,) equal numbers for rows that it makes no difference which of is left out, such as rows of the same
+            label and prediction. The statistic is then asked once for all of them.
 
     Raises:
         ValueError: fewer than 2 rows.
@@ -134,5 +138,6 @@ def jackknife_values(statistic: Callable[[np.ndarray], float], rows: int) -> np.
     if rows < 2:
         raise ValueError(f"rows is {rows}; expected 2 or more, since each is left out in turn")
     every_N = np.arange(rows)
-    without_N = np.array([statistic(np.delete(every_N, row)) for row in every_N])
+    _, firsts, kind_N = np.unique(every_N if alike_N is None else alike_N, return_index=True, return_inverse=True)
+    without_N = np.array([statistic(np.delete(every_N, row)) for row in firsts])[kind_N]
     return statistic(every_N) + (rows - 1) * (without_N.mean() - without_N)

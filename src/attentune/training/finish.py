@@ -16,11 +16,12 @@ from attentune.evaluation.predict import score_rows
 from attentune.evaluation.predictions import predictions_csv
 from attentune.files import storage_errors, sync_file, sync_folder, write_text
 from attentune.labels.stored import LABELS_FILE, save_labels
+from attentune.models.counting import count_parameters
 from attentune.models.saving import save_model
 from attentune.nn.outputs import ScaledOutput
-from attentune.results import RunResult, to_json, versions
+from attentune.results import RESULT_FILE, RunResult, to_json, versions
 from attentune.training.checkpoint import TEMPORARY
-from attentune.training.folder import METRICS_FILE, RESULT_FILE
+from attentune.training.folder import METRICS_FILE
 from attentune.training.parts import RunParts
 from attentune.training.state import TrainingState
 from attentune.training.usage import peak_memory_bytes
@@ -110,7 +111,7 @@ def _settle_scale(parts: RunParts) -> str | None:
 
 
 def _train_facts(parts: RunParts, state: TrainingState, final_step: int) -> dict[str, Any]:
-    inputs = parts.inputs
+    inputs, counts = parts.inputs, count_parameters(parts.model)
     return {
         "seconds": round(state.seconds, 3),
         "tokens": state.tokens,
@@ -126,4 +127,7 @@ def _train_facts(parts: RunParts, state: TrainingState, final_step: int) -> dict
         "precision": inputs.precision,
         "device": inputs.accelerator.device.type,
         "processes": inputs.accelerator.num_processes,
+        "parameters": counts.total.parameters,
+        "trainable_parameters": counts.total.trainable,
+        "added_parameters": counts.total.parameters - counts.parts["encoder"].parameters,
     }

@@ -24,7 +24,7 @@ from attentune.errors import CheckpointError, ConfigError, StorageError
 from attentune.files import storage_errors, write_text
 from attentune.training.checkpoint import checkpoint_folders, remove_leftovers
 
-CONFIG_FILE, RESULT_FILE, METRICS_FILE, LOG_FILE = "config.yaml", "run.json", "metrics.json", "log.jsonl"
+CONFIG_FILE, METRICS_FILE = "config.yaml", "metrics.json"
 _LOCK_FILE = ".lock"
 # Differences that a resumed run may have: they say how the command was given, not what is computed.
 _FREE_ON_RESUME = {"output_dir", "resume", "overwrite_output_dir", "save_total_limit", "logging_steps", "report_to"}

@@ -3,107 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import platform
 import shutil
 import traceback
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, to_dict
-from attentune.errors import AttentuneError, CheckpointError
+from attentune.errors import AttentuneError
 from attentune.files import storage_errors, sync_file, sync_folder, write_bytes
-from attentune.results import RunResult, to_json, versions
-from attentune.training.folder import LOG_FILE
+from attentune.records import Run, RunRecord, log_facts, read_records, record_file, score_to_compare_by, unpaired
+from attentune.results import RunResult, versions
 from attentune.training.locks import FileLock
 from attentune.training.manifest import LOCKS
-from attentune.training.matrix import Run
 
-_FORMAT = 1
+__all__ = ["Ledger", "Run", "RunRecord", "failed_record", "record_of", "unpaired"]
+
 _KEPT = ".kept"
-_CURVE = ("step", "epoch", "seconds", "tokens", "loss", "learning_rate")
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """All that a comparison keeps of a run.
-
-    Attributes:
-        run: task, size of the training part, method, seed.
-        status: "done" or "failed".
-        metric: the one to compare by: that of `metric_for_best_model`, else the task's first; None if failed.
-        score: its value on the first validation split; None where it is undefined or not there.
-        scores, train, best, config, seed, versions, data_fingerprint, notes: as in `RunResult`.
-        predictions: by split the file with ids, labels, predictions and probabilities, beside the record.
-        labels_by_epoch: what the log says of each epoch's token labels.
-        curve: step, epoch, seconds in training steps, tokens and mean loss since the line before, as logged.
-        scored: the validation scores while it trained: step, epoch, and metrics by split.
-        wall_seconds: of its last sitting, with loading, scoring and saving.
-        host: the machine.
-        error: kind, message and traceback of a failed run, else None.
-    """
-
-    run: Run
-    status: str
-    metric: str | None
-    score: float | None
-    scores: dict[str, dict[str, float | None]]
-    train: dict[str, Any]
-    best: dict[str, Any] | None
-    config: dict[str, Any]
-    seed: int
-    versions: dict[str, str]
-    data_fingerprint: dict[str, str]
-    notes: list[str] = field(default_factory=list)
-    predictions: dict[str, str] = field(default_factory=dict)
-    labels_by_epoch: list[dict[str, Any]] = field(default_factory=list)
-    curve: list[dict[str, Any]] = field(default_factory=list)
-    scored: list[dict[str, Any]] = field(default_factory=list)
-    wall_seconds: float = 0.0
-    host: str = ""
-    error: dict[str, Any] | None = None
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it has scores."""
-        return self.status == "done"
-
-    def result(self) -> RunResult:
-        """The run's own record."""
-        names = (part.name for part in dataclasses.fields(RunResult))
-        return RunResult(**{name: getattr(self, name) for name in names})
-
-    def to_json(self) -> str:
-        """JSON text; not-a-number becomes null."""
-        return to_json({"format": _FORMAT, **dataclasses.asdict(self)})
-
-    @classmethod
-    def load(cls, file: Path) -> RunRecord:
-        """Read a record.
-
-        Raises:
-            CheckpointError: it is missing or none.
-        """
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-            if content.pop("format") != _FORMAT:
-                raise ValueError("of another format")
-            return cls(**{**content, "run": Run(**content["run"])})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                f"{file}: is no record of a run ({error}). Delete it; the same command makes it again."
-            ) from error
 
 
 def record_of(run: Run, config: Config, result: RunResult, folder: Path, *, wall_seconds: float) -> RunRecord:
     """The record of a finished run, whose files are in `folder`."""
-    validation = next((split for split in result.scores if split.startswith("validation")), None)
-    scores = {} if validation is None else result.scores[validation]
-    wanted = config.training.metric_for_best_model
-    metric = next(iter(scores), None) if wanted is None else wanted.removeprefix("eval_")
+    metric, score = score_to_compare_by(result.scores, config.training.metric_for_best_model)
     predictions = {split: f"seed-{run.seed}.{split}.csv" for split in _predicted(folder)}
     return RunRecord(
         **{
@@ -113,9 +36,9 @@ def record_of(run: Run, config: Config, result: RunResult, folder: Path, *, wall
         run=run,
         status="done",
         metric=metric,
-        score=None if metric is None else scores.get(metric),
+        score=score,
         predictions=predictions,
-        **_log_facts(folder),
+        **log_facts(folder),
         wall_seconds=round(wall_seconds, 3),
         host=platform.node(),
     )
@@ -136,7 +59,7 @@ def failed_record(run: Run, config: Config, error: BaseException, folder: Path, 
         seed=run.seed,
         versions=versions(),
         data_fingerprint={},
-        **_log_facts(folder),
+        **log_facts(folder),
         wall_seconds=round(wall_seconds, 3),
         host=platform.node(),
         error={"kind": type(error).__name__, "message": str(error), "traceback": trace},
@@ -156,23 +79,6 @@ def _predicted(folder: Path) -> Iterator[str]:
         yield path.stem.removeprefix("predictions_")
 
 
-def _log_facts(folder: Path) -> dict[str, Any]:
-    """The log's lines by what they tell of; none where there is no log. A last line that was cut short is left out."""
-    lines = []
-    try:
-        for text in (folder / LOG_FILE).read_text(encoding="utf-8").splitlines():
-            lines.append(json.loads(text))
-    except (OSError, ValueError):
-        pass
-    return {
-        "labels_by_epoch": [{"epoch": line["epoch"], **line["labels"]} for line in lines if "labels" in line],
-        "curve": [{name: line[name] for name in _CURVE if name in line} for line in lines if "loss" in line],
-        "scored": [
-            {name: value for name, value in line.items() if name != "is_best"} for line in lines if "is_best" in line
-        ],
-    }
-
-
 class Ledger:
     """The records in a comparison's folder, and where its runs lie while they are at work."""
 
@@ -181,7 +87,7 @@ class Ledger:
 
     def file(self, run: Run) -> Path:
         """Where a run's record is or will be."""
-        return self.folder / "records" / f"{run.name}.json"
+        return record_file(self.folder, run)
 
     def run_folder(self, run: Run) -> Path:
         """Where it is trained."""
@@ -211,8 +117,7 @@ class Ledger:
         """
         if runs is not None:
             return [self.load(run) for run in runs if self.has(run)]
-        files = (self.folder / "records").glob("*/*/*/seed-*.json")
-        return sorted((RunRecord.load(file) for file in files), key=_order)
+        return [record for record, _ in read_records(self.folder)]
 
     def write(self, record: RunRecord, folder: Path) -> bool:
         """Keep a record and the predictions in its run folder; whether it is the run's first. A second one is dropped,
@@ -272,23 +177,3 @@ def _put(temporary: Path, target: Path) -> bool:
     except OSError:  # a file system without links; there the run's lock has to do
         temporary.replace(target)
     return True
-
-
-def _order(record: RunRecord) -> tuple[Any, ...]:
-    run = record.run
-    return (run.task, run.train_size is None, run.train_size or 0, run.method, run.seed)
-
-
-def unpaired(records: Iterable[RunRecord]) -> list[str]:
-    """Tasks, sizes and seeds whose methods did not all see the same rows, one text each."""
-    seen: dict[tuple[str, str, int], dict[str, list[str]]] = {}
-    for record in records:
-        if record.is_done:
-            rows = json.dumps(record.data_fingerprint, sort_keys=True)
-            key = (record.run.task, record.run.size, record.run.seed)
-            seen.setdefault(key, {}).setdefault(rows, []).append(record.run.method)
-    return [
-        f"{task}, {size} rows, seed {seed}: {' | '.join(', '.join(methods) for methods in by_rows.values())}"
-        for (task, size, seed), by_rows in seen.items()
-        if len(by_rows) > 1
-    ]

@@ -11,37 +11,11 @@ from attentune.config import Config, load_config, load_preset
 from attentune.config.loading import read_yaml
 from attentune.data.specs import load_spec
 from attentune.errors import ConfigError
+from attentune.records import Run
 from attentune.training.methods import OWN_TASK, PER_RUN, Method, dotted, flat_settings, settings_by_task
 
 # A configuration of one task.
 _ONE_TASK = {"data.tasks": None, "data.task_settings": None, "training.multi_task": False}
-
-
-@dataclass(frozen=True, order=True)
-class Run:
-    """One run of a comparison.
-
-    Attributes:
-        task: a known task's name, or "own".
-        train_size: rows to train on; None is all.
-        method: a preset's name, or that of a method with settings of its own.
-        seed: of the rows taken, of fresh weights, order and masks.
-    """
-
-    task: str
-    train_size: int | None
-    method: str
-    seed: int
-
-    @property
-    def size(self) -> str:
-        """The size of the training part as text."""
-        return "all" if self.train_size is None else str(self.train_size)
-
-    @property
-    def name(self) -> str:
-        """A path that no other run has."""
-        return f"{self.task}/{self.size}/{self.method}/seed-{self.seed}"
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,11 @@ from typing import Any
 from attentune.config import Config
 from attentune.data.rows import TaskData
 from attentune.errors import CheckpointError
-from attentune.results import RunResult
+from attentune.results import LOG_FILE, RESULT_FILE, RunResult
 from attentune.training.checkpoint import newest_good, read_state
 from attentune.training.display import Display, one_line
 from attentune.training.finish import finish_run
 from attentune.training.folder import (
-    LOG_FILE,
-    RESULT_FILE,
     check_folder,
     check_writable,
     config_for_run,

@@ -19,12 +19,12 @@ from safetensors.torch import load_file, save_file
 from attentune.config import Config, to_yaml
 from attentune.errors import CheckpointError, ConfigError
 from attentune.files import storage_errors, write_text
-from attentune.results import RunResult
+from attentune.results import LOG_FILE, RunResult
 from attentune.seeding import numpy_generator
 from attentune.training.checkpoint import keep_newest, newest_good, read_state, write_checkpoint
 from attentune.training.display import Display, one_line
 from attentune.training.finish import finish_run
-from attentune.training.folder import CONFIG_FILE, LOG_FILE
+from attentune.training.folder import CONFIG_FILE
 from attentune.training.inputs import prepare_inputs
 from attentune.training.log import JsonLog
 from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors

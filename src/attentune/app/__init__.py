@@ -1,0 +1,1 @@
+"""The page of `attentune app`: one's own texts and a saved run, in a browser."""

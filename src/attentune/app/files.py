@@ -1,0 +1,94 @@
+"""A visitor's file of texts, and the predictions for it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+from attentune.app.limits import Limits
+from attentune.config import DataConfig
+from attentune.data.load import read_unlabelled
+from attentune.errors import AttentuneError, DataError
+from attentune.evaluation.predictions import predictions_csv
+from attentune.evaluation.saved import SavedRun, predict_rows
+from attentune.explain.column import EXPLANATION, predict_explained
+from attentune.files import write_text
+
+# Plain text only: packed files may be far larger than they look.
+ENDINGS = (".csv", ".tsv", ".jsonl", ".json")
+_PREVIEW = 20
+_FIELDS = {"--text_pair_column": 'the field "Second text\'s column"', "--text_column": 'the field "Text\'s column"'}
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The predictions for a file.
+
+    Attributes:
+        text: the CSV.
+        header: its columns' names.
+        first: its first rows.
+        total: how many rows it has.
+    """
+
+    text: str
+    header: list[str]
+    first: list[list[str]]
+    total: int
+
+    def write(self, folder: Path, stem: str) -> Path:
+        """Write the CSV into a folder; its path is returned."""
+        path = folder / f"{stem}.csv"
+        write_text(path, self.text)
+        return path
+
+
+def predicted_file(
+    saved: SavedRun,
+    path: Path,
+    *,
+    limits: Limits,
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    with_words: bool = False,
+    precision: str | None = None,
+) -> Predictions:
+    """What `attentune predict` writes for this file.
+
+    Args:
+        saved: the run.
+        path: a file with one of `ENDINGS`.
+        limits: how large it may be.
+        text_column: the column of the (first) text; None finds it as `predict` does.
+        pair_column: of the second one.
+        with_words: add each word's importance, for runs with a token gate.
+        precision: another one than the run's.
+
+    Raises:
+        DataError: the file is too large, or cannot be read; the message names it without its folder.
+    """
+    if path.suffix.lower() not in ENDINGS:
+        raise DataError(f"{path.name}: got a file of another kind, expected one that ends in {', '.join(ENDINGS)}.")
+    limits.check_file(path.stat().st_size)
+    config = saved.with_columns(DataConfig(text_column=text_column, text_pair_column=pair_column))
+    try:
+        rows = read_unlabelled(str(path), label_space=saved.label_space, is_pair=saved.is_pair, config=config)
+        limits.check_rows(len(rows))
+        if with_words:
+            logits_NC, column = predict_explained(saved, rows, precision=precision)
+            text = predictions_csv(rows, logits_NC, saved.label_space, {EXPLANATION: column})
+        else:
+            text = predictions_csv(rows, predict_rows(saved, rows, precision=precision), saved.label_space)
+    except AttentuneError as error:
+        raise DataError(_in_words_of_the_page(str(error), path)) from error
+    header, *lines = csv.reader(io.StringIO(text))
+    return Predictions(text, header, lines[:_PREVIEW], len(lines))
+
+
+def _in_words_of_the_page(message: str, path: Path) -> str:
+    message = message.replace(str(path), path.name)
+    for flag, field in _FIELDS.items():
+        message = message.replace(flag, field)
+    return message

@@ -1,0 +1,102 @@
+"""Serving the page: a socket that is ours, one process, and an end without noise."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+from attentune.app.desk import Desk
+from attentune.app.guard import Guard
+from attentune.errors import ConfigError
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens there; port 0 takes a free one.
+
+    Raises:
+        ConfigError: the address is not one of this machine, or the port is taken.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        raise ConfigError(
+            f"--host {host} --port {port}: cannot listen there ({error.strerror or error}). Take another port, such as"
+            f" --port {port + 1 if 0 < port < 65535 else 7861}, or --port 0 for any free one."
+        ) from error
+
+
+def address(listening: socket.socket) -> str:
+    """Where a browser on this machine finds the page."""
+    host, port = listening.getsockname()[:2]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{shown}:{port}/"
+
+
+def serve(
+    desk: Desk,
+    listening: socket.socket,
+    *,
+    hosts: Sequence[str],
+    title: str,
+    ready: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Serve the page until Ctrl-C or SIGTERM.
+
+    Args:
+        desk: what answers.
+        listening: from `bound_socket`.
+        hosts: names, besides those of loopback, under which the page may be asked for.
+        title: the page's.
+        ready: called with the page's address once it can be asked for.
+
+    Raises:
+        KeyboardInterrupt: it was stopped.
+    """
+    import uvicorn
+
+    with tempfile.TemporaryDirectory(prefix="attentune-app-") as folder, _stopping_politely():
+        app = page_app(desk, Path(folder), hosts=hosts, title=title)
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                log_level="warning",
+                access_log=False,
+                ws="none",
+                server_header=False,
+                timeout_graceful_shutdown=2,
+                limit_concurrency=256,
+            )
+        )
+        ready(address(listening))
+        server.run(sockets=[listening])
+
+
+def page_app(desk: Desk, folder: Path, *, hosts: Sequence[str], title: str) -> Guard:
+    """The guarded application, with its files in `folder`."""
+    from attentune.app.page import gradio_app
+
+    uploads = (folder / "files").resolve()
+    uploads.mkdir(exist_ok=True)
+    return Guard(
+        gradio_app(desk, uploads, title=title), hosts=hosts, uploads=uploads, body_bytes=desk.limits.body_bytes
+    )
+
+
+@contextlib.contextmanager
+def _stopping_politely() -> Iterator[None]:
+    """SIGTERM is as Ctrl-C: files are removed, and the status is 130."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,89 @@
+"""`attentune app`"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attentune.cli.flags import Parser, whole_number
+from attentune.errors import ConfigError
+
+_EXAMPLES = """examples:
+  attentune app runs/mine
+  attentune app runs/mine --compare_with runs/other
+  attentune app runs/mine --port 8080 --max_characters 200000
+  attentune app runs/mine --host 0.0.0.0 --allowed_hosts lab-3.example.org     (everyone who reaches it may use it)
+
+The page is served on this machine alone unless --host says otherwise. It keeps nothing and asks no other host."""
+
+
+def parser() -> Parser:
+    """The flags of this verb."""
+    made = Parser(
+        prog="attentune app",
+        usage="attentune app RUN [flags]",
+        description="Serve a page on which texts are predicted and explained with a saved run.",
+        epilog=_EXAMPLES,
+    )
+    made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
+    made.add_argument("--compare_with", metavar="RUN", help="a second run, shown beside the first")
+    made.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
+    made.add_argument("--port", default="7860", help="the port (default: 7860; 0: any that is free)")
+    made.add_argument(
+        "--allowed_hosts", metavar="NAMES", help="other names under which a browser may ask for it, commas between"
+    )
+    made.add_argument("--max_characters", default="100000", help="the longest text that is taken (default: 100000)")
+    made.add_argument("--max_upload_mb", default="10", help="the largest file that is taken (default: 10)")
+    made.add_argument("--max_rows", default="10000", help="the most rows of a file that are taken (default: 10000)")
+    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16")
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve until Ctrl-C; the exit status is returned."""
+    parsed, problems = parser().parse(arguments)
+    names = ("port", "max_characters", "max_upload_mb", "max_rows")
+    numbers = {
+        name: whole_number(f"--{name}", getattr(parsed, name), problems, minimum=0 if name == "port" else 1) or 0
+        for name in names
+    }
+    if numbers["port"] > 65535:
+        problems.append(f"--port: got {numbers['port']}, expected a number from 0 to 65535.")
+    if importlib.util.find_spec("gradio") is None:
+        problems.append("app: needs Gradio, which is not installed; run: pip install 'attentune[app]'")
+    if problems:
+        raise ConfigError(problems)
+
+    from attentune.app.server import bound_socket, serve
+
+    with bound_socket(parsed.host, numbers["port"]) as listening:
+        desk = _desk(parsed, numbers)
+        own_name = [] if parsed.host in ("0.0.0.0", "::", "") else [parsed.host]
+        others = [name.strip() for name in (parsed.allowed_hosts or "").split(",") if name.strip()]
+        title = f"Attentune: {' and '.join(name for name, _ in desk.runs)}"
+        serve(desk, listening, hosts=[*own_name, *others], title=title, ready=lambda url: _say(url, parsed.host))
+    return 0
+
+
+def _desk(parsed: Any, numbers: dict[str, int]) -> Any:
+    from attentune.app.desk import Desk
+    from attentune.app.limits import Limits
+    from attentune.evaluation.saved import SavedRun
+
+    folders = [parsed.run, *([parsed.compare_with] if parsed.compare_with is not None else [])]
+    names = [Path(folder).resolve().name for folder in folders]
+    if len(set(names)) < len(names):
+        names = folders
+    limits = Limits(numbers["max_characters"], numbers["max_upload_mb"] * 2**20, numbers["max_rows"])
+    runs = [(name, SavedRun.load(folder)) for name, folder in zip(names, folders, strict=True)]
+    return Desk(runs, limits=limits, precision=parsed.precision)
+
+
+def _say(url: str, host: str) -> None:
+    print(f"The page is at {url} (Ctrl-C ends it).", file=sys.stderr)
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        print(f"It listens on {host or 'all addresses'}: everyone who reaches it can use it.", file=sys.stderr)
+    sys.stderr.flush()

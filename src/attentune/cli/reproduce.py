@@ -1,0 +1,119 @@
+"""`attentune reproduce`"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from attentune.cli.flags import Parser, add_config_flags, overrides_of, seed_numbers, whole_number
+from attentune.errors import ConfigError
+
+_EXAMPLES = """examples:
+  attentune reproduce                                     (lists the recipes)
+  attentune reproduce ssa-table-2 --data_dir data --fraction 0.02 --output_dir reproduced/ssa-table-2
+  attentune reproduce sesame-table-3 --data_dir data --model_name_or_path bert-base-uncased --output_dir layers
+
+Each is one table or figure of a paper, run with the paper's settings on the encoder and data at hand. The report has
+the published figures beside ours and says what is different. Interrupted, the same command goes on where it was."""
+
+
+def parser() -> Parser:
+    """The flags of this verb."""
+    made = Parser(
+        prog="attentune reproduce",
+        usage="attentune reproduce [NAME] --output_dir DIR [flags]",
+        description="Make a table or figure of the papers again, and set it beside theirs.",
+        epilog=_EXAMPLES,
+    )
+    made.add_argument("name", metavar="NAME", nargs="?", help="the recipe; without it all are listed")
+    made.add_argument("--seeds", default="3", help="how many, or which: 3,7,11 (default: 3, which are 1 to 3)")
+    made.add_argument("--fraction", default="1", help="of each task's rows, such as 0.02 (default: 1, all)")
+    made.add_argument("--jobs", metavar="N", help="runs side by side (default: one a core on a CPU, else 1)")
+    made.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    add_config_flags(made)
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the recipe; the exit status is returned."""
+    parsed, problems = parser().parse(arguments)
+    if parsed.name is None and not arguments:
+        return _list()
+    wishes = _wishes(parsed, problems)
+    if problems:
+        raise ConfigError(problems)
+
+    from attentune.recipes.recipe import load_recipe
+
+    load_recipe(wishes["name"])  # a misspelt name is told before PyTorch is loaded
+    from attentune.recipes.reproduce import REPORT_FILES, reproduce
+    from attentune.training.compare import ComparisonStopped
+    from attentune.training.matrix_display import MatrixDisplay
+
+    try:
+        report = reproduce(**wishes, display=MatrixDisplay(quiet=parsed.quiet))
+    except ComparisonStopped as stop:
+        again = shlex.join(["attentune", "reproduce", *arguments])
+        print(f"attentune: {stop} Go on with:\n  {again}", file=sys.stderr)
+        return 130
+    print(_text(report), end="")
+    print(f"written to {wishes['output_dir']}: {', '.join(REPORT_FILES)}, figures", file=sys.stderr)
+    return 0
+
+
+def _wishes(parsed: Any, problems: list[str]) -> dict[str, Any]:
+    """The arguments of `reproduce`; what cannot be read is added to `problems`."""
+    if parsed.name is None:
+        problems.append("reproduce: got no recipe; `attentune reproduce` alone lists them.")
+    overrides = overrides_of(parsed, problems)
+    folder = overrides.pop("training.output_dir", None)
+    if folder is None:
+        problems.append("--output_dir: is missing; name a folder: --output_dir reproduced/ssa-table-2")
+    said = {"--preset": parsed.preset, "--task": overrides.pop("data.task", None)}
+    for flag, value in (said | {"--tasks": overrides.pop("data.tasks", None)}).items():
+        if value is not None:
+            problems.append(f"{flag}: the recipe says that; leave it out, or use attentune compare.")
+    return {
+        "name": parsed.name,
+        "output_dir": folder,
+        "encoder": overrides.pop("model.name_or_path", None) or "embedded",
+        "data_dir": overrides.pop("data.data_dir", None),
+        "seeds": seed_numbers(parsed.seeds, problems),
+        "fraction": _fraction(parsed.fraction, problems),
+        "overrides": overrides,
+        "jobs": whole_number("--jobs", parsed.jobs, problems),
+    }
+
+
+def _fraction(text: str, problems: list[str]) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 1:
+        problems.append(f"--fraction: got {text!r}, expected a number above 0 and at most 1, such as 0.02.")
+    return value
+
+
+def _list() -> int:
+    from attentune.cli.output import table
+    from attentune.recipes.recipe import load_recipe, recipe_names
+
+    recipes = [load_recipe(name) for name in recipe_names()]
+    print(table(("recipe", "source", "what it shows"), [(one.name, one.source, one.title) for one in recipes]))
+    return 0
+
+
+def _text(report: Any) -> str:
+    """The first section's tables, which are the recipe's own, or else the results'."""
+    from attentune.cli.output import table
+    from attentune.report.document import Table
+
+    lines = [report.title, *report.sentences, ""]
+    for part in report.sections[0].parts:
+        if isinstance(part, Table):
+            right = range(part.left, len(part.header))
+            lines += [part.title, "", table(part.header, part.rows, right=right), *part.notes, ""]
+    return "\n".join(lines)

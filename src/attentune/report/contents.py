@@ -1,0 +1,92 @@
+"""What a report has in it, and in which order: tables and verdicts first, then figures, then costs and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attentune.records import unpaired
+from attentune.report.document import Figure, Report, Section, Table
+from attentune.report.material import Material
+from attentune.report.run_sections import confusion_section, hans_section, labels_section, layers_section, loss_section
+from attentune.report.run_tables import common_table, cost_table, failed_table, methods_table, versions_sentence
+from attentune.report.score_sections import (
+    advantage_section,
+    ranks_section,
+    seeds_section,
+    setting_section,
+    sizes_section,
+)
+from attentune.report.score_tables import (
+    differences_table,
+    flat_lines,
+    has_scores,
+    scores_table,
+    sentences_table,
+    spreads_table,
+)
+from attentune.report.verdicts import Verdicts, judge
+
+
+def make_report(material: Material, baseline: str | None = None) -> Report:
+    """All tables and figures that the material has data for.
+
+    Args:
+        material: what was found in the folders.
+        baseline: the method that the others are compared with; the first one if not given.
+
+    Raises:
+        ConfigError: there is no such method.
+        CheckpointError: predictions cannot be read or do not belong to their record.
+    """
+    title = f"Report on {', '.join(material.folders)}"
+    extras = [hans_section(material), layers_section(material)]
+    if not material.kept:
+        return Report(title, (), tuple(section for section in extras if section is not None))
+    verdicts = judge(material.kept, baseline)
+    scored = has_scores(verdicts.cells)
+    sections = [
+        _results(verdicts) if scored else None,
+        advantage_section(verdicts),
+        seeds_section(verdicts),
+        ranks_section(verdicts),
+        sizes_section(verdicts),
+        setting_section(verdicts),
+        loss_section(verdicts),
+        labels_section(verdicts),
+        confusion_section(verdicts),
+        *extras,
+        _section("Cost", [cost_table(verdicts)]),
+        _section("Settings and runs", [methods_table(verdicts), common_table(verdicts), failed_table(material.kept)]),
+    ]
+    found = tuple(section for section in sections if section is not None)
+    return Report(title, tuple(_sentences(material, verdicts)), found, flat_lines(verdicts))
+
+
+def _results(verdicts: Verdicts) -> Section:
+    tables = [scores_table(verdicts)]
+    if verdicts.comparisons:
+        tables += [sentences_table(verdicts), differences_table(verdicts)]
+    return Section("Results", (*tables, spreads_table(verdicts)))
+
+
+def _section(title: str, tables: Sequence[Table | None]) -> Section | None:
+    parts: tuple[Table | Figure, ...] = tuple(table for table in tables if table is not None)
+    return Section(title, parts) if parts else None
+
+
+def _sentences(material: Material, verdicts: Verdicts) -> list[str]:
+    runs = [one.record.run for one in material.kept]
+    done = sum(one.record.is_done for one in material.kept)
+    tasks = list(dict.fromkeys(run.task for run in runs))
+    seeds = sorted({run.seed for run in runs})
+    failed = f", {len(runs) - done} failed" if done < len(runs) else ""
+    parts = [
+        f"{len(verdicts.methods)} method{'s' * (len(verdicts.methods) > 1)} ({', '.join(verdicts.methods)})",
+        f"{len(tasks)} task{'s' * (len(tasks) > 1)} ({', '.join(tasks)})",
+        f"{len(seeds)} seed{'s' * (len(seeds) > 1)} ({', '.join(map(str, seeds))})",
+    ]
+    sentences = [f"{', '.join(parts)}; {done} finished runs{failed}. The baseline is {verdicts.baseline}."]
+    wrong = unpaired(one.record for one in material.kept)
+    sentences += [f"Not trained and scored on the same rows, so they cannot be compared: {text}." for text in wrong]
+    sentences.append(versions_sentence(material.kept))
+    return [sentence for sentence in sentences if sentence]
