@@ -7,7 +7,7 @@ from collections.abc import Callable
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -44,7 +44,7 @@ def desk_of(*runs: SavedRun, **options: Any) -> Desk:
 class Strict(HTMLParser):
     """Takes elements and attributes of ours only, and keeps all text."""
 
-    ALLOWED = {
+    ALLOWED: ClassVar = {
         "div": {"class", "role", "aria-live"}, "section": {"class"}, "h3": set(), "p": {"class"}, "strong": set(),
         "span": {"class", "style", "title"}, "bdi": {"dir"}, "mark": {"title"}, "table": {"class"}, "thead": set(),
         "tbody": set(), "tr": {"class"}, "th": {"class", "scope"}, "td": {"class", "style"}, "br": set(),
