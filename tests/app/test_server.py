@@ -178,7 +178,7 @@ def test_the_page_names_no_other_host_and_runs_its_own_scripts_only(served: Serv
     theme = served.ask("GET", "/theme.css")[2].decode()
     assert not re.search(r"https?://(?!www\.w3\.org/)|@import|url\((?![\"']?data:)", theme)
     config = json.loads(served.ask("GET", "/config")[2])
-    assert (config["analytics_enabled"], config["is_space"], config["footer_links"]) == (False, False, [])
+    assert (config["analytics_enabled"], config["footer_links"]) == (False, [])
     assert not config.get("run_history")
 
 
