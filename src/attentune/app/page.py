@@ -18,7 +18,7 @@ _KEEP_S = 3600
 _WAITING = 64
 _MOST_WORDS = 1_000_000
 _CSS = f"""{boxes.STYLE}
-.gradio-container {{ max-width: 76rem !important; margin: 0 auto !important; }}
+.gradio-container {{ width: 100%; max-width: 76rem !important; margin: 0 auto !important; }}
 .att-title {{ font-size: 1.25rem; font-weight: 600; margin: 0; }}
 .att-title + p {{ margin: .2rem 0 0; opacity: .75; font-size: .9rem; }}
 .att-title, .att-title + p {{ color: var(--body-text-color); overflow-wrap: anywhere; }}
