@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -292,6 +293,16 @@ def test_a_file_is_predicted_as_predict_does(runs: dict[str, SavedRun], tmp_path
     html, (alone,) = desk_of(runs["classification"]).file(file, tmp_path, with_words=True)
     assert alone.name == "predictions.csv"
     assert "explanation" in alone.read_text().splitlines()[0]
+
+
+def test_columns_of_the_run_are_found_and_ids_may_be_missing(runs: dict[str, SavedRun], tmp_path: Path) -> None:
+    """As for a run that was trained on a file with the columns key and body."""
+    own = replace(runs["classification"].config.data, text_column="body", id_column="key")
+    run = replace(runs["classification"], config=replace(runs["classification"].config, data=own))
+    for name, content, ids in (("a.csv", "body,key\nyes,k7\n", ["k7"]), ("b.csv", "body\nyes\n", ["0"])):
+        (tmp_path / name).write_text(content)
+        _, (made,) = desk_of(run).file(tmp_path / name, tmp_path)
+        assert [line.split(",")[0] for line in made.read_text().splitlines()[1:]] == ids
 
 
 @pytest.mark.parametrize(

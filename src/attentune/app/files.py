@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attentune.app.limits import Limits
 from attentune.config import DataConfig
 from attentune.data.load import read_unlabelled
+from attentune.data.reading import read_table
 from attentune.errors import AttentuneError, DataError
 from attentune.evaluation.predictions import predictions_csv
 from attentune.evaluation.saved import SavedRun, predict_rows
@@ -74,6 +75,8 @@ def predicted_file(
     limits.check_file(path.stat().st_size)
     config = saved.with_columns(DataConfig(text_column=text_column, text_pair_column=pair_column))
     try:
+        if config.id_column not in read_table(str(path)).names:
+            config = replace(config, id_column=None)  # texts that are only to be looked at often have no ids
         rows = read_unlabelled(str(path), label_space=saved.label_space, is_pair=saved.is_pair, config=config)
         limits.check_rows(len(rows))
         if with_words:
