@@ -290,6 +290,7 @@ def test_a_file_is_predicted_as_predict_does(runs: dict[str, SavedRun], tmp_path
     text = Strict(html).text
     assert text.count("5 rows") == 2
     assert "p_bad" in text
+    assert text.count(TEXTS[0]) == 2
     html, (alone,) = desk_of(runs["classification"]).file(file, tmp_path, with_words=True)
     assert alone.name == "predictions.csv"
     assert "explanation" in alone.read_text().splitlines()[0]
@@ -364,7 +365,7 @@ def test_hostile_names_stay_texts(text: str) -> None:
 def test_bars_show_the_change_and_the_likeliest_of_many_classes() -> None:
     before, after = Answer("bad", {"bad": 0.9, "good": 0.1}), Answer("good", {"bad": 0.2, "good": 0.8})
     text = Strict(boxes.prediction(after, before)).text
-    assert "good (80.0%), and not bad any more" in text
+    assert "good (80.0%), no longer bad" in text
     assert "bad20.0% (-70.0)" in text
     many = Answer("c7", {f"c{n}": 0.5 if n == 7 else 0.5 / 19 for n in range(20)})
     text = Strict(boxes.prediction(many)).text

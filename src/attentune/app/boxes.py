@@ -81,7 +81,7 @@ def prediction(answer: Answer, before: Answer | None = None) -> str:
     label = str(answer.prediction)
     said = f"<strong>{_line(label)}</strong> ({answer.probabilities[label]:.1%})"
     if before is not None and before.prediction != answer.prediction:
-        said += f", and not {_line(str(before.prediction))} any more"
+        said += f", no longer {_line(str(before.prediction))}"
     names = sorted(answer.probabilities, key=answer.probabilities.__getitem__, reverse=True)
     ordered = [name for name in answer.probabilities if name in names[:_MOST_CLASSES]]
     bars = "".join(

@@ -29,8 +29,8 @@ class Predictions:
 
     Attributes:
         text: the CSV.
-        header: its columns' names.
-        first: its first rows.
+        header: the columns' names of `first`.
+        first: its first rows, the texts that they are about before them.
         total: how many rows it has.
     """
 
@@ -87,7 +87,9 @@ def predicted_file(
     except AttentuneError as error:
         raise DataError(_in_words_of_the_page(str(error), path)) from error
     header, *lines = csv.reader(io.StringIO(text))
-    return Predictions(text, header, lines[:_PREVIEW], len(lines))
+    texts = {"text": rows.texts, "pair": rows.pairs} if rows.pairs else {"text": rows.texts}
+    first = [[*(own[place] for own in texts.values()), *line] for place, line in enumerate(lines[:_PREVIEW])]
+    return Predictions(text, [*texts, *header], first, len(lines))
 
 
 def _in_words_of_the_page(message: str, path: Path) -> str:
