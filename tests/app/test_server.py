@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import itertools
 import json
@@ -19,7 +20,10 @@ import pytest
 
 from app_server import Served, serving
 from attentune.app.desk import PREDICTED, Desk
+from attentune.app.guard import host_name
 from attentune.app.limits import Limits
+from attentune.app.server import address, bound_socket
+from attentune.errors import ConfigError
 from attentune.evaluation.predictions import predictions_csv
 from attentune.evaluation.saved import predict_rows
 from explain_runs import TEXTS, tiny_run
@@ -34,7 +38,22 @@ OPTIONS = ("ssa", "word", PREDICTED)
 
 
 @pytest.fixture(scope="module")
-def served(tiny: Tiny) -> Iterator[Served]:
+def looked_up() -> Iterator[set[str]]:
+    """The hosts that the server's process looks up, from before it starts."""
+    names: set[str] = set()
+    ask = socket.getaddrinfo
+
+    def noted(host: Any, *options: Any, **more: Any) -> Any:
+        names.add(str(host))
+        return ask(host, *options, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", noted)
+        yield names
+
+
+@pytest.fixture(scope="module")
+def served(tiny: Tiny, looked_up: set[str]) -> Iterator[Served]:
     with serving(Desk([("mine", tiny_run(tiny()))], limits=LIMITS), hosts=["lab-3.example.org"]) as found:
         yield found
 
@@ -180,6 +199,21 @@ def test_the_page_names_no_other_host_and_runs_its_own_scripts_only(served: Serv
     config = json.loads(served.ask("GET", "/config")[2])
     assert (config["analytics_enabled"], config["footer_links"]) == (False, [])
     assert not config.get("run_history")
+
+
+def test_no_other_host_is_looked_up(served: Served, looked_up: set[str]) -> None:
+    served.call("explain", TEXTS[0], "", *OPTIONS)
+    time.sleep(0.5)
+    assert looked_up == {"127.0.0.1"}
+
+
+def test_an_address_of_ipv6_has_brackets() -> None:
+    assert [host_name(host) for host in ("::1", "[::1]", "[::1]:7860", "A.example:80", "a")] == [
+        "[::1]", "[::1]", "[::1]", "a.example", "a",
+    ]  # fmt: skip
+    if socket.has_ipv6:
+        with contextlib.suppress(ConfigError), bound_socket("::1", 0) as listening:
+            assert address(listening) == f"http://[::1]:{listening.getsockname()[1]}/"
 
 
 def test_head_is_answered(served: Served) -> None:

@@ -126,7 +126,7 @@ class Desk:
 
         with self._turn:
             html = self._beside(box)
-            return Shown(html, len(words_read(self.runs[0][1], rows)))
+            return Shown(html, len(words_read(self.runs[0][1], rows, precision=self._precision)))
 
     def mask(self, text: str, pair: str, number: int) -> tuple[str, str]:
         """What masking a word changes, for each run.
@@ -141,7 +141,7 @@ class Desk:
         """
         rows = self._rows(text, pair)
         with self._turn:
-            words = words_read(self.runs[0][1], rows)
+            words = words_read(self.runs[0][1], rows, precision=self._precision)
             number = max(0, min(int(number), len(words)))
             if not number:
                 return "", boxes.slider_label(len(words))
