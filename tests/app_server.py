@@ -88,7 +88,7 @@ class Served:
     def call_with_file(self, path: str | None, *columns: Any) -> list[Any]:
         """What the page answers for a file on the server."""
         given = None if path is None else {"path": path, "meta": {"_type": "gradio.FileData"}}
-        return self.call("predict", given, *(columns or ("", "", False)))
+        return self.call("predict", given, *(columns or (None, None, False)))
 
 
 @contextlib.contextmanager

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -44,7 +45,7 @@ def desk_of(*runs: SavedRun, **options: Any) -> Desk:
 class Strict(HTMLParser):
     """Takes elements and attributes of ours only, and keeps all text."""
 
-    ALLOWED = {
+    ALLOWED: ClassVar = {
         "div": {"class", "role", "aria-live"}, "section": {"class"}, "h3": set(), "p": {"class"}, "strong": set(),
         "span": {"class", "style", "title"}, "bdi": {"dir"}, "mark": {"title"}, "table": {"class"}, "thead": set(),
         "tbody": set(), "tr": {"class"}, "th": {"class", "scope"}, "td": {"class", "style"}, "br": set(),
@@ -289,9 +290,20 @@ def test_a_file_is_predicted_as_predict_does(runs: dict[str, SavedRun], tmp_path
     text = Strict(html).text
     assert text.count("5 rows") == 2
     assert "p_bad" in text
+    assert text.count(TEXTS[0]) == 2
     html, (alone,) = desk_of(runs["classification"]).file(file, tmp_path, with_words=True)
     assert alone.name == "predictions.csv"
     assert "explanation" in alone.read_text().splitlines()[0]
+
+
+def test_columns_of_the_run_are_found_and_ids_may_be_missing(runs: dict[str, SavedRun], tmp_path: Path) -> None:
+    """As for a run that was trained on a file with the columns key and body."""
+    own = replace(runs["classification"].config.data, text_column="body", id_column="key")
+    run = replace(runs["classification"], config=replace(runs["classification"].config, data=own))
+    for name, content, ids in (("a.csv", "body,key\nyes,k7\n", ["k7"]), ("b.csv", "body\nyes\n", ["0"])):
+        (tmp_path / name).write_text(content)
+        _, (made,) = desk_of(run).file(tmp_path / name, tmp_path)
+        assert [line.split(",")[0] for line in made.read_text().splitlines()[1:]] == ids
 
 
 @pytest.mark.parametrize(
@@ -353,7 +365,7 @@ def test_hostile_names_stay_texts(text: str) -> None:
 def test_bars_show_the_change_and_the_likeliest_of_many_classes() -> None:
     before, after = Answer("bad", {"bad": 0.9, "good": 0.1}), Answer("good", {"bad": 0.2, "good": 0.8})
     text = Strict(boxes.prediction(after, before)).text
-    assert "good (80.0%), and not bad any more" in text
+    assert "good (80.0%), no longer bad" in text
     assert "bad20.0% (-70.0)" in text
     many = Answer("c7", {f"c{n}": 0.5 if n == 7 else 0.5 / 19 for n in range(20)})
     text = Strict(boxes.prediction(many)).text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import itertools
 import json
 import os
 import re
@@ -18,7 +20,10 @@ import pytest
 
 from app_server import Served, serving
 from attentune.app.desk import PREDICTED, Desk
+from attentune.app.guard import host_name
 from attentune.app.limits import Limits
+from attentune.app.server import address, bound_socket
+from attentune.errors import ConfigError
 from attentune.evaluation.predictions import predictions_csv
 from attentune.evaluation.saved import predict_rows
 from explain_runs import TEXTS, tiny_run
@@ -33,7 +38,22 @@ OPTIONS = ("ssa", "word", PREDICTED)
 
 
 @pytest.fixture(scope="module")
-def served(tiny: Tiny) -> Iterator[Served]:
+def looked_up() -> Iterator[set[str]]:
+    """The hosts that the server's process looks up, from before it starts."""
+    names: set[str] = set()
+    ask = socket.getaddrinfo
+
+    def noted(host: Any, *options: Any, **more: Any) -> Any:
+        names.add(str(host))
+        return ask(host, *options, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", noted)
+        yield names
+
+
+@pytest.fixture(scope="module")
+def served(tiny: Tiny, looked_up: set[str]) -> Iterator[Served]:
     with serving(Desk([("mine", tiny_run(tiny()))], limits=LIMITS), hosts=["lab-3.example.org"]) as found:
         yield found
 
@@ -67,8 +87,8 @@ def test_other_hosts_are_refused(served: Served, host: str, path: str) -> None:
     assert status == 403
     assert headers["content-type"] == "text/plain; charset=utf-8"
     assert re.fullmatch(
-        r"This page was asked for as .*, expected one of 127\.0\.0\.1, \[::1\], lab-3\.example\.org, localhost\. If that"
-        r" name is yours, start the page with --allowed_hosts NAME\.\n",
+        r"This page was asked for as .*, expected one of 127\.0\.0\.1, \[::1\], lab-3\.example\.org, localhost\. If"
+        r" that name is yours, start the page with --allowed_hosts NAME\.\n",
         body.decode(),
     )
 
@@ -145,7 +165,8 @@ def test_too_much_is_refused_by_its_head_and_by_what_comes(served: Served) -> No
     )
     for path in ("/gradio_api/queue/join", "/gradio_api/upload"):
         connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
-        pieces = (b"x" * 65536 for _ in range(too_much // 65536 + 2))
+        head = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.csv"\r\n\r\n'
+        pieces = itertools.chain([head], (b"x" * 65536 for _ in range(too_much // 65536 + 2)))
         headers = {"Content-Type": "multipart/form-data; boundary=x"} if "upload" in path else {}
         try:
             connection.request("POST", path, pieces, headers, encode_chunked=True)
@@ -174,10 +195,25 @@ def test_the_page_names_no_other_host_and_runs_its_own_scripts_only(served: Serv
     assert (headers["x-frame-options"], headers["x-content-type-options"]) == ("DENY", "nosniff")
     assert "server" not in headers or "uvicorn" in headers["server"]
     theme = served.ask("GET", "/theme.css")[2].decode()
-    assert not re.search(r"https?://|@import", theme)
+    assert not re.search(r"https?://(?!www\.w3\.org/)|@import|url\((?![\"']?data:)", theme)
     config = json.loads(served.ask("GET", "/config")[2])
-    assert (config["analytics_enabled"], config["is_space"], config["footer_links"]) == (False, False, [])
+    assert (config["analytics_enabled"], config["footer_links"]) == (False, [])
     assert not config.get("run_history")
+
+
+def test_no_other_host_is_looked_up(served: Served, looked_up: set[str]) -> None:
+    served.call("explain", TEXTS[0], "", *OPTIONS)
+    time.sleep(0.5)
+    assert looked_up == {"127.0.0.1"}
+
+
+def test_an_address_of_ipv6_has_brackets() -> None:
+    assert [host_name(host) for host in ("::1", "[::1]", "[::1]:7860", "A.example:80", "a")] == [
+        "[::1]", "[::1]", "[::1]", "a.example", "a",
+    ]  # fmt: skip
+    if socket.has_ipv6:
+        with contextlib.suppress(ConfigError), bound_socket("::1", 0) as listening:
+            assert address(listening) == f"http://[::1]:{listening.getsockname()[1]}/"
 
 
 def test_head_is_answered(served: Served) -> None:
@@ -311,7 +347,7 @@ def test_many_visitors_at_once(served: Served) -> None:
         return resident_bytes()
 
     served.functions  # noqa: B018  (asked for once, before the threads)
-    warm = crowd(5)
+    warm = crowd(8)  # more than Gradio remembers
     began = time.perf_counter()
     after = crowd(25)
     assert troubles == []

@@ -34,6 +34,7 @@ STYLE = f"""
 .att table {{ border-collapse: collapse; font-size: .85rem; }}
 .att td, .att th {{ padding: .1rem .35rem; text-align: right; font-weight: normal; border: 1px solid #eee; }}
 .att .heads {{ font-size: .75rem; font-variant-numeric: tabular-nums; }}
+.att .heads td, .att .heads th {{ padding: .1rem .2rem; }}
 .att th[scope=row] {{ position: sticky; left: 0; background: #fff; }}
 .att th[scope=row], .att .words {{ text-align: left; white-space: pre; }}
 .att tr.pair-begins td, .att tr.pair-begins th {{ border-top: 2px solid #555; }}
@@ -80,7 +81,7 @@ def prediction(answer: Answer, before: Answer | None = None) -> str:
     label = str(answer.prediction)
     said = f"<strong>{_line(label)}</strong> ({answer.probabilities[label]:.1%})"
     if before is not None and before.prediction != answer.prediction:
-        said += f", and not {_line(str(before.prediction))} any more"
+        said += f", no longer {_line(str(before.prediction))}"
     names = sorted(answer.probabilities, key=answer.probabilities.__getitem__, reverse=True)
     ordered = [name for name in answer.probabilities if name in names[:_MOST_CLASSES]]
     bars = "".join(

@@ -126,7 +126,7 @@ class Desk:
 
         with self._turn:
             html = self._beside(box)
-            return Shown(html, len(words_read(self.runs[0][1], rows)))
+            return Shown(html, len(words_read(self.runs[0][1], rows, precision=self._precision)))
 
     def mask(self, text: str, pair: str, number: int) -> tuple[str, str]:
         """What masking a word changes, for each run.
@@ -141,7 +141,7 @@ class Desk:
         """
         rows = self._rows(text, pair)
         with self._turn:
-            words = words_read(self.runs[0][1], rows)
+            words = words_read(self.runs[0][1], rows, precision=self._precision)
             number = max(0, min(int(number), len(words)))
             if not number:
                 return "", boxes.slider_label(len(words))
@@ -168,7 +168,13 @@ class Desk:
             return self._beside(box)
 
     def file(
-        self, path: Path, folder: Path, *, text_column: str = "", pair_column: str = "", with_words: bool = False
+        self,
+        path: Path,
+        folder: Path,
+        *,
+        text_column: str | None = None,
+        pair_column: str | None = None,
+        with_words: bool = False,
     ) -> tuple[str, list[Path]]:
         """The predictions for a file of texts: a preview, and a CSV a run, which are written into `folder`."""
         made: list[Path] = []
@@ -178,8 +184,8 @@ class Desk:
                 saved,
                 path,
                 limits=self.limits,
-                text_column=text_column.strip() or None,
-                pair_column=pair_column.strip() or None,
+                text_column=(text_column or "").strip() or None,
+                pair_column=(pair_column or "").strip() or None,
                 with_words=with_words and saved.model.token_gate is not None,
                 precision=self._precision,
             )

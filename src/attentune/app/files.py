@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attentune.app.limits import Limits
 from attentune.config import DataConfig
 from attentune.data.load import read_unlabelled
+from attentune.data.reading import read_table
 from attentune.errors import AttentuneError, DataError
 from attentune.evaluation.predictions import predictions_csv
 from attentune.evaluation.saved import SavedRun, predict_rows
@@ -28,8 +29,8 @@ class Predictions:
 
     Attributes:
         text: the CSV.
-        header: its columns' names.
-        first: its first rows.
+        header: the columns' names of `first`.
+        first: its first rows, the texts that they are about before them.
         total: how many rows it has.
     """
 
@@ -74,6 +75,8 @@ def predicted_file(
     limits.check_file(path.stat().st_size)
     config = saved.with_columns(DataConfig(text_column=text_column, text_pair_column=pair_column))
     try:
+        if config.id_column not in read_table(str(path)).names:
+            config = replace(config, id_column=None)  # texts that are only to be looked at often have no ids
         rows = read_unlabelled(str(path), label_space=saved.label_space, is_pair=saved.is_pair, config=config)
         limits.check_rows(len(rows))
         if with_words:
@@ -84,7 +87,9 @@ def predicted_file(
     except AttentuneError as error:
         raise DataError(_in_words_of_the_page(str(error), path)) from error
     header, *lines = csv.reader(io.StringIO(text))
-    return Predictions(text, header, lines[:_PREVIEW], len(lines))
+    texts = {"text": rows.texts, "pair": rows.pairs} if rows.pairs else {"text": rows.texts}
+    first = [[*(own[place] for own in texts.values()), *line] for place, line in enumerate(lines[:_PREVIEW])]
+    return Predictions(text, [*texts, *header], first, len(lines))
 
 
 def _in_words_of_the_page(message: str, path: Path) -> str:

@@ -16,9 +16,10 @@ from attentune.app.files import ENDINGS
 
 _KEEP_S = 3600
 _WAITING = 64
+_REMEMBERED = 100
 _MOST_WORDS = 1_000_000
 _CSS = f"""{boxes.STYLE}
-.gradio-container {{ max-width: 76rem !important; margin: 0 auto !important; }}
+.gradio-container {{ width: 100%; max-width: 76rem !important; margin: 0 auto !important; }}
 .att-title {{ font-size: 1.25rem; font-weight: 600; margin: 0; }}
 .att-title + p {{ margin: .2rem 0 0; opacity: .75; font-size: .9rem; }}
 .att-title, .att-title + p {{ color: var(--body-text-color); overflow-wrap: anywhere; }}
@@ -52,6 +53,8 @@ def gradio_app(desk: Desk, uploads: Path, *, title: str) -> Any:
             _text_tab(gradio, desk)
         with gradio.Tab("File"):
             _file_tab(gradio, desk, uploads)
+    # Gradio remembers of a visitor which fields were changed; whoever it has forgotten is understood all the same.
+    blocks.state_session_capacity = _REMEMBERED
     blocks.queue(max_size=_WAITING, default_concurrency_limit=1)
     bare = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     # Gradio's own themes fetch fonts from another host.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import signal
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from attentune.app.desk import Desk
 from attentune.app.guard import Guard
@@ -25,8 +28,10 @@ def bound_socket(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
+        # A name that is not known has a number below 0 and its own words; other reasons come with the address again.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
         raise ConfigError(
-            f"--host {host} --port {port}: cannot listen there ({error.strerror or error}). Take another port, such as"
+            f"--host {host} --port {port}: cannot listen there ({reason}). Take another port, such as"
             f" --port {port + 1 if 0 < port < 65535 else 7861}, or --port 0 for any free one."
         ) from error
 
@@ -73,6 +78,7 @@ def serve(
                 limit_concurrency=256,
             )
         )
+        _end_quietly(server)
         ready(address(listening))
         server.run(sockets=[listening])
 
@@ -86,6 +92,17 @@ def page_app(desk: Desk, folder: Path, *, hosts: Sequence[str], title: str) -> G
     return Guard(
         gradio_app(desk, uploads, title=title), hosts=hosts, uploads=uploads, body_bytes=desk.limits.body_bytes
     )
+
+
+def _end_quietly(server: Any) -> None:
+    """Say nothing of visitors whose connections are cut at the end."""
+    end = server.shutdown
+
+    async def shutdown(sockets: list[socket.socket] | None = None) -> None:
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
+        await end(sockets=sockets)
+
+    server.shutdown = shutdown
 
 
 @contextlib.contextmanager

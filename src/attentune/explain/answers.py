@@ -81,9 +81,9 @@ def explained_answer(
     return _answer(found[0].logits, saved.label_space), explanation
 
 
-def words_read(saved: SavedRun, rows: TextRows) -> tuple[Piece, ...]:
+def words_read(saved: SavedRun, rows: TextRows, *, precision: str | None = None) -> tuple[Piece, ...]:
     """The words of the first row, as far as the model reads it; their scores are 0."""
-    explainer = Explainer(saved, rows)
+    explainer = Explainer(saved, rows, precision=precision)
     pieces = explainer.pieces(0, np.zeros(explainer.probe.features.lengths[0]))
     return merge_pieces(pieces, rows.texts[0], rows.pairs[0] if rows.pairs else None, signed=True)
 
