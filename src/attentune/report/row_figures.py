@@ -42,6 +42,7 @@ def rows_figure(
     x_label: str,
     level: tuple[str, float] | None = None,
     hollow: str | None = None,
+    least_span: float = 0.0,
 ) -> Any:
     """Panels side by side with the same rows and the same scale.
 
@@ -50,6 +51,7 @@ def rows_figure(
         x_label: what the values are.
         level: a name and where its upright line is drawn.
         hollow: what a mean that is not filled says, for the legend.
+        least_span: how far the x axis reaches at least, so that noise far below a point does not fill the panel.
     """
     count = max(len(rows) for rows in panels.values())
     width_in = 1.9 + max(4.6, 2.6 * len(panels))
@@ -73,6 +75,9 @@ def rows_figure(
     for label, row in zip(axes[0].get_yticklabels(), rows, strict=True):
         label.set_fontweight("bold" if not row.values else "normal")
     axes[0].set_ylim(count - 0.4, -0.6)
+    left, right = axes[0].get_xlim()
+    if right - left < least_span:
+        axes[0].set_xlim((left + right - least_span) / 2, (left + right + least_span) / 2)
     add_legend(figure, _handles(axes[0], hollow=hollow is not None, level=level is not None), names, width_in)
     return figure
 

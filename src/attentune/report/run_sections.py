@@ -51,9 +51,7 @@ def loss_section(verdicts: Verdicts) -> Section | None:
                     "Thin lines are seeds, smoothed; thick ones their mean, as far as all seeds go. The time is that of"
                     " training steps and of making token labels, on the machine of the run. With token labels the loss"
                     " includes the token head's, so that heights of different methods are not to be compared.",
-                    functools.partial(
-                        lines_figure, {task: lines}, x_label="wall time (s)", y_label="training loss", from_zero=True
-                    ),
+                    functools.partial(lines_figure, {task: lines}, x_label="wall time (s)", y_label="training loss"),
                 )
             )
     return Section("Loss against time", tuple(figures)) if figures else None

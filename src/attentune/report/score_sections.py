@@ -22,6 +22,7 @@ from attentune.stats.ranks import rank_methods
 from attentune.stats.summary import summarise
 
 _MOST_PANELS = 4
+_LEAST_SPAN = 4.0  # points
 
 
 def advantage_section(verdicts: Verdicts) -> Section | None:
@@ -46,6 +47,7 @@ def advantage_section(verdicts: Verdicts) -> Section | None:
                     x_label=label,
                     level=(f"{verdicts.baseline} (no difference)", 0.0),
                     hollow="mean, no difference shown",
+                    least_span=_LEAST_SPAN if name == "points" else 0.0,
                 ),
                 rows_alt({"": rows}, "points" if name == "points" else metric_name(name)),
             )
@@ -97,6 +99,7 @@ def seeds_section(verdicts: Verdicts) -> Section | None:
                     panels,
                     x_label=unit(metric),
                     level=None if guess is None else ("majority guess", factor(metric) * guess),
+                    least_span=_LEAST_SPAN if factor(metric) == 100 else 0.0,
                 ),
                 rows_alt(panels, unit(metric)),
             )
