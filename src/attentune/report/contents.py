@@ -87,8 +87,8 @@ def _extras(material: Material) -> list[Section | None]:
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
         files = ", ".join([*material.hans, *material.layers])
         raise CheckpointError(
-            f"{HANS_FILE} or {LAYERS_FILE} of {files}: is not as attentune hans and attentune layers --format json"
-            f" write it ({type(error).__name__}: {error}). Make it again, or take it away."
+            f"{HANS_FILE} or {LAYERS_FILE} of {files}: is not as attentune hans --output_dir and attentune layers"
+            f" --output_file write it ({type(error).__name__}: {error}). Make it again, or take it away."
         ) from error
 
 
