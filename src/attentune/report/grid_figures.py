@@ -38,7 +38,7 @@ def confusion_figure(counts: Mapping[str, np.ndarray], names: Sequence[str]) -> 
         for (label, predicted), share in np.ndenumerate(shares_CC):
             colour = "white" if share > 0.6 else "black"
             axis.text(predicted, label, f"{100 * share:.0f}", ha="center", va="center", fontsize=8, color=colour)
-        panel_title(axis, title)
+        panel_title(axis, title, side_in)
         axis.set_xlabel("predicted", fontsize=9)
         turned = 90 if label_in > 0.5 else 0
         name_ticks(axis, "x", range(len(names)), [short(name, 16) for name in names], fontsize=8, rotation=turned)
@@ -48,7 +48,7 @@ def confusion_figure(counts: Mapping[str, np.ndarray], names: Sequence[str]) -> 
         axis.set_ylabel("label", fontsize=9)
     for axis in axes.flat[len(counts) :]:
         axis.set_axis_off()
-    bar = figure.colorbar(image, ax=axes, fraction=0.05, shrink=0.9)
+    bar = figure.colorbar(image, ax=axes, fraction=0.05, shrink=0.9 / lines, anchor=(0, 1))
     bar.set_label("% of the label's rows", fontsize=9)
     bar.set_ticks([0, 0.5, 1], labels=["0", "50", "100"])
     return figure
@@ -102,6 +102,10 @@ def ranks_figure(ranking: Ranking, numbers: Mapping[str, int]) -> Any:
     axis.plot([1, 1 + reach], [-0.42, -0.42], color="black", linewidth=1.2, marker="|", markersize=7)
     more = "" if reach == ranking.critical_difference else " (longer than the line)"
     axis.text(
-        1 + reach + 0.06, -0.42, f"critical difference {ranking.critical_difference:.2f}{more}", va="center", fontsize=9
+        1 + reach + 0.02 * count,
+        -0.42,
+        f"critical difference {ranking.critical_difference:.2f}{more}",
+        va="center",
+        fontsize=9,
     )
     return figure

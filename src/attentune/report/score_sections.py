@@ -6,7 +6,6 @@ import functools
 import json
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,48 +13,73 @@ from attentune.report.document import Figure, Section
 from attentune.report.grid_figures import ranks_figure
 from attentune.report.line_figures import Level, Line, lines_figure
 from attentune.report.numbers import factor, metric_name, size_text, slug, unit
-from attentune.report.row_figures import PointRow, rows_alt, rows_figure
+from attentune.report.plots import short
+from attentune.report.row_figures import PointRow, rows_alt, rows_figure, span_of
 from attentune.report.run_tables import settings_of
 from attentune.report.verdicts import Cell, Verdicts
 from attentune.seeding import numpy_generator
 from attentune.stats.ranks import rank_methods
 from attentune.stats.summary import summarise
+from attentune.stats.verdict import Comparison
 
-_MOST_PANELS = 4
+_MOST_PANELS, _MOST_ROWS = 4, 40
 _LEAST_SPAN = 4.0  # points
 
 
 def advantage_section(verdicts: Verdicts) -> Section | None:
     """Differences to the baseline, all tasks on one scale; errors, which have units of their own, each by itself."""
-    groups: dict[str, list[Any]] = {}
+    groups: dict[str, list[Comparison]] = {}
     for one in verdicts.comparisons:
         if one.seeds:
             groups.setdefault("points" if one.greater_is_better else one.metric, []).append(one)
     figures = []
     for name, comparisons in groups.items():
         rows = list(_advantage_rows(verdicts, comparisons))
-        label = f"advantage over {verdicts.baseline} ({'points' if name == 'points' else metric_name(name)})"
-        figures.append(
-            Figure(
-                slug("advantage", name),
-                f"Advantage over {verdicts.baseline}",
-                "Differences seed by seed, and their mean with its 95 % interval; right of the dashed line the method"
-                " is better. A filled mean is a difference that is shown (p after Holm at most 0.05).",
-                functools.partial(
-                    rows_figure,
-                    {"": rows},
-                    x_label=label,
-                    level=(f"{verdicts.baseline} (no difference)", 0.0),
-                    hollow="mean, no difference shown",
-                    least_span=_LEAST_SPAN if name == "points" else 0.0,
-                ),
-                rows_alt({"": rows}, "points" if name == "points" else metric_name(name)),
-            )
-        )
+        span = span_of(rows, least=_LEAST_SPAN if name == "points" else 1e-9, also=(0.0,))
+        parts = _in_parts(rows)
+        for number, part in enumerate(parts, start=1):
+            told = f", part {number} of {len(parts)}" if len(parts) > 1 else ""
+            figures.append(_advantage_figure(verdicts.baseline, name, told, part, span))
     return Section("Advantages", tuple(figures)) if figures else None
 
 
-def _advantage_rows(verdicts: Verdicts, comparisons: Sequence[Any]) -> Iterator[PointRow]:
+def _in_parts(rows: Sequence[PointRow]) -> list[list[PointRow]]:
+    """The rows as figures of a height that fits on a page, cut before headings."""
+    parts: list[list[PointRow]] = [[]]
+    blocks: list[list[PointRow]] = []
+    for row in rows:
+        if not blocks or not row.values:
+            blocks.append([])
+        blocks[-1].append(row)
+    for block in blocks:
+        if parts[-1] and len(parts[-1]) + len(block) > _MOST_ROWS:
+            parts.append([])
+        parts[-1] += block
+    return parts
+
+
+def _advantage_figure(
+    baseline: str, name: str, part: str, rows: Sequence[PointRow], span: tuple[float, float]
+) -> Figure:
+    unit_name = "points" if name == "points" else metric_name(name)
+    return Figure(
+        slug("advantage", name),
+        f"Advantage over {baseline}{part}",
+        "Differences seed by seed, and their mean with its 95 % interval; right of the dashed line the method is better."
+        " A filled mean is a difference that is shown (p after Holm at most 0.05).",
+        functools.partial(
+            rows_figure,
+            {"": rows},
+            x_label=f"advantage over {short(baseline)} ({unit_name})",
+            level=(f"{short(baseline)} (no difference)", 0.0),
+            hollow="mean, no difference shown",
+            span=span,
+        ),
+        rows_alt({"": rows}, unit_name),
+    )
+
+
+def _advantage_rows(verdicts: Verdicts, comparisons: Sequence[Comparison]) -> Iterator[PointRow]:
     tasks = dict.fromkeys(one.task for one in comparisons)
     runs = {(cell.runs.task, cell.method): cell.runs for cell in verdicts.cells if cell.runs is not None}
     for task in tasks:
@@ -99,7 +123,11 @@ def seeds_section(verdicts: Verdicts) -> Section | None:
                     panels,
                     x_label=unit(metric),
                     level=None if guess is None else ("majority guess", factor(metric) * guess),
-                    least_span=_LEAST_SPAN if factor(metric) == 100 else 0.0,
+                    span=span_of(
+                        [row for rows in panels.values() for row in rows],
+                        least=_LEAST_SPAN if factor(metric) == 100 else 1e-9,
+                        also=() if guess is None else (factor(metric) * guess,),
+                    ),
                 ),
                 rows_alt(panels, unit(metric)),
             )
@@ -217,7 +245,9 @@ def _setting_figure(
         first = group[0][1]
         title = str(first.kept[0].record.config.get("preset") or first.method)
         title = title if title not in lines else first.method
-        lines[title] = _line([x for x, _ in group], [cell for _, cell in group], verdicts.methods.index(first.method))
+        # In the look of the method of this name, if it is one of them.
+        number = verdicts.methods.index(next((cell.method for _, cell in group if cell.method == title), first.method))
+        lines[title] = _line([x for x, _ in group], [cell for _, cell in group], number)
     inside = {cell.method for group in groups for _, cell in group}
     levels = {}
     for cell in cells:
