@@ -104,10 +104,7 @@ def _draw_line(axis: Any, line: Line, beside: float, log_x: bool, ticks: Sequenc
     """
     own = look(line.number)
     first, last = (min(ticks), max(ticks)) if len(ticks) > 1 else (1.0, math.e if log_x else 2.0)
-    if log_x:
-        xs = [x * (last / first) ** beside for x in line.xs]
-    else:
-        xs = [x + (last - first) * beside for x in line.xs]
+    xs = [x * (last / first) ** beside for x in line.xs] if log_x else [x + (last - first) * beside for x in line.xs]
     for thin_xs, thin_ys in line.thin:
         axis.plot(thin_xs, thin_ys, color=own.colour, linewidth=0.6, alpha=0.35, zorder=2)
     if line.low:

@@ -65,8 +65,8 @@ def _advantage_figure(
     return Figure(
         slug("advantage", name),
         f"Advantage over {baseline}{part}",
-        "Differences seed by seed, and their mean with its 95 % interval; right of the dashed line the method is better."
-        " A filled mean is a difference that is shown (p after Holm at most 0.05).",
+        "Differences seed by seed, and their mean with its 95 % interval; right of the dashed line the method is"
+        " better. A filled mean is a difference that is shown (p after Holm at most 0.05).",
         functools.partial(
             rows_figure,
             {"": rows},
