@@ -9,15 +9,10 @@ from attentune.errors import CheckpointError
 from attentune.records import unpaired
 from attentune.report.document import Figure, Report, Section, Table
 from attentune.report.material import HANS_FILE, LAYERS_FILE, Material
+from attentune.report.method_sections import advantage_section, ranks_section
 from attentune.report.run_sections import confusion_section, hans_section, labels_section, layers_section, loss_section
 from attentune.report.run_tables import common_table, cost_table, failed_table, methods_table, versions_sentence
-from attentune.report.score_sections import (
-    advantage_section,
-    ranks_section,
-    seeds_section,
-    setting_section,
-    sizes_section,
-)
+from attentune.report.score_sections import seeds_section, setting_section, sizes_section
 from attentune.report.score_tables import (
     differences_table,
     flat_lines,
