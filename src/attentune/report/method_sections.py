@@ -14,7 +14,6 @@ from attentune.report.plots import short
 from attentune.report.row_figures import PointRow, rows_alt, rows_figure, span_of
 from attentune.report.score_sections import LEAST_SPAN_POINTS, by_task
 from attentune.report.verdicts import Verdicts
-from attentune.seeding import numpy_generator
 from attentune.stats.ranks import rank_methods
 from attentune.stats.summary import summarise
 from attentune.stats.verdict import Comparison
@@ -109,7 +108,8 @@ def ranks_section(verdicts: Verdicts) -> Section | None:
         tasks.append(task)
     if len(tasks) < 2 or len(verdicts.methods) < 2:
         return None
-    generator = numpy_generator("report-ranks")
+    # The same each time; attentune.seeding would bring PyTorch along.
+    generator = np.random.default_rng(2006)
     ranking = rank_methods(np.array(scores), verdicts.methods, generator=generator, greater_is_better=better)
     numbers = {method: number for number, method in enumerate(verdicts.methods)}
     told = (
