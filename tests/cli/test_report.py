@@ -22,7 +22,7 @@ def test_run_folders_together_are_a_comparison(attentune, tiny, tmp_path):
             folders.append(folder)
     weights = folders[-1] / "layers.json"
     assert attentune("layers", folders[-1], "--output_file", weights)[0] == 0
-    assert [line["layer"] for line in json.loads(weights.read_text())["validation"]] == [1, 2]
+    assert [line["layer"] for line in json.loads(weights.read_text())["validation"]] == [1, 2, 3]
     status, out, err = attentune(
         "report", *folders, "--output_file", tmp_path / "r.csv", "--figures", tmp_path / "f", "--baseline", "sesame"
     )
