@@ -52,8 +52,8 @@ def loss_section(verdicts: Verdicts) -> Section | None:
                     slug("loss", task),
                     f"{place(cells[0], verdicts.cells)}: training loss against time",
                     "Thin lines are seeds, smoothed; thick ones the mean time and loss at each step. The time is that"
-                    " of training steps and of making token labels, on the machine of the run. With token labels the loss"
-                    " includes the token head's, so that heights of different methods are not to be compared.",
+                    " of training steps and of making token labels, on the machine of the run. With token labels the"
+                    " loss includes the token head's, so that heights of different methods are not to be compared.",
                     functools.partial(lines_figure, {task: lines}, x_label="wall time (s)", y_label="training loss"),
                 )
             )

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 # Means of equal scores differ by this much at most.
-_ROUNDING = 1e-9
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
