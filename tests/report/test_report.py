@@ -306,6 +306,7 @@ def test_each_hostile_text_is_escaped_everywhere(text):
         ("$x^2$ ~ #1", r"\$x\textasciicircum{}2\$ \textasciitilde{} \#1"),
         ("[2em] <b> |", r"{[}2em{]} \textless{}b\textgreater{} \textbar{}"),
         ("52.1 ± 1.0 ↑ †", r"52.1 \ensuremath{\pm} 1.0 \ensuremath{\uparrow} \ensuremath{\dagger}"),
+        ("-2.3 (-4 to 1) bert-2", r"\ensuremath{-}2.3 (\ensuremath{-}4 to 1) bert-2"),
         ("a\nb", "a\u240ab"),
     ],
 )
@@ -315,7 +316,17 @@ def test_latex_escapes(text, expected):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("52.1", "52.1"), ("a|b", r"a\|b"), ("x_1 *y*", r"x\_1 \*y\*"), ("52.1 (50.0 to 54.2)", r"52.1 \(50.0 to 54.2\)")],
+    [
+        ("52.1", "52.1"),
+        ("-52.1", "-52.1"),
+        ("52.1 (50.0 to 54.2)", "52.1 (50.0 to 54.2)"),
+        ("a|b", r"a\|b"),
+        ("x_1 *y* $z$", r"x\_1 \*y\* \$z\$"),
+        ("- a", r"\- a"),
+        ("1. a", r"1\. a"),
+        ("[a](b)", r"\[a\](b)"),
+        ("http://a.example www.a.example @a", r"http\://a.example www\.a.example \@a"),
+    ],
 )
 def test_markdown_escapes(text, expected):
     assert for_markdown(text) == expected
