@@ -409,3 +409,43 @@ def test_loss_curves_have_the_time_of_token_labels_and_the_mean_is_that_of_steps
     assert loss_curve(dataclasses.replace(record, curve=lines[:1])) is None
     xs, ys = mean_curve([first, {4: (4.5, 0.5), 8: (7.5, 0.4)}])
     assert (xs, ys) == ([3.5, 6.5], [pytest.approx(0.7), pytest.approx(0.6)])
+
+
+def test_the_folder_of_several_tasks_is_a_run_a_task(tmp_path):
+    record = write_record(tmp_path / "made", Run("rte", None, "bert", 3), None)
+    for task in ("rte", "sst2"):
+        (tmp_path / "both" / task).mkdir(parents=True)
+        config = record.config | {"preset": "bert", "data": record.config["data"] | {"task": task}}
+        result = dataclasses.replace(record.result(), config=config)
+        (tmp_path / "both" / task / "run.json").write_text(result.to_json())
+    (tmp_path / "both" / "tasks.json").write_text("{}")
+    lines = list(csv.DictReader(io.StringIO(report_csv(report_of(tmp_path / "both")))))
+    assert [(one["task"], one["method"], one["mean"], one["seeds"]) for one in lines] == [
+        ("rte", "bert", "0.5", "1"),
+        ("sst2", "bert", "0.5", "1"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["m", "a name that is long but could be " * 3])
+def test_all_that_is_written_in_a_figure_is_inside_of_it(tmp_path, name):
+    write_comparison(
+        tmp_path,
+        {f"{number} {name}".strip()[:80]: 0.5 + 0.04 * number for number in range(6)},
+        tasks=("rte", "sst2"),
+        sizes=(100, 1000),
+        seeds=2,
+        examples=60,
+        names=("a label of several words", "no"),
+    )
+    for figure in report_of(tmp_path).figures():
+        if figure.name.endswith("sst2"):
+            continue
+        drawn = figure.draw()
+        figure_bytes(drawn, "png")
+        boxes = [axis.get_tightbbox() for axis in drawn.axes]
+        boxes += [legend.get_window_extent() for legend in drawn.legends]
+        for box in boxes:
+            assert box.x0 >= -1, figure.name
+            assert box.y0 >= -1, figure.name
+            assert box.x1 <= drawn.bbox.x1 + 1, figure.name
+            assert box.y1 <= drawn.bbox.y1 + 1, figure.name
