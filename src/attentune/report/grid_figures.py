@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attentune.report.figures import new_figure
-from attentune.report.plots import look, name_ticks, panel_title, short, write
+from attentune.report.plots import look, name_ticks, panel_title, short, title_lines, write
 from attentune.stats.ranks import Ranking
 
 _COLUMNS = 4
@@ -27,8 +27,9 @@ def confusion_figure(counts: Mapping[str, np.ndarray], names: Sequence[str]) -> 
     lines = math.ceil(len(counts) / columns)
     side_in = max(1.3, 0.42 * len(names))
     label_in = 0.075 * min(16, max(len(short(name, 16)) for name in names))
+    title_in = 0.18 * max(len(title_lines(title, side_in)) for title in counts)
     figure = new_figure(
-        columns * (side_in + 0.3) + label_in + 1.1, lines * (side_in + label_in + 0.75), layout="constrained"
+        columns * (side_in + 0.3) + label_in + 1.1, lines * (side_in + label_in + title_in + 0.62), layout="constrained"
     )
     axes = figure.subplots(lines, columns, sharey=True, sharex=True, squeeze=False)
     image = None

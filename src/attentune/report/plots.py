@@ -79,6 +79,10 @@ def add_legend(figure: Any, handles: Sequence[Any], names: Sequence[str], width_
 
 def panel_title(axis: Any, title: str, width_in: float = 3.6) -> None:
     """A title above a panel, broken into lines that are not wider than this."""
+    write(axis.set_title("-", fontsize=10), "\n".join(title_lines(title, width_in)))
+
+
+def title_lines(title: str, width_in: float) -> list[str]:
+    """The lines of a panel's title: three at most."""
     signs = max(8, int(width_in / 0.082))
-    lines = textwrap.wrap(short(title, 3 * signs), signs) or [""]
-    write(axis.set_title("-", fontsize=10), "\n".join(lines))
+    return textwrap.wrap(short(title, 3 * signs), signs)[:3] or [""]
