@@ -107,7 +107,7 @@ def write_comparison(
                     more = 0.0 if size is None else -0.1 / np.log10(size + 10)
                     given = answers(f"{task}{size}", method, seed, chance + more, labels, names)
                     score = float(np.mean([a == b for a, b in zip(labels, given, strict=True)]))
-                    epochs = [{"epoch": n, "labelled": 100 + n, "ones": 20 + 5 * n, "flipped": n} for n in range(3)]
+                    epochs = [{"epoch": n, "ones": 20 + 5 * n, "zeros": 80, "token_accuracy": 0.8} for n in range(3)]
                     made.append(
                         write_record(
                             folder,

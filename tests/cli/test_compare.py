@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 import os
 import signal
@@ -93,6 +94,24 @@ def test_run_folders_are_dropped_and_the_table_is_of_the_records(whole, attentun
     assert cell["std"] == pytest.approx((sum((score - mean) ** 2 for score in scores) / 2) ** 0.5)
     assert (cell["n"], cell["failed"], cell["metric"], cell["train_size"]) == (3, 0, "accuracy", "all")
     assert sum(times_done(folder / "comparison").values()) == RUNS
+
+
+def test_its_report_has_the_verdict_and_the_figures(whole, attentune, tmp_path):
+    folder, _, printed = whole
+    page, figures = tmp_path / "report.html", tmp_path / "figures"
+    status, out, err = attentune("report", folder / "comparison", "--output-file", page, "--figures", figures)
+    assert (status, out) == (0, "")
+    assert "5 figures written to" in err
+    names = ("advantage-points", "seeds-own", "loss-own", "labels-own", "confusion-own")
+    assert {path.name for path in figures.iterdir()} == {f"{n}{e}" for n in names for e in (".svg", ".png", ".pdf")}
+    sentence = next(line for line in printed.splitlines() if "bert on own" in line)
+    text = page.read_text()
+    assert f">{html.escape(sentence)}</td>" in text
+    assert text.count("<img ") == len(names)
+    assert "objective.alpha" not in text.split("Settings of all")[1]
+    for ending in (".md", ".tex", ".csv"):
+        assert attentune("report", folder / "comparison", "--output-file", tmp_path / f"r{ending}")[0] == 0
+        assert "ssa" in (tmp_path / f"r{ending}").read_text()
 
 
 def test_nothing_that_stops_it_makes_it_lose_or_repeat_a_run(whole, tiny, tmp_path):
@@ -208,7 +227,7 @@ def test_other_settings_in_the_same_folder_are_refused_and_more_presets_and_seed
         ((), ["got no method", "--presets NAME"]),
         (("--presets", "bert", "--set", "labels.generator=flip"), ["labels.generator: flip makes labels"]),
         (("--presets", "bert,ssa-co", "--set", "labels.generator=flip"), ["bert on own: labels.generator: flip"]),
-        (("--presets", "bert,sesame", "--baseline", "sesme"), ["--baseline: got 'sesme', expected one of bert, sesame. Did"]),
+        (("--presets", "bert,sesame", "--baseline", "sesme"), ["--baseline: got 'sesme', expected one of bert"]),
         (("--presets", "bert", "--settings", "no.yaml"), ["no.yaml: no such file"]),
         (("--presets", "bert", "--storage", "nonsense"), ["--storage nonsense: is no URL of a database"]),
         (("--presets", "bert", "--storage", "postgresql://me:secret@localhost:1/db"),

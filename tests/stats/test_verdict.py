@@ -150,3 +150,8 @@ def test_a_bound_that_is_not_zero_is_not_written_as_zero(low: float, text: str) 
 def test_the_level_is_in_the_interval() -> None:
     assert "99 % CI" in sentence(alpha=0.01)
     assert not dataclasses.replace(SHOWN, alpha=0.009).shown
+
+
+def test_what_rounding_leaves_of_a_zero_is_written_as_zero() -> None:
+    text = sentence(difference=-1.85e-17, low=-0.13, high=0.13, p=1.0, p_holm=1.0)
+    assert "(0.0, 95 % CI -13.0 to 13.0, p = 1 after Holm)" in text

@@ -11,7 +11,7 @@ from attentune.cli.flags import Parser, add_config_flags, config_from, overrides
 _EXAMPLES = """examples:
   attentune layers runs/sesame                                   (the validation rows it was trained with)
   attentune layers runs/sesame --split train --format json
-  attentune layers runs/sesame --figure_file layers.png"""
+  attentune layers runs/sesame --figure_file layers.png --output_file runs/sesame/layers.json"""
 
 
 def parser() -> Parser:
@@ -26,6 +26,7 @@ def parser() -> Parser:
     made.add_argument("--split", default="validation", help="validation, test or train (default: validation)")
     made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16")
     made.add_argument("--figure_file", help="also draw them into this file, such as layers.png")
+    made.add_argument("--output_file", metavar="FILE", help="also write the weights into this file, as JSON")
     made.add_argument("--format", choices=("text", "json"), default="text", help="how the weights are printed")
     add_config_flags(made, sections=("data",))
     return made
@@ -40,6 +41,7 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.cli.output import number, table
     from attentune.evaluation.layers import layer_weights
     from attentune.evaluation.saved import SavedRun
+    from attentune.files import write_text
     from attentune.results import to_json
 
     if parsed.figure_file is not None:
@@ -53,6 +55,9 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.figure_file is not None:
         _draw(summaries, parsed.figure_file)
         print(f"drawn into {parsed.figure_file}", file=sys.stderr)
+    if parsed.output_file is not None:
+        write_text(parsed.output_file, to_json(summaries))
+        print(f"written to {parsed.output_file}", file=sys.stderr)
     if parsed.format == "json":
         print(to_json(summaries), end="")
         return 0

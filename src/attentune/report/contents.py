@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
+from attentune.errors import CheckpointError
 from attentune.records import unpaired
 from attentune.report.document import Figure, Report, Section, Table
-from attentune.report.material import Material
+from attentune.report.material import HANS_FILE, LAYERS_FILE, Material
+from attentune.report.method_sections import advantage_section, ranks_section
 from attentune.report.run_sections import confusion_section, hans_section, labels_section, layers_section, loss_section
 from attentune.report.run_tables import common_table, cost_table, failed_table, methods_table, versions_sentence
-from attentune.report.score_sections import (
-    advantage_section,
-    ranks_section,
-    seeds_section,
-    setting_section,
-    sizes_section,
-)
+from attentune.report.score_sections import seeds_section, setting_section, sizes_section
 from attentune.report.score_tables import (
     differences_table,
     flat_lines,
@@ -39,9 +36,9 @@ def make_report(material: Material, baseline: str | None = None) -> Report:
         CheckpointError: predictions cannot be read or do not belong to their record.
     """
     title = f"Report on {', '.join(material.folders)}"
-    extras = [hans_section(material), layers_section(material)]
+    extras = _extras(material)
     if not material.kept:
-        return Report(title, (), tuple(section for section in extras if section is not None))
+        return Report(title, (), _apart(extras))
     verdicts = judge(material.kept, baseline)
     scored = has_scores(verdicts.cells)
     sections = [
@@ -58,8 +55,36 @@ def make_report(material: Material, baseline: str | None = None) -> Report:
         _section("Cost", [cost_table(verdicts)]),
         _section("Settings and runs", [methods_table(verdicts), common_table(verdicts), failed_table(material.kept)]),
     ]
-    found = tuple(section for section in sections if section is not None)
-    return Report(title, tuple(_sentences(material, verdicts)), found, flat_lines(verdicts))
+    return Report(title, tuple(_sentences(material, verdicts)), _apart(sections), flat_lines(verdicts))
+
+
+def _apart(sections: Sequence[Section | None]) -> tuple[Section, ...]:
+    """The sections that are there, no two figures with the same name."""
+    taken: set[str] = set()
+    found = []
+    for section in sections:
+        if section is None:
+            continue
+        parts: list[Table | Figure] = []
+        for part in section.parts:
+            name, number = part.name, 2
+            while name in taken:
+                name, number = f"{part.name}-{number}", number + 1
+            taken.add(name)
+            parts.append(dataclasses.replace(part, name=name))
+        found.append(dataclasses.replace(section, parts=tuple(parts)))
+    return tuple(found)
+
+
+def _extras(material: Material) -> list[Section | None]:
+    try:
+        return [hans_section(material), layers_section(material)]
+    except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
+        files = ", ".join([*material.hans, *material.layers])
+        raise CheckpointError(
+            f"{HANS_FILE} or {LAYERS_FILE} of {files}: is not as attentune hans --output_dir and attentune layers"
+            f" --output_file write it ({type(error).__name__}: {error}). Make it again, or take it away."
+        ) from error
 
 
 def _results(verdicts: Verdicts) -> Section:

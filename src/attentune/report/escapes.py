@@ -7,8 +7,11 @@ import re
 
 from attentune.report.marked_text import visible
 
-# All that Markdown or the HTML in it could take for more than a sign; GitHub also makes links of bare addresses.
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$&@:^=])")
+# What Markdown, the HTML in it or GitHub's mathematics could take for more than a sign.
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~$&#])")
+# What would begin a list or a heading, and what GitHub makes links and mentions of.
+_AT_BEGIN = re.compile(r"^([-+=]|\d+(?=[.)]))")
+_LINKS = re.compile(r"(?<=[a-zA-Z])(:)(?=//)|(?<=www)(\.)|(@)", re.IGNORECASE)
 _LATEX = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -33,6 +36,7 @@ _LATEX = {
     "↓": r"\ensuremath{\downarrow}",
     "†": r"\ensuremath{\dagger}",
 }
+_MINUS = re.compile(r"(?<![\w.)}-])-(?=\d)")
 _NUMBER = re.compile(r"[+-]?[\d.,]+")
 
 
@@ -42,17 +46,23 @@ def for_html(text: str) -> str:
 
 
 def for_markdown(text: str) -> str:
-    """Text in a paragraph or a cell of a table. Plain numbers and words of letters stay as they are."""
+    """Text in a paragraph or a cell of a table."""
     shown = visible(text, one_line=True)
     if _NUMBER.fullmatch(shown):
         return shown
-    return re.sub(r"(?<=\d)\\([.])(?=\d)", r"\1", _MARKDOWN.sub(r"\\\1", shown))
+    escaped = _LINKS.sub(lambda found: f"\\{found[0]}", _MARKDOWN.sub(r"\\\1", shown))
+    if _AT_BEGIN.match(escaped):
+        # Digits cannot be escaped; what follows them can.
+        digits = len(escaped) - len(escaped.lstrip("0123456789"))
+        escaped = f"{escaped[:digits]}\\{escaped[digits:]}" if not re.match(r"\d+\.\d", escaped) else escaped
+    return escaped
 
 
 def for_latex(text: str) -> str:
     """Text in a paragraph or a cell. Needs \\usepackage[T1]{fontenc} and textcomp; letters outside of Latin need a
     Unicode engine such as LuaLaTeX."""
-    return "".join(_LATEX.get(sign, sign) for sign in visible(text, one_line=True))
+    escaped = "".join(_LATEX.get(sign, sign) for sign in visible(text, one_line=True))
+    return _MINUS.sub(r"\\ensuremath{-}", escaped)
 
 
 def for_csv(text: str) -> str:

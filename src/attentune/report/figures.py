@@ -16,9 +16,9 @@ from attentune.files import write_bytes
 
 FIGURE_KINDS = (".png", ".svg", ".pdf")
 DOTS_PER_INCH = 150
-# Okabe and Ito's colours, which the colour-blind can tell apart, then the same hatched.
+# Okabe and Ito's colours, which the colour-blind can tell apart, and hatches, which grey print shows too.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
-_HATCHES = ("", "///", "...", "xxx")
+_HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "ooo", "--")
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _draw_panel(axis: Any, bars: Mapping[str, Sequence[Bar]], groups: Sequence[s
             [bar.value for bar in own],
             width=share * 0.92,
             color=_COLOURS[number % len(_COLOURS)],
-            hatch=_HATCHES[number // len(_COLOURS) % len(_HATCHES)],
+            hatch=_HATCHES[number % len(_HATCHES)],
             edgecolor="white",
             linewidth=0.5,
             zorder=2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,8 @@ def lines_figure(
     handles: dict[str, Any] = {}
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
         for place, (name, line) in enumerate(lines.items()):
-            handles[name] = _draw_line(axis, line, (place - (len(lines) - 1) / 2) if ticks else 0.0, log_x, ticks)
+            step = min(0.014, 0.08 / len(lines)) if ticks else 0.0
+            handles[name] = _draw_line(axis, line, step * (place - (len(lines) - 1) / 2), log_x, ticks)
         for name, level in (levels or {}).items():
             handles[name] = _draw_level(axis, level)
         if len(panels) > 1:
@@ -91,13 +93,18 @@ def lines_figure(
 
 
 def _draw_line(axis: Any, line: Line, beside: float, log_x: bool, ticks: Sequence[float]) -> Any:
-    """Points of several methods at one x stand a little beside each other, so that their intervals can be seen."""
+    """Points of several methods at one x stand a little beside each other, so that their intervals can be seen.
+
+    Args:
+        axis: what it is drawn on.
+        line: what is drawn.
+        beside: how far from the tick, as a share of what the ticks span.
+        log_x: whether equal factors are equally far apart.
+        ticks: where the x axis has ticks.
+    """
     own = look(line.number)
-    if log_x:
-        xs = [x * (1 + 0.025 * beside) for x in line.xs]
-    else:
-        span = (max(ticks) - min(ticks)) if len(ticks) > 1 else 1.0
-        xs = [x + 0.012 * span * beside for x in line.xs]
+    first, last = (min(ticks), max(ticks)) if len(ticks) > 1 else (1.0, math.e if log_x else 2.0)
+    xs = [x * (last / first) ** beside for x in line.xs] if log_x else [x + (last - first) * beside for x in line.xs]
     for thin_xs, thin_ys in line.thin:
         axis.plot(thin_xs, thin_ys, color=own.colour, linewidth=0.6, alpha=0.35, zorder=2)
     if line.low:

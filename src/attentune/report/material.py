@@ -25,7 +25,7 @@ class Material:
         folders: as they were named.
         kept: the runs, methods in the order of their comparison.
         hans: by folder what `attentune hans` wrote.
-        layers: by run what `attentune layers --format json` says.
+        layers: by run what `attentune layers --output_file` wrote.
     """
 
     folders: tuple[str, ...]

@@ -14,7 +14,7 @@ from attentune.report.marked_text import visible
 _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h")
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 3)))
-_LONGEST = 36
+_LONGEST = 30
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,12 @@ def add_legend(figure: Any, handles: Sequence[Any], names: Sequence[str], width_
         write(text, short(name))
 
 
-def panel_title(axis: Any, title: str) -> None:
-    """A title above a panel, broken into lines."""
-    lines = textwrap.wrap(short(title, 90), 44) or [""]
-    write(axis.set_title("-", fontsize=10), "\n".join(lines))
+def panel_title(axis: Any, title: str, width_in: float = 3.6) -> None:
+    """A title above a panel, broken into lines that are not wider than this."""
+    write(axis.set_title("-", fontsize=10), "\n".join(title_lines(title, width_in)))
+
+
+def title_lines(title: str, width_in: float) -> list[str]:
+    """The lines of a panel's title: three at most."""
+    signs = max(8, int(width_in / 0.082))
+    return textwrap.wrap(short(title, 3 * signs), signs)[:3] or [""]

@@ -42,6 +42,7 @@ def rows_figure(
     x_label: str,
     level: tuple[str, float] | None = None,
     hollow: str | None = None,
+    span: tuple[float, float] | None = None,
 ) -> Any:
     """Panels side by side with the same rows and the same scale.
 
@@ -50,6 +51,7 @@ def rows_figure(
         x_label: what the values are.
         level: a name and where its upright line is drawn.
         hollow: what a mean that is not filled says, for the legend.
+        span: from where to where the x axis reaches; as far as the values do if not given.
     """
     count = max(len(rows) for rows in panels.values())
     width_in = 1.9 + max(4.6, 2.6 * len(panels))
@@ -73,6 +75,8 @@ def rows_figure(
     for label, row in zip(axes[0].get_yticklabels(), rows, strict=True):
         label.set_fontweight("bold" if not row.values else "normal")
     axes[0].set_ylim(count - 0.4, -0.6)
+    if span is not None:
+        axes[0].set_xlim(*span)
     add_legend(figure, _handles(axes[0], hollow=hollow is not None, level=level is not None), names, width_in)
     return figure
 
@@ -132,6 +136,20 @@ def _handles(axis: Any, *, hollow: bool, level: bool) -> list[Any]:
     if level:
         found += axis.plot(nothing, nothing, color="black", linestyle=(0, (4, 2)), linewidth=1)
     return found
+
+
+def span_of(rows: Sequence[PointRow], *, least: float, also: Sequence[float] = ()) -> tuple[float, float]:
+    """From where to where the x axis must reach for these rows.
+
+    Args:
+        rows: what will be drawn, in one figure or several with the same scale.
+        least: how far it reaches at least, so that noise far below this does not fill the panel.
+        also: further values that must be seen.
+    """
+    values = [value for row in rows for value in (*row.values, row.mean, row.low, row.high)]
+    known = [value for value in (*values, *also) if math.isfinite(value)] or [0.0]
+    middle, half = (min(known) + max(known)) / 2, max(least, (max(known) - min(known)) * 1.08) / 2
+    return middle - half, middle + half
 
 
 def rows_alt(panels: Mapping[str, Sequence[PointRow]], unit: str) -> str:

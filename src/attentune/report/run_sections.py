@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attentune.records import RunRecord
 from attentune.report.document import Figure, Section
 from attentune.report.figures import Bar, bars_figure
 from attentune.report.grid_figures import confusion_figure
@@ -18,7 +19,8 @@ from attentune.report.plots import short
 from attentune.report.verdicts import Cell, Verdicts
 
 _MOST_CLASSES = 12
-_GRID = 120
+# By step: seconds, and the loss.
+Curve = dict[int, tuple[float, float]]
 
 
 def largest_cells(verdicts: Verdicts) -> dict[str, list[Cell]]:
@@ -39,28 +41,27 @@ def loss_section(verdicts: Verdicts) -> Section | None:
         lines = {}
         for cell in cells:
             curves = [curve for one in cell.kept if (curve := loss_curve(one.record)) is not None]
-            if curves:
-                xs, ys = mean_curve(curves)
+            xs, ys = mean_curve(curves) if curves else ([], [])
+            if xs:
                 number = verdicts.methods.index(cell.method)
-                lines[cell.method] = Line(xs, ys, thin=curves, number=number, marked=False)
+                thin = [([x for x, _ in curve.values()], [y for _, y in curve.values()]) for curve in curves]
+                lines[cell.method] = Line(xs, ys, thin=thin, number=number, marked=False)
         if lines:
             figures.append(
                 Figure(
                     slug("loss", task),
                     f"{place(cells[0], verdicts.cells)}: training loss against time",
-                    "Thin lines are seeds, smoothed; thick ones their mean, as far as all seeds go. The time is that of"
-                    " training steps and of making token labels, on the machine of the run. With token labels the loss"
-                    " includes the token head's, so that heights of different methods are not to be compared.",
-                    functools.partial(
-                        lines_figure, {task: lines}, x_label="wall time (s)", y_label="training loss", from_zero=True
-                    ),
+                    "Thin lines are seeds, smoothed; thick ones the mean time and loss at each step. The time is that"
+                    " of training steps and of making token labels, on the machine of the run. With token labels the"
+                    " loss includes the token head's, so that heights of different methods are not to be compared.",
+                    functools.partial(lines_figure, {task: lines}, x_label="wall time (s)", y_label="training loss"),
                 )
             )
     return Section("Loss against time", tuple(figures)) if figures else None
 
 
-def loss_curve(record: Any) -> tuple[list[float], list[float]] | None:
-    """Seconds and smoothed losses of a run; None if fewer than two were logged."""
+def loss_curve(record: RunRecord) -> Curve | None:
+    """The loss of a run as it was logged, smoothed; None if fewer than two lines were."""
     lines = [line for line in record.curve if line.get("loss") is not None and line.get("seconds") is not None]
     if len(lines) < 2:
         return None
@@ -74,14 +75,19 @@ def loss_curve(record: Any) -> tuple[list[float], list[float]] | None:
     sums = np.cumsum(np.concatenate([[0.0], losses]))
     ends = np.arange(1, len(losses) + 1)
     starts = np.maximum(0, ends - width)
-    return seconds, ((sums[ends] - sums[starts]) / (ends - starts)).tolist()
+    smoothed = ((sums[ends] - sums[starts]) / (ends - starts)).tolist()
+    steps = (int(line.get("step", place)) for place, line in enumerate(lines))
+    return dict(zip(steps, zip(seconds, smoothed, strict=True), strict=True))
 
 
-def mean_curve(curves: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[list[float], list[float]]:
-    """The mean of several curves where all of them have values."""
-    begin, end = max(xs[0] for xs, _ in curves), min(xs[-1] for xs, _ in curves)
-    grid = np.linspace(begin, max(begin, end), _GRID)
-    return grid.tolist(), np.mean([np.interp(grid, xs, ys) for xs, ys in curves], axis=0).tolist()
+def mean_curve(curves: Sequence[Curve]) -> tuple[list[float], list[float]]:
+    """Mean seconds and mean loss at each step that all runs have logged.
+
+    At each step, and not at each second: a run on a busy machine is at another step then.
+    """
+    steps = sorted(set(curves[0]).intersection(*curves))
+    means = [np.mean([curve[step] for curve in curves], axis=0).tolist() for step in steps]
+    return [seconds for seconds, _ in means], [loss for _, loss in means]
 
 
 def labels_section(verdicts: Verdicts) -> Section | None:

@@ -76,7 +76,10 @@ def cost_table(verdicts: Verdicts) -> Table | None:
         " loading, scoring and saving. Tokens are real ones, padding not counted. On a CPU the memory is the whole"
         " process's. Runs side by side on one machine slow each other down."
     )
-    return Table("cost", "Time, memory and parameters", header, tuple(rows), left=2, notes=(note,))
+    # Older records do not tell parameters.
+    kept = [place for place in range(len(header)) if any(row[place] != NOTHING for row in rows)]
+    shown = tuple(tuple(row[place] for place in kept) for row in rows)
+    return Table("cost", "Time, memory and parameters", tuple(header[n] for n in kept), shown, left=2, notes=(note,))
 
 
 def _values(train: Sequence[Mapping[str, Any]], pick: Callable[[Mapping[str, Any]], float | None]) -> list[float]:

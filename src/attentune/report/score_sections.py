@@ -1,83 +1,28 @@
-"""The figures of scores: advantages, seeds, sizes of the training part, a varied setting, ranks over tasks."""
+"""The figures of scores: by seed, by size of the training part, by a varied setting."""
 
 from __future__ import annotations
 
 import functools
 import json
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
-
-import numpy as np
+from collections.abc import Sequence
 
 from attentune.report.document import Figure, Section
-from attentune.report.grid_figures import ranks_figure
 from attentune.report.line_figures import Level, Line, lines_figure
-from attentune.report.numbers import factor, metric_name, size_text, slug, unit
-from attentune.report.row_figures import PointRow, rows_alt, rows_figure
+from attentune.report.numbers import factor, size_text, slug, unit
+from attentune.report.row_figures import PointRow, rows_alt, rows_figure, span_of
 from attentune.report.run_tables import settings_of
 from attentune.report.verdicts import Cell, Verdicts
-from attentune.seeding import numpy_generator
-from attentune.stats.ranks import rank_methods
 from attentune.stats.summary import summarise
 
 _MOST_PANELS = 4
-
-
-def advantage_section(verdicts: Verdicts) -> Section | None:
-    """Differences to the baseline, all tasks on one scale; errors, which have units of their own, each by itself."""
-    groups: dict[str, list[Any]] = {}
-    for one in verdicts.comparisons:
-        if one.seeds:
-            groups.setdefault("points" if one.greater_is_better else one.metric, []).append(one)
-    figures = []
-    for name, comparisons in groups.items():
-        rows = list(_advantage_rows(verdicts, comparisons))
-        label = f"advantage over {verdicts.baseline} ({'points' if name == 'points' else metric_name(name)})"
-        figures.append(
-            Figure(
-                slug("advantage", name),
-                f"Advantage over {verdicts.baseline}",
-                "Differences seed by seed, and their mean with its 95 % interval; right of the dashed line the method"
-                " is better. A filled mean is a difference that is shown (p after Holm at most 0.05).",
-                functools.partial(
-                    rows_figure,
-                    {"": rows},
-                    x_label=label,
-                    level=(f"{verdicts.baseline} (no difference)", 0.0),
-                    hollow="mean, no difference shown",
-                ),
-                rows_alt({"": rows}, "points" if name == "points" else metric_name(name)),
-            )
-        )
-    return Section("Advantages", tuple(figures)) if figures else None
-
-
-def _advantage_rows(verdicts: Verdicts, comparisons: Sequence[Any]) -> Iterator[PointRow]:
-    tasks = dict.fromkeys(one.task for one in comparisons)
-    runs = {(cell.runs.task, cell.method): cell.runs for cell in verdicts.cells if cell.runs is not None}
-    for task in tasks:
-        if len(tasks) > 1:
-            yield PointRow(task)
-        for one in (one for one in comparisons if one.task == task):
-            times = factor(one.metric) * (1 if one.greater_is_better else -1)
-            ours, theirs = runs[task, one.method], runs[task, one.baseline]
-            shared = [seed for seed in ours.seeds() if seed in theirs.seeds()]
-            yield PointRow(
-                one.method,
-                [times * (ours.score(seed) - theirs.score(seed)) for seed in shared],
-                factor(one.metric) * one.difference,
-                factor(one.metric) * one.low,
-                factor(one.metric) * one.high,
-                verdicts.methods.index(one.method),
-                one.shown,
-            )
+LEAST_SPAN_POINTS = 4.0
 
 
 def seeds_section(verdicts: Verdicts) -> Section | None:
     """Scores seed by seed, a figure a task with its sizes side by side."""
     figures = []
-    for task, sizes in _by_task(verdicts.cells).items():
+    for task, sizes in by_task(verdicts.cells).items():
         # The largest ones, if they are many.
         chosen = dict(list(sizes.items())[-_MOST_PANELS:])
         metric, guess = next((cell.runs.metric, cell.runs.guess) for own in sizes.values() for cell in own if cell.runs)
@@ -97,6 +42,11 @@ def seeds_section(verdicts: Verdicts) -> Section | None:
                     panels,
                     x_label=unit(metric),
                     level=None if guess is None else ("majority guess", factor(metric) * guess),
+                    span=span_of(
+                        [row for rows in panels.values() for row in rows],
+                        least=LEAST_SPAN_POINTS if factor(metric) == 100 else 1e-9,
+                        also=() if guess is None else (factor(metric) * guess,),
+                    ),
                 ),
                 rows_alt(panels, unit(metric)),
             )
@@ -104,7 +54,7 @@ def seeds_section(verdicts: Verdicts) -> Section | None:
     return Section("Scores by seed", tuple(figures)) if figures else None
 
 
-def _by_task(cells: Sequence[Cell]) -> dict[str, dict[str, list[Cell]]]:
+def by_task(cells: Sequence[Cell]) -> dict[str, dict[str, list[Cell]]]:
     """The cells with scores by task and size."""
     found: dict[str, dict[str, list[Cell]]] = {}
     for cell in cells:
@@ -126,7 +76,7 @@ def _score_row(verdicts: Verdicts, method: str, cells: Sequence[Cell]) -> PointR
 def sizes_section(verdicts: Verdicts) -> Section | None:
     """Score against the size of the training part, a figure a task that has several."""
     figures = []
-    for task, sizes in _by_task(verdicts.cells).items():
+    for task, sizes in by_task(verdicts.cells).items():
         if len(sizes) < 2:
             continue
         metric = next(cell.runs.metric for own in sizes.values() for cell in own if cell.runs)
@@ -182,7 +132,7 @@ def _line(xs: Sequence[float], cells: Sequence[Cell], number: int) -> Line:
 def setting_section(verdicts: Verdicts) -> Section | None:
     """Score against a setting, where methods differ in one that is a number (SSA, figure 7)."""
     figures = []
-    for task, sizes in _by_task(verdicts.cells).items():
+    for task, sizes in by_task(verdicts.cells).items():
         cells = list(sizes.values())[-1]
         for name, groups in varied_settings(cells).items():
             figures.append(_setting_figure(verdicts, task, name, groups, cells))
@@ -214,7 +164,9 @@ def _setting_figure(
         first = group[0][1]
         title = str(first.kept[0].record.config.get("preset") or first.method)
         title = title if title not in lines else first.method
-        lines[title] = _line([x for x, _ in group], [cell for _, cell in group], verdicts.methods.index(first.method))
+        # In the look of the method of this name, if it is one of them.
+        number = verdicts.methods.index(next((cell.method for _, cell in group if cell.method == title), first.method))
+        lines[title] = _line([x for x, _ in group], [cell for _, cell in group], number)
     inside = {cell.method for group in groups for _, cell in group}
     levels = {}
     for cell in cells:
@@ -237,33 +189,3 @@ def _setting_figure(
             levels=levels,
         ),
     )
-
-
-def ranks_section(verdicts: Verdicts) -> Section | None:
-    """Mean ranks over tasks with the critical difference; of each task the largest size that all methods have."""
-    scores, better, tasks = [], [], []
-    for task, sizes in _by_task(verdicts.cells).items():
-        whole = [own for own in sizes.values() if {cell.method for cell in own} == set(verdicts.methods)]
-        if not whole:
-            continue
-        by_method = {cell.method: cell.runs for cell in whole[-1] if cell.runs is not None}
-        scores.append([summarise(by_method[method]).mean for method in verdicts.methods])
-        better.append(next(iter(by_method.values())).greater_is_better)
-        tasks.append(task)
-    if len(tasks) < 2 or len(verdicts.methods) < 2:
-        return None
-    generator = numpy_generator("report-ranks")
-    ranking = rank_methods(np.array(scores), verdicts.methods, generator=generator, greater_is_better=better)
-    numbers = {method: number for number, method in enumerate(verdicts.methods)}
-    told = (
-        f"Friedman's test over {len(tasks)} tasks ({', '.join(tasks)}): p = {ranking.p:.2g}."
-        " A rank does not know how large a difference is, and few tasks tell little: read it beside the verdicts."
-    )
-    figure = Figure(
-        "ranks",
-        "Mean ranks over tasks",
-        "1 is the best. Methods under one thick bar are not told apart at 5 % (Nemenyi's critical difference).",
-        functools.partial(ranks_figure, ranking, numbers),
-        ", ".join(f"{name} {rank:.2f}" for name, rank in zip(ranking.methods, ranking.mean_ranks, strict=True)),
-    )
-    return Section("Several tasks", (figure,), (told,))

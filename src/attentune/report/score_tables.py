@@ -80,8 +80,22 @@ def sentences_table(verdicts: Verdicts) -> Table:
         ((BETTER if one.difference > 0 else WORSE) if one.shown else NOTHING, f"{one.sentence}.")
         for one in verdicts.comparisons
     )
-    notes = dict.fromkeys(f"{one.task}, {one.method}: {note}" for one in verdicts.comparisons for note in one.notes)
-    return Table("verdicts", "Verdicts", ("", "verdict"), rows, left=2, notes=(*verdicts.notes, *notes))
+    notes = (*verdicts.notes, *_shared_notes(verdicts))
+    return Table("verdicts", "Verdicts", ("", "verdict"), rows, left=2, notes=notes)
+
+
+def _shared_notes(verdicts: Verdicts) -> list[str]:
+    """The notes on comparisons, each once: what holds for all of them without saying for which."""
+    places: dict[str, list[str]] = {}
+    for one in verdicts.comparisons:
+        for note in one.notes:
+            # What is said of a task's runs is the same for all its methods; what was left out is not.
+            where = f"{one.task}, {one.method}" if note.startswith("Left out") else one.task
+            places.setdefault(note, []).append(where)
+    return [
+        note if len(where) == len(verdicts.comparisons) > 1 else f"{'; '.join(dict.fromkeys(where))}: {note}"
+        for note, where in places.items()
+    ]
 
 
 def differences_table(verdicts: Verdicts) -> Table:

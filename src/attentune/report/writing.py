@@ -28,13 +28,14 @@ def check_report_file(path: str | Path) -> None:
         check_figure_file(Path(path).with_suffix(".svg"))
 
 
-def write_figures(report: Report, folder: Path) -> dict[str, Path]:
+def write_figures(report: Report, folder: str | Path) -> dict[str, Path]:
     """Write each figure as SVG, PNG and PDF; the PNG files by figure.
 
     Raises:
         ConfigError: Matplotlib is not installed.
         StorageError: a file could not be written.
     """
+    folder = Path(folder)
     check_figure_file(folder / "figure.png")
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+# Means of equal scores differ by this much at most.
+_ROUNDING = 1e-12
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -138,8 +141,8 @@ class Comparison:
     def _number(self, value: float, *, sign: bool = False) -> str:
         if self.greater_is_better:
             text = f"{100 * value:.1f}"
-            # A bound that is not zero must not read as zero.
-            text = f"{100 * value:.1g}" if value and not float(text) else text
+            # A bound that is not zero must not read as zero; what rounding leaves of a zero must.
+            text = f"{100 * value:.1g}" if abs(value) > _ROUNDING and not float(text) else text
         else:
             text = f"{value:.3g}"
         text = "0.0" if float(text) == 0 else text

@@ -1,0 +1,451 @@
+"""The report of records: what is in it, what is not, and that it is the same each time."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import dataclasses
+import io
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attentune.errors import CheckpointError, ConfigError, StorageError
+from attentune.records import Run
+from attentune.report.contents import make_report
+from attentune.report.document import Figure, Report, Table
+from attentune.report.escapes import for_csv, for_html, for_latex, for_markdown
+from attentune.report.figures import figure_bytes
+from attentune.report.material import collect
+from attentune.report.page import report_page
+from attentune.report.run_sections import loss_curve, mean_curve
+from attentune.report.text_report import report_csv, report_latex, report_markdown
+from attentune.report.writing import write_figures, write_report
+from hostile_texts import HOSTILE
+from made_records import write_comparison, write_record
+
+CHANCES = {"bert": 0.6, "good": 0.85, "same": 0.6}
+FEW = ("scores", "verdicts", "advantage-points", "confusion-rte", "ranks")
+
+
+def report_of(*folders: Path, baseline: str | None = None) -> Report:
+    return make_report(collect([str(folder) for folder in folders]), baseline)
+
+
+def figures_of(report: Report) -> dict[str, Figure]:
+    return {figure.name: figure for figure in report.figures()}
+
+
+def tables_of(report: Report) -> dict[str, Table]:
+    return {part.name: part for section in report.sections for part in section.parts if isinstance(part, Table)}
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison with all that a report can show."""
+    folder = tmp_path_factory.mktemp("rich")
+    settings = {
+        "ssa 0.2": {"preset": "ssa", "labels.ratio": 0.2},
+        "ssa 1.0": {"preset": "ssa", "labels.ratio": 1.0},
+        "bert": {"preset": "bert", "model.head.kind": "mean"},
+    }
+    chances = {"bert": 0.6, "ssa 0.2": 0.7, "ssa 1.0": 0.98}
+    write_comparison(
+        folder, chances, tasks=("rte", "sst2"), sizes=(250, 1000), settings=settings, labelled=("ssa 0.2", "ssa 1.0")
+    )
+    methods = {name: {"tasks": {"sst2": {}, "rte": {}}} for name in ("bert", "ssa 1.0", "ssa 0.2")}
+    (folder / "compare.json").write_text(json.dumps({"format": 1, "id": "x", "methods": methods}))
+    lines = [
+        {"heuristic": name, "gold_label": label, "subcase": None, "means": [0.5, None], "deviations": [0.1, None]}
+        for name in ("lexical_overlap", "constituent")
+        for label in ("entailment", "non-entailment")
+    ]
+    (folder / "hans.json").write_text(json.dumps({"rows": 300, "methods": ["bert", "ssa"], "lines": lines}))
+    weights = [{"layer": layer, "mean": 0.5, "std": 0.1, "quartiles": [0.4, 0.5, 0.6]} for layer in (1, 2)]
+    (folder / "layers.json").write_text(json.dumps({"validation": weights}))
+    return folder
+
+
+def test_a_rich_comparison_has_every_figure_and_table_once(rich):
+    report = report_of(rich)
+    assert list(figures_of(report)) == [
+        "advantage-points",
+        "seeds-sst2",
+        "seeds-rte",
+        "ranks",
+        "sizes-sst2",
+        "sizes-rte",
+        "setting-sst2-labels-ratio",
+        "setting-rte-labels-ratio",
+        "loss-sst2",
+        "loss-rte",
+        "labels-sst2",
+        "labels-rte",
+        "confusion-sst2",
+        "confusion-rte",
+        f"hans-{rich.name}",
+        f"layers-{rich.name}",
+    ]
+    assert list(tables_of(report)) == ["scores", "verdicts", "differences", "spreads", "cost", "methods", "common"]
+    assert [section.title for section in report.sections[:2]] == ["Results", "Advantages"]
+
+
+def test_what_has_no_data_is_left_out(tmp_path):
+    write_comparison(tmp_path / "a", {"bert": 0.6}, seeds=1)
+    found = report_of(tmp_path / "a")
+    assert list(figures_of(found)) == ["seeds-rte", "loss-rte", "confusion-rte"]
+    assert list(tables_of(found)) == ["scores", "spreads", "cost", "common"]
+    record = write_record(tmp_path / "b", Run("rte", None, "bert", 1), None, score=None)
+    failed = dataclasses.replace(
+        record, status="failed", metric=None, scores={}, train={}, curve=[], error={"kind": "E", "message": "m\nn"}
+    )
+    (tmp_path / "b/records/rte/all/bert/seed-1.json").write_text(failed.to_json())
+    found = report_of(tmp_path / "b")
+    assert list(figures_of(found)) == []
+    assert tables_of(found)["failed"].rows == (("rte", "all", "bert", "1", "E: m n"),)
+    assert "0 finished runs, 1 failed" in found.sentences[0]
+
+
+def test_the_scores_say_what_the_verdicts_show(tmp_path):
+    write_comparison(tmp_path, CHANCES | {"bad": 0.2})
+    tables = tables_of(report_of(tmp_path, baseline="bert"))
+    rows = {row[0]: row[1] for row in tables["scores"].rows}
+    assert re.fullmatch(r"\d\d\.\d \(\d\d\.\d to \d\d\.\d\) ↑", rows["good"])
+    assert rows["bad"].endswith("↓ †")
+    assert rows["bert (baseline)"][-1] == rows["same"][-1] == ")"
+    assert [row[0] for row in tables["verdicts"].rows] == ["↓", "↑", "-"]
+    assert tables["verdicts"].rows[1][1].startswith("good beats bert on rte by")
+    assert "no better than the majority guess" in " ".join(tables["verdicts"].notes)
+
+
+def test_methods_and_tasks_come_in_the_order_of_the_comparison(rich):
+    found = tables_of(report_of(rich))
+    assert [row[0] for row in found["scores"].rows] == ["bert (baseline)", "ssa 1.0", "ssa 0.2"]
+    assert found["scores"].header[1] == "sst2, 250 rows (accuracy)"
+    assert ("labels.ratio", "1.0", "1.0", "0.2") in found["methods"].rows
+
+
+def test_costs_are_means_and_times_the_baseline_by_seed(tmp_path):
+    write_comparison(tmp_path, {"bert": 0.6, "good": 0.8}, seeds=2)
+    for seed in (1, 2):
+        file = tmp_path / f"records/rte/all/good/seed-{seed}.json"
+        content = json.loads(file.read_text())
+        content["train"] |= {"seconds": 2.0 * content["train"]["seconds"], "label_seconds": 2.0}
+        file.write_text(json.dumps(content))
+    base, row = tables_of(report_of(tmp_path))["cost"].rows
+    assert base[:5] == ("rte", "bert", "14.5 ± 0.7", "-", "1.0 ± 0.0")
+    assert row[:5] == ("rte", "good", "29.0 ± 1.4", "2.00", "2.0 ± 0.0")
+    assert (row[6], row[7]) == ("1.40 ± 0.00", "22,000,000")
+
+
+def test_two_comparisons_with_the_same_runs_are_told_apart_and_others_are_joined(tmp_path):
+    write_comparison(tmp_path / "one", {"bert": 0.6, "good": 0.8})
+    write_comparison(tmp_path / "two", {"bert": 0.7})
+    write_comparison(tmp_path / "three", {"new": 0.7})
+    found = tables_of(report_of(tmp_path / "one", tmp_path / "two"))
+    assert [row[0] for row in found["scores"].rows] == ["bert in one (baseline)", "good in one", "bert in two"]
+    found = tables_of(report_of(tmp_path / "one", tmp_path / "three"))
+    assert [row[0] for row in found["scores"].rows] == ["bert (baseline)", "good", "new"]
+
+
+def test_the_flat_table_has_all_digits(rich):
+    lines = list(csv.DictReader(io.StringIO(report_csv(report_of(rich)))))
+    assert len(lines) == 2 * 2 * 3
+    line = next(one for one in lines if (one["task"], one["train_size"], one["method"]) == ("rte", "1000", "ssa 1.0"))
+    scores = [
+        json.loads((rich / f"records/rte/1000/ssa 1.0/seed-{seed}.json").read_text())["score"] for seed in (1, 2, 3)
+    ]
+    assert float(line["mean"]) == pytest.approx(sum(scores) / 3, abs=1e-12)
+    assert (line["seeds"], line["examples"], line["failed"], line["shown"]) == ("3", "200", "0", "yes")
+    assert line["verdict"].startswith("ssa 1.0 beats bert on rte (1,000 rows) by")
+
+
+def test_reports_and_figures_are_the_same_each_time(tmp_path):
+    write_comparison(tmp_path / "made", CHANCES, tasks=("rte", "sst2"), seeds=2)
+    for name in ("one", "two"):
+        report = report_of(tmp_path / "made")
+        chosen = [part for section in report.sections for part in section.parts if part.name in FEW]
+        report = dataclasses.replace(report, sections=(dataclasses.replace(report.sections[0], parts=tuple(chosen)),))
+        drawn = write_figures(report, tmp_path / name / "figures")
+        assert sorted(drawn) == ["advantage-points", "confusion-rte", "ranks"]
+        for ending in ("html", "md", "tex", "csv"):
+            write_report(report, tmp_path / name / f"report.{ending}", drawn)
+    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
+    assert len(files) == 4 + 3 * 3
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
+    assert "](figures/ranks.png)" in (tmp_path / "one/report.md").read_text()
+    assert r"\includegraphics[width=\linewidth]{figures/ranks}" in (tmp_path / "one/report.tex").read_text()
+
+
+class Page(HTMLParser):
+    """What a browser would find in a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.addresses: list[str] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+TAGS = {
+    "html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "nav", "a", "main", "section", "div", "table",
+    "caption", "thead", "tbody", "tr", "th", "td", "figure", "figcaption", "b", "img",
+}  # fmt: skip
+ATTRIBUTES = {"lang", "charset", "http-equiv", "content", "name", "href", "id", "class", "scope", "src", "alt"}
+
+
+def test_a_page_needs_nothing_and_runs_nothing(rich):
+    page = Page()
+    page.feed(report_page(report_of(rich)))
+    assert page.tags <= TAGS
+    assert page.attributes <= ATTRIBUTES
+    pictures = [address for address in page.addresses if not address.startswith("#")]
+    assert len(pictures) == 16
+    for picture in pictures:
+        kind, _, content = picture.partition(",")
+        assert kind == "data:image/svg+xml;base64"
+        svg = base64.b64decode(content).decode()
+        assert "<script" not in svg
+        # Signs and tones of the figure itself; nothing from elsewhere.
+        assert {address[:10] for address in re.findall(r'(?:href|src)="([^"]*)"', svg) if address[0] != "#"} <= {
+            "data:image"
+        }
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """A report whose tasks, methods, labels, errors and settings are hostile texts; they come from files' contents."""
+    folder = tmp_path_factory.mktemp("hostile")
+    texts = [text for text in HOSTILE if text.strip()]
+    methods, names = texts[::7][:8], ("<b>no</b>", "$x^$ \\ %\x1b[2J")
+    write_comparison(
+        folder, {f"m{number}": 0.5 + 0.05 * number for number in range(8)}, names=names, seeds=2, examples=40
+    )
+    for number, method in enumerate(methods):
+        for seed in (1, 2):
+            file = folder / f"records/rte/all/m{number}/seed-{seed}.json"
+            content = json.loads(file.read_text())
+            content["run"] |= {"method": f"{method} {number}", "task": texts[3]}
+            content["config"]["model"]["name_or_path"] = texts[10 + number]
+            content["versions"] = {texts[30]: texts[31]}
+            file.write_text(json.dumps(content))
+    for number, text in enumerate(texts):
+        run = Run("rte", None, "m0", 100 + number)
+        record = write_record(folder, run, None, score=None)
+        failed = dataclasses.replace(
+            record, status="failed", metric=None, scores={}, error={"kind": "E", "message": text}
+        )
+        (folder / f"records/rte/all/m0/seed-{run.seed}.json").write_text(failed.to_json())
+    return report_of(folder)
+
+
+def test_hostile_texts_are_inert_in_a_page(hostile):
+    text = report_page(hostile)
+    page = Page()
+    page.feed(text)
+    assert page.tags <= TAGS
+    assert page.attributes <= ATTRIBUTES
+    assert {address[:19] for address in page.addresses if not address.startswith("#")} <= {"data:image/svg+xml;"}
+    assert not set(text) & {chr(code) for code in (*range(9), *range(11, 32), 0x7F, *range(0x80, 0xA0), 0x202E, 0x2066)}
+    shown = "".join(page.words)
+    assert "<script>alert(1)</script>" in shown
+
+
+def test_hostile_texts_are_plain_in_markdown_and_latex_and_csv(hostile):
+    markdown = report_markdown(hostile, {})
+    assert not re.search(r"(?<!\\)<", markdown)
+    rows = [line for line in markdown.splitlines() if line.startswith("|")]
+    widths = {len(re.findall(r"(?<!\\)\|", row)) for row in rows if "failed" not in row}
+    assert widths == {len(table.header) + 1 for table in tables_of(hostile).values()}
+    latex = report_latex(hostile, {})
+    body = "\n".join(line for line in latex.splitlines() if not line.startswith("%"))
+    assert not re.search(r"(?<!\\)[%#_]", body)
+    assert not set(body) & set("~^<>|\"'`\x1b\x00")
+    assert body.count("\\begin{tabular}") == len(tables_of(hostile)) == body.count("\\end{tabular}")
+    lines = list(csv.reader(io.StringIO(report_csv(hostile))))
+    assert {len(line) for line in lines} == {22}
+    assert not any(cell[:1] in "=@" for line in lines for cell in line if cell)
+
+
+def test_hostile_names_are_drawn_as_they_are(hostile):
+    for figure in hostile.figures():
+        assert figure_bytes(figure.draw(), "svg").startswith(b"<?xml")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_each_hostile_text_is_escaped_everywhere(text):
+    html = for_html(text)
+    assert not set(html) & set("<>\"'")
+    assert re.fullmatch(r"(?:[^&]|&(?:lt|gt|amp|quot|#x27);)*", html)
+    assert not re.search(r"(?<!\\)[<|`*\[]", re.sub(r"\\\\", "", for_markdown(text)))
+    assert "\n" not in for_markdown(text) + for_latex(text) + for_csv(text)
+    assert for_csv(text)[:1] not in ("=", "+", "-", "@")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a_b & c%", r"a\_b \& c\%"),
+        (r"\frac{1}", r"\textbackslash{}frac\{1\}"),
+        ("$x^2$ ~ #1", r"\$x\textasciicircum{}2\$ \textasciitilde{} \#1"),
+        ("[2em] <b> |", r"{[}2em{]} \textless{}b\textgreater{} \textbar{}"),
+        ("52.1 ± 1.0 ↑ †", r"52.1 \ensuremath{\pm} 1.0 \ensuremath{\uparrow} \ensuremath{\dagger}"),
+        ("-2.3 (-4 to 1) bert-2", r"\ensuremath{-}2.3 (\ensuremath{-}4 to 1) bert-2"),
+        ("a\nb", "a\u240ab"),
+    ],
+)
+def test_latex_escapes(text, expected):
+    assert for_latex(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("52.1", "52.1"),
+        ("-52.1", "-52.1"),
+        ("52.1 (50.0 to 54.2)", "52.1 (50.0 to 54.2)"),
+        ("a|b", r"a\|b"),
+        ("x_1 *y* $z$", r"x\_1 \*y\* \$z\$"),
+        ("- a", r"\- a"),
+        ("1. a", r"1\. a"),
+        ("[a](b)", r"\[a\](b)"),
+        ("http://a.example www.a.example @a", r"http\://a.example www\.a.example \@a"),
+    ],
+)
+def test_markdown_escapes(text, expected):
+    assert for_markdown(text) == expected
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_latex_compiles(rich, tmp_path):
+    write_report(report_of(rich), tmp_path / "tables.tex", write_figures(report_of(rich), tmp_path / "figures"))
+    packages = "\\usepackage{booktabs,textcomp,graphicx}\\usepackage[T1]{fontenc}"
+    (tmp_path / "paper.tex").write_text(
+        f"\\documentclass{{article}}{packages}\\begin{{document}}\\input{{tables}}\\end{{document}}"
+    )
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=tmp_path, capture_output=True
+    )
+    assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+
+
+def test_mistakes_are_told(tmp_path, monkeypatch):
+    with pytest.raises(CheckpointError, match=r"nowhere: there is no such folder"):
+        collect([str(tmp_path / "nowhere")])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match=r"empty: holds no finished run. Expected the folder of a comparison"):
+        collect([str(tmp_path / "empty")])
+    write_comparison(tmp_path / "made", {"bert": 0.6})
+    report = report_of(tmp_path / "made")
+    with pytest.raises(ConfigError, match=r"report\.docx: expected a name that ends in \.html, \.md, \.csv, \.tex"):
+        write_report(report, tmp_path / "report.docx")
+    with pytest.raises(StorageError, match=r"no/report\.md: could not be written: its folder does not exist"):
+        write_report(report, tmp_path / "no/report.md")
+    for name, content in (("hans.json", "{}"), ("layers.json", "[]"), ("hans.json", '{"lines": [{}]}')):
+        (tmp_path / "made" / name).write_text(content)
+        with pytest.raises(CheckpointError, match=rf"{name}.* (Make it again|take it away)"):
+            report_of(tmp_path / "made")
+        (tmp_path / "made" / name).unlink()
+    (tmp_path / "made/records/rte/all/bert/seed-1.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"seed-1\.json: is no record of a run"):
+        report_of(tmp_path / "made")
+
+
+def test_tables_need_no_matplotlib(tmp_path, monkeypatch):
+    from attentune.report import figures
+
+    write_comparison(tmp_path, CHANCES)
+    monkeypatch.setattr(figures.importlib.util, "find_spec", lambda name: None)
+    report = report_of(tmp_path)
+    write_report(report, tmp_path / "a.md")
+    for call in (lambda: write_report(report, tmp_path / "a.html"), lambda: write_figures(report, tmp_path / "f")):
+        with pytest.raises(ConfigError, match=r"needs Matplotlib, .*: pip install 'attentune\[explain\]'"):
+            call()
+    assert not (tmp_path / "f").exists()
+
+
+def drawn_numbers(figure: Any) -> list[tuple[list[float], list[float]]]:
+    return [(list(line.get_xdata()), list(line.get_ydata())) for axis in figure.axes for line in axis.get_lines()]
+
+
+def test_figures_are_the_numbers(rich):
+    figures = figures_of(report_of(rich))
+    lines = drawn_numbers(figures["setting-rte-labels-ratio"].draw())
+    means = [
+        sum(json.loads((rich / f"records/rte/1000/ssa {r}/seed-{s}.json").read_text())["score"] for s in (1, 2, 3)) / 3
+        for r in ("0.2", "1.0")
+    ]
+    assert any(xs == [0.2, 1.0] and ys == pytest.approx([100 * mean for mean in means]) for xs, ys in lines)
+    seeds = drawn_numbers(figures["seeds-rte"].draw())
+    score = 100 * json.loads((rich / "records/rte/1000/bert/seed-2.json").read_text())["score"]
+    assert any(len(xs) == 3 and any(abs(x - score) < 1e-9 for x in xs) for xs, _ in seeds)
+    for name in ("seeds-rte", "labels-rte"):
+        limits = {(axis.get_xlim(), axis.get_ylim()) for axis in figures[name].draw().axes}
+        assert len(limits) == 1
+
+
+def test_loss_curves_have_the_time_of_token_labels_and_the_mean_is_that_of_steps(tmp_path):
+    record = write_record(tmp_path, Run("rte", None, "bert", 1), None)
+    lines = [{"step": 4 * n, "epoch": n // 2, "seconds": 1.0 + n, "loss": 1.0 - 0.1 * n} for n in range(4)]
+    made = [{"epoch": 0, "seconds": 0.5}, {"epoch": 1, "seconds": 2.0}]
+    first = loss_curve(dataclasses.replace(record, curve=lines, labels_by_epoch=made))
+    assert first == {0: (1.5, 1.0), 4: (2.5, 0.9), 8: (5.5, pytest.approx(0.8)), 12: (6.5, pytest.approx(0.7))}
+    assert loss_curve(dataclasses.replace(record, curve=lines[:1])) is None
+    xs, ys = mean_curve([first, {4: (4.5, 0.5), 8: (7.5, 0.4)}])
+    assert (xs, ys) == ([3.5, 6.5], [pytest.approx(0.7), pytest.approx(0.6)])
+
+
+def test_the_folder_of_several_tasks_is_a_run_a_task(tmp_path):
+    record = write_record(tmp_path / "made", Run("rte", None, "bert", 3), None)
+    for task in ("rte", "sst2"):
+        (tmp_path / "both" / task).mkdir(parents=True)
+        config = record.config | {"preset": "bert", "data": record.config["data"] | {"task": task}}
+        result = dataclasses.replace(record.result(), config=config)
+        (tmp_path / "both" / task / "run.json").write_text(result.to_json())
+    (tmp_path / "both" / "tasks.json").write_text("{}")
+    lines = list(csv.DictReader(io.StringIO(report_csv(report_of(tmp_path / "both")))))
+    assert [(one["task"], one["method"], one["mean"], one["seeds"]) for one in lines] == [
+        ("rte", "bert", "0.5", "1"),
+        ("sst2", "bert", "0.5", "1"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["m", "a name that is long but could be " * 3])
+def test_all_that_is_written_in_a_figure_is_inside_of_it(tmp_path, name):
+    write_comparison(
+        tmp_path,
+        {f"{number} {name}".strip()[:80]: 0.5 + 0.04 * number for number in range(6)},
+        tasks=("rte", "sst2"),
+        sizes=(100, 1000),
+        seeds=2,
+        examples=60,
+        names=("a label of several words", "no"),
+    )
+    for figure in report_of(tmp_path).figures():
+        if figure.name.endswith("sst2"):
+            continue
+        drawn = figure.draw()
+        figure_bytes(drawn, "png")
+        boxes = [axis.get_tightbbox() for axis in drawn.axes]
+        boxes += [legend.get_window_extent() for legend in drawn.legends]
+        for box in boxes:
+            assert box.x0 >= -1, figure.name
+            assert box.y0 >= -1, figure.name
+            assert box.x1 <= drawn.bbox.x1 + 1, figure.name
+            assert box.y1 <= drawn.bbox.y1 + 1, figure.name
