@@ -33,6 +33,7 @@ _HOMES = {
     "make_submission": "attentune.evaluation.submission",
     "predict": "attentune.evaluation.saved",
     "score_hans": "attentune.evaluation.hans",
+    "search": "attentune.training.search",
     "train": "attentune.training.run",
 }
 
@@ -55,6 +56,7 @@ __all__ = [
     "make_submission",
     "predict",
     "score_hans",
+    "search",
     "train",
 ]
 

@@ -17,6 +17,7 @@ from attentune.errors import AttentuneError, ConfigError
 VERBS = {
     "train": "fine-tune an encoder, score it and save it",
     "compare": "train presets on tasks with several seeds side by side, and show how far they spread",
+    "search": "look for good settings on a task, and write the best as a configuration",
     "evaluate": "score a saved run on labelled texts",
     "predict": "label texts with a saved run",
     "explain": "show how much each word of a text mattered to what a run says of it",

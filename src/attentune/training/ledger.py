@@ -21,6 +21,7 @@ from attentune.training.folder import LOG_FILE
 from attentune.training.locks import FileLock
 from attentune.training.manifest import LOCKS
 from attentune.training.matrix import Run
+from attentune.training.signals import Pruned
 
 _FORMAT = 1
 _KEPT = ".kept"
@@ -33,7 +34,7 @@ class RunRecord:
 
     Attributes:
         run: task, size of the training part, method, seed.
-        status: "done" or "failed".
+        status: "done" or "failed"; in a search also "pruned", given up as it did worse than others.
         metric: the one to compare by: that of `metric_for_best_model`, else the task's first; None if failed.
         score: its value on the first validation split; None where it is undefined or not there.
         scores, train, best, config, seed, versions, data_fingerprint, notes: as in `RunResult`.
@@ -121,12 +122,14 @@ def record_of(run: Run, config: Config, result: RunResult, folder: Path, *, wall
     )
 
 
-def failed_record(run: Run, config: Config, error: BaseException, folder: Path, *, wall_seconds: float) -> RunRecord:
-    """The record of a run that failed."""
-    trace = None if isinstance(error, AttentuneError) else "".join(traceback.format_exception(error))
+def failed_record(
+    run: Run, config: Config, error: BaseException, folder: Path, *, wall_seconds: float, status: str = "failed"
+) -> RunRecord:
+    """The record of a run that failed, or was pruned."""
+    trace = None if isinstance(error, (AttentuneError, Pruned)) else "".join(traceback.format_exception(error))
     return RunRecord(
         run=run,
-        status="failed",
+        status=status,
         metric=None,
         score=None,
         scores={},
