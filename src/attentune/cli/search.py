@@ -15,7 +15,7 @@ _EXAMPLES = """examples:
   attentune search --task rte --data_dir glue_data --space ssa --output_dir searches/rte
   attentune search --task cola --data_dir glue_data --preset bert --output_dir searches/cola \\
       --search training.learning_rate=log:1e-5:1e-3 --search training.num_train_epochs=3,5 --trials 30
-  attentune search --train_file reviews.csv --preset bert --search model.head.kind=cls,mean --output_dir searches/reviews
+  attentune search --train_file reviews.csv --search model.head.kind=cls,mean --output_dir searches/reviews
 
 VALUES of --search: a,b,c; LOW:HIGH; LOW:HIGH:STEP; log:LOW:HIGH. By default trials are scored on rows that are cut from
 train, so that dev stays unseen. Interrupted, the same command goes on where it was."""
@@ -29,6 +29,13 @@ def parser() -> Parser:
         description="Try settings on a task, side by side, and write the best as a configuration to train with.",
         epilog=_EXAMPLES,
     )
+    _add_search_flags(made)
+    _add_work_flags(made)
+    add_config_flags(made)
+    return made
+
+
+def _add_search_flags(made: Parser) -> None:
     made.add_argument(
         "--space",
         metavar="NAME|FILE",
@@ -66,6 +73,9 @@ def parser() -> Parser:
     made.add_argument(
         "--startup", default="5", help="finished trials before tpe and the median pruner begin to judge (default: 5)"
     )
+
+
+def _add_work_flags(made: Parser) -> None:
     made.add_argument("--jobs", metavar="N", help="runs side by side (default: one a core on a CPU, else 1)")
     made.add_argument("--retry_failed", action="store_true", help="do trials again that are recorded as failed")
     made.add_argument("--storage", metavar="URL", help="share the work of several machines through this database")
@@ -73,8 +83,6 @@ def parser() -> Parser:
     made.add_argument("--heartbeat", default="60", help="seconds between signs of life to --storage (default: 60)")
     made.add_argument("--format", choices=("text", "json"), default="text", help="how the table is printed")
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
-    add_config_flags(made)
-    return made
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -84,6 +92,7 @@ def run(arguments: Sequence[str]) -> int:
     if problems:
         raise ConfigError(problems)
     # Imported late, so that mistakes in flags show at once.
+    from attentune.cli.search_tables import search_text
     from attentune.results import to_json
     from attentune.training.matrix_display import MatrixDisplay
     from attentune.training.search import ComparisonStopped, search
@@ -94,7 +103,7 @@ def run(arguments: Sequence[str]) -> int:
         again = shlex.join(["attentune", "search", *arguments])
         print(f"attentune: {stop} Go on with:\n  {again}", file=sys.stderr)
         return 130
-    print(to_json(result.to_dict()) if parsed.format == "json" else _text(result), end="")
+    print(to_json(result.to_dict()) if parsed.format == "json" else search_text(result), end="")
     failed = [trial for trial in result.trials if trial.status == "failed"]
     if failed:
         print(
@@ -144,46 +153,3 @@ def _number(flag: str, text: str, problems: list[str]) -> float:
     except ValueError as error:
         problems.append(f"{flag}: got {text!r}, expected {error}")
         return 0.0
-
-
-def _text(result: Any) -> str:
-    """The trials, best first, and what to do with the best."""
-    from attentune.cli.output import number, table
-    from attentune.training.search_plan import value_text
-
-    names = list(dict.fromkeys(name for trial in result.trials for name in trial.params))
-    has_spread = any(trial.std is not None for trial in result.trials)
-    by_parts = result.choice.rule == "three-parts"
-    header = ["trial", *(name.split(".")[-1] for name in names), result.choice.metric]
-    header += ["std"] * has_spread + ["value"] * by_parts + ["seconds", "status"]
-    rows = []
-    for trial in result.trials:
-        row = [trial.name, *(value_text(trial.params[name]) for name in names)]
-        row.append("-" if trial.mean is None else number(trial.mean))
-        row += ["-" if trial.std is None else number(trial.std)] * has_spread
-        row += ["-" if trial.value is None else number(trial.value)] * by_parts
-        rows.append([*row, f"{trial.seconds:.0f}", trial.status])
-    lines = [table(header, rows, right=range(1, len(header) - 1)), "", *_importance_lines(result)]
-    if result.best is None:
-        return "\n".join([*lines, "No trial is done, so there is none to take."]) + "\n"
-    return "\n".join([*lines, *_winner_lines(result)]) + "\n"
-
-
-def _importance_lines(result: Any) -> list[str]:
-    if result.importance is None:
-        return [f"importance: {result.importance_note}."]
-    shares = ", ".join(f"{name.split('.')[-1]} {share:.2f}" for name, share in result.importance.items())
-    return [f"importance (share of the variance between trials): {shares}"]
-
-
-def _winner_lines(result: Any) -> list[str]:
-    by = "its mean score"
-    if result.choice.rule == "three-parts":
-        sign = "-" if result.choice.greater_is_better else "+"
-        by = f"mean {sign} {result.choice.k:g} std over three parts of the rows scored"
-    where = "rows cut from train; dev was not looked at" if result.rows.score_on == "train" else "dev itself"
-    done = sum(trial.value is not None for trial in result.trials)
-    return [
-        f"best: {result.best.name}, by {by}, on {where}. As the best of {done}, its score is too good to be true of new rows.",
-        f"train with it: attentune train --config {shlex.quote(str(result.config))}",
-    ]

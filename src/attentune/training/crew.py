@@ -1,4 +1,5 @@
-"""The worker processes of a comparison or a search: started, looked after, stopped. None outlives the process that started it."""
+"""The worker processes of a comparison or a search: started, looked after, stopped. None outlives the process that
+started it."""
 
 from __future__ import annotations
 

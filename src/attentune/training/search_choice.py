@@ -8,7 +8,7 @@ import io
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from attentune.data.sampling import stratified_parts
 from attentune.evaluation.metrics import METRICS
 
+RULES = ("score", "three-parts")
 PARTS = 3
 
 

@@ -15,11 +15,13 @@ from attentune.training.manifest import FREE, PLACES, queue_lock
 SEARCH_FILE, TRIALS_FILE, WINNER_FILE = "search.json", "trials.json", "config.yaml"
 _FORMAT = 1
 _SHOWN = 8
+# A comparison may have several of these, a search has one.
+_DECIDES = ("data.task", "data.max_train_samples")
 
 
 def description(settings: Mapping[str, Any], space: list[dict[str, Any]], ways: Mapping[str, Any]) -> dict[str, Any]:
     """What must stay the same, as plain values of one level."""
-    kept = {name: value for name, value in settings.items() if name not in FREE or name == "data.task"}
+    kept = {name: value for name, value in settings.items() if name not in FREE or name in _DECIDES}
     varied = {f"space {part['name']}": {key: value for key, value in part.items() if key != "name"} for part in space}
     content = {**kept, **varied, **ways}
     return json.loads(json.dumps(content))

@@ -29,7 +29,6 @@ class SearchPlan:
 
     Attributes:
         study: its trials.
-        ledger: the records of their runs.
         settings: what is common to them.
         rows: what is trained on and scored.
         seeds: of each trial's runs.
@@ -37,13 +36,13 @@ class SearchPlan:
     """
 
     study: SearchStudy
-    ledger: Ledger
     settings: TrialSettings
     rows: Rows
     seeds: Sequence[int]
     one_run: bool = True
 
     def __post_init__(self) -> None:
+        self.ledger = Ledger(Path(self.study.place.folder))
         self._matrices: dict[str, Matrix] = {}
         self._problems: dict[str, str] = {}
         self._trials: list[TrialOutcome] = []

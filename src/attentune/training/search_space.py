@@ -185,7 +185,8 @@ def _dimension(name: str, value: Any, where: str, problems: list[str]) -> Dimens
         parts = {str(label): {str(key): single for key, single in part.items()} for label, part in value.items()}
         return Dimension(name, tuple(parts), alternatives=parts)
     problems.append(
-        f"{where}: got {value!r}, expected a list of values, or a range such as {{low: 1.0e-5, high: 1.0e-3, log: true}}."
+        f"{where}: got {value!r}, expected a list of values, or a range such as"
+        " {low: 1.0e-5, high: 1.0e-3, log: true}."
     )
     return None
 

@@ -1,7 +1,7 @@
 """The trials of a search: an Optuna study beside the queue of their runs, in the same storage.
 
-A trial is asked for in memory, from all that the study knows, and is then put into the study whole. So a command that is
-killed leaves no half of one, and what is drawn depends on the seed and on the trials before, not on the process.
+A trial is asked for in memory, from all that the study knows, and is then put into the study whole. So a command that
+is killed leaves no half of one, and what is drawn depends on the seed and on the trials before, not on the process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import optuna
 from optuna.distributions import (
@@ -76,7 +76,7 @@ class SearchStudy:
     def __init__(self, place: Place, space: Space, draws: Draws, choice: Choice) -> None:
         self.place, self.space, self.draws, self.choice = place, space, draws, choice
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._direction = "maximize" if choice.greater_is_better else "minimize"
+        self._direction: Literal["maximize", "minimize"] = "maximize" if choice.greater_is_better else "minimize"
         with storage_troubles(place):
             self._study = optuna.create_study(
                 study_name=f"{place.study} trials",
