@@ -151,7 +151,8 @@ class SearchStudy:
         """
         with storage_troubles(self.place):
             trial = self._live(name)
-            without_warnings(trial.report, score, step)
+            if step not in self._by_name()[name].intermediate_values:
+                trial.report(score, step)
             return trial.should_prune()
 
     def importance(self) -> tuple[dict[str, float] | None, str]:
