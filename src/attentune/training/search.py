@@ -111,7 +111,7 @@ def search(
         trials: how many; the whole grid, or 20, if not given. May be raised later.
         seeds: runs a trial, with the settings' seed and those after it.
         choose: "score", the mean over seeds; "three-parts", mean - k std over three stratified parts of the rows
-            scored (SSA, section 4; the formula is ours).
+            scored (SSA, section 4.3; the formula is ours).
         k: the weight of the standard deviation.
         score_on: "train" cuts the rows to score on from train, so that dev stays unseen; "dev" scores dev itself.
         search_share: the share that is cut.
