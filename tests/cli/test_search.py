@@ -121,6 +121,7 @@ def test_the_same_command_does_nothing_again_and_another_is_refused(whole, atten
     assert outcomes(folder / "search") == before
 
 
+@pytest.mark.slow
 def test_nothing_that_stops_it_makes_it_lose_or_repeat_a_trial(whole, tiny, tmp_path):
     line, folder = words(tmp_path, tiny("bert"), *FLAGS), tmp_path / "search"
     # The command is killed: its workers see the pipe closed, save and end.

@@ -44,8 +44,10 @@ def _winner_lines(result: SearchResult, best: TrialOutcome) -> list[str]:
         by = f"mean {sign} {result.choice.k:g} std over three parts of the rows scored"
     where = "rows cut from train; dev was not looked at" if result.rows.score_on == "train" else "dev itself"
     done = sum(trial.value is not None for trial in result.trials)
+    equal = sum(trial.value == best.value for trial in result.trials)
+    shared = f" {equal} trials share this value; the first of them is taken." if equal > 1 else ""
     return [
-        f"best: {best.name}, by {by}, on {where}.",
+        f"best: {best.name}, by {by}, on {where}.{shared}",
         f"As the best of {done}, its score is too good to be true of new rows.",
         f"train with it: attentune train --config {shlex.quote(str(result.config))}",
     ]

@@ -134,24 +134,29 @@ def search(
         shown.say(note)
     name = "search" if storage is None else study or folder.resolve().name
     place = Place(str(folder), open_search(folder, setup.content), storage, name, heartbeat_s)
-    cores, one_thread = default_jobs([flat_settings(setup.base)])
-    plan = _plan(setup, place, one_run=one_thread)
+    plan = _plan(setup, place)
     if retry_failed:
         plan.retry_failed()
     plan.advance(0, ())
     if not plan.is_complete:
-        shown.short = shown.long = plan.describe
-        crew = Crew(jobs or cores, folder / "logs", one_thread=one_thread)
-        with stop_on_signal() as stop:
-            Conductor(plan, RunQueue(place), shown).run(crew, stop, retry_failed=retry_failed)
+        _do(plan, setup, shown, jobs, retry_failed=retry_failed)
     return _result(plan, folder)
 
 
-def _plan(setup: Setup, place: Place, *, one_run: bool) -> SearchPlan:
+def _plan(setup: Setup, place: Place) -> SearchPlan:
     study = SearchStudy(place, setup.space, setup.draws, setup.choice)
     known = study.agreed(setup.content)
     check_same_search(known, setup.content, f"the study {place.study!r}", other_place=place.storage is not None)
-    return SearchPlan(study, setup.settings, setup.rows, setup.seeds, one_run)
+    return SearchPlan(study, setup.settings, setup.rows, setup.seeds)
+
+
+def _do(plan: SearchPlan, setup: Setup, display: MatrixDisplay, jobs: int | None, *, retry_failed: bool) -> None:
+    """Go on until all trials have ended."""
+    cores, plan.one_run = default_jobs([flat_settings(setup.base)])
+    display.short = display.long = plan.describe
+    crew = Crew(jobs or cores, Path(plan.study.place.folder) / "logs", one_thread=plan.one_run)
+    with stop_on_signal() as stop:
+        Conductor(plan, RunQueue(plan.study.place), display).run(crew, stop, retry_failed=retry_failed)
 
 
 def _result(plan: SearchPlan, folder: Path) -> SearchResult:
