@@ -21,10 +21,12 @@ _ALSO = {"wall_seconds", "host", "train_file", "validation_file"}
 WAIT_S = 240
 
 
-def command(folder: Path, encoder: Path, *flags: str, output: str = "comparison", **changes: Any) -> list[str]:
+def command(
+    folder: Path, encoder: Path, *flags: str, output: str = "comparison", verb: str = "compare", **changes: Any
+) -> list[str]:
     """`attentune compare` on small files in `folder`, into `folder/output`; see `samples.settings`."""
     values = settings(folder, encoder, **changes) | {"training.output_dir": str(folder / output)}
-    return ["compare", *flags, *(part for name, value in values.items() for part in ("--set", f"{name}={value}"))]
+    return [verb, *flags, *(part for name, value in values.items() for part in ("--set", f"{name}={value}"))]
 
 
 def start(words: list[str], **options: Any) -> subprocess.Popen[str]:

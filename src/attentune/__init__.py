@@ -35,6 +35,7 @@ _HOMES = {
     "make_submission": "attentune.evaluation.submission",
     "predict": "attentune.evaluation.saved",
     "score_hans": "attentune.evaluation.hans",
+    "search": "attentune.training.search",
     "train": "attentune.training.run",
 }
 
@@ -59,6 +60,7 @@ __all__ = [
     "make_submission",
     "predict",
     "score_hans",
+    "search",
     "train",
 ]
 

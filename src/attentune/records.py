@@ -49,7 +49,7 @@ class RunRecord:
 
     Attributes:
         run: task, size of the training part, method, seed.
-        status: "done" or "failed".
+        status: "done" or "failed"; in a search also "pruned", given up as it did worse than others.
         metric: the one to compare by: that of `metric_for_best_model`, else the task's first; None if failed.
         score: its value on the first validation split; None where it is undefined or not there.
         scores, train, best, config, seed, versions, data_fingerprint, notes: as in `RunResult`.

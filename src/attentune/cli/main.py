@@ -19,6 +19,7 @@ VERBS = {
     "compare": "train presets on tasks with several seeds side by side, and show how far they spread",
     "report": "write tables, verdicts and figures of comparisons and runs as a page, Markdown, LaTeX or CSV",
     "reproduce": "make a table or figure of the papers again, and set it beside theirs",
+    "search": "look for good settings on a task, and write the best as a configuration",
     "evaluate": "score a saved run on labelled texts",
     "predict": "label texts with a saved run",
     "explain": "show how much each word of a text mattered to what a run says of it",

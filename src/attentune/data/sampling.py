@@ -50,6 +50,30 @@ def stratified_cut(labels: np.ndarray, share: float, *key: int | str) -> tuple[n
     return np.setdiff1d(np.arange(len(strata)), second), second
 
 
+def stratified_parts(labels: np.ndarray, count: int, *key: int | str) -> list[np.ndarray]:
+    """Cut rows evenly in so many parts, each with the whole's balance of labels.
+
+    Sizes differ by one row at most, and so does each class (or tenth of the scores) between parts.
+
+    Args:
+        labels: class ids (whole numbers) or scores (floats), one a row; at least `count`.
+        count: of parts.
+        key: what the cut depends on.
+
+    Returns:
+        Places of each part's rows, ascending.
+    """
+    strata = _strata(labels, None)
+    # All rows in the order of their strata, each stratum shuffled, are dealt out like cards.
+    order = np.concatenate(
+        [
+            numpy_generator("parts", *key, stratum).permutation(np.flatnonzero(strata == stratum))
+            for stratum in range(int(strata.max()) + 1)
+        ]
+    )
+    return [np.sort(order[part::count]) for part in range(count)]
+
+
 def _strata(labels: np.ndarray | None, num_rows: int | None) -> np.ndarray:
     """The stratum of each row: its class, or its tenth of the scores (equal scores together)."""
     if labels is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.errors import ConfigError
-from attentune.training.conductor import ComparisonStopped, Conductor, default_jobs
+from attentune.training.conductor import ComparisonStopped, Conductor, FixedPlan, default_jobs
 from attentune.training.crew import Crew
 from attentune.training.ledger import Ledger, RunRecord, unpaired
 from attentune.training.manifest import methods_of, open_comparison
@@ -95,9 +95,9 @@ def compare(
         cores, one_thread = default_jobs(flat for tasks in matrix.configs.values() for flat in tasks.values())
         fields = [dataclasses.asdict(run) for run in matrix.runs]
         task = WorkerTask(dataclasses.asdict(place), fields, matrix.configs, keep_runs, one_run=one_thread)
-        crew = Crew(task, jobs or cores, folder / "logs", one_thread=one_thread)
+        crew = Crew(jobs or cores, folder / "logs", one_thread=one_thread)
         with stop_on_signal() as stop:
-            Conductor(matrix, queue, shown).run(crew, stop, retry_failed=retry_failed)
+            Conductor(FixedPlan(matrix, task), queue, shown).run(crew, stop, retry_failed=retry_failed)
     return _records(queue, matrix, shown, keep_runs=keep_runs)
 
 

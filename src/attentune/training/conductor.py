@@ -1,11 +1,13 @@
-"""Sees a comparison through: queues its runs, keeps workers at them, shows how far it is, and stops them all."""
+"""Sees a comparison or a search through: queues its runs, keeps workers at them, shows how far it is, and stops them
+all."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from attentune.errors import CheckpointError, StorageError
 from attentune.training.crew import Crew, Ending
@@ -14,6 +16,7 @@ from attentune.training.matrix import Matrix, Run
 from attentune.training.matrix_display import MatrixDisplay, seconds_left
 from attentune.training.queue import RunQueue, Standing
 from attentune.training.signals import StopRequest
+from attentune.training.worker import WorkerTask
 
 # How often to see who has ended, and how often to see what is to do.
 _GLANCE_S, _LOOK_S = 0.2, 2.0
@@ -48,17 +51,60 @@ def default_jobs(configs: Iterable[dict[str, Any]]) -> tuple[int, bool]:
     return cores or 1, True
 
 
+class Plan(Protocol):
+    """Which runs there are. A comparison knows them from the beginning; a search finds out as it goes."""
+
+    @property
+    def matrix(self) -> Matrix:
+        """The runs so far."""
+
+    @property
+    def later(self) -> Sequence[Run]:
+        """Runs that are still to come; which methods they are of may not be known yet."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no more runs will come."""
+
+    def advance(self, free: int, running: Collection[Run]) -> None:
+        """Take in what has been recorded, and add runs, so that so many more workers have something to do.
+
+        Args:
+            free: workers that may be started.
+            running: runs that are being done, here or elsewhere.
+        """
+
+    def task(self) -> WorkerTask:
+        """What a worker that starts now is told."""
+
+
+@dataclass(frozen=True)
+class FixedPlan:
+    """All runs of a matrix, and no others."""
+
+    matrix: Matrix
+    worker: WorkerTask
+    later: Sequence[Run] = ()
+    is_complete: bool = True
+
+    def advance(self, free: int, running: Collection[Run]) -> None:
+        """Nothing changes."""
+
+    def task(self) -> WorkerTask:
+        return self.worker
+
+
 class Conductor:
-    """One command's part in a comparison.
+    """One command's part in a comparison or a search.
 
     Args:
-        matrix: its runs.
+        plan: its runs.
         queue: hands them out.
         display: shows progress.
     """
 
-    def __init__(self, matrix: Matrix, queue: RunQueue, display: MatrixDisplay) -> None:
-        self._matrix, self._queue, self._display = matrix, queue, display
+    def __init__(self, plan: Plan, queue: RunQueue, display: MatrixDisplay) -> None:
+        self._plan, self._queue, self._display = plan, queue, display
         self._ledger: Ledger = queue.ledger
         self._records: dict[Run, RunRecord] = {}
         self._since: dict[Run, float] = {}
@@ -71,9 +117,10 @@ class Conductor:
             ComparisonStopped: a stop was asked for; the workers have saved and ended.
             StorageError: the disk or the database refused; what is done is recorded.
         """
-        standing = self._queue.refill(self._matrix.runs, retry_failed=retry_failed)
+        self._plan.advance(crew.free, ())
+        standing = self._queue.refill(self._plan.matrix.runs, retry_failed=retry_failed)
         self._records = {run: self._ledger.load(run) for run in standing.recorded}
-        self._display.start(len(self._matrix.runs))
+        self._display.start(self._total())
         try:
             self._go_on(crew, stop)
             crew.finish()
@@ -85,7 +132,7 @@ class Conductor:
             self._display.stop()
 
     def _go_on(self, crew: Crew, stop: StopRequest) -> None:
-        next_look_s = 0.0
+        next_look_s, running = 0.0, []  # type: float, list[Run]
         while True:
             if stop.asked:
                 self._display.say("stopping: the runs at work are saved first; Ctrl-C again ends at once")
@@ -95,17 +142,22 @@ class Conductor:
             for ending in endings:
                 self._note(ending)
             if endings or time.monotonic() >= next_look_s:
-                standing = self._queue.refill(self._matrix.runs)
+                self._plan.advance(crew.free, running)
+                standing = self._queue.refill(self._plan.matrix.runs)
+                running = standing.running
                 self._show(standing)
-                if standing.is_finished:
+                if standing.is_finished and self._plan.is_complete:
                     return
-                crew.start(len(standing.waiting) - self._starting(crew, standing))
+                crew.start(len(standing.waiting) - self._starting(crew, standing), self._plan.task())
                 next_look_s = time.monotonic() + _LOOK_S
             time.sleep(_GLANCE_S)
 
     def _stopped(self) -> ComparisonStopped:
-        done = sum(self._ledger.has(run) for run in self._matrix.runs)
-        return ComparisonStopped(done, len(self._matrix.runs))
+        done = sum(self._ledger.has(run) for run in self._plan.matrix.runs)
+        return ComparisonStopped(done, self._total())
+
+    def _total(self) -> int:
+        return len(self._plan.matrix.runs) + len(self._plan.later)
 
     def _starting(self, crew: Crew, standing: Standing) -> int:
         """Workers of ours that have not taken a run yet."""
@@ -120,15 +172,15 @@ class Conductor:
         for number, run in enumerate(new, start=len(self._records) + len(standing.elsewhere) + 1):
             self._records[run] = self._ledger.load(run)
             left = self._seconds_left(standing, running)
-            self._display.ended(self._records[run], number, len(self._matrix.runs), left)
-        failed = sum(not self._records[run].is_done for run in standing.recorded)
+            self._display.ended(self._records[run], number, self._total(), left)
+        failed = sum(self._records[run].status == "failed" for run in standing.recorded)
         done = len(standing.recorded) + len(standing.elsewhere)
         left = self._seconds_left(standing, running)
-        self._display.update(done, failed=failed, running=standing.running, left=left)
+        self._display.update(done, self._total(), failed=failed, running=standing.running, left=left)
 
     def _seconds_left(self, standing: Standing, running: dict[Run, float]) -> float | None:
         done = [record for record in self._records.values() if record.is_done]
-        return seconds_left(done, standing.waiting, running, len(running))
+        return seconds_left(done, [*standing.waiting, *self._plan.later], running, len(running))
 
     def _note(self, ending: Ending) -> None:
         """Take in how a worker ended; its run is queued again by the next look, unless that has no sense."""
@@ -138,7 +190,7 @@ class Conductor:
             raise StorageError(ending.last_lines(1))
         if not ending.was_killed:
             return
-        open_runs = (run for run in self._matrix.runs if not self._ledger.has(run))
+        open_runs = (run for run in self._plan.matrix.runs if not self._ledger.has(run))
         run = next((run for run in open_runs if self._ledger.lock(run).holder() == ending.pid), None)
         self._deaths[run] = self._deaths.get(run, 0) + 1
         signal = -ending.status
@@ -162,7 +214,7 @@ class Conductor:
         if not lock.take(wait=False):
             return  # another command is at it
         folder = self._ledger.run_folder(run)
-        record = failed_record(run, self._matrix.config(run, folder), error, folder, wall_seconds=0.0)
+        record = failed_record(run, self._plan.matrix.config(run, folder), error, folder, wall_seconds=0.0)
         self._ledger.write(record, folder)
         self._ledger.tidy(run)
         lock.free()

@@ -1,4 +1,5 @@
-"""The worker processes of a comparison: started, looked after, stopped. None outlives the process that started it."""
+"""The worker processes of a comparison or a search: started, looked after, stopped. None outlives the process that
+started it."""
 
 from __future__ import annotations
 
@@ -53,14 +54,13 @@ class Crew:
     """Up to `size` workers at a time.
 
     Args:
-        task: what each is told.
         size: how many.
         logs: the folder of their logs, worker-1.log and so on.
         one_thread: whether each computes with one thread.
     """
 
-    def __init__(self, task: WorkerTask, size: int, logs: Path, *, one_thread: bool) -> None:
-        self._task, self._logs, self._one_thread = task, logs, one_thread
+    def __init__(self, size: int, logs: Path, *, one_thread: bool) -> None:
+        self._logs, self._one_thread = logs, one_thread
         self._seats: list[subprocess.Popen[bytes] | None] = [None] * size
 
     @property
@@ -68,21 +68,26 @@ class Crew:
         """Their processes."""
         return [worker.pid for worker in self._seats if worker is not None]
 
-    def start(self, wanted: int) -> None:
-        """Start workers for so many waiting runs, as far as there are seats.
+    @property
+    def free(self) -> int:
+        """How many more there may be."""
+        return self._seats.count(None)
+
+    def start(self, wanted: int, task: WorkerTask) -> None:
+        """Start workers for so many waiting runs, as far as there are seats, and tell each its task.
 
         Raises:
             StorageError: a log cannot be written.
         """
         for seat, worker in enumerate(self._seats):
             if worker is None and wanted > 0:
-                self._seats[seat] = self._started(self._log(seat))
+                self._seats[seat] = self._started(self._log(seat), task)
                 wanted -= 1
 
     def _log(self, seat: int) -> Path:
         return self._logs / f"worker-{os.getpid()}-{seat + 1}.log"
 
-    def _started(self, log: Path) -> subprocess.Popen[bytes]:
+    def _started(self, log: Path, task: WorkerTask) -> subprocess.Popen[bytes]:
         with storage_errors(log):
             log.parent.mkdir(parents=True, exist_ok=True)
             output = log.open("ab")
@@ -96,7 +101,7 @@ class Crew:
             )
         assert worker.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has died already, which `ended` will tell
-            worker.stdin.write(self._task.to_line())
+            worker.stdin.write(task.to_line())
             worker.stdin.flush()
         return worker
 

@@ -23,6 +23,7 @@ from attentune.config import Config, load_config, to_flat, to_yaml
 from attentune.errors import CheckpointError, ConfigError, StorageError
 from attentune.files import storage_errors, write_text
 from attentune.training.checkpoint import checkpoint_folders, remove_leftovers
+from attentune.training.signals import Pruned
 
 CONFIG_FILE, METRICS_FILE = "config.yaml", "metrics.json"
 _LOCK_FILE = ".lock"
@@ -125,6 +126,8 @@ def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
             remove_leftovers(run)
         write_text(run / CONFIG_FILE, to_yaml(_rerunnable(config)))
         yield run
+    except Pruned:
+        raise  # what it logged is wanted
     except BaseException:
         if was_empty and not checkpoint_folders(run):
             _clear(run, keep_folder=not is_new)

@@ -18,6 +18,7 @@ from attentune.records import Run, RunRecord, log_facts, read_records, record_fi
 from attentune.results import RunResult, versions
 from attentune.training.locks import FileLock
 from attentune.training.manifest import LOCKS
+from attentune.training.signals import Pruned
 
 __all__ = ["Ledger", "Run", "RunRecord", "failed_record", "record_of", "unpaired"]
 
@@ -44,12 +45,14 @@ def record_of(run: Run, config: Config, result: RunResult, folder: Path, *, wall
     )
 
 
-def failed_record(run: Run, config: Config, error: BaseException, folder: Path, *, wall_seconds: float) -> RunRecord:
-    """The record of a run that failed."""
-    trace = None if isinstance(error, AttentuneError) else "".join(traceback.format_exception(error))
+def failed_record(
+    run: Run, config: Config, error: BaseException, folder: Path, *, wall_seconds: float, status: str = "failed"
+) -> RunRecord:
+    """The record of a run that failed, or was pruned."""
+    trace = None if isinstance(error, (AttentuneError, Pruned)) else "".join(traceback.format_exception(error))
     return RunRecord(
         run=run,
-        status="failed",
+        status=status,
         metric=None,
         score=None,
         scores={},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -60,6 +60,9 @@ class MatrixDisplay:
         self._console = Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
+        # What a run is called, in the bar and in a line of its own; a search has its own words.
+        self.short: Callable[[Run], str] = lambda run: f"{run.method} on {run.task}"
+        self.long: Callable[[Run], str] = lambda run: f"{run.method} on {run.task}, {run.size} rows, seed {run.seed}"
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
@@ -85,22 +88,23 @@ class MatrixDisplay:
         self._task = self._bar.add_task("", total=total, facts="", left="")
         self._bar.start()
 
-    def update(self, done: int, *, failed: int, running: Sequence[Run], left: float | None) -> None:
+    def update(self, done: int, total: int, *, failed: int, running: Sequence[Run], left: float | None) -> None:
         """Move the bar."""
         if self._bar is None or self._task is None:
             return
-        shown = [f"{run.method} on {run.task}" for run in running[:3]] + (["..."] if len(running) > 3 else [])
+        shown = [self.short(run) for run in running[:3]] + (["..."] if len(running) > 3 else [])
         facts = (f"{failed} failed  " if failed else "") + ("at work: " + ", ".join(shown) if shown else "")
         time_left = "" if left is None else f"{as_duration(left)} left"
-        self._bar.update(self._task, completed=done, facts=facts, left=time_left)
+        self._bar.update(self._task, completed=done, total=total, facts=facts, left=time_left)
 
     def ended(self, record: RunRecord, number: int, total: int, left: float | None) -> None:
         """Say that a run has ended."""
         run = record.run
-        what = f"{run.method} on {run.task}, {run.size} rows, seed {run.seed}"
+        what = self.long(run)
         if not record.is_done:
             reason = " ".join(str((record.error or {}).get("message", "")).split()) or (record.error or {}).get("kind")
-            self.warn(f"{number} of {total}: {what}: failed: {reason}")
+            say = self.warn if record.status == "failed" else self.say
+            say(f"{number} of {total}: {what}: {record.status}: {reason}")
             return
         score = "no score" if record.score is None else f"{record.metric} {record.score:.4f}"
         time_left = f"; {as_duration(left)} left" if left is not None and number < total else ""

@@ -33,6 +33,8 @@ from attentune.training.queue_storage import Place, open_storage, storage_troubl
 
 # A worker that dies between taking a trial and its first heartbeat leaves one without; after this it is lost.
 _NAMELESS_S = 600
+# How a run may end that is not done again.
+_SCORED = ("done", "pruned")
 _ALIVE = (TrialState.WAITING, TrialState.RUNNING)
 
 
@@ -128,7 +130,7 @@ class RunQueue:
         """Put a run where it belongs in `standing`; it is queued if it is nowhere."""
         is_held = self.ledger.lock(run).is_held()
         alive = [trial for trial in trials if trial.state in _ALIVE and not self._fail_if_lost(trial, is_held=is_held)]
-        done = next(self._elsewhere(trials, ("done",) if retry_failed else ("done", "failed")), None)
+        done = next(self._elsewhere(trials, _SCORED if retry_failed else (*_SCORED, "failed")), None)
         if self.ledger.has(run) and not is_held:
             standing.recorded.append(run)
         elif is_held or any(trial.state == TrialState.RUNNING for trial in alive):
@@ -146,7 +148,7 @@ class RunQueue:
 
         Args:
             runs: by name; others that wait are left to the commands that want them.
-            do: does the run; "done" or "failed", or "twice" if it found it recorded in the end.
+            do: does the run; "done", "pruned" or "failed", or "twice" if it found it recorded in the end.
         """
         with storage_troubles(self.place), contextlib.ExitStack() as held:
             held.enter_context(self._lock)
@@ -201,7 +203,7 @@ class RunQueue:
     def _is_others(self, trial: Trial, name: str) -> bool:
         """Whether another trial of the run is done elsewhere, or alive and older: two machines may have queued it."""
         others = [other for other in self._trials() if other.user_attrs.get("run") == name]
-        is_done = next(self._elsewhere(others, ("done",)), None) is not None
+        is_done = next(self._elsewhere(others, _SCORED), None) is not None
         return is_done or any(other.state in _ALIVE and other.number < trial.number for other in others)
 
     def _elsewhere(self, trials: list[FrozenTrial], outcomes: tuple[str, ...]) -> Iterator[str]:

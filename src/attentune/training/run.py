@@ -23,10 +23,16 @@ from attentune.training.log import JsonLog
 from attentune.training.parts import RunParts, build_parts
 from attentune.training.signals import Interrupted, stop_on_signal
 from attentune.training.state import TrainingState
-from attentune.training.watcher import RunWatcher
+from attentune.training.watcher import RunWatcher, ScoresHook
 
 
-def train(config: Config, *, data: TaskData | None = None, display: Display | None = None) -> RunResult:
+def train(
+    config: Config,
+    *,
+    data: TaskData | None = None,
+    display: Display | None = None,
+    on_scores: ScoresHook | None = None,
+) -> RunResult:
     """Fine-tune, score and save; the run folder is `config.training.output_dir`.
 
     Nothing is written before data, settings and encoder have been checked.
@@ -35,6 +41,8 @@ def train(config: Config, *, data: TaskData | None = None, display: Display | No
         config: from `load_config`.
         data: rows to use instead of those that `config.data` names. Such a run resumes only with the same rows given.
         display: where progress is shown; standard error if not given.
+        on_scores: called with the state, the validation scores by split and whether they are the last, whenever there
+            are some. What it raises ends the run.
 
     Returns:
         The run's record, as in its `run.json`.
@@ -56,13 +64,13 @@ def train(config: Config, *, data: TaskData | None = None, display: Display | No
         if parts.note is not None:
             shown.say(parts.note)
         with opened_folder(config, is_main=inputs.accelerator.is_main_process) as run, stop_on_signal() as stop:
-            state = _train_in(run, parts, shown, stop)
+            state = _train_in(run, parts, shown, stop, on_scores)
             result = finish_run(run, parts, state)
         shown.say(f"done: {one_line(result.scores)}; saved in {run}")
         return result
 
 
-def _train_in(run: Path, parts: RunParts, display: Display, stop: Any) -> TrainingState:
+def _train_in(run: Path, parts: RunParts, display: Display, stop: Any, on_scores: ScoresHook | None) -> TrainingState:
     """Train from the newest good checkpoint, or the beginning, to the end."""
     folder = newest_good(run, display.warn) if parts.inputs.config.training.resume else None
     content: dict[str, Any] = {} if folder is None else read_state(folder)
@@ -75,7 +83,7 @@ def _train_in(run: Path, parts: RunParts, display: Display, stop: Any) -> Traini
         log = JsonLog(run / LOG_FILE, keep_bytes=content["training"]["log_bytes"] if content else 0)
     if parts.inputs.config.training.report_to != "none":
         parts.inputs.accelerator.init_trackers("tracker")
-    watcher = RunWatcher(run=run, parts=parts, log=log, display=display)
+    watcher = RunWatcher(run=run, parts=parts, log=log, display=display, hook=on_scores)
     state = TrainingState()
     if folder is not None:
         display.say(f"resuming from {folder}")

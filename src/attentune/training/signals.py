@@ -1,4 +1,5 @@
-"""Stopping politely: the first Ctrl-C or SIGTERM asks the loop to save and end, the second ends at once."""
+"""Runs that end before their end. Stopping politely: the first Ctrl-C or SIGTERM asks the loop to save and end, the
+second ends at once."""
 
 from __future__ import annotations
 
@@ -19,6 +20,10 @@ class Interrupted(Exception):
         super().__init__(
             f"stopped and saved at step {step}; go on with: attentune train --resume --output_dir {folder}"
         )
+
+
+class Pruned(Exception):
+    """A run of a search was given up: it did worse than others had done by then. The text says where it stood."""
 
 
 class StopRequest:

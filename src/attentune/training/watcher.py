@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,17 @@ from attentune.training.parts import RunParts
 from attentune.training.state import TrainingState
 
 OPTIMIZER_FILE = "optimizer.safetensors"
+# Told the state, the scores by split, and whether they are the last.
+ScoresHook = Callable[[TrainingState, Scores, bool], None]
 
 
 class RunWatcher:
     """Writes a run's log and checkpoints. Under several processes only the main one has it write."""
 
-    def __init__(self, *, run: Path, parts: RunParts, log: JsonLog | None, display: Display) -> None:
+    def __init__(
+        self, *, run: Path, parts: RunParts, log: JsonLog | None, display: Display, hook: ScoresHook | None = None
+    ) -> None:
+        self._hook = hook
         self._run, self._parts, self._log, self._display = run, parts, log, display
         self._accelerator, self._settings = parts.inputs.accelerator, parts.inputs.config.training
         self._saved_step = -1
@@ -53,6 +59,8 @@ class RunWatcher:
         values = {f"{split}/{name}": value for split, part in scores.items() for name, value in part.items()}
         self._track(values, state.step)
         self._display.say(f"step {state.step}: {one_line(scores)}{'  (best so far)' if is_best else ''}")
+        if self._hook is not None:
+            self._hook(state, scores, state.step == self._parts.loop.total_steps or state.stopped_early)
 
     def on_probed(self, rows: int) -> None:
         """Show that labels are being made."""

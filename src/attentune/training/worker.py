@@ -1,4 +1,4 @@
-"""One process of a comparison: it takes a run, does it, records it, and on an accelerator takes the next.
+"""One process of a comparison or a search: it takes a run, does it, records it, and on an accelerator takes the next.
 
     python -m attentune.training.worker
 
@@ -25,8 +25,10 @@ from attentune.config import Config
 from attentune.errors import AttentuneError, CheckpointError, StorageError
 from attentune.results import RunResult
 from attentune.training.matrix import Matrix, Run
-from attentune.training.signals import Interrupted, StopRequest, stop_on_signal
+from attentune.training.signals import Interrupted, Pruned, StopRequest, stop_on_signal
 
+# Trains a run with its settings.
+Trainer = Callable[[Run, Config], RunResult]
 _CHUNK_BYTES = 1 << 16
 STOPPED, MISTAKE, BUG = 130, 2, 1
 
@@ -41,6 +43,7 @@ class WorkerTask:
         configs: the settings by method and task; see `Matrix`.
         keep_runs: whether run folders stay when their runs are recorded.
         one_run: whether to end after a run, so that the next has a fresh process.
+        search: of a search, the fields of `search_run.SearchTask`.
     """
 
     place: dict[str, Any]
@@ -48,6 +51,7 @@ class WorkerTask:
     configs: dict[str, dict[str, dict[str, Any]]]
     keep_runs: bool = False
     one_run: bool = False
+    search: dict[str, Any] | None = None
 
     def to_line(self) -> bytes:
         """One line of JSON."""
@@ -102,7 +106,8 @@ def _work(task: WorkerTask, stop: StopRequest) -> None:
 
     queue = RunQueue(Place(**task.place))
     runs = [Run(**fields) for fields in task.runs]
-    worker = RunWorker(queue, Matrix(tuple(runs), task.configs, {}), keep_runs=task.keep_runs)
+    trainer = None if task.search is None else _search_trainer(task.search, queue.place)
+    worker = RunWorker(queue, Matrix(tuple(runs), task.configs, {}), keep_runs=task.keep_runs, trainer=trainer)
     by_name = {run.name: run for run in runs}
     while not stop.asked and queue.do_next(by_name, worker.do):
         if task.one_run and worker.has_worked:
@@ -111,22 +116,43 @@ def _work(task: WorkerTask, stop: StopRequest) -> None:
         raise KeyboardInterrupt
 
 
-class RunWorker:
-    """Does one run after the other and records them."""
+def _search_trainer(fields: dict[str, Any], place: Any) -> Trainer:
+    from attentune.training.search_run import SearchTask, SearchTrainer
 
-    def __init__(self, queue: Any, matrix: Matrix, *, keep_runs: bool) -> None:
+    return SearchTrainer(SearchTask(**fields), place)
+
+
+def _train(run: Run, config: Config) -> RunResult:
+    """Train as `attentune train` does."""
+    from attentune.training.run import train
+
+    return train(config)
+
+
+class RunWorker:
+    """Does one run after the other and records them.
+
+    Args:
+        queue: hands them out.
+        matrix: their settings.
+        keep_runs: whether their folders stay.
+        trainer: trains a run with its settings; `train` if not given.
+    """
+
+    def __init__(self, queue: Any, matrix: Matrix, *, keep_runs: bool, trainer: Trainer | None = None) -> None:
         self._ledger, self._matrix, self._keep_runs = queue.ledger, matrix, keep_runs
+        self._trainer = trainer or _train
         self.has_worked = False
 
     def do(self, run: Run) -> str:
-        """Do a run and record it: "done", "failed", or "twice" if it was recorded meanwhile.
+        """Do a run and record it: "done", "pruned", "failed", or "twice" if it was recorded meanwhile.
 
         Raises:
             StorageError: the disk refused; the run can be resumed.
             KeyboardInterrupt: a stop was asked for; the run is saved and can be resumed.
         """
         from attentune.training.ledger import failed_record, record_of
-        from attentune.training.run import train  # seconds that are not the run's
+        from attentune.training.run import train  # noqa: F401  (seconds that are not the run's)
 
         self.has_worked = True
         folder = self._ledger.run_folder(run)
@@ -134,20 +160,22 @@ class RunWorker:
         print(f"{run.name}", file=sys.stderr, flush=True)
         began = time.perf_counter()
         try:
-            result = self._train(train, run, folder)
+            result = self._train(run, folder)
             record = record_of(run, config, result, folder, wall_seconds=time.perf_counter() - began)
         except Interrupted:
             raise KeyboardInterrupt from None
         except StorageError:
             raise  # the next run would fail too
         except Exception as error:
-            traceback.print_exc()
-            record = failed_record(run, config, error, folder, wall_seconds=time.perf_counter() - began)
+            status = "pruned" if isinstance(error, Pruned) else "failed"
+            print(f"{error}", file=sys.stderr) if status == "pruned" else traceback.print_exc()
+            seconds = time.perf_counter() - began
+            record = failed_record(run, config, error, folder, wall_seconds=seconds, status=status)
         is_first = self._ledger.write(record, folder)
         self._ledger.tidy(run, keep=self._keep_runs)
         return record.status if is_first else "twice"
 
-    def _train(self, train: Callable[[Config], RunResult], run: Run, folder: Path) -> RunResult:
+    def _train(self, run: Run, folder: Path) -> RunResult:
         from attentune.training.usage import forget_peak_memory
 
         forget_peak_memory()
@@ -155,13 +183,13 @@ class RunWorker:
         if not resume:
             shutil.rmtree(folder, ignore_errors=True)
         try:
-            return train(self._matrix.config(run, folder, resume=resume))
+            return self._trainer(run, self._matrix.config(run, folder, resume=resume))
         except CheckpointError as error:
             if not resume:
                 raise
             print(f"{error}\nBegun anew.", file=sys.stderr)
             shutil.rmtree(folder, ignore_errors=True)
-            return train(self._matrix.config(run, folder))
+            return self._trainer(run, self._matrix.config(run, folder))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,155 @@
+"""`attentune search`"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from attentune.cli.flags import Parser, add_config_flags, overrides_of, whole_number
+from attentune.config.parsing import coerce
+from attentune.errors import ConfigError
+
+_EXAMPLES = """examples:
+  attentune search --task rte --data_dir glue_data --space ssa --output_dir searches/rte
+  attentune search --task cola --data_dir glue_data --preset bert --output_dir searches/cola \\
+      --search training.learning_rate=log:1e-5:1e-3 --search training.num_train_epochs=3,5 --trials 30
+  attentune search --train_file reviews.csv --search model.head.kind=cls,mean --output_dir searches/reviews
+
+VALUES of --search: a,b,c; LOW:HIGH; LOW:HIGH:STEP; log:LOW:HIGH. By default trials are scored on rows that are cut from
+train, so that dev stays unseen. Interrupted, the same command goes on where it was."""
+
+
+def parser() -> Parser:
+    """The flags of this verb."""
+    made = Parser(
+        prog="attentune search",
+        usage="attentune search --space NAME --output_dir DIR [flags]",
+        description="Try settings on a task, side by side, and write the best as a configuration to train with.",
+        epilog=_EXAMPLES,
+    )
+    _add_search_flags(made)
+    _add_work_flags(made)
+    add_config_flags(made)
+    return made
+
+
+def _add_search_flags(made: Parser) -> None:
+    made.add_argument(
+        "--space",
+        metavar="NAME|FILE",
+        help="a paper's grid (bert, sesame, ssa, ssa-co, task-attention), or a YAML file",
+    )
+    made.add_argument(
+        "--search", action="append", default=[], metavar="NAME=VALUES", help="a setting to vary, and its values"
+    )
+    made.add_argument(
+        "--sampler",
+        metavar="grid|random|tpe",
+        help="how trials are drawn (default: grid for lists of values, else tpe)",
+    )
+    made.add_argument("--trials", metavar="N", help="how many (default: the whole grid; else 20)")
+    made.add_argument("--seeds", default="1", help="runs a trial, each with another seed (default: 1)")
+    made.add_argument(
+        "--choose",
+        metavar="score|three-parts",
+        default="score",
+        help="rank by the mean score, or by mean - k std over three parts of the rows scored (default: score)",
+    )
+    made.add_argument("--k", default="1", help="three-parts: the weight of the standard deviation (default: 1)")
+    made.add_argument(
+        "--score_on",
+        metavar="train|dev",
+        default="train",
+        help="score trials on rows cut from train, or on dev itself (default: train)",
+    )
+    made.add_argument("--search_share", default="0.2", help="share of train that is cut to score on (default: 0.2)")
+    made.add_argument(
+        "--pruner",
+        metavar="none|median|halving",
+        help="give up trials that do worse than others (default: median with tpe, else none)",
+    )
+    made.add_argument(
+        "--startup", default="5", help="finished trials before tpe and the median pruner begin to judge (default: 5)"
+    )
+
+
+def _add_work_flags(made: Parser) -> None:
+    made.add_argument("--jobs", metavar="N", help="runs side by side (default: one a core on a CPU, else 1)")
+    made.add_argument("--retry_failed", action="store_true", help="do trials again that are recorded as failed")
+    made.add_argument("--storage", metavar="URL", help="share the work of several machines through this database")
+    made.add_argument("--study", metavar="NAME", help="the search's name there (default: that of the folder)")
+    made.add_argument("--heartbeat", default="60", help="seconds between signs of life to --storage (default: 60)")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="how the table is printed")
+    made.add_argument("--quiet", action="store_true", help="no progress on standard error")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Search; the exit status is returned."""
+    parsed, problems = parser().parse(arguments)
+    wishes = _wishes(parsed, problems)
+    if problems:
+        raise ConfigError(problems)
+    # Imported late, so that mistakes in flags show at once.
+    from attentune.cli.search_tables import search_text
+    from attentune.results import to_json
+    from attentune.training.matrix_display import MatrixDisplay
+    from attentune.training.search import ComparisonStopped, search
+
+    try:
+        result = search(**wishes, display=MatrixDisplay(quiet=parsed.quiet))
+    except ComparisonStopped as stop:
+        again = shlex.join(["attentune", "search", *arguments])
+        print(f"attentune: {stop} Go on with:\n  {again}", file=sys.stderr)
+        return 130
+    print(to_json(result.to_dict()) if parsed.format == "json" else search_text(result), end="")
+    failed = [trial for trial in result.trials if trial.status == "failed"]
+    if failed:
+        print(
+            f"attentune: {len(failed)} of {len(result.trials)} trials failed, {failed[0].name} with:"
+            f" {failed[0].message} The same command with --retry_failed does them again.",
+            file=sys.stderr,
+        )
+    return 0 if result.best is not None else 2
+
+
+def _wishes(parsed: Any, problems: list[str]) -> dict[str, Any]:
+    """The arguments of `search`; what cannot be read is added to `problems`."""
+    from attentune.training.search_space import dimension_of
+
+    overrides = overrides_of(parsed, problems)
+    folder = overrides.pop("training.output_dir", None)
+    if folder is None:
+        problems.append("--output_dir: is missing; name the search's folder: --output_dir searches/first")
+    dimensions = [dimension_of(text, problems) for text in parsed.search]
+    return {
+        "output_dir": folder,
+        "space": parsed.space,
+        "vary": [dimension for dimension in dimensions if dimension is not None],
+        "sampler": parsed.sampler,
+        "trials": whole_number("--trials", parsed.trials, problems),
+        "seeds": whole_number("--seeds", parsed.seeds, problems),
+        "choose": parsed.choose,
+        "k": _number("--k", parsed.k, problems),
+        "score_on": parsed.score_on,
+        "search_share": _number("--search_share", parsed.search_share, problems),
+        "pruner": parsed.pruner,
+        "startup": whole_number("--startup", parsed.startup, problems),
+        "preset": parsed.preset,
+        "config": parsed.config,
+        "overrides": overrides,
+        "storage": parsed.storage,
+        "study": parsed.study,
+        "jobs": whole_number("--jobs", parsed.jobs, problems),
+        "retry_failed": parsed.retry_failed,
+        "heartbeat_s": whole_number("--heartbeat", parsed.heartbeat, problems),
+    }
+
+
+def _number(flag: str, text: str, problems: list[str]) -> float:
+    try:
+        return float(coerce(text, float))
+    except ValueError as error:
+        problems.append(f"{flag}: got {text!r}, expected {error}")
+        return 0.0

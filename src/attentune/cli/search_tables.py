@@ -1,0 +1,53 @@
+"""What a search has found, as text."""
+
+from __future__ import annotations
+
+import shlex
+
+from attentune.cli.output import number, table
+from attentune.training.search import SearchResult
+from attentune.training.search_choice import TrialOutcome
+from attentune.training.search_plan import value_text
+
+
+def search_text(result: SearchResult) -> str:
+    """The trials, best first, and what to do with the best."""
+    names = list(dict.fromkeys(name for trial in result.trials for name in trial.params))
+    has_spread = any(trial.std is not None for trial in result.trials)
+    by_parts = result.choice.rule == "three-parts"
+    header = ["trial", *(name.split(".")[-1] for name in names), result.choice.metric]
+    header += ["std"] * has_spread + ["value"] * by_parts + ["seconds", "status"]
+    rows = []
+    for trial in result.trials:
+        row = [trial.name, *(value_text(trial.params[name]) for name in names)]
+        row.append("-" if trial.mean is None else number(trial.mean))
+        row += ["-" if trial.std is None else number(trial.std)] * has_spread
+        row += ["-" if trial.value is None else number(trial.value)] * by_parts
+        rows.append([*row, f"{trial.seconds:.0f}", trial.status])
+    lines = [table(header, rows, right=range(1, len(header) - 1)), "", *_importance_lines(result)]
+    if result.best is None:
+        return "\n".join([*lines, "No trial is done, so there is none to take."]) + "\n"
+    return "\n".join([*lines, *_winner_lines(result, result.best)]) + "\n"
+
+
+def _importance_lines(result: SearchResult) -> list[str]:
+    if result.importance is None:
+        return [f"importance: {result.importance_note}."]
+    shares = ", ".join(f"{name.split('.')[-1]} {share:.2f}" for name, share in result.importance.items())
+    return [f"importance (share of the variance between trials): {shares}"]
+
+
+def _winner_lines(result: SearchResult, best: TrialOutcome) -> list[str]:
+    by = "its mean score"
+    if result.choice.rule == "three-parts":
+        sign = "-" if result.choice.greater_is_better else "+"
+        by = f"mean {sign} {result.choice.k:g} std over three parts of the rows scored"
+    where = "rows cut from train; dev was not looked at" if result.rows.score_on == "train" else "dev itself"
+    done = sum(trial.value is not None for trial in result.trials)
+    equal = sum(trial.value == best.value for trial in result.trials)
+    shared = f" {equal} trials share this value; the first of them is taken." if equal > 1 else ""
+    return [
+        f"best: {best.name}, by {by}, on {where}.{shared}",
+        f"As the best of {done}, its score is too good to be true of new rows.",
+        f"train with it: attentune train --config {shlex.quote(str(result.config))}",
+    ]

@@ -1,0 +1,215 @@
+"""`attentune search`: trials that nothing can make lose or repeat one, and the best as a configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import attentune
+from attentune.config import load_config
+from attentune.data.load import load_data
+from attentune.training.matrix_display import MatrixDisplay
+from attentune.training.search_choice import Choice, part_scores
+from comparisons import checkpointed, command, finish, kill, outcomes, start, times_done, wait_for, workers_of
+from samples import settings
+
+SPACE = ("--search", "training.learning_rate=1e-3,2e-3,1e30", "--choose", "three-parts", "--search_share", "0.5")
+FLAGS = (*SPACE, "--jobs", "2")
+# The last of the learning rates is hopeless, and fails.
+LONG = {"num_train_epochs": 4, "save_steps": 2, "precision": "fp32", "max_grad_norm": 0, "seed": 5}
+
+
+def words(folder: Path, encoder: Path, *flags: str, **changes: Any) -> list[str]:
+    """The command line of a small search in `folder/search`."""
+    given = {f"training__{name}": value for name, value in LONG.items()} | changes
+    line = command(folder, encoder, *flags, output="search", verb="search", **given)
+    place = next(number for number, word in enumerate(line) if word.startswith("training.learning_rate=0"))
+    return [*line[: place - 1], *line[place + 1 :]]
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory) -> tuple[Path, dict[str, Any], str, str]:
+    """A search that nothing interrupted: its folder's parent, outcomes, and what it printed."""
+    folder = tmp_path_factory.mktemp("whole")
+    status, out, err = finish(start(words(folder, tiny("bert"), *FLAGS)))
+    assert status == 0, err
+    return folder, outcomes(folder / "search"), out, err
+
+
+def test_the_best_is_written_as_a_configuration_to_train_with(whole, tiny):
+    folder, found, out, err = whole
+    result = json.loads((folder / "search/trials.json").read_text())
+    assert [trial["status"] for trial in result["trials"]] == ["done", "done", "failed"]
+    best = result["trials"][0]
+    assert (result["best"], best["value"] >= result["trials"][1]["value"]) == (best["name"], True)
+    config = load_config(folder / "search/config.yaml")
+    assert config.training.learning_rate == best["params"]["training.learning_rate"]
+    assert (config.training.seed, config.training.num_train_epochs) == (5, 4)
+    assert config.training.output_dir == str(folder / "search/best")
+    record = found[f"records/own/all/{best['name']}/seed-5.json"]
+    # What it was trained with, but for where and how.
+    assert {**record["config"]["training"], "output_dir": None} == {
+        **attentune.config.to_dict(config)["training"],
+        "output_dir": None,
+    }
+    lines = out.splitlines()
+    assert lines[0].split() == ["trial", "learning_rate", "accuracy", "std", "value", "seconds", "status"]
+    assert lines[2].split()[:2] == [best["name"], f"{best['params']['training.learning_rate']:.4g}"]
+    assert "importance: 2 finished trials are too few" in out
+    assert f"train with it: attentune train --config {folder / 'search/config.yaml'}" in out
+    assert "Trials are scored on 24 of the 48 training rows" in err
+    assert "1 of 3 trials failed" in err
+    assert "became nan at step" in err
+
+
+def test_trials_are_ranked_by_the_rule_of_three_parts(whole):
+    folder, found, _, _ = whole
+    for trial in json.loads((folder / "search/trials.json").read_text())["trials"][:2]:
+        text = found[f"records/own/all/{trial['name']}/seed-5.validation.csv"]
+        assert trial["scores"] == pytest.approx(part_scores(text, "accuracy", 5))
+        assert trial["value"] == pytest.approx(Choice("three-parts").value(trial["scores"]))
+        mean = found[f"records/own/all/{trial['name']}/seed-5.json"]["score"]
+        assert trial["mean"] == pytest.approx(mean)  # 24 rows: parts of the same size
+
+
+def test_dev_is_not_looked_at(whole, tiny):
+    folder, found, _, _ = whole
+    config = load_config(folder / "search/config.yaml")
+    data = load_data(config.data, seed=5)
+    texts = {name: set(rows.ids) for name, rows in data.splits.items()}
+    prints = {record["data_fingerprint"]["validation"] for name, record in found.items() if "trial-000" in name and
+              name.endswith(".json") and record["status"] == "done"}  # fmt: skip
+    assert len(prints) == 1
+    assert data.splits["validation"].fingerprint() not in prints
+    record = next(record for name, record in found.items() if name.endswith(".json") and record["status"] == "done")
+    assert record["train"]["rows"] == 24
+    scored = {line.split(",")[0] for name, text in found.items() if name.endswith(".csv") for line in text.splitlines()}
+    assert len(scored - {"id"}) == 24
+    assert scored - {"id"} <= texts["train"]
+
+
+def test_the_same_command_does_nothing_again_and_another_is_refused(whole, attentune, tiny):
+    folder, before, _, _ = whole
+    encoder = tiny("bert")
+    status, again, _ = attentune(*words(folder, encoder, *FLAGS, "--format", "json"))
+    assert status == 0
+    assert json.loads(again)["trials"] == json.loads((folder / "search/trials.json").read_text())["trials"]
+    assert set(times_done(folder / "search").values()) == {1}
+    for flags, changes, message in (
+        (("--k", "2"), {}, "k: was 1.0, now 2.0"),
+        (("--seeds", "2"), {}, "seeds: was 1, now 2"),
+        ((), {"training__num_train_epochs": 3}, "training.num_train_epochs: was 4.0, now 3.0"),
+        ((), {"data__max_train_samples": 30}, "data.max_train_samples: was None, now 30"),
+        (("--search", "model.head.kind=cls,mean"), {}, "space model.head.kind: was 'not there'"),
+    ):
+        status, _, err = attentune(*words(folder, encoder, *FLAGS, *flags, **changes))
+        assert status == 2
+        assert "was begun as another search" in err
+        assert message in err
+    assert outcomes(folder / "search") == before
+    # A failed trial is not done again, unless asked for.
+    file = next(path for path in (folder / "search/records").rglob("*.json") if "failed" in path.read_text())
+    stamp = file.stat().st_mtime_ns
+    status, _, err = attentune(*words(folder, encoder, *FLAGS, "--retry_failed"))
+    assert (status, file.stat().st_mtime_ns > stamp) == (0, True)
+    assert "1 of 3 trials failed" in err
+    assert outcomes(folder / "search") == before
+
+
+@pytest.mark.slow
+def test_nothing_that_stops_it_makes_it_lose_or_repeat_a_trial(whole, tiny, tmp_path):
+    line, folder = words(tmp_path, tiny("bert"), *FLAGS), tmp_path / "search"
+    # The command is killed: its workers see the pipe closed, save and end.
+    process = start(line)
+    wait_for(checkpointed(folder), "checkpoint", process)
+    kill(process.pid)
+    process.communicate()
+    wait_for(lambda: not workers_of(folder), "end of the orphans")
+    # Ctrl-C.
+    process = start(line, start_new_session=True)
+    wait_for(lambda: workers_of(folder), "workers", process)
+    os.killpg(process.pid, signal.SIGINT)
+    status, out, errors = finish(process)
+    assert (status, out) == (130, "")
+    assert "runs recorded. Go on with:\n  attentune search --search" in errors
+    # And now in peace.
+    status, _, errors = finish(start(line))
+    assert status == 0, errors
+    assert outcomes(folder) == whole[1]
+    assert set(times_done(folder).values()) == {1}
+    found, expected = (
+        json.loads((place / "trials.json").read_text())["trials"] for place in (folder, whole[0] / "search")
+    )
+    assert [{**trial, "seconds": 0} for trial in found] == [{**trial, "seconds": 0} for trial in expected]
+
+
+def test_search_from_python_on_dev_with_two_seeds(tiny, tmp_path):
+    given = settings(tmp_path, tiny("bert"), training__num_train_epochs=1, training__seed=7)
+    del given["training.output_dir"], given["training.learning_rate"]
+    result = attentune.search(
+        tmp_path / "search",
+        space={"training.learning_rate": {"low": 1e-4, "high": 1e-3, "log": True}, "preset": ["bert", "bert-mean"]},
+        sampler="random",
+        trials=1,
+        seeds=2,
+        score_on="dev",
+        overrides=given,
+        jobs=2,
+        display=MatrixDisplay(quiet=True),
+    )
+    assert result.best is not None
+    assert (result.best.status, len(result.best.scores)) == ("done", 2)
+    assert result.best.value == pytest.approx(sum(result.best.scores) / 2)
+    assert result.config is not None
+    config = load_config(result.config)
+    assert config.preset == result.best.params["preset"]
+    assert 1e-4 <= config.training.learning_rate <= 1e-3
+    files = sorted(path.name for path in (tmp_path / "search/records").rglob("*.json"))
+    assert files == ["seed-7.json", "seed-8.json"]
+    record = json.loads(next((tmp_path / "search/records").rglob("seed-7.json")).read_text())
+    assert record["data_fingerprint"]["validation"] == load_data(config.data, seed=7).splits["validation"].fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("flags", "messages"),
+    [
+        ((), ["got nothing to vary, expected --space NAME or --search NAME=VALUES"]),
+        (("--space", "sesme"), ["--space: got 'sesme'", "Did you mean 'sesame'"]),
+        (("--search", "training.learning_rate"), ["expected NAME=VALUES"]),
+        (("--search", "training.learning_rat=1,2"), ["Did you mean 'learning_rate'"]),
+        (("--search", "training.learning_rate=log:1e-5:1e-3", "--sampler", "grid"), ["is a range without a step"]),
+        (("--search", "objective.alpha=0.5,0.7", "--sampler", "tpo"), ["--sampler: got 'tpo', expected one of grid"]),
+        (("--search", "objective.alpha=0.5,0.7", "--pruner", "x"), ["--pruner: got 'x', expected one of none"]),
+        (("--search", "objective.alpha=0.5,0.7", "--choose", "best"), ["--choose: got 'best', expected one of score"]),
+        (("--search", "objective.alpha=0.5,0.7", "--score_on", "test"), ["--score_on: got 'test'", "train, dev"]),
+        (("--search", "objective.alpha=0.5,0.7", "--search_share", "1"), ["--search_share: got 1.0, expected"]),
+        (("--search", "objective.alpha=0.5,0.7", "--k", "many"), ["--k: got 'many', expected a number"]),
+        (("--search", "objective.alpha=0.5,0.7", "--trials", "0"), ["--trials: got '0'", "at least 1"]),
+        (("--search", "objective.alpha=0.5,0.7", "--tasks", "cola,rte"), ["data.tasks: a search is on one task"]),
+        (("--search", "objective.alpha=0.5,0.7", "--resume"), ["training.resume: a search always goes on"]),
+        (("--search", "training.seed=1,2"), ["training.seed: cannot be varied"]),
+        (("--search", "objective.alpha=0.5,0.7", "--pruner", "median", "--set", "training.eval_strategy=no"),
+         ["--pruner: needs scores on the way"]),
+        (("--search", "objective.alpha=0.5,0.7", "--max_train_samples", "4"), ["has fewer than 3 labelled rows"]),
+    ],
+)  # fmt: skip
+def test_mistakes(attentune, tiny, tmp_path, flags, messages):
+    status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags))
+    assert (status, out) == (2, "")
+    for message in messages:
+        assert message in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "search").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(attentune, tiny, tmp_path):
+    (tmp_path / "search").mkdir()
+    (tmp_path / "search/compare.json").write_text("{}")
+    status, _, err = attentune(*words(tmp_path, tiny("bert"), *FLAGS))
+    assert status == 2
+    assert "holds compare.json and no search.json, so it is no search's folder" in err
