@@ -81,7 +81,9 @@ class SavedRun:
         if accelerator.device.type == "cpu":
             use_plain_attention(self.model)  # as in training, so that scores repeat to the last digit
         return Evaluator(
-            model=accelerator.prepare_model(self.model.to(accelerator.device), evaluation_mode=True),
+            # Not prepared by Accelerate, which would bind the model itself to this precision for good: who asks it sets
+            # the precision around the question.
+            model=self.model.to(accelerator.device),
             accelerator=accelerator,
             splits=data.splits,
             features={name: encode_rows(rows, self.tokenizer, **lengths) for name, rows in data.splits.items()},
