@@ -31,13 +31,13 @@ class Falls:
     target_N: np.ndarray
 
     @property
-    def comprehensiveness_NK(self) -> np.ndarray:
-        """p(class | text) - p(class | text without the tokens); high is good."""
+    def comprehensiveness(self) -> np.ndarray:
+        """(N, K) p(class | text) - p(class | text without the tokens); high is good."""
         return self._fall(self.without_NKC)
 
     @property
-    def sufficiency_NK(self) -> np.ndarray:
-        """p(class | text) - p(class | the tokens alone); low is good."""
+    def sufficiency(self) -> np.ndarray:
+        """(N, K) p(class | text) - p(class | the tokens alone); low is good."""
         return self._fall(self.only_NKC)
 
     def _fall(self, erased_NKC: np.ndarray) -> np.ndarray:
@@ -46,7 +46,11 @@ class Falls:
 
 
 def falls(
-    eraser: Eraser, rows: np.ndarray, orders: Sequence[np.ndarray], target_N: np.ndarray, shares: Sequence[float] = SHARES
+    eraser: Eraser,
+    rows: np.ndarray,
+    orders: Sequence[np.ndarray],
+    target_N: np.ndarray,
+    shares: Sequence[float] = SHARES,
 ) -> Falls:
     """What erasing in these orders does.
 

@@ -54,16 +54,16 @@ class Eraser:
             answers = probabilities_of(self._ask(np.array([row for row, _ in part]), [new[key] for key in part]))
             self._known |= dict(zip(part, answers, strict=True))
         self.asked += len(names)
+        if not keys:
+            return np.zeros((0, self._probe.label_space.num_labels))
         return np.stack([self._known[key] for key in keys])
 
     def _ask(self, rows_M: np.ndarray, places: list[np.ndarray]) -> np.ndarray:
         """(M, C) logits."""
-        probe, changes = self._probe, {}
+        probe = self._probe
         features, numbers = probe.features, rows_M
         if self._erasure == "delete":
             features, numbers = without_tokens(features, rows_M, places), np.arange(len(rows_M))
-        else:
-            changes = {"masked" if self._erasure == "mask" else "passed_over": places}
         return score_rows(
             probe.model,
             features,
@@ -71,7 +71,8 @@ class Eraser:
             accelerator=probe.accelerator,
             rows=numbers,
             mask_token_id=probe.mask_token_id,
-            **changes,
+            masked=places if self._erasure == "mask" else None,
+            passed_over=places if self._erasure == "attention" else None,
         ).logits_NC
 
 

@@ -128,11 +128,12 @@ class Explainer:
         texts = {"text": self._rows.texts[row], "pair": self._rows.pairs[row] if self._rows.pairs else ""}
         return tuple(
             Piece(texts[span[0]][span[1] : span[2]], span[1], span[2], float(score), span[0])
-            for span, score in zip(self._spans_of(row), scores, strict=True)
+            for span, score in zip(self.spans(row), scores, strict=True)
             if span is not None
         )
 
-    def _spans_of(self, row: int) -> Spans:
+    def spans(self, row: int) -> Spans:
+        """Where each token of a row stands in its text; see `data.features.token_spans`."""
         if self._spans is None:
             model = self.probe.model.config
             lengths = {"max_length": model.max_seq_length, "apart": model.reads_apart}

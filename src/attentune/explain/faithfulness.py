@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,54 +13,18 @@ from attentune.config.parsing import did_you_mean
 from attentune.data.rows import TextRows
 from attentune.errors import ConfigError, DataError
 from attentune.evaluation.saved import SavedRun
-from attentune.explain.aopc import Falls, falls
-from attentune.explain.erasure import ERASURES, Eraser
-from attentune.explain.explainer import Attribution, Explainer
-from attentune.explain.limits import Limits, find_limits, mean_falls
+from attentune.explain.aopc import Falls
+from attentune.explain.erasing import Erasing
+from attentune.explain.erasure import ERASURES
+from attentune.explain.explainer import Explainer
 from attentune.explain.methods import METHODS, method_for
-from attentune.explain.probe import Probe, Settings
-from attentune.explain.ranking import SHARES, ranked
-from attentune.explain.verdict import FaithfulnessReport, MethodCost, MethodScore, mean_interval
+from attentune.explain.ordering import FLOOR, Measures, Progress, Ranked, rank
+from attentune.explain.ranking import SHARES
+from attentune.explain.verdict import FaithfulnessReport, MethodCost, MethodScore
 from attentune.models.attention import attention_by
 
-# The floor: what an order drawn by lot reaches.
-FLOOR = "random"
 # Too dear to be asked for by nobody.
 _DEAR = ("lime", "shap")
-
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Measures:
-    """What is measured, beside the methods.
-
-    Attributes:
-        erasures: some of `ERASURES`.
-        settings: of the methods; the seed also decides ties, the floor's draws and the resamples.
-        draws: random orders that the floor is the mean of.
-        beam: sets of tokens kept in the search for the limits; 0 leaves the normalised form out.
-        beam_tokens: texts of up to so many ordinary tokens have their limits searched.
-    """
-
-    erasures: Sequence[str] = ERASURES
-    settings: Settings = Settings()
-    draws: int = 5
-    beam: int = 5
-    beam_tokens: int = 12
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """What a method says of each row.
-
-    Attributes:
-        attributions: of each row; those of the first draw where there are several.
-        orders: for each draw, of each row its ordinary tokens' places, the most important first.
-    """
-
-    attributions: list[Attribution]
-    orders: list[list[np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -70,14 +34,23 @@ class Found:
     Attributes:
         report: means and intervals.
         rows: the texts that were measured.
+        kept: their numbers among those given.
         ranked: by method.
         falls: by method and erasure; of the first draw.
+        explainer: of these texts.
     """
 
     report: FaithfulnessReport
     rows: TextRows
+    kept: list[int]
+    explainer: Explainer
     ranked: dict[str, Ranked]
     falls: dict[tuple[str, str], Falls]
+
+    @staticmethod
+    def signed(name: str) -> bool:
+        """Whether a method's scores have a sign."""
+        return METHODS[name].signed
 
 
 def default_methods(saved: SavedRun) -> tuple[str, ...]:
@@ -124,16 +97,19 @@ def measure_faithfulness(
     check(saved, names, measures)
     with attention_by(saved.model):
         explainer, kept = readable(saved, rows, precision)
+        own_rows = rows if len(kept) == len(rows) else rows.take(kept)
         tell = progress or (lambda what: None)
         ranks = {name: rank(explainer, name, measures, tell) for name in names}
-        scores, by_erasure = [], {}
+        scores: list[MethodScore] = []
+        by_erasure: dict[tuple[str, str], Falls] = {}
         for erasure in measures.erasures:
             tell(f"erasing by {erasure}")
             with explainer.probe.evaluating():
-                found = _Erasing(explainer.probe, erasure, ranks, measures)
+                found = Erasing(explainer.probe, erasure, ranks, measures)
                 scores += found.scores()
             by_erasure |= {(name, erasure): own[0] for name, own in found.falls.items()}
-    return Found(_report(saved, explainer, kept, len(rows), measures, ranks, scores), kept, ranks, by_erasure)
+    report = _report(saved, explainer, own_rows, len(rows), measures, ranks, scores)
+    return Found(report, own_rows, kept, explainer, ranks, by_erasure)
 
 
 def check(saved: SavedRun, methods: Sequence[str], measures: Measures) -> None:
@@ -162,8 +138,8 @@ def check(saved: SavedRun, methods: Sequence[str], measures: Measures) -> None:
         raise ConfigError(problems)
 
 
-def readable(saved: SavedRun, rows: TextRows, precision: str | None) -> tuple[Explainer, TextRows]:
-    """An explainer of the rows that have an ordinary token, and these rows.
+def readable(saved: SavedRun, rows: TextRows, precision: str | None) -> tuple[Explainer, list[int]]:
+    """An explainer of the rows that have an ordinary token, and their numbers.
 
     Raises:
         DataError: none has.
@@ -174,98 +150,8 @@ def readable(saved: SavedRun, rows: TextRows, precision: str | None) -> tuple[Ex
     if not kept:
         raise DataError(f"{rows.source}: got {len(rows)} texts, expected at least one with a word in it.")
     if len(kept) == len(rows):
-        return explainer, rows
-    rows = rows.take(kept)
-    return Explainer(saved, rows, precision=precision), rows
-
-
-def rank(explainer: Explainer, name: str, measures: Measures, tell: Progress) -> Ranked:
-    """What a method says of the predicted class of each row, of the floor several times over."""
-    tell(f"scores by {name}")
-    settings = measures.settings
-    seeds = [settings.seed + draw for draw in range(measures.draws if name == FLOOR else 1)]
-    draws = [explainer.attributions(name, settings=replace(settings, seed=seed)) for seed in seeds]
-    features = explainer.probe.features
-    orders = [
-        [
-            ranked(found.scores, features.ordinary_positions(row), seed, row)
-            for row, found in enumerate(attributions)
-        ]
-        for seed, attributions in zip(seeds, draws, strict=True)
-    ]
-    return Ranked(draws[0], orders)
-
-
-class _Erasing:
-    """All methods under one erasure.
-
-    Attributes:
-        falls: of each method, for each draw.
-    """
-
-    def __init__(self, probe: Probe, erasure: str, ranks: dict[str, Ranked], measures: Measures) -> None:
-        self._erasure, self._ranks, self._measures = erasure, ranks, measures
-        self._eraser = Eraser(probe, erasure)
-        self._target_N = np.array([found.target for found in next(iter(ranks.values())).attributions])
-        rows = np.arange(len(self._target_N))
-        self.falls = {
-            name: [falls(self._eraser, rows, orders, self._target_N) for orders in own.orders]
-            for name, own in ranks.items()
-        }
-        places = [probe.features.ordinary_positions(int(row)) for row in rows]
-        self._short = np.array([row for row in rows if len(places[row]) <= measures.beam_tokens], dtype=np.int64)
-        self._limits: Limits | None = None
-        if measures.beam and len(self._short):
-            chosen, targets = [places[row] for row in self._short], self._target_N[self._short]
-            self._limits = find_limits(self._eraser, self._short, chosen, targets, beam=measures.beam)
-
-    def scores(self) -> list[MethodScore]:
-        """A line a method."""
-        first = next(iter(self._ranks))
-        base_N = _mean([own.comprehensiveness_NK for own in self.falls[first]]).mean(axis=1)
-        return [self._score(name, None if name == first else base_N) for name in self._ranks]
-
-    def _score(self, name: str, base_N: np.ndarray | None) -> MethodScore:
-        seed = self._measures.settings.seed
-        comprehensiveness_NK = _mean([own.comprehensiveness_NK for own in self.falls[name]])
-        sufficiency_NK = _mean([own.sufficiency_NK for own in self.falls[name]])
-        whole_N = comprehensiveness_NK.mean(axis=1)
-        bins = {
-            "comprehensiveness": comprehensiveness_NK.mean(axis=0).tolist(),
-            "sufficiency": sufficiency_NK.mean(axis=0).tolist(),
-        }
-        line = MethodScore(
-            name,
-            METHODS[name].signed,
-            self._erasure,
-            mean_interval(whole_N, seed),
-            mean_interval(sufficiency_NK.mean(axis=1), seed),
-            None if base_N is None else mean_interval(whole_N - base_N, seed),
-            bins,
-        )
-        if self._limits is None:
-            return line
-        forwards_N, backwards_N = (self._normalised(name, step) for step in (1, -1))
-        return replace(
-            line,
-            naopc_comprehensiveness=mean_interval(forwards_N, seed),
-            naopc_sufficiency=mean_interval(backwards_N, seed),
-            naopc_rows=int(np.isfinite(forwards_N).sum()),
-        )
-
-    def _normalised(self, name: str, step: int) -> np.ndarray:
-        """(short rows,) the normalised form of the order, or turned round; the mean over draws."""
-        assert self._limits is not None
-        targets = self._target_N[self._short]
-        draws = [
-            mean_falls(self._eraser, self._short, [orders[row][::step] for row in self._short], targets)
-            for orders in self._ranks[name].orders
-        ]
-        return _mean([self._limits.normalised(own) for own in draws])
-
-
-def _mean(draws: list[np.ndarray]) -> np.ndarray:
-    return np.mean(draws, axis=0)
+        return explainer, kept
+    return Explainer(saved, rows.take(kept), precision=precision), kept
 
 
 def _report(

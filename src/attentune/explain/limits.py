@@ -28,9 +28,7 @@ class Limits:
             return np.where(width_N > 1e-9, (falls_N - self.lower_N) / width_N, np.nan)
 
 
-def mean_falls(
-    eraser: Eraser, rows: np.ndarray, orders: Sequence[np.ndarray], target_N: np.ndarray
-) -> np.ndarray:
+def mean_falls(eraser: Eraser, rows: np.ndarray, orders: Sequence[np.ndarray], target_N: np.ndarray) -> np.ndarray:
     """(N,) the mean fall of the target's probability while token after token is erased, the last one included."""
     owner = np.repeat(np.arange(len(rows)), [len(order) for order in orders])
     erased = [order[:count] for order in orders for count in range(1, len(order) + 1)]
