@@ -105,7 +105,9 @@ def _measures(parsed: Any, numbers: dict[str, int]) -> Any:
     settings = Settings(**{name: numbers[name] for name in ("seed", "samples", "steps") if name in numbers})
     own: dict[str, Any] = {name: numbers[name] for name in ("draws", "beam", "beam_tokens") if name in numbers}
     erasures = _listed(parsed.erasures)
-    return Measures(settings=settings, **own, **({} if erasures is None else {"erasures": erasures}))
+    if erasures is not None:
+        own["erasures"] = erasures
+    return Measures(settings=settings, **own)
 
 
 def _rows(parsed: Any, saved: Any, data: Any, numbers: dict[str, int]) -> tuple[Any, Any]:
@@ -126,7 +128,22 @@ def _rows(parsed: Any, saved: Any, data: Any, numbers: dict[str, int]) -> tuple[
 
 def _more(parsed: Any, saved: Any, found: Any, numbers: dict[str, int]) -> dict[str, Any]:
     """What is asked for beside."""
-    return {}
+    options: dict[str, Any] = {
+        "methods": tuple(found.ranked),
+        "settings": _measures(parsed, numbers).settings,
+        "precision": parsed.precision,
+        "progress": _tell,
+    }
+    more: dict[str, Any] = {}
+    if parsed.sanity:
+        from attentune.explain.sanity import check_sanity
+
+        more["sanity"] = check_sanity(saved, found.rows, **options)
+    if parsed.cost:
+        from attentune.explain.cost import measure_cost
+
+        more["cost"] = measure_cost(saved, found.rows, **options)
+    return more
 
 
 def _show(parsed: Any, found: Any, truths: Any, more: dict[str, Any]) -> None:

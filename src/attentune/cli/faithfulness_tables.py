@@ -11,7 +11,13 @@ from attentune.explain.ordering import FLOOR
 from attentune.explain.verdict import FaithfulnessReport, MethodScore
 
 
-def report_tables(report: FaithfulnessReport, *, planted: Sequence[Any] | None = None) -> str:
+def report_tables(
+    report: FaithfulnessReport,
+    *,
+    planted: Sequence[Any] | None = None,
+    sanity: Any = None,
+    cost: Sequence[Any] | None = None,
+) -> str:
     """The whole report."""
     parts = [_head(report)]
     for erasure in dict.fromkeys(score.erasure for score in report.scores):
@@ -19,6 +25,10 @@ def report_tables(report: FaithfulnessReport, *, planted: Sequence[Any] | None =
     parts.append(_costs(report))
     if planted:
         parts.append(_planted(planted))
+    if sanity is not None:
+        parts += [_repeats(sanity), _shuffles(sanity)]
+    if cost:
+        parts.append(_timed(cost))
     return "\n\n".join(parts) + "\n"
 
 
@@ -94,3 +104,52 @@ def _planted(planted: Sequence[Any]) -> str:
                 if score.signed == signed
             ]
     return "words known to decide, in the texts that the run gets right\n\n" + table(header, lines, right=(5, 6))
+
+
+def _repeats(sanity: Any) -> str:
+    header = ("method", "asked again", "alone and in a batch", "fp32 and bf16")
+    lines = [
+        (
+            own.method,
+            shown(own.again),
+            shown(own.alone),
+            "no bf16 here" if own.precision is None else shown(own.precision),
+        )
+        for own in sanity.repeats
+    ]
+    return f"do scores repeat? Kendall's tau, {sanity.rows} texts\n\n" + table(header, lines)
+
+
+def _shuffles(sanity: Any) -> str:
+    parts = list(dict.fromkeys(own.part for own in sanity.shuffles))
+    methods = list(dict.fromkeys(own.method for own in sanity.shuffles))
+    taus = {(own.method, own.part): own for own in sanity.shuffles}
+    lines = []
+    for part in parts:
+        cells = [taus[method, part] for method in methods]
+        lines.append((part, *(f"{cell.tau.value:.2f} ({cell.rho.value:.2f})" for cell in cells)))
+    title = (
+        "do they depend on the model? Kendall's tau (Spearman's rho) with the scores of a model whose weights are\n"
+        "shuffled from the head down to here; near 0 is right, near 1 says that the model does not matter\n\n"
+    )
+    return title + table(("shuffled down to", *methods), lines)
+
+
+def _timed(cost: Sequence[Any]) -> str:
+    header = ("texts x tokens", "method", "calls forward", "back", "passes", "median s", "p95 s", "times predict")
+    lines = [
+        (f"{own.texts} x {own.tokens}", own.method, *("",) * 3, "too long", "", "")
+        if own.median_s is None
+        else (
+            f"{own.texts} x {own.tokens}",
+            own.method,
+            f"{own.forward_calls:,}",
+            f"{own.backward_calls:,}",
+            f"{own.passes:,}",
+            f"{own.median_s:.4g}",
+            f"{own.p95_s:.4g}",
+            f"{own.times_plain:.4g}",
+        )
+        for own in cost
+    ]
+    return "what scores cost, beside predicting alone\n\n" + table(header, lines, right=range(2, 8))

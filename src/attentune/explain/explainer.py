@@ -76,6 +76,7 @@ class Explainer:
         *,
         target: str | Sequence[str] | None = None,
         settings: Settings | None = None,
+        alone: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> list[Attribution]:
         """What a method finds for each row.
@@ -84,6 +85,7 @@ class Explainer:
             name: a key of `METHODS`.
             target: the class to explain, for all rows or for each; not given: the predicted one.
             settings: of the method.
+            alone: each row is a batch of its own, without padding.
             progress: called with the number of rows done in each batch.
 
         Raises:
@@ -93,7 +95,7 @@ class Explainer:
         wanted_N = class_ids(target, self.probe.label_space, count)
         found: dict[int, Attribution] = {}
         with self.probe.evaluating(), PassCounter(self.probe.model) as counter:
-            for places in self._batches(method):
+            for places in self._batches(method, alone):
                 began = time.perf_counter()
                 scored = method.score(self.probe, places, wanted_N[places], settings or Settings())
                 seconds = (time.perf_counter() - began) / len(places)
@@ -108,8 +110,8 @@ class Explainer:
                     progress(len(places))
         return [found[place] for place in range(count)]
 
-    def _batches(self, method: Method) -> list[np.ndarray]:
-        if method.together:
+    def _batches(self, method: Method, alone: bool) -> list[np.ndarray]:
+        if method.together and not alone:
             return budget_order(self.probe.features.widths, BATCH_TOKENS)
         return [np.array([place]) for place in range(len(self._rows))]
 
