@@ -90,7 +90,7 @@ def test_without_a_beam_there_is_no_normalised_form(run: SavedRun) -> None:
 def test_the_same_question_has_the_same_answer_and_the_model_is_left_as_it_was(run: SavedRun, found: Found) -> None:
     run.model.train()
     again = measure_faithfulness(run, rows_for("classification"), methods=NAMES, measures=QUICK)
-    assert again.report.scores == found.report.scores
+    assert str(again.report.scores) == str(found.report.scores)  # as text, for what is undefined equals nothing
     assert run.model.training
     assert hooks_of(run.model) == 0
     run.model.eval()
@@ -100,7 +100,7 @@ def test_the_same_question_has_the_same_answer_and_the_model_is_left_as_it_was(r
 def test_pairs_and_ordered_classes_can_be_measured(tiny: Tiny, kind: str) -> None:
     run = tiny_run(tiny(), kind)
     report = measure_faithfulness(run, rows_for(kind), methods=("gradient",), measures=QUICK).report
-    assert report.rows == (5 if kind != "ordinal" else 4)
+    assert report.rows == 4
     assert all(np.isfinite(own.comprehensiveness.value) for own in report.scores)
 
 
@@ -169,7 +169,7 @@ def test_a_folder_that_eraser_would_read_otherwise_is_refused(found: Found, tmp_
 
 @pytest.fixture(scope="module")
 def demo_run(tiny: Tiny) -> SavedRun:
-    run = tiny_run(tiny())
+    run = tiny_run(tiny(), max_length=150)
     return dataclasses.replace(run, label_space=LabelSpace("classification", ("positive", "negative")))
 
 
