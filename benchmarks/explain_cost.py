@@ -4,9 +4,9 @@
     python benchmarks/explain_cost.py RUN --column --task sst2 --data_dir FOLDER
 
 The first times methods on texts of these lengths and batches, with their default settings: integrated gradients 50
-steps, SHAP 500 copies, LIME 5,000. The second times predictions of a file's rows with and without the column of importance, in
-turns: from rows to the text of the CSV. Both write JSON to standard output. Times are CPU time of this process; set
-OMP_NUM_THREADS=1.
+steps, SHAP 500 copies, LIME 5,000. The second times predictions of a file's rows with and without the column of
+importance, in turns: from rows to the text of the CSV. Both write JSON to standard output. Times are CPU time of this
+process; set OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
