@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from attentune.data.batches import budget_order
-from attentune.data.features import token_spans
+from attentune.data.features import Features, Spans, encode_rows, encode_with_spans, token_spans
 from attentune.data.rows import TaskData, TextRows
 from attentune.evaluation.metrics import predictions_of, probabilities_of
 from attentune.evaluation.predict import BATCH_TOKENS
@@ -20,8 +21,6 @@ from attentune.explain.methods import METHODS, Method, method_for
 from attentune.explain.probe import Probe, Settings
 from attentune.explain.target import class_ids
 from attentune.explain.words import Piece
-
-Spans = list[tuple[str, int, int] | None]
 
 
 @dataclass(frozen=True)
@@ -50,17 +49,22 @@ class Explainer:
         saved: the run. On a CPU its model is left with the attention that `predict` leaves it with.
         rows: the rows.
         precision: another one than the run's.
+        with_spans: where tokens stand in their texts will be asked of all rows: find it out on the way.
 
     Attributes:
         probe: the model and the rows' tokens.
         batch_size: rows in a batch of the run's predictions.
     """
 
-    def __init__(self, saved: SavedRun, rows: TextRows, *, precision: str | None = None) -> None:
-        evaluator = saved.evaluator(TaskData("input", saved.label_space, (), {"input": rows}), precision=precision)
-        self.batch_size = evaluator.batch_size
+    def __init__(
+        self, saved: SavedRun, rows: TextRows, *, precision: str | None = None, with_spans: bool = False
+    ) -> None:
         self._saved, self._rows = saved, rows
         self._spans: list[Spans] | None = None
+        data = TaskData("input", saved.label_space, (), {"input": rows})
+        encode = self._encode_with_spans if with_spans else encode_rows
+        evaluator = saved.evaluator(data, encode=encode, precision=precision)
+        self.batch_size = evaluator.batch_size
         self.probe = Probe(
             model=saved.model,
             accelerator=evaluator.accelerator,
@@ -69,6 +73,10 @@ class Explainer:
             pad_token_id=saved.tokenizer.pad_token_id,
             mask_token_id=saved.tokenizer.mask_token_id,
         )
+
+    def _encode_with_spans(self, *rows_and_tokenizer: Any, **lengths: Any) -> Features:
+        features, self._spans = encode_with_spans(*rows_and_tokenizer, **lengths)
+        return features
 
     def attributions(
         self,
@@ -129,8 +137,8 @@ class Explainer:
         """The tokens of a row, without the special ones, with their places and these scores."""
         texts = {"text": self._rows.texts[row], "pair": self._rows.pairs[row] if self._rows.pairs else ""}
         return tuple(
-            Piece(texts[span[0]][span[1] : span[2]], span[1], span[2], float(score), span[0])
-            for span, score in zip(self.spans(row), scores, strict=True)
+            Piece(texts[span[0]][span[1] : span[2]], span[1], span[2], score, span[0])
+            for span, score in zip(self.spans(row), scores.tolist(), strict=True)
             if span is not None
         )
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attentune.data.demo import KINDS, LABEL_NAMES, SPLITS, DemoRow, generate
+from attentune.data.features import Spans
 from attentune.data.rows import TextRows
 from attentune.errors import ConfigError
 from attentune.evaluation.saved import SavedRun
@@ -21,8 +22,6 @@ from attentune.explain.faithfulness import Found
 from attentune.explain.verdict import mean_interval
 
 SHORTCUT_STRENGTH = 0.8
-
-Spans = list[tuple[str, int, int] | None]
 
 
 @dataclass(frozen=True)
