@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from attentune.config import ModelConfig
 from attentune.data import features as features_module
-from attentune.data.features import Features, encode_rows
+from attentune.data.features import Features, encode_rows, encode_with_spans, token_spans
 from attentune.errors import DataError
 from attentune.models.build import load_tokenizer
 from tiny import CORPUS, FAMILIES
@@ -119,6 +119,22 @@ def test_half_of_a_surrogate_pair_is_refused_and_the_row_named(tokenizers) -> No
 def test_any_text_is_encoded_as_alone(tokenizers, family: str, texts: list[str], max_length: int) -> None:
     features = encode_rows(rows_of(texts), tokenizers[family], max_length=max_length)
     check_against_one_by_one(features, tokenizers[family], texts, None, max_length)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("has_pairs", [False, True])
+@every_family
+def test_features_and_spans_at_once_are_those_of_each_alone(
+    tokenizers, family: str, has_pairs: bool, apart: bool
+) -> None:
+    rows, tokenizer = rows_of(TEXTS, TEXTS[::-1] if has_pairs else None), tokenizers[family]
+    for max_length in (8, 64):
+        lengths = {"max_length": max_length, "apart": apart}
+        features, spans = encode_with_spans(rows, tokenizer, **lengths)
+        assert spans == token_spans(rows, tokenizer, **lengths)
+        expected = encode_rows(rows, tokenizer, **lengths)
+        for name in ("ids", "type_ids", "special", "starts", "full_lengths", "second_starts"):
+            assert np.array_equal(getattr(features, name), getattr(expected, name))
 
 
 def test_dtypes_are_small(tokenizers) -> None:

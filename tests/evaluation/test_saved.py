@@ -16,6 +16,7 @@ import pytest
 import attentune
 from attentune import DataConfig, SavedRun, evaluate, predict
 from attentune.config import load_config
+from attentune.data.rows import TextRows
 from attentune.errors import CheckpointError, ConfigError, DataError, LabelError
 from attentune.evaluation.saved import predict_rows
 from attentune.training.checkpoint import checkpoint_folders
@@ -222,3 +223,13 @@ def test_every_public_name_is_there():
         assert getattr(attentune, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'nix'"):
         attentune.nix  # noqa: B018
+
+
+def test_a_run_answers_in_the_precision_that_is_asked_for_whatever_came_before(run):
+    rows = TextRows(("0", "1"), tuple(TEXTS[:2]), None, None, "texts")
+    saved = SavedRun.load(run)
+    exact = predict_rows(SavedRun.load(run), rows, precision="fp32")
+    rough = predict_rows(saved, rows, precision="bf16")
+    assert not np.array_equal(rough, exact)
+    assert np.array_equal(predict_rows(saved, rows, precision="fp32"), exact)
+    assert np.array_equal(predict_rows(saved, rows, precision="bf16"), rough)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from attentune.config import load_config
 from attentune.data.features import token_spans
+from attentune.explain.explanation import token_dicts, token_json
 from attentune.explain.words import Piece, _spans_by_sign, merge_pieces, word_spans
 from attentune.models.build import load_tokenizer
 from tiny import FAMILIES
@@ -134,3 +136,21 @@ def test_words_of_every_familys_pieces(tiny: Tiny, family: str, max_length: int)
     if max_length == 128:
         expected = [*words_in(text), *words_in(pair)]
         assert [word.text for word in words] == expected
+
+
+@given(
+    st.lists(
+        st.builds(
+            Piece,
+            st.text(st.characters(codec="utf-8"), max_size=6),
+            st.integers(0, 99),
+            st.integers(0, 99),
+            st.floats(allow_nan=False, allow_infinity=False, width=32),
+            st.sampled_from(["text", "pair"]),
+        )
+    ),
+    st.booleans(),
+)
+def test_json_put_together_by_hand_is_json(pieces: list[Piece], is_pair: bool) -> None:
+    tokens = tuple(pieces)
+    assert token_json(tokens, is_pair=is_pair) == json.dumps(token_dicts(tokens, is_pair=is_pair), ensure_ascii=False)

@@ -24,6 +24,7 @@ VERBS = {
     "predict": "label texts with a saved run",
     "explain": "show how much each word of a text mattered to what a run says of it",
     "app": "serve a page on which texts are predicted and explained",
+    "faithfulness": "find out whether explanations are true",
     "label": "show what a run was taught of each token, and how important it holds each to be",
     "layers": "show which encoder layers a run with squeeze-and-excitation listens to",
     "stress": "find out how far a score falls when texts are changed",
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        usage = _USAGE.format(verbs="\n".join(f"  {verb:<10}{text}" for verb, text in VERBS.items()))
+        usage = _USAGE.format(verbs="\n".join(f"  {verb:<14}{text}" for verb, text in VERBS.items()))
         print(usage, file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
     if words[0] == "--version":

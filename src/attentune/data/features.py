@@ -13,6 +13,9 @@ from attentune.errors import DataError
 
 _CHUNK_ROWS = 4096
 
+# Of each token of a row: None for special ones, else "text" or "pair" and where it begins and ends there.
+Spans = list[tuple[str, int, int] | None]
+
 
 @dataclass(frozen=True)
 class Features:
@@ -81,16 +84,35 @@ def encode_rows(
     """
     if apart and rows.pairs is not None:
         return _beside(*(encode_rows(part, tokenizer, max_length=max_length) for part in _parted(rows, rows.pairs)))
+    return _encoded(rows, tokenizer, max_length, None)
+
+
+def encode_with_spans(
+    rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, apart: bool = False
+) -> tuple[Features, list[Spans]]:
+    """`encode_rows` and `token_spans`, from texts that are tokenised once (twice, where they are apart)."""
+    if apart and rows.pairs is not None:
+        features = encode_rows(rows, tokenizer, max_length=max_length, apart=True)
+        return features, token_spans(rows, tokenizer, max_length=max_length, apart=True)
+    spans: list[Spans] = []
+    return _encoded(rows, tokenizer, max_length, spans), spans
+
+
+def _encoded(
+    rows: TextRows, tokenizer: PreTrainedTokenizerBase, max_length: int, spans: list[Spans] | None
+) -> Features:
+    """The features of rows that are read as one; `spans`, if there is a list, is filled with those of the tokens."""
     ids: list[np.ndarray] = []
     type_ids: list[np.ndarray] = []
     special: list[np.ndarray] = []
     full_lengths = np.zeros(len(rows), dtype=np.int64)
     for begin in range(0, len(rows), _CHUNK_ROWS):
         places = range(begin, min(begin + _CHUNK_ROWS, len(rows)))
-        whole = _tokenise(rows, places, tokenizer, None)
+        whole = _tokenise(rows, places, tokenizer, None, with_offsets=spans is not None)
         full_lengths[places.start : places.stop] = [len(row) for row in whole["input_ids"]]
         long_places = [place for place in places if full_lengths[place] > max_length]
-        cut = _tokenise(rows, long_places, tokenizer, max_length) if long_places else {}
+        with_offsets = spans is not None
+        cut = _tokenise(rows, long_places, tokenizer, max_length, with_offsets=with_offsets) if long_places else {}
         replaced = {place: number for number, place in enumerate(long_places)}
         for name, column, dtype in (
             ("input_ids", ids, np.int32),
@@ -101,6 +123,10 @@ def encode_rows(
                 for place in places:
                     source = cut[name][replaced[place]] if place in replaced else whole[name][place - begin]
                     column.append(np.asarray(source, dtype=dtype))
+        if spans is not None:
+            for place in places:
+                home, number = (cut, replaced[place]) if place in replaced else (whole, place - begin)
+                spans.append(_spans(rows, place, home, number))
     starts = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum([len(row) for row in ids], out=starts[1:])
     return Features(
@@ -140,7 +166,7 @@ def _beside(first: Features, second: Features) -> Features:
 
 def token_spans(
     rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, apart: bool = False
-) -> list[list[tuple[str, int, int] | None]]:
+) -> list[Spans]:
     """Where each token of `encode_rows` stands in its text.
 
     Returns:
@@ -153,28 +179,37 @@ def token_spans(
             [*first, *(None if span is None else ("pair", *span[1:]) for span in second)]
             for first, second in zip(*parts, strict=True)
         ]
-    spans = []
+    spans: list[Spans] = []
     for begin in range(0, len(rows), _CHUNK_ROWS):
         places = range(begin, min(begin + _CHUNK_ROWS, len(rows)))
         encoded = _tokenise(rows, places, tokenizer, max_length, with_offsets=True)
-        for number, place in enumerate(places):
-            texts = (rows.texts[place], rows.pairs[place] if rows.pairs else "")
-            owners, offsets = encoded.sequence_ids(number), encoded["offset_mapping"][number]
-            spans.append(
-                [
-                    None if owner is None else (("text", "pair")[owner], *_trimmed(texts[owner], *offset))
-                    for owner, offset in zip(owners, offsets, strict=True)
-                ]
-            )
+        spans += [_spans(rows, place, encoded, number) for number, place in enumerate(places)]
     return spans
+
+
+def _spans(rows: TextRows, place: int, encoded: Any, number: int) -> Spans:
+    """Of one row, which is this one of those encoded."""
+    offsets = encoded["offset_mapping"][number]
+    if rows.pairs is None:
+        text = rows.texts[place]
+        return [
+            None if is_special else ("text", *_trimmed(text, *offset))
+            for is_special, offset in zip(encoded["special_tokens_mask"][number], offsets, strict=True)
+        ]
+    texts = (rows.texts[place], rows.pairs[place])
+    return [
+        None if owner is None else (("text", "pair")[owner], *_trimmed(texts[owner], *offset))
+        for owner, offset in zip(encoded.sequence_ids(number), offsets, strict=True)
+    ]
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
     """The span without white space at its ends; as it is where there is nothing else."""
-    inner = text[start:end].strip()
-    if not inner:
+    own = text[start:end]
+    inner = own.strip()
+    if not inner or inner == own:
         return start, end
-    first = start + text[start:end].index(inner)
+    first = start + own.index(inner)
     return first, first + len(inner)
 
 

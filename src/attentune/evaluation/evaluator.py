@@ -20,7 +20,7 @@ class Evaluator:
     """Predicts and scores splits; keeps the newest logits, so that they need not be computed again to be written.
 
     Attributes:
-        model: prepared by `accelerator`.
+        model: on the accelerator's device.
         splits: the rows of each split.
         features: their tokens.
         metrics: names of the metrics, in order.

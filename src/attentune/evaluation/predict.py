@@ -109,6 +109,7 @@ def score_rows(
     rows: np.ndarray | None = None,
     masked: Sequence[np.ndarray | None] | None = None,
     mask_token_id: int | None = None,
+    passed_over: Sequence[np.ndarray | None] | None = None,
     with_details: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> RowScores:
@@ -124,6 +125,7 @@ def score_rows(
         rows: which rows, in this order, one as often as you like; all if not given.
         masked: for each of them the places to mask, or None for none; nothing is masked if not given.
         mask_token_id: stands at masked places.
+        passed_over: for each of them the places that attention leaves out, or None for none.
         with_details: keep the tokens' scores and the layers' weights (of one process only).
         progress: called with the number of rows done in each batch; what it raises ends the scoring.
     """
@@ -136,9 +138,13 @@ def score_rows(
     is_half = next(model.parameters()).dtype == torch.bfloat16
     with _evaluating(model), contextlib.nullcontext() if is_half else accelerator.autocast():
         for places in batches[accelerator.process_index :: accelerator.num_processes]:
-            own = None if masked is None else [masked[place] for place in places]
             batch = pad_batch(
-                features, rows[places], pad_token_id=pad_token_id, mask_token_id=mask_token_id, masked=own
+                features,
+                rows[places],
+                pad_token_id=pad_token_id,
+                mask_token_id=mask_token_id,
+                masked=None if masked is None else [masked[place] for place in places],
+                passed_over=None if passed_over is None else [passed_over[place] for place in places],
             )
             inputs = {name: tensor.to(accelerator.device) for name, tensor in batch.inputs.items()}
             found.add(places, model(**inputs))

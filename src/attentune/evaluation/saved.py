@@ -11,7 +11,7 @@ import numpy as np
 
 from attentune.config import Config, DataConfig, TrainingConfig, load_config, to_dict
 from attentune.config.parsing import did_you_mean, parse_section
-from attentune.data.features import encode_rows
+from attentune.data.features import Features, encode_rows
 from attentune.data.load import load_data
 from attentune.data.rows import LabelSpace, TaskData, TextRows
 from attentune.data.specs import load_spec
@@ -26,6 +26,7 @@ from attentune.models.saving import label_space_of, load_model
 from attentune.results import TASKS_FILE
 
 Progress = Callable[[int], None]
+Encode = Callable[..., Features]
 _SPLITS = ("train", "validation", "test")
 
 
@@ -63,11 +64,12 @@ class SavedRun:
         config = Config() if file is None else load_config(file)
         return cls(path, config, label_space_of(model.config), model, tokenizer)
 
-    def evaluator(self, data: TaskData, **training: Any) -> Evaluator:
+    def evaluator(self, data: TaskData, *, encode: Encode = encode_rows, **training: Any) -> Evaluator:
         """What predicts and scores these rows.
 
         Args:
             data: the rows; pairs or single texts as the model was trained on.
+            encode: makes features of rows, as `encode_rows` does.
             training: settings of the training section to change, such as `precision`; None keeps the run's own.
 
         Raises:
@@ -81,10 +83,12 @@ class SavedRun:
         if accelerator.device.type == "cpu":
             use_plain_attention(self.model)  # as in training, so that scores repeat to the last digit
         return Evaluator(
-            model=accelerator.prepare_model(self.model.to(accelerator.device), evaluation_mode=True),
+            # Not prepared by Accelerate, which would bind the model itself to this precision for good: who asks it sets
+            # the precision around the question.
+            model=self.model.to(accelerator.device),
             accelerator=accelerator,
             splits=data.splits,
-            features={name: encode_rows(rows, self.tokenizer, **lengths) for name, rows in data.splits.items()},
+            features={name: encode(rows, self.tokenizer, **lengths) for name, rows in data.splits.items()},
             label_space=self.label_space,
             metrics=data.metrics,
             pad_token_id=self.tokenizer.pad_token_id,

@@ -10,7 +10,7 @@ from attentune.data.rows import TextRows
 from attentune.evaluation.predict import score_rows
 from attentune.evaluation.saved import Progress, SavedRun
 from attentune.explain.explainer import Explainer
-from attentune.explain.explanation import token_dicts
+from attentune.explain.explanation import token_dicts, token_json
 from attentune.explain.methods import method_for
 from attentune.explain.words import merge_pieces
 from attentune.results import without_nan
@@ -38,7 +38,7 @@ def predict_explained(
         ConfigError: the run has no token gate.
     """
     method_for("ssa", saved.model)
-    explainer = Explainer(saved, rows, precision=precision)
+    explainer = Explainer(saved, rows, precision=precision, with_spans=True)
     probe = explainer.probe
     found = score_rows(
         probe.model,
@@ -51,10 +51,13 @@ def predict_explained(
     )
     if found.token_scores is None:  # no rows
         return found.logits_NC, []
+    is_finite = all(np.isfinite(scores).all() for scores in found.token_scores)
     column = []
     for row, scores in enumerate(found.token_scores):
         pair = rows.pairs[row] if rows.pairs else None
         words = merge_pieces(explainer.pieces(row, scores), rows.texts[row], pair, signed=False)
-        tokens = token_dicts(words, is_pair=pair is not None)
-        column.append(json.dumps(tokens if np.isfinite(scores).all() else without_nan(tokens), ensure_ascii=False))
+        if is_finite:
+            column.append(token_json(words, is_pair=pair is not None))
+        else:
+            column.append(json.dumps(without_nan(token_dicts(words, is_pair=pair is not None)), ensure_ascii=False))
     return found.logits_NC, column

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from attentune.data.batches import budget_order
-from attentune.data.features import token_spans
+from attentune.data.features import Features, Spans, encode_rows, encode_with_spans, token_spans
 from attentune.data.rows import TaskData, TextRows
 from attentune.evaluation.metrics import predictions_of, probabilities_of
 from attentune.evaluation.predict import BATCH_TOKENS
@@ -20,8 +21,6 @@ from attentune.explain.methods import METHODS, Method, method_for
 from attentune.explain.probe import Probe, Settings
 from attentune.explain.target import class_ids
 from attentune.explain.words import Piece
-
-Spans = list[tuple[str, int, int] | None]
 
 
 @dataclass(frozen=True)
@@ -50,17 +49,22 @@ class Explainer:
         saved: the run. On a CPU its model is left with the attention that `predict` leaves it with.
         rows: the rows.
         precision: another one than the run's.
+        with_spans: where tokens stand in their texts will be asked of all rows: find it out on the way.
 
     Attributes:
         probe: the model and the rows' tokens.
         batch_size: rows in a batch of the run's predictions.
     """
 
-    def __init__(self, saved: SavedRun, rows: TextRows, *, precision: str | None = None) -> None:
-        evaluator = saved.evaluator(TaskData("input", saved.label_space, (), {"input": rows}), precision=precision)
-        self.batch_size = evaluator.batch_size
+    def __init__(
+        self, saved: SavedRun, rows: TextRows, *, precision: str | None = None, with_spans: bool = False
+    ) -> None:
         self._saved, self._rows = saved, rows
         self._spans: list[Spans] | None = None
+        data = TaskData("input", saved.label_space, (), {"input": rows})
+        encode = self._encode_with_spans if with_spans else encode_rows
+        evaluator = saved.evaluator(data, encode=encode, precision=precision)
+        self.batch_size = evaluator.batch_size
         self.probe = Probe(
             model=saved.model,
             accelerator=evaluator.accelerator,
@@ -70,12 +74,17 @@ class Explainer:
             mask_token_id=saved.tokenizer.mask_token_id,
         )
 
+    def _encode_with_spans(self, *rows_and_tokenizer: Any, **lengths: Any) -> Features:
+        features, self._spans = encode_with_spans(*rows_and_tokenizer, **lengths)
+        return features
+
     def attributions(
         self,
         name: str,
         *,
         target: str | Sequence[str] | None = None,
         settings: Settings | None = None,
+        alone: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> list[Attribution]:
         """What a method finds for each row.
@@ -84,6 +93,7 @@ class Explainer:
             name: a key of `METHODS`.
             target: the class to explain, for all rows or for each; not given: the predicted one.
             settings: of the method.
+            alone: each row is a batch of its own, without padding.
             progress: called with the number of rows done in each batch.
 
         Raises:
@@ -93,7 +103,7 @@ class Explainer:
         wanted_N = class_ids(target, self.probe.label_space, count)
         found: dict[int, Attribution] = {}
         with self.probe.evaluating(), PassCounter(self.probe.model) as counter:
-            for places in self._batches(method):
+            for places in self._batches(method, alone):
                 began = time.perf_counter()
                 scored = method.score(self.probe, places, wanted_N[places], settings or Settings())
                 seconds = (time.perf_counter() - began) / len(places)
@@ -108,8 +118,8 @@ class Explainer:
                     progress(len(places))
         return [found[place] for place in range(count)]
 
-    def _batches(self, method: Method) -> list[np.ndarray]:
-        if method.together:
+    def _batches(self, method: Method, alone: bool) -> list[np.ndarray]:
+        if method.together and not alone:
             return budget_order(self.probe.features.widths, BATCH_TOKENS)
         return [np.array([place]) for place in range(len(self._rows))]
 
@@ -127,12 +137,13 @@ class Explainer:
         """The tokens of a row, without the special ones, with their places and these scores."""
         texts = {"text": self._rows.texts[row], "pair": self._rows.pairs[row] if self._rows.pairs else ""}
         return tuple(
-            Piece(texts[span[0]][span[1] : span[2]], span[1], span[2], float(score), span[0])
-            for span, score in zip(self._spans_of(row), scores, strict=True)
+            Piece(texts[span[0]][span[1] : span[2]], span[1], span[2], score, span[0])
+            for span, score in zip(self.spans(row), scores.tolist(), strict=True)
             if span is not None
         )
 
-    def _spans_of(self, row: int) -> Spans:
+    def spans(self, row: int) -> Spans:
+        """Where each token of a row stands in its text; see `data.features.token_spans`."""
         if self._spans is None:
             model = self.probe.model.config
             lengths = {"max_length": model.max_seq_length, "apart": model.reads_apart}

@@ -10,18 +10,27 @@ from torch.utils.hooks import RemovableHandle
 
 
 class PassCounter:
-    """Counts the texts that go through a model, forward and back: each row of a batch counts one.
+    """Counts what goes through a model, forward and back: each row of a batch is a text.
 
     Use as a context manager: the hooks are there while the block runs.
+
+    Attributes:
+        forward_calls: calls of the model since the block began.
+        backward_calls: backward passes.
+        forward_texts: texts in these calls.
+        backward_texts: texts in these backward passes.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._handles: list[RemovableHandle] = []
-        self._count = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self.forward_calls = self.backward_calls = self.forward_texts = self.backward_texts = self._taken = 0
 
     def __enter__(self) -> PassCounter:
-        self._count = 0
+        self._reset()
         self._handles = [
             self._model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
             self._model.register_forward_hook(self._after_forward),
@@ -34,19 +43,21 @@ class PassCounter:
         self._handles = []
 
     def _before_forward(self, module: nn.Module, inputs: Any, options: dict[str, Any]) -> None:
-        self._count += len(options["input_ids"])
+        self.forward_calls += 1
+        self.forward_texts += len(options["input_ids"])
 
     def _after_forward(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if output.logits.requires_grad:
             output.logits.register_hook(self._on_backward)
 
     def _on_backward(self, gradient_BC: Tensor) -> None:
-        self._count += len(gradient_BC)
+        self.backward_calls += 1
+        self.backward_texts += len(gradient_BC)
 
     def take(self) -> int:
-        """How many there were since the last call."""
-        count, self._count = self._count, 0
-        return count
+        """How many texts there were, forward and back together, since the last call."""
+        before, self._taken = self._taken, self.forward_texts + self.backward_texts
+        return self._taken - before
 
 
 class EmbeddingLeaf:

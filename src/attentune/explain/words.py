@@ -55,8 +55,10 @@ def merge_pieces(pieces: Sequence[Piece], text: str, pair: str | None, *, signed
         signed: a word's score is the sum of its pieces' if so, else their highest.
     """
     words = []
-    for within, own_text in (("text", text), ("pair", pair or "")):
-        own = [piece for piece in pieces if piece.within == within]
+    for within, own_text in (("text", text), ("pair", pair)):
+        if own_text is None:
+            continue
+        own = list(pieces) if pair is None else [piece for piece in pieces if piece.within == within]
         for group in _groups(own, own_text):
             if len(group) == 1:
                 words.append(group[0])
@@ -75,9 +77,15 @@ def _groups(pieces: list[Piece], text: str) -> list[list[Piece]]:
     spans = word_spans(text[: max(ends, default=0)])
     begins = [start for start, _ in spans]
     groups: list[list[Piece]] = []
-    last_word = -1
+    last_word, word = -1, 0
     for piece in pieces:
-        first, last = _words_under(piece, spans, begins)
+        while word + 1 < len(spans) and spans[word][1] <= piece.start:
+            word += 1
+        # Nearly all pieces are a part of the word that is next; the others are looked up.
+        if spans and spans[word][0] <= piece.start < piece.end <= spans[word][1]:
+            first = last = word
+        else:
+            first, last = _words_under(piece, spans, begins)
         if groups and first <= last_word:
             groups[-1].append(piece)
         else:

@@ -19,9 +19,9 @@ class TwoTexts:
 
     Attributes:
         places_NU: for each token of the texts its place in the rows, counted on from row to row; 0 at padding.
-        mask_NU: True at real tokens of the texts.
+        mask_NU: True at tokens of the texts that are to be read.
         back_BT: for each token of the rows its place in the texts, counted on from text to text; 0 at padding.
-        mask_BT: True at real tokens of the rows.
+        mask_BT: True at tokens of the rows that are to be read.
     """
 
     places_NU: Tensor
@@ -47,19 +47,21 @@ def find_texts(mask_BT: Tensor, second_start_B: Tensor) -> TwoTexts:
     """Where the texts of these rows stand.
 
     Args:
-        mask_BT: True at real tokens, which come first in each row.
+        mask_BT: True at tokens to be read. Padding comes last in each row; tokens in between may be passed over.
         second_start_B: where in its row the second text begins.
     """
     batch, length = mask_BT.shape
     starts_N1 = torch.cat([torch.zeros_like(second_start_B), second_start_B])[:, None]
-    lengths_N1 = torch.cat([second_start_B, mask_BT.sum(dim=1) - second_start_B])[:, None]
+    place_1T = torch.arange(length, device=mask_BT.device)[None]
+    ends_B = torch.where(mask_BT, place_1T + 1, 0).amax(dim=1)
+    lengths_N1 = torch.cat([second_start_B, ends_B - second_start_B])[:, None]
     longest = max(1, int(lengths_N1.max()))
     row_B1 = torch.arange(batch, device=mask_BT.device)[:, None]
     place_1U = torch.arange(longest, device=mask_BT.device)[None]
-    mask_NU = place_1U < lengths_N1
-    places_NU = row_B1.repeat(2, 1) * length + starts_N1 + place_1U
+    is_text_NU = place_1U < lengths_N1
+    places_NU = (row_B1.repeat(2, 1) * length + starts_N1 + place_1U).masked_fill(~is_text_NU, 0)
+    mask_NU = is_text_NU & mask_BT.flatten()[places_NU]
 
-    place_1T = torch.arange(length, device=mask_BT.device)[None]
     second_BT = (place_1T >= second_start_B[:, None]).long()
     back_BT = (row_B1 + batch * second_BT) * longest + place_1T - second_start_B[:, None] * second_BT
-    return TwoTexts(places_NU.masked_fill(~mask_NU, 0), mask_NU, back_BT.masked_fill(~mask_BT, 0), mask_BT)
+    return TwoTexts(places_NU, mask_NU, back_BT.masked_fill(~mask_BT, 0), mask_BT)

@@ -1,0 +1,178 @@
+"""`attentune faithfulness`"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of, whole_number
+
+_EXAMPLES = """examples:
+  attentune faithfulness runs/reviews --max_samples 200        (the validation rows it was trained with)
+  attentune faithfulness runs/sst2 --task sst2 --data_dir glue_data --methods ssa,gradient,leave-one-out
+  attentune faithfulness runs/demo/ssa-hybrid --demo           (do methods find the words that are known to decide?)
+  attentune faithfulness runs/sst2 --sanity --cost --output_dir why
+
+comprehensiveness: how far the predicted class's probability falls when the 1, 5, 10, 20 and 50 % of a text's tokens
+that a method scores highest are erased (the mean over the five); high is good. sufficiency: how far it falls when all
+but these are; low is good. NAOPC: the same from 0 (the worst order to erase the text in) to 1 (the best)."""
+
+
+def parser() -> Parser:
+    """The flags of this verb."""
+    made = Parser(
+        prog="attentune faithfulness",
+        usage="attentune faithfulness RUN [flags]",
+        description="Find out whether explanations are true: what becomes of a run's predictions without the words that"
+        " they point at.",
+        epilog=_EXAMPLES,
+    )
+    made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
+    made.add_argument("--methods", help="with commas between, or all (default: those that work here but lime and shap)")
+    made.add_argument("--erasures", help="mask, delete, attention, with commas between (default: all three)")
+    made.add_argument("--max_samples", help="a part of the rows, of each class its share (default: all)")
+    made.add_argument("--demo", action="store_true", help="reviews of the demo (default: 200), whose truth is known")
+    made.add_argument("--split", help="validation, test or train; of the demo validation or challenge (its default)")
+    made.add_argument("--draws", help="random orders that the floor is the mean of (default: 5)")
+    made.add_argument("--beam", help="width of the search that NAOPC needs, 0 for none (default: 5)")
+    made.add_argument("--beam_tokens", help="NAOPC is of texts of up to so many tokens (default: 12)")
+    made.add_argument("--seed", help="of what is drawn: methods, ties, resamples, parts (default: 0)")
+    made.add_argument("--samples", help="copies of a text that lime (default: 5000) and shap (default: 500) ask for")
+    made.add_argument("--steps", help="of integrated-gradients (default: 50)")
+    made.add_argument("--sanity", action="store_true", help="also: do scores repeat, and change with shuffled layers?")
+    made.add_argument("--cost", action="store_true", help="also: passes and seconds by length of text and batch")
+    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="how the report is printed")
+    made.add_argument("--output_dir", help="write report.json there, and records that ERASER's program can score")
+    add_config_flags(made, sections=("data",))
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Measure; the exit status is returned."""
+    parsed, problems = parser().parse(arguments)
+    numbers = _numbers(parsed, problems)
+    named = overrides_of(parsed, [])
+    if parsed.demo and named:
+        problems.append(f"--demo: makes its own reviews; leave out {', '.join(sorted(named))}.")
+    config = config_from(parsed, problems)
+
+    from attentune.evaluation.saved import SavedRun
+    from attentune.explain.faithfulness import measure_faithfulness
+    from attentune.explain.methods import METHODS
+
+    saved = SavedRun.load(parsed.run, config.data.task)
+    rows, truths = _rows(parsed, saved, config.data if named else None, numbers)
+    found = measure_faithfulness(
+        saved,
+        rows,
+        methods=tuple(METHODS) if parsed.methods == "all" else _listed(parsed.methods),
+        measures=_measures(parsed, numbers),
+        precision=parsed.precision,
+        progress=_tell,
+    )
+    planted = None
+    if truths is not None:
+        from attentune.explain.planted import score_planted
+
+        truths = [truths[row] for row in found.kept]
+        planted = score_planted(found, truths, found.report.seed)
+    _show(parsed, found, truths, {"planted": planted, **_more(parsed, saved, found, numbers)})
+    return 0
+
+
+def _numbers(parsed: Any, problems: list[str]) -> dict[str, int]:
+    """The whole numbers that were given."""
+    least = {"seed": 0, "beam": 0}
+    names = ("max_samples", "draws", "beam", "beam_tokens", "seed", "samples", "steps")
+    found = {
+        name: whole_number(f"--{name}", getattr(parsed, name), problems, minimum=least.get(name, 1)) for name in names
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _listed(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def _measures(parsed: Any, numbers: dict[str, int]) -> Any:
+    from attentune.explain.ordering import Measures
+    from attentune.explain.probe import Settings
+
+    settings = Settings(**{name: numbers[name] for name in ("seed", "samples", "steps") if name in numbers})
+    own: dict[str, Any] = {name: numbers[name] for name in ("draws", "beam", "beam_tokens") if name in numbers}
+    erasures = _listed(parsed.erasures)
+    if erasures is not None:
+        own["erasures"] = erasures
+    return Measures(settings=settings, **own)
+
+
+def _rows(parsed: Any, saved: Any, data: Any, numbers: dict[str, int]) -> tuple[Any, Any]:
+    """The rows, and of the demo's the truth about each."""
+    if parsed.demo:
+        from attentune.explain.planted import planted_rows
+
+        return planted_rows(saved, numbers.get("max_samples", 200), parsed.split or "challenge")
+
+    from attentune.data.sampling import stratified_part
+
+    rows = next(iter(saved.data(data, (parsed.split or "validation",)).splits.values()))
+    size, seed = numbers.get("max_samples"), numbers.get("seed", 0)
+    if size is None or size >= len(rows):
+        return rows, None
+    return rows.take(stratified_part(rows.labels, size, seed, "faithfulness", num_rows=len(rows))), None
+
+
+def _more(parsed: Any, saved: Any, found: Any, numbers: dict[str, int]) -> dict[str, Any]:
+    """What is asked for beside."""
+    options: dict[str, Any] = {
+        "methods": tuple(found.ranked),
+        "settings": _measures(parsed, numbers).settings,
+        "precision": parsed.precision,
+        "progress": _tell,
+    }
+    more: dict[str, Any] = {}
+    if parsed.sanity:
+        from attentune.explain.sanity import check_sanity
+
+        more["sanity"] = check_sanity(saved, found.rows, **options)
+    if parsed.cost:
+        from attentune.explain.cost import measure_cost
+
+        more["cost"] = measure_cost(saved, found.rows, **options)
+    return more
+
+
+def _show(parsed: Any, found: Any, truths: Any, more: dict[str, Any]) -> None:
+    from attentune.results import to_json, versions
+
+    more = {name: part for name, part in more.items() if part is not None}
+    report = dataclasses.asdict(found.report) | {name: _plain(part) for name, part in more.items()}
+    if parsed.output_dir is not None:
+        from attentune.explain.eraser_records import write_records
+        from attentune.explain.planted import evidence_of
+        from attentune.files import write_text
+
+        evidence = None if truths is None else evidence_of(found, truths)
+        write_records(Path(parsed.output_dir) / "eraser", found, evidence)
+        write_text(Path(parsed.output_dir) / "report.json", to_json(report | {"versions": versions()}))
+        print(f"report and records written to {parsed.output_dir}", file=sys.stderr)
+    if parsed.format == "json":
+        print(to_json(report), end="")
+    else:
+        from attentune.cli.faithfulness_tables import report_tables
+
+        print(report_tables(found.report, **more), end="")
+
+
+def _plain(part: Any) -> Any:
+    if isinstance(part, list):
+        return [dataclasses.asdict(line) for line in part]
+    return dataclasses.asdict(part)
+
+
+def _tell(what: str) -> None:
+    print(f"{what} ...", file=sys.stderr)
