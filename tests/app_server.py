@@ -41,7 +41,7 @@ class Served:
 
     def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
         """One request: status, headers, body. A body that is no bytes is sent as JSON."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=180)
         sent = {"Content-Type": "application/json"} if body is not None and not isinstance(body, bytes) else {}
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         with contextlib.closing(connection):

@@ -41,7 +41,7 @@ class Page:
         for domain in ("Page", "Runtime", "Network", "Log", "DOM"):
             self.send(f"{domain}.enable")
 
-    def send(self, method: str, timeout_s: float = 30.0, **params: Any) -> dict[str, Any]:
+    def send(self, method: str, timeout_s: float = 90.0, **params: Any) -> dict[str, Any]:
         """Ask the browser; its answer."""
         number = next(self._numbers)
         self._socket.send(json.dumps({"id": number, "method": method, "params": params}))
@@ -80,7 +80,7 @@ class Page:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def wait(self, condition: str, timeout_s: float = 30.0) -> None:
+    def wait(self, condition: str, timeout_s: float = 90.0) -> None:
         """Wait until an expression is true."""
         end = time.monotonic() + timeout_s
         while not self.run(f"(() => {{ try {{ return Boolean({condition}) }} catch {{ return false }} }})()"):

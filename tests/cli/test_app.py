@@ -72,11 +72,11 @@ def test_it_serves_until_it_is_stopped_and_leaves_nothing(
     found = re.fullmatch(r"The page is at http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends it\)\.\n", line)
     assert found
     # A visitor who waits for an answer that never ends does not keep it from ending.
-    connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=90)
     connection.request("GET", "/gradio_api/heartbeat/abc")
     assert connection.getresponse().status == 200
     started.send_signal(number)
-    out, err = started.communicate(timeout=30)
+    out, err = started.communicate(timeout=90)
     assert (started.returncode, out) == (130, "")
     assert err.endswith("attentune: stopped.\n")
     assert "Traceback" not in err
