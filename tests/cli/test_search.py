@@ -192,7 +192,7 @@ def test_search_from_python_on_dev_with_two_seeds(tiny, tmp_path):
         (("--search", "objective.alpha=0.5,0.7", "--trials", "0"), ["--trials: got '0'", "at least 1"]),
         (("--search", "objective.alpha=0.5,0.7", "--tasks", "cola,rte"), ["data.tasks: a search is on one task"]),
         (("--search", "objective.alpha=0.5,0.7", "--resume"), ["training.resume: a search always goes on"]),
-        (("--search", "training.seed=1,2"), ["training.seed: cannot be varied"]),
+        (("--search", "data.max_eval_samples=8,9"), ["data.max_eval_samples: cannot be varied"]),
         (("--search", "objective.alpha=0.5,0.7", "--pruner", "median", "--set", "training.eval_strategy=no"),
          ["--pruner: needs scores on the way"]),
         (("--search", "objective.alpha=0.5,0.7", "--max_train_samples", "4"), ["has fewer than 3 labelled rows"]),
