@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from attentune.config import load_config
+from attentune.config import load_config, to_dict
 from attentune.errors import DataError
 from attentune.training.matrix import Matrix
 from attentune.training.queue import RunQueue
@@ -19,6 +20,7 @@ from attentune.training.search_settings import TrialSettings
 from attentune.training.search_space import Dimension, Space
 from attentune.training.search_study import Draws, SearchStudy
 from attentune.training.worker import RunWorker
+from queue_worker import small_record
 from samples import settings
 
 
@@ -70,6 +72,27 @@ def test_a_run_that_does_worse_than_others_ends_after_an_epoch(tiny, tmp_path):
     assert not (tmp_path / "runs").exists()
     assert plan.is_complete
     assert not plan.later
+
+
+def test_records_are_taken_in_by_their_settings_when_the_study_is_lost(tiny, tmp_path):
+    space = Space((Dimension("training.learning_rate", (1e-4, 1e-3, 2e-3)),))
+    plan = plan_of(tmp_path, tiny("bert"), space, Draws("grid", seed=1))
+    plan.advance(2, ())
+    for run, rate in zip(plan.matrix.runs, (None, 7e-3), strict=True):
+        flat = plan.matrix.config(run, tmp_path)
+        config = to_dict(flat)
+        if rate is not None:  # of another draw
+            config["training"]["learning_rate"] = rate
+        record = replace(small_record(run, score=0.75), config=config)
+        plan.ledger.write(record, tmp_path)
+    plan.advance(2, ())
+    first, second = plan.study.trials()
+    assert (first.status, plan.study.results(first.name)[42]["scores"]) == ("running", [0.75])  # one seed of two
+    assert (second.status, plan.study.results(second.name)) == ("running", {})
+    assert [run.name.split("/", 2)[2] for run in plan.matrix.runs] == [
+        "trial-0001/seed-42", "trial-0001/seed-43", "trial-0002/seed-42",
+    ]  # fmt: skip
+    assert not plan.ledger.has(plan.matrix.runs[2])
 
 
 def test_values_that_do_not_go_together_fail_their_trial_only(tiny, tmp_path):

@@ -14,6 +14,7 @@ from attentune.training.ledger import Ledger, RunRecord
 from attentune.training.locks import FileLock
 from attentune.training.manifest import LOCKS
 from attentune.training.matrix import Matrix, Run
+from attentune.training.methods import dotted
 from attentune.training.search_choice import TrialOutcome, part_scores
 from attentune.training.search_run import Rows, SearchTask
 from attentune.training.search_settings import TrialSettings
@@ -46,6 +47,7 @@ class SearchPlan:
         self._matrices: dict[str, Matrix] = {}
         self._problems: dict[str, str] = {}
         self._trials: list[TrialOutcome] = []
+        # By trial, the seeds that may be run by now.
         self._wanted: dict[str, list[int]] = {}
         self._lock = FileLock(Path(self.study.place.folder) / LOCKS / "search")
         self._task = self.settings.task()
@@ -55,7 +57,8 @@ class SearchPlan:
         """The runs that may be done by now, and those that are recorded."""
         runs: list[Run] = []
         for trial in self._trials:
-            runs += [run for run in self._runs(trial) if run.seed in self._wanted[trial.name] or self.ledger.has(run)]
+            seeds = self._wanted[trial.name]
+            runs += [run for run in self._runs(trial) if run.seed in seeds or self.ledger.has(run)]
         configs = {name: content for matrix in self._matrices.values() for name, content in matrix.configs.items()}
         return Matrix(tuple(runs), configs, {})
 
@@ -131,7 +134,11 @@ class SearchPlan:
         results = self.study.results(trial.name)
         for run in self._runs(trial):
             if run.seed not in results and self.ledger.has(run) and not self.ledger.lock(run).is_held():
-                results[run.seed] = self._scored(self.ledger.load(run))
+                record = self.ledger.load(run)
+                if not self._is_of(record, trial):  # the study was lost, and drawn anew
+                    self.ledger.forget(run)
+                    continue
+                results[run.seed] = self._scored(record)
                 self.study.note(trial.name, run.seed, results[run.seed])
         if trial.name in self._problems:
             results[self.seeds[0]] = _result("failed", message=self._problems[trial.name])
@@ -142,6 +149,12 @@ class SearchPlan:
             self._end(trial, [results[seed] for seed in wanted])
         else:
             self._wanted[trial.name] = wanted
+
+    def _is_of(self, record: RunRecord, trial: TrialOutcome) -> bool:
+        """Whether the record is of a run with the trial's settings."""
+        flat = self._matrices[trial.name].configs[trial.name][self._task]
+        recorded = dotted(record.config)
+        return all(recorded.get(name) == flat[name] for name in trial.settings)
 
     def _end(self, trial: TrialOutcome, results: Sequence[dict[str, Any]]) -> None:
         statuses = [result["status"] for result in results]
