@@ -155,3 +155,9 @@ def test_the_level_is_in_the_interval() -> None:
 def test_what_rounding_leaves_of_a_zero_is_written_as_zero() -> None:
     text = sentence(difference=-1.85e-17, low=-0.13, high=0.13, p=1.0, p_holm=1.0)
     assert "(0.0, 95 % CI -13.0 to 13.0, p = 1 after Holm)" in text
+
+
+def test_what_no_score_can_reach_is_said_so() -> None:
+    text = sentence(p=0.5, p_holm=0.5, detectable=4.27, seeds=2)
+    assert text.endswith("; with 2 seeds not even a difference of 100 points could have been")
+    assert "4.27 of" in sentence(p=0.5, p_holm=0.5, detectable=4.27, greater_is_better=False, metric="mse")

@@ -113,7 +113,7 @@ def differences_table(verdicts: Verdicts) -> Table:
             p_value(one.p),
             p_value(one.p_holm),
             p_value(one.p_sign_flip),
-            score(one.detectable, one.metric),
+            "> 100" if one.greater_is_better and one.detectable > 1 else score(one.detectable, one.metric),
             str(one.seeds),
             NOTHING if one.examples is None else f"{one.examples:,}",
         )

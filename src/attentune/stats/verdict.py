@@ -102,6 +102,8 @@ class Comparison:
             return (
                 f"{found}; the difference is the same on all {self.seeds} seeds, which leaves no spread to judge it by"
             )
+        if self.greater_is_better and self.detectable > 1:
+            return f"{found}; with {self._counts(' and ')} not even a difference of 100 points could have been"
         return f"{found}; with {self._counts(' and ')} only {self._amount(self.detectable)} or more could have been"
 
     def _too_few_seeds(self) -> str:
