@@ -187,5 +187,4 @@ def _report(
             )
             for name, own in ranks.items()
         ],
-        extra={},
     )

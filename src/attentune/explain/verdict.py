@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -81,7 +80,6 @@ class FaithfulnessReport:
     seed: int
     scores: list[MethodScore]
     costs: list[MethodCost]
-    extra: dict[str, Any]
 
 
 def mean_interval(values_N: np.ndarray, seed: int) -> Interval:
