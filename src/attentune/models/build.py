@@ -20,6 +20,7 @@ from attentune.models.configuration import AttentuneConfig
 from attentune.models.families import (
     check_is_encoder,
     is_pooler_weight,
+    pair_separators,
     pooler_dense,
     readable_positions,
     special_token_ids,
@@ -112,6 +113,7 @@ def build_model(
         max_seq_length=max_length,
         is_pair=is_pair,
         pair_encoding=settings.pair_encoding if is_pair else "cross-encoder",
+        pair_separators=pair_separators(tokenizer),
         loss=loss,
         ordinal_prediction=label_space.ordinal_prediction,
         **_label_options(label_space),
