@@ -203,15 +203,8 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Joined rows as rows of texts apart, and where the second ones begin; as they came where they cannot be."""
-        rows = None
-        if self.config.pair_separators:
-            rows = part_rows(
-                input_ids,
-                attention_mask.bool(),
-                special_ids=self.special_ids,
-                separators=self.config.pair_separators,
-                max_length=self.config.max_seq_length,
-            )
+        form = {"separators": self.config.pair_separators, "max_length": self.config.max_seq_length}
+        rows = part_rows(input_ids, attention_mask.bool(), special_ids=self.special_ids, **form)
         if rows is None:
             return input_ids, attention_mask, token_type_ids, None
         # Each text is a first one to itself.

@@ -83,7 +83,7 @@ class PartedRows:
 
 
 def part_rows(
-    ids_BT: Tensor, mask_BT: Tensor, *, special_ids: Tensor, separators: int, max_length: int
+    ids_BT: Tensor, mask_BT: Tensor, *, special_ids: Tensor, separators: int | None, max_length: int
 ) -> PartedRows | None:
     """From rows that a tokenizer has joined those that it would have made of each text by itself.
 
@@ -91,12 +91,14 @@ def part_rows(
         ids_BT: token ids of pairs: first token, first text, separators, second text, last token.
         mask_BT: True at tokens, False at padding on either side.
         special_ids: the ids that are no ordinary tokens.
-        separators: how many tokens stand between the texts; each is the same as the last token.
+        separators: how many tokens stand between the texts, each the same as the last token; None where none knows.
         max_length: where each text is cut, its own two special tokens included.
 
     Returns:
         The rows; None where one is no such row, or could be read in more ways than one.
     """
+    if not separators:
+        return None
     special = set(special_ids.tolist())
     parted: list[tuple[list[int], list[int]]] = []
     for row_T, is_read_T in zip(ids_BT, mask_BT, strict=True):

@@ -77,7 +77,13 @@ def _data_name(facts: CardFacts) -> str:
     if facts.data.name != OWN_NAME:
         return facts.data.name
     named = facts.config.data.dataset_name or facts.config.data.train_file
-    return "own data" if named is None else Path(named).name
+    return _dataset(facts) or ("own data" if named is None else Path(named).name)
+
+
+def _dataset(facts: CardFacts) -> str | None:
+    """The data set's name on the hub, if that is where it is from."""
+    named = facts.config.data.dataset_name
+    return None if named is None else hub_name(named)
 
 
 def _encoder_name(facts: CardFacts) -> str:
@@ -99,6 +105,7 @@ def _metadata(facts: CardFacts) -> dict[str, Any]:
         "library_name": "attentune",
         "pipeline_tag": "text-classification",
         **({} if base is None else {"base_model": base}),
+        **({} if _dataset(facts) is None else {"datasets": [_dataset(facts)]}),
         "tags": ["attentune", "text-classification", facts.data.label_space.task_type]
         + ([] if facts.config.preset is None else [facts.config.preset]),
         "metrics": metrics,
@@ -136,7 +143,7 @@ def _summary(facts: CardFacts) -> str:
 
 def _scores(facts: CardFacts) -> str:
     rows = [
-        [split, plain(name), f"{value:.4f}", _interval(facts, split, name), str(len(facts.data.splits[split]))]
+        [split, f"`{name}`", f"{value:.4f}", _interval(facts, split, name), str(len(facts.data.splits[split]))]
         for split, part in facts.result.scores.items()
         for name, value in part.items()
         if value is not None and math.isfinite(value)
@@ -183,8 +190,8 @@ def _data(facts: CardFacts) -> str:
         [split, str(len(part)), f"`{prints[split]}`" if split in prints else ""]
         for split, part in facts.data.splits.items()
     ]
-    intro = f"{plain(_data_name(facts))}, with a SHA-256 of each split's ids, texts and labels. No rows are in this folder"
-    return f"{intro}, but those of `predictions_*.csv` by id.\n\n" + table(["split", "rows", "fingerprint"], rows)
+    intro = f"{plain(_data_name(facts))}. The fingerprint is a SHA-256 of a split's ids, texts and labels."
+    return f"{intro}\n\n" + table(["split", "rows", "fingerprint"], rows)
 
 
 def _method(facts: CardFacts) -> str:
@@ -193,13 +200,13 @@ def _method(facts: CardFacts) -> str:
     if name is None:
         return f"{base}, without a preset."
     preset = load_preset(name)
-    return f"{base} with the preset {plain(name)}: {plain(preset['description'])} Source: {plain(preset['source'])}."
+    return f"{base} with the preset `{name}`: {plain(preset['description'])} Source: {plain(preset['source'])}."
 
 
 def _settings(facts: CardFacts) -> str:
     defaults = to_flat(Config())
     rows = [
-        [plain(name), plain(value)]
+        [f"`{name}`", plain(value)]
         for name, value in to_flat(facts.config).items()
         if not _LEFT_OUT.fullmatch(name) and (value != defaults.get(name) or name in _ALWAYS)
     ]
@@ -258,10 +265,12 @@ print(classify({given}, top_k=None, truncation=True))
 
 def _limits(facts: CardFacts) -> str:
     space, limit = facts.data.label_space, facts.config.data.max_length
+    apart = facts.data.is_pair and facts.config.model.pair_encoding == "bi-encoder"
+    read = "each text of a pair" if apart else "a text or pair" if facts.data.is_pair else "a text"
     lines = [
         "One run with one seed. Another seed gives another score; compare methods over several.",
         "The scores hold for rows such as those it was scored on. Other sources, times and languages were not tried.",
-        f"Of {'a text or pair' if facts.data.is_pair else 'a text'} at most {limit} tokens are read; the rest is cut.",
+        f"Of {read} at most {limit} tokens are read; the rest is cut.",
         "It needs Attentune to be installed; transformers alone cannot load it.",
         "What the encoder has learnt from its own texts, its prejudices too, is still in it.",
     ]

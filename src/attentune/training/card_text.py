@@ -10,8 +10,8 @@ import yaml
 
 _LONGEST = 200
 # What Markdown, HTML in it, mathematics, links and mentions begin with. A reference such as &#42; is never markup.
-_MARKUP = re.compile(r"[\\`*_{}\[\]<>|~$&#@!:\"'()^=+]|(?<=www)\.", re.IGNORECASE)
-_AT_BEGIN = re.compile(r"^([-+]|\d+(?=[.)]))")
+_MARKUP = re.compile(r"[\\`*{}\[\]<>|~$&#@]|(?<![^\W_])_|_(?![^\W_])|:(?=\S)|(?<=www)\.", re.IGNORECASE)
+_AT_BEGIN = re.compile(r"^([-+=]+|\d+(?=[.)](\s|$)))")
 # Those that turn the direction of what follows could make a name look like another one.
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
 
