@@ -72,9 +72,11 @@ def test_every_family_on_pairs(tiny: Tiny, tmp_path: Path, family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_on_pairs_that_are_read_apart(tiny: Tiny, tmp_path: Path, family: str) -> None:
     settings = load_config(preset="task-attention").model
-    run = saved(tmp_path, tiny, family, THREE, is_pair=True, max_length=24, settings=settings)
+    run = saved(tmp_path, tiny, family, is_pair=True, max_length=24, settings=settings)
     pairs = [*PAIRS, (LONG, LONG), (MANY_WORDS, FIRST), (FIRST, MANY_WORDS), (MANY_WORDS, MANY_WORDS)]
     check(run, *zip(*pairs, strict=True))
+    with pytest.raises(ValueError, match="if each holds two texts"):
+        pipeline("text-classification", model=run)(FIRST)
 
 
 @pytest.mark.parametrize(

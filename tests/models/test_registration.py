@@ -86,8 +86,13 @@ def run(code: str) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    [ATTENTUNE_FIRST, TRANSFORMERS_FIRST, NAMES_FIRST, CONFIGURATIONS_FIRST, OURS_FIRST],
-    ids=["attentune", "transformers", "names", "configurations", "ours"],
+    [
+        pytest.param(ATTENTUNE_FIRST, id="attentune"),
+        pytest.param(TRANSFORMERS_FIRST, id="transformers"),
+        pytest.param(NAMES_FIRST, id="names", marks=pytest.mark.slow),
+        pytest.param(CONFIGURATIONS_FIRST, id="configurations", marks=pytest.mark.slow),
+        pytest.param(OURS_FIRST, id="ours", marks=pytest.mark.slow),
+    ],
 )
 def test_the_model_is_registered_once_whatever_is_imported_first(code: str) -> None:
     run(code + REGISTERED)
@@ -97,5 +102,6 @@ def test_without_transformers_the_import_works_and_says_nothing() -> None:
     run(WITHOUT)
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_here_does_not_break_the_import_of_transformers() -> None:
     run(BROKEN)
