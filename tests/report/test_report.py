@@ -405,7 +405,12 @@ def test_loss_curves_have_the_time_of_token_labels_and_the_mean_is_that_of_steps
     lines = [{"step": 4 * n, "epoch": n // 2, "seconds": 1.0 + n, "loss": 1.0 - 0.1 * n} for n in range(4)]
     made = [{"epoch": 0, "seconds": 0.5}, {"epoch": 1, "seconds": 2.0}]
     first = loss_curve(dataclasses.replace(record, curve=lines, labels_by_epoch=made))
-    assert first == {0: (1.5, 1.0), 4: (2.5, pytest.approx(0.9)), 8: (5.5, pytest.approx(0.8)), 12: (6.5, pytest.approx(0.7))}
+    assert first == {
+        0: (1.5, 1.0),
+        4: (2.5, pytest.approx(0.9)),
+        8: (5.5, pytest.approx(0.8)),
+        12: (6.5, pytest.approx(0.7)),
+    }
     assert loss_curve(dataclasses.replace(record, curve=lines[:1])) is None
     xs, ys = mean_curve([first, {4: (4.5, 0.5), 8: (7.5, 0.4)}])
     assert (xs, ys) == ([3.5, 6.5], [pytest.approx(0.7), pytest.approx(0.6)])

@@ -110,7 +110,9 @@ def _sentences(material: Material, verdicts: Verdicts) -> list[str]:
         f"{len(tasks)} task{'s' * (len(tasks) > 1)} ({', '.join(tasks)})",
         f"{len(seeds)} seed{'s' * (len(seeds) > 1)} ({', '.join(map(str, seeds))})",
     ]
-    sentences = [f"{', '.join(parts)}; {done} finished run{'s' * (done != 1)}{failed}. The baseline is {verdicts.baseline}."]
+    sentences = [
+        f"{', '.join(parts)}; {done} finished run{'s' * (done != 1)}{failed}. The baseline is {verdicts.baseline}."
+    ]
     wrong = unpaired(one.record for one in material.kept)
     sentences += [f"Not trained and scored on the same rows, so they cannot be compared: {text}." for text in wrong]
     sentences.append(versions_sentence(material.kept))
