@@ -1,7 +1,7 @@
 """Making the model known to transformers, without importing transformers where nobody else does.
 
-`AutoConfig` and `AutoModelForSequenceClassification` must know a class before they can load it. `models/configuration.py`
-and `models/modeling.py` register theirs when they are imported; here it is seen to that they are imported as soon as
+`AutoConfig` and `AutoModelForSequenceClassification` must know a class before they can load it.
+`models/configuration.py` and `models/modeling.py` register theirs when they are imported; here it is seen to that they are imported as soon as
 there is something to register with.
 """
 

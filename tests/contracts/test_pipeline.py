@@ -81,8 +81,15 @@ def test_every_family_on_pairs_that_are_read_apart(tiny: Tiny, tmp_path: Path, f
 
 @pytest.mark.parametrize(
     ("space", "loss"),
-    [(TWO, "auto"), (TWO, "binary-cross-entropy"), (THREE, "auto"), (SCORE, "auto"), (SCORE, "pearson")]
-    + [(STARS, "auto"), (STARS, "corn")],
+    [
+        (TWO, "auto"),
+        (TWO, "binary-cross-entropy"),
+        (THREE, "auto"),
+        (SCORE, "auto"),
+        (SCORE, "pearson"),
+        (STARS, "auto"),
+        (STARS, "corn"),
+    ],
 )
 def test_every_kind_of_task(tiny: Tiny, tmp_path: Path, space: LabelSpace, loss: str) -> None:
     check(saved(tmp_path / "one", tiny, "bert", space, loss), TEXTS)

@@ -148,8 +148,8 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             encoded_BTD: the encoder's last output for this batch, as `encode` gives it, if it is known; the encoder is
                 then not called.
             second_start: (B,), where in its row the second text begins, special tokens and all; for a model that reads
-                the texts of a pair apart, and for no other. Without it, rows in which the tokenizer has joined two texts
-                are parted first; what is told of tokens is then told of the parted rows.
+                the texts of a pair apart, and for no other. Without it, rows in which the tokenizer has joined two
+                texts are parted first; what is told of tokens is then told of the parted rows.
         """
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
