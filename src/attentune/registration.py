@@ -1,8 +1,8 @@
 """Making the model known to transformers, without importing transformers where nobody else does.
 
 `AutoConfig` and `AutoModelForSequenceClassification` must know a class before they can load it.
-`models/configuration.py` and `models/modeling.py` register theirs when they are imported; here it is seen to that they are imported as soon as
-there is something to register with.
+`models/configuration.py` and `models/modeling.py` register theirs when they are imported; here it is seen to that they
+are imported as soon as there is something to register with.
 """
 
 from __future__ import annotations
