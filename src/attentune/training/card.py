@@ -24,6 +24,7 @@ from attentune.stats.proportion import wilson_interval
 from attentune.training.card_text import front_matter, one_line, plain, table
 
 CARD_FILE = "README.md"
+_HOME = "https://attentune.readthedocs.io"
 _RESAMPLES = 500
 # What the hub calls them, where it has a name of its own.
 _HUB_METRICS = {
@@ -239,10 +240,9 @@ def _use(facts: CardFacts) -> str:
     given = '{"text": "A first text.", "text_pair": "A second one."}' if pair else '"A text."'
     second = ' --text_pair "A second one."' if pair else ""
     lists = '["A first text."], ["A second one."]' if pair else '["A text."]'
-    return f"""FOLDER is this folder.
+    return f"""With [Attentune]({_HOME}) installed; FOLDER is this folder.
 
 ```console
-$ pip install attentune
 $ attentune predict FOLDER --text "A {"first " if pair else ""}text."{second}
 ```
 
