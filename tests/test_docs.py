@@ -201,7 +201,9 @@ def test_python_blocks_compile(path: Path) -> None:
         compile(text, name_of(path), "exec")
 
 
-@pytest.mark.parametrize("page", ["docs/python.md", "docs/quickstart.md", "docs/scikit-learn.md", "README.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/python.md", "docs/quickstart.md", "docs/scikit-learn.md", "docs/huggingface.md", "README.md"]
+)
 def test_python_blocks_run(page: str, tiny, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, as a reader would, with a tiny encoder in the place of the embedded one."""
     monkeypatch.chdir(tmp_path)

@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from attentune.registration import register_with_transformers
+
 __version__ = "0.1.0"
 
 # Loaded when first used: `import attentune` stays fast, and a settings file can be read without PyTorch.
@@ -77,3 +79,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+register_with_transformers()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import re
 from collections.abc import Iterator
 from inspect import signature
 from pathlib import Path
@@ -20,6 +21,7 @@ from attentune.models.configuration import AttentuneConfig
 from attentune.models.families import (
     check_is_encoder,
     is_pooler_weight,
+    pair_separators,
     pooler_dense,
     readable_positions,
     special_token_ids,
@@ -40,6 +42,7 @@ _DROPOUT_SETTINGS = (
     "embedding_dropout",
     "mlp_dropout",
 )
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _EMBEDDED_HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 
 
@@ -55,6 +58,14 @@ def resolve_encoder(name_or_path: str) -> str:
     if spec is None or not spec.submodule_search_locations:
         return _EMBEDDED_HUB_NAME
     return str(Path(spec.submodule_search_locations[0]) / "model")
+
+
+def hub_name(name_or_path: str) -> str | None:
+    """The encoder's name on the Hugging Face hub; None of a folder, or of what cannot be a name there."""
+    if name_or_path == "embedded":
+        return _EMBEDDED_HUB_NAME
+    is_name = _HUB_NAME.fullmatch(name_or_path) is not None
+    return name_or_path if is_name and not Path(name_or_path).exists() else None
 
 
 def load_tokenizer(settings: ModelConfig) -> Tokenizer:
@@ -112,6 +123,7 @@ def build_model(
         max_seq_length=max_length,
         is_pair=is_pair,
         pair_encoding=settings.pair_encoding if is_pair else "cross-encoder",
+        pair_separators=pair_separators(tokenizer),
         loss=loss,
         ordinal_prediction=label_space.ordinal_prediction,
         **_label_options(label_space),

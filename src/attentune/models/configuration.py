@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import CONFIG_MAPPING, PreTrainedConfig
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
 _NO_BLUR = {"where": "none", "sigma": 0.3, "size": 3, "layers": "all", "learnable": "no"}
 _LAST_LAYER = {"kind": "last", "squeeze": False, "ratio": 3}
@@ -34,6 +34,8 @@ class AttentuneConfig(PreTrainedConfig):
         max_seq_length: the longest text or pair in tokens.
         is_pair: whether it was trained on pairs of texts.
         pair_encoding: how it reads them: in one row ("cross-encoder"), or each by itself ("bi-encoder").
+        pair_separators: how many special tokens its tokenizer puts between two texts in one row; None where that is
+            not known.
         loss: what it was trained with, a key of `nn.losses.LOSSES` or "auto"; the classifier's outputs depend on it.
         ordinal_prediction: how an ordered class is predicted, "argmax" or "expected-value".
     """
@@ -52,6 +54,7 @@ class AttentuneConfig(PreTrainedConfig):
         max_seq_length: int = 128,
         is_pair: bool = False,
         pair_encoding: str = "cross-encoder",
+        pair_separators: int | None = None,
         loss: str = "auto",
         ordinal_prediction: str = "argmax",
         **kwargs: Any,
@@ -69,6 +72,7 @@ class AttentuneConfig(PreTrainedConfig):
         self.max_seq_length = max_seq_length
         self.is_pair = is_pair
         self.pair_encoding = pair_encoding
+        self.pair_separators = pair_separators
         self.loss = loss
         self.ordinal_prediction = ordinal_prediction
         super().__init__(**kwargs)
@@ -88,3 +92,6 @@ class AttentuneConfig(PreTrainedConfig):
     def get_text_config(self, *args: Any, **kwargs: Any) -> PreTrainedConfig:
         """The configuration that holds hidden size and vocabulary; Hugging Face's tools ask for it."""
         return self.encoder if isinstance(self.encoder, PreTrainedConfig) else self
+
+
+AutoConfig.register(AttentuneConfig.model_type, AttentuneConfig, exist_ok=True)

@@ -83,6 +83,16 @@ def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return sorted(int(i) for i in ids - {None, tokenizer.mask_token_id, tokenizer.unk_token_id} if i is not None)
 
 
+def pair_separators(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """How many special tokens stand between the two texts of a row; None where a text has others than one at each end.
+
+    One in BERT's rows, [CLS] a [SEP] b [SEP], two in RoBERTa's, <s> a </s></s> b </s>.
+    """
+    if tokenizer.num_special_tokens_to_add(pair=False) != 2:
+        return None
+    return tokenizer.num_special_tokens_to_add(pair=True) - 2
+
+
 def keep_text_as_text(tokenizer: PreTrainedTokenizerBase) -> None:
     """Make a text such as "[MASK] </s>" come out as ordinary pieces, never as the special tokens themselves.
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.slots import blur_slot, classifier_slot, head_slot, layer_mix_slot, token_gate_slot
-from attentune.models.two_texts import TwoTexts, find_texts
+from attentune.models.two_texts import TwoTexts, find_texts, part_rows
 from attentune.nn.attention_block import NearOneLinear
 from attentune.nn.blur import GaussianBlur
 from attentune.nn.layer_mix import ExcitationLinear
@@ -148,10 +148,15 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             encoded_BTD: the encoder's last output for this batch, as `encode` gives it, if it is known; the encoder is
                 then not called.
             second_start: (B,), where in its row the second text begins, special tokens and all; for a model that reads
-                the texts of a pair apart, and for no other.
+                the texts of a pair apart, and for no other. Without it, rows in which the tokenizer has joined two
+                texts are parted first; what is told of tokens is then told of the parted rows.
         """
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
+        if second_start is None and encoded_BTD is None and self.config.reads_apart:
+            input_ids, attention_mask, token_type_ids, second_start = self._parted(
+                input_ids, attention_mask, token_type_ids
+            )
         texts = self._texts_of(attention_mask.bool(), second_start)
         # What is read: the rows, or of rows that hold two texts, these.
         read_ids = input_ids if texts is None else texts.texts(input_ids)
@@ -194,13 +199,26 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         encoded = self._encode(input_ids, attention_mask, token_type_ids, texts)
         return encoded if texts is None else BaseModelOutput(texts.rows(encoded.last_hidden_state))
 
+    def _parted(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Joined rows as rows of texts apart, and where the second ones begin; as they came where they cannot be."""
+        form = {"separators": self.config.pair_separators, "max_length": self.config.max_seq_length}
+        rows = part_rows(input_ids, attention_mask.bool(), special_ids=self.special_ids, **form)
+        if rows is None:
+            return input_ids, attention_mask, token_type_ids, None
+        # Each text is a first one to itself.
+        types = None if token_type_ids is None else torch.zeros_like(rows.ids_BT)
+        return rows.ids_BT, rows.mask_BT.to(attention_mask), types, rows.second_start_B
+
     def _texts_of(self, mask_BT: Tensor, second_start: Tensor | None) -> TwoTexts | None:
         """Where the texts of these rows stand, for a model that reads them apart."""
         if (second_start is not None) != self.config.reads_apart:
             got, reads = ("no", "apart") if second_start is None else ("a", "in one row")
             raise ValueError(
                 f"got {got} second_start, but this model reads the texts of a pair {reads}. Encode them as it does:"
-                " attentune.predict(run, texts, pairs), or encode_rows(..., apart=...) and pad_batch."
+                " attentune.predict(run, texts, pairs), or encode_rows(..., apart=...) and pad_batch. (Of rows from its"
+                " tokenizer, such as pairs in a pipeline, the second text is found by itself, if each holds two texts.)"
             )
         return None if second_start is None else find_texts(mask_BT, second_start)
 
@@ -271,3 +289,6 @@ def drop_pooler(encoder: Any) -> None:
     """Take the pooler out of an encoder that has one: pooling is the head's work."""
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
+
+
+AutoModelForSequenceClassification.register(AttentuneConfig, AttentuneForSequenceClassification, exist_ok=True)

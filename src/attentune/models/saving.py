@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 
 from attentune.data.rows import LabelSpace
 from attentune.errors import CheckpointError
+from attentune.files import write_text
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.hub import Tokenizer, first_line, prepare_tokenizer, quiet
 from attentune.models.modeling import AttentuneForSequenceClassification
@@ -51,12 +52,32 @@ def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, 
 
 
 def save_model(model: AttentuneForSequenceClassification, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write weights (safetensors only), configuration and tokenizer into an existing folder."""
+    """Write weights (safetensors only), configuration and tokenizer into an existing folder.
+
+    The tokenizer is written so that who loads it by itself gets our tokens: as long, as many segments, text as text.
+    """
     with quiet():
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+    file = folder / "tokenizer_config.json"
+    settings = json.loads(file.read_text(encoding="utf-8")) | {
+        "model_max_length": _longest_row(model.config, tokenizer),
+        "model_input_names": tokenizer.model_input_names,
+        "padding_side": "right",
+        "truncation_side": "right",
+        "split_special_tokens": True,
+    }
+    write_text(file, json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
     # safetensors makes files that only their owner can read; weights are as public as the rest of the folder.
     (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)
+
+
+def _longest_row(config: AttentuneConfig, tokenizer: Tokenizer) -> int:
+    """Where a row is cut, in tokens; of texts that are read apart where neither is cut that is not too long itself."""
+    if not config.reads_apart:
+        return config.max_seq_length
+    ordinary = config.max_seq_length - tokenizer.num_special_tokens_to_add(pair=False)
+    return 2 * ordinary + tokenizer.num_special_tokens_to_add(pair=True)
 
 
 def label_space_of(config: AttentuneConfig) -> LabelSpace:

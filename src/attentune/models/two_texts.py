@@ -65,3 +65,64 @@ def find_texts(mask_BT: Tensor, second_start_B: Tensor) -> TwoTexts:
     second_BT = (place_1T >= second_start_B[:, None]).long()
     back_BT = (row_B1 + batch * second_BT) * longest + place_1T - second_start_B[:, None] * second_BT
     return TwoTexts(places_NU, mask_NU, back_BT.masked_fill(~mask_BT, 0), mask_BT)
+
+
+@dataclass(frozen=True)
+class PartedRows:
+    """Rows for a model that reads texts apart.
+
+    Attributes:
+        ids_BT: token ids, padding on the right.
+        mask_BT: True at tokens that are to be read.
+        second_start_B: where in its row the second text begins.
+    """
+
+    ids_BT: Tensor
+    mask_BT: Tensor
+    second_start_B: Tensor
+
+
+def part_rows(
+    ids_BT: Tensor, mask_BT: Tensor, *, special_ids: Tensor, separators: int | None, max_length: int
+) -> PartedRows | None:
+    """From rows that a tokenizer has joined those that it would have made of each text by itself.
+
+    Args:
+        ids_BT: token ids of pairs: first token, first text, separators, second text, last token.
+        mask_BT: True at tokens, False at padding on either side.
+        special_ids: the ids that are no ordinary tokens.
+        separators: how many tokens stand between the texts, each the same as the last token; None where none knows.
+        max_length: where each text is cut, its own two special tokens included.
+
+    Returns:
+        The rows; None where one is no such row, or could be read in more ways than one.
+    """
+    if not separators:
+        return None
+    special = set(special_ids.tolist())
+    parted: list[tuple[list[int], list[int]]] = []
+    for row_T, is_read_T in zip(ids_BT, mask_BT, strict=True):
+        ids = row_T[is_read_T].tolist()
+        inner = ids[1:-1]
+        places = [place for place, token in enumerate(inner) if token in special]
+        if len(ids) < 2 + separators or not {ids[0], ids[-1]} <= special or ids[0] == ids[-1]:
+            return None
+        # Nothing special but the separators, and these side by side.
+        if len(places) != separators or any(inner[place] != ids[-1] for place in places):
+            return None
+        if places[-1] - places[0] != separators - 1:
+            return None
+        texts = inner[: places[0]], inner[places[-1] + 1 :]
+        first, second = ([ids[0], *text[: max_length - 2], ids[-1]] for text in texts)
+        parted.append((first, second))
+    return _padded(parted, ids_BT)
+
+
+def _padded(parted: list[tuple[list[int], list[int]]], like: Tensor) -> PartedRows:
+    """The texts of each row one behind the other; what stands at padding is never read."""
+    rows = [torch.tensor(first + second) for first, second in parted]
+    lengths_B1 = torch.tensor([len(row) for row in rows])[:, None]
+    ids_BT = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    mask_BT = torch.arange(ids_BT.shape[1])[None] < lengths_B1
+    starts_B = torch.tensor([len(first) for first, _ in parted])
+    return PartedRows(ids_BT.to(like), mask_BT.to(like.device), starts_B.to(like.device))

@@ -20,6 +20,7 @@ from attentune.models.counting import count_parameters
 from attentune.models.saving import save_model
 from attentune.nn.outputs import ScaledOutput
 from attentune.results import RESULT_FILE, RunResult, to_json, versions
+from attentune.training.card import CARD_FILE, CardFacts, model_card
 from attentune.training.checkpoint import TEMPORARY
 from attentune.training.folder import METRICS_FILE
 from attentune.training.parts import RunParts
@@ -59,6 +60,8 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
         if labels:
             with storage_errors(run / LABELS_FILE):
                 save_labels(run, labels, train_fingerprint=inputs.fingerprint["train"])
+        facts = CardFacts(inputs.config, inputs.data, inputs.metric, result, evaluator.logits)
+        write_text(run / CARD_FILE, model_card(facts))
         write_text(run / METRICS_FILE, to_json(result.metrics()))
         write_text(run / RESULT_FILE, result.to_json())
     inputs.accelerator.end_training()

@@ -2,6 +2,7 @@
 
 config.yaml                    the complete configuration, re-runnable
 config.json, model.safetensors, tokenizer files: loads with from_pretrained
+README.md                      the model card
 metrics.json, run.json         scores; run.json is written last and marks a finished run
 predictions_SPLIT.csv          one row a text
 labels.safetensors             the token labels of the last epoch, where the method makes some
