@@ -28,7 +28,9 @@ def parser() -> Parser:
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
     made.add_argument("--output_dir", metavar="DIR", help="where it goes: a folder that is new or empty")
     made.add_argument("--format", default="onnx", help="what it is written as: onnx, the default")
-    made.add_argument("--opset", type=int, metavar="N", help="the version of ONNX's operators (default: PyTorch's choice)")
+    made.add_argument(
+        "--opset", type=int, metavar="N", help="the version of ONNX's operators (default: PyTorch's choice)"
+    )
     made.add_argument("--quantize", metavar="int8", help="also write a graph with eight-bit weights: int8")
     made.add_argument(
         "--check_rows", type=int, default=200, metavar="N", help="validation rows to check it on (default: 200)"
