@@ -18,14 +18,19 @@ def quantize_int8(source: Path, target: Path) -> None:
     Raises:
         StorageError: the file could not be written.
     """
+    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
+    graph = onnx.load(source)
+    # The exporter notes the shapes of weights too; the quantiser turns some round and trips over the old note. It infers
+    # those that it needs.
+    del graph.graph.value_info[:]
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)  # it advises to optimise first, which PyTorch's exporter has done
     try:
         with storage_errors(target):
             # One scale a column: a single large weight then does not coarsen the whole matrix.
-            quantize_dynamic(source, target, weight_type=QuantType.QInt8, per_channel=True)
+            quantize_dynamic(graph, target, weight_type=QuantType.QInt8, per_channel=True)
     finally:
         root.setLevel(level)
