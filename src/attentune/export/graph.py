@@ -110,7 +110,7 @@ def _cause(error: BaseException) -> str:
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
     """No remarks of the exporter, such as that torchvision is missing; whether the graph is right is checked by us."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    loggers = [logging.getLogger(name) for name in ("torch", "torch.__trace", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
