@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """examples:
   attentune export runs/cola --format onnx --output_dir served/cola
-  attentune export runs/cola --output_dir served/cola --quantize int8     (a smaller, faster graph beside it)"""
+  attentune export runs/cola --output_dir served/cola --quantize int8     (a smaller graph beside it)"""
 
 
 def parser() -> Parser:

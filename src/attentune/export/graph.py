@@ -81,7 +81,7 @@ def write_graph(
                 opset_version=opset,
                 verbose=False,
             )
-        except torch.onnx.errors.OnnxExporterError as error:
+        except Exception as error:  # the exporter, its optimiser and its library of graphs have kinds of their own
             raise ExportError(
                 f"this model cannot be written as ONNX: {_cause(error)} Its settings stand in its config.json; serve it"
                 " with attentune.predict, or train with other slots."
