@@ -227,6 +227,15 @@ def test_a_graph_that_says_something_else_is_an_error_and_is_not_left_behind(
     assert list((tmp_path / "deep").iterdir()) == []
 
 
+def test_a_model_that_is_no_graph_is_an_error_and_leaves_nothing_behind(run: Path, tmp_path: Path) -> None:
+    """What it computes depends on what it has computed, which a graph cannot hold."""
+    saved = SavedRun.load(run)
+    saved.model.classifier.register_forward_hook(lambda module, given, out: out if float(out.sum()) > 0 else -out)
+    with pytest.raises(ExportError, match=r"this model cannot be written as ONNX: .*serve it with attentune.predict"):
+        export_run(saved, tmp_path / "served")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_settings_that_cannot_be_used_are_all_told_at_once(run: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("")

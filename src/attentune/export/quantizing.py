@@ -22,8 +22,8 @@ def quantize_int8(source: Path, target: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     graph = onnx.load(source)
-    # The exporter notes the shapes of weights too; the quantiser turns some round and trips over the old note. It infers
-    # those that it needs.
+    # The exporter notes the shapes of weights too; the quantiser turns some round and trips over the old note. Those
+    # that it needs it infers.
     del graph.graph.value_info[:]
     root = logging.getLogger()
     level = root.level

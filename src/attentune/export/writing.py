@@ -166,11 +166,12 @@ class _Making:
         plain, difference = self._checked(rows)
         if odd is not None:
             difference = max(difference, self._checked(odd)[1])
-        programs = {GRAPH_FILE: plain}
+        programs, alike = {GRAPH_FILE: plain}, None
         if quantize == "int8":
             self.say("quantising")
             quantize_int8(self.folder / GRAPH_FILE, self.folder / INT8_FILE)
             programs[INT8_FILE] = self._answers(in_onnxruntime(self.folder / INT8_FILE), self._features(rows))
+            alike = agreement(plain, programs[INT8_FILE], self.saved.label_space)
         return Export(
             folder=target,
             task_type=self.saved.label_space.task_type,
@@ -180,7 +181,7 @@ class _Making:
             checked_on=MADE_UP_NAME if found is None else "validation",
             rows=len(rows),
             max_difference=difference,
-            int8_agreement=agreement(*programs.values(), self.saved.label_space) if len(programs) > 1 else None,
+            int8_agreement=alike,
             scores={} if data is None else _scores(programs, rows, data),
         )
 
