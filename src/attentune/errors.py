@@ -51,5 +51,9 @@ class StorageError(AttentuneError):
     """A disk that is full or a folder that cannot be written to."""
 
 
+class ExportError(AttentuneError):
+    """A run that cannot be exported, or whose export does not say what the run says."""
+
+
 class NonFiniteLossError(AttentuneError):
     """The loss or a gradient became NaN or infinite; the message names the step and the rows."""

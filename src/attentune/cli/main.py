@@ -23,6 +23,7 @@ VERBS = {
     "evaluate": "score a saved run on labelled texts",
     "predict": "label texts with a saved run",
     "explain": "show how much each word of a text mattered to what a run says of it",
+    "export": "write a saved run as ONNX, to serve it without PyTorch",
     "app": "serve a page on which texts are predicted and explained",
     "faithfulness": "find out whether explanations are true",
     "label": "show what a run was taught of each token, and how important it holds each to be",

@@ -258,7 +258,8 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         Returns:
             The logits (B, C); and the token gate's scores (B, T, 2) and importance (B, T), None without a gate.
         """
-        ordinary_BT = mask_BT & ~torch.isin(input_ids, self.special_ids)
+        # Compared one by one: there are few of them, and `torch.isin` has no counterpart in ONNX.
+        ordinary_BT = mask_BT & ~(input_ids.unsqueeze(-1) == self.special_ids).any(dim=-1)
         sentence_BD = self.head(hidden_BTD, mask_BT, ordinary_BT)
         token_logits_BT2 = importance_BT = None
         if self.token_gate is not None:

@@ -55,7 +55,7 @@ def find_texts(mask_BT: Tensor, second_start_B: Tensor) -> TwoTexts:
     place_1T = torch.arange(length, device=mask_BT.device)[None]
     ends_B = torch.where(mask_BT, place_1T + 1, 0).amax(dim=1)
     lengths_N1 = torch.cat([second_start_B, ends_B - second_start_B])[:, None]
-    longest = max(1, int(lengths_N1.max()))
+    longest = _longest(lengths_N1, length)
     row_B1 = torch.arange(batch, device=mask_BT.device)[:, None]
     place_1U = torch.arange(longest, device=mask_BT.device)[None]
     is_text_NU = place_1U < lengths_N1
@@ -65,6 +65,16 @@ def find_texts(mask_BT: Tensor, second_start_B: Tensor) -> TwoTexts:
     second_BT = (place_1T >= second_start_B[:, None]).long()
     back_BT = (row_B1 + batch * second_BT) * longest + place_1T - second_start_B[:, None] * second_BT
     return TwoTexts(places_NU, mask_NU, back_BT.masked_fill(~mask_BT, 0), mask_BT)
+
+
+def _longest(lengths_N1: Tensor, length: int) -> int:
+    """How many tokens the longest text has, at least one; a dynamic size in a graph that is exported."""
+    if not torch.compiler.is_exporting():
+        return max(1, int(lengths_N1.max()))
+    longest = lengths_N1.max().clamp(min=1).item()
+    torch._check(longest >= 1)
+    torch._check(longest <= length)
+    return longest  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)

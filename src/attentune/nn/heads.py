@@ -112,12 +112,16 @@ class CrossAttentionHead(nn.Module):
         if len(hidden_NTD) % 2:
             raise ValueError(f"cross-attention got {len(hidden_NTD)} texts, expected as many second ones as first ones")
         hidden_NTD = _cleared(hidden_NTD, mask_NT, self.blocks)
-        half = len(hidden_NTD) // 2
-        # Turned by half, each text stands at the place of its partner.
-        other_NT = mask_NT.roll(half, 0)
+        other_NT = _partners(mask_NT)
         for block in self.blocks[:-1]:
-            hidden_NTD = block(hidden_NTD, hidden_NTD.roll(half, 0), other_NT)
-        return self.blocks[-1](hidden_NTD[:, :1], hidden_NTD.roll(half, 0), other_NT)[:, 0]
+            hidden_NTD = block(hidden_NTD, _partners(hidden_NTD), other_NT)
+        return self.blocks[-1](hidden_NTD[:, :1], _partners(hidden_NTD), other_NT)[:, 0]
+
+
+def _partners(values_N: Tensor) -> Tensor:
+    """Of each text what its partner has: both halves in the place of each other (`roll` has no counterpart in ONNX)."""
+    half = len(values_N) // 2
+    return torch.cat([values_N[half:], values_N[:half]])
 
 
 def _cleared(hidden_NTD: Tensor, mask_NT: Tensor, blocks: nn.Module) -> Tensor:

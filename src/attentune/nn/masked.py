@@ -8,7 +8,9 @@ from torch import Tensor
 
 def fall_back(preferred_BT: Tensor, otherwise_BT: Tensor) -> Tensor:
     """`preferred_BT`, but `otherwise_BT` in rows where nothing is preferred (a text without ordinary tokens, say)."""
-    return torch.where(preferred_BT.any(dim=1, keepdim=True), preferred_BT, otherwise_BT)
+    has_some_B1 = preferred_BT.any(dim=1, keepdim=True)
+    # Not `torch.where`: of booleans, onnxruntime has none.
+    return (preferred_BT & has_some_B1) | (otherwise_BT & ~has_some_B1)
 
 
 def masked_mean(values_BTD: Tensor, mask_BT: Tensor) -> Tensor:

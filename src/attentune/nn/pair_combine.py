@@ -10,8 +10,8 @@ COMBINATIONS = ("dot", "concat")
 
 def both(texts_ND: Tensor) -> tuple[Tensor, Tensor]:
     """The first and the second texts, (B, D) each: the two halves of the rows."""
-    first_BD, second_BD = texts_ND.chunk(2)
-    return first_BD, second_BD
+    half = len(texts_ND) // 2
+    return texts_ND[:half], texts_ND[half:]
 
 
 class DotProduct(nn.Module):

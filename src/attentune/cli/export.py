@@ -1,0 +1,81 @@
+"""`attentune export`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from attentune.cli.flags import Parser
+from attentune.errors import ConfigError
+
+if TYPE_CHECKING:
+    from attentune.export.writing import Export
+
+_EXAMPLES = """examples:
+  attentune export runs/cola --format onnx --output_dir served/cola
+  attentune export runs/cola --output_dir served/cola --quantize int8     (a smaller graph beside it)"""
+
+
+def parser() -> Parser:
+    """The flags of this verb."""
+    made = Parser(
+        prog="attentune export",
+        usage="attentune export RUN --output_dir DIR [flags]",
+        description="Write a saved run as a folder that serves without PyTorch, and check that it says the same.",
+        epilog=_EXAMPLES,
+    )
+    made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
+    made.add_argument("--output_dir", metavar="DIR", help="where it goes: a folder that is new or empty")
+    made.add_argument("--format", default="onnx", help="what it is written as: onnx, the default")
+    made.add_argument(
+        "--opset", type=int, metavar="N", help="the version of ONNX's operators (default: PyTorch's choice)"
+    )
+    made.add_argument("--quantize", metavar="int8", help="also write a graph with eight-bit weights: int8")
+    made.add_argument(
+        "--check_rows", type=int, default=200, metavar="N", help="validation rows to check it on (default: 200)"
+    )
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Export; the exit status is returned."""
+    parsed, problems = parser().parse(arguments)
+    if parsed.output_dir is None:
+        problems.append("--output_dir: is missing; name a new folder: --output_dir served/my-run")
+    if problems:
+        raise ConfigError(problems)
+
+    from attentune.export.writing import export_run
+
+    export = export_run(
+        parsed.run,
+        parsed.output_dir,
+        output_format=parsed.format,
+        opset=parsed.opset,
+        quantize=parsed.quantize,
+        check_rows=parsed.check_rows,
+        say=lambda text: print(text, file=sys.stderr),
+    )
+    print("\n".join(_lines(export)))
+    return 0
+
+
+def _lines(export: Export) -> list[str]:
+    from attentune.cli.output import number, table
+
+    lines = [
+        f"{export.folder}: ONNX, opset {export.opset}; inputs {', '.join(export.inputs)}; outputs"
+        f" {', '.join(export.outputs)}",
+        f"max difference from PyTorch: {export.max_difference:.1e} ({export.rows} rows, {export.checked_on})",
+    ]
+    if export.int8_agreement is not None:
+        lines.append(f"int8, {export.int8_meaning}: {number(export.int8_agreement)}")
+    rows = [
+        (file, f"{(export.folder / file).stat().st_size / 1e6:.1f}", *map(number, metrics.values()))
+        for file, metrics in export.scores.items()
+    ]
+    if rows:
+        header = ("file", "MB", *next(iter(export.scores.values())))
+        lines.append(table(header, rows, right=range(1, len(header))))
+    return lines

@@ -1,0 +1,1 @@
+"""Saved runs in forms that serve without PyTorch."""
