@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from optuna.trial import Trial
 
 from attentune.errors import CheckpointError
 from attentune.training.ledger import Ledger
@@ -59,6 +60,29 @@ def test_runs_of_killed_workers_are_taken_up_and_recorded_ones_are_not(one_place
     assert set(noted(log, "ended").values()) == {1}
     assert sum(noted(log, "began").values()) > len(RUNS)
     assert queue.refill(RUNS).twice == {}
+
+
+@pytest.mark.parametrize("writes", range(4))
+def test_a_worker_that_dies_while_it_says_where_it_is_stops_nobody(tmp_path: Path, monkeypatch, writes: int) -> None:
+    queue = RunQueue(place(tmp_path / "comparison", f"sqlite:///{tmp_path}/queue.db"))
+    queue.refill(RUNS[:1])
+    told: list[str] = []
+    tell = Trial.set_user_attr
+
+    def set_user_attr(trial: Trial, key: str, value: object) -> None:
+        if len(told) == writes:
+            os._exit(9)
+        told.append(key)
+        tell(trial, key, value)
+
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(Trial, "set_user_attr", set_user_attr)
+        RunQueue(queue.place).do_next({RUNS[0].name: RUNS[0]}, lambda run: os._exit(9))  # type: ignore[arg-type]
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    standing = queue.refill(RUNS[:1])
+    assert standing.running + standing.waiting == [*RUNS[:1]]
 
 
 def test_a_run_whose_worker_lives_is_left_alone(one_place: Place, tmp_path: Path) -> None:

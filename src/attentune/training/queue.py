@@ -184,9 +184,10 @@ class RunQueue:
         if not lock.take(wait=False):
             raise optuna.TrialPruned
         with contextlib.closing(_Freed(lock)):
-            trial.set_user_attr("host", platform.node())
-            trial.set_user_attr("folder", self.place.folder_id)
+            # The host last: a worker may be killed in between, and where the host is known the rest is too.
             trial.set_user_attr("where", f"{platform.node()}:{Path(self.place.folder).resolve()}")
+            trial.set_user_attr("folder", self.place.folder_id)
+            trial.set_user_attr("host", platform.node())
             if self.ledger.has(run) or self._is_others(trial, str(name)):
                 raise optuna.TrialPruned
             held.close()
