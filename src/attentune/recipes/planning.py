@@ -25,13 +25,15 @@ class Part:
         task: the recipe's.
         trained_on: the task in its place; the same where its data are at hand.
         train_size: rows to train on; None for all.
-        settings: by dotted name, for all methods.
+        settings: by dotted name, for all methods and tasks.
+        own: the same for this task alone.
     """
 
     task: str
     trained_on: str
     train_size: int | None
     settings: dict[str, Any]
+    own: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,14 @@ def plan(
     missing: DataError | None = None
     for task in recipe.tasks:
         for candidate in (task, *([recipe.instead[task]] if task in recipe.instead else [])):
-            settings = {**common, **recipe.task_settings.get(task, {}), **(overrides or {})}
+            given = dict(overrides or {})
+            own = {name: value for name, value in recipe.task_settings.get(task, {}).items() if name not in given}
             try:
-                size, taken = _rows(candidate, settings, fraction)
+                size, taken = _rows(candidate, {**common, **own, **given}, fraction)
             except DataError as error:
                 missing = error
                 continue
-            parts.append(Part(task, candidate, size, settings | taken))
+            parts.append(Part(task, candidate, size, common | given, own | taken))
             if candidate != task:
                 notes.append(f"The data of {task} are not at hand; {candidate} is trained on in its place.")
             break

@@ -95,7 +95,7 @@ def _compare(recipe: Recipe, part: Part, folder: Path, **options: Any) -> list[R
         settings=recipe.methods,
         tasks=[part.trained_on],
         train_sizes=[part.train_size],
-        overrides=part.settings,
+        overrides={**part.settings, "data.task_settings": {part.trained_on: part.own}},
         **options,
     )
 
