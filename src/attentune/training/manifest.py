@@ -53,14 +53,7 @@ def open_comparison(folder: Path, matrix: Matrix) -> str:
         CheckpointError: it holds something else, or a comparison with other settings.
         StorageError: it cannot be made or written to.
     """
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        strange = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
-    if strange and MANIFEST_FILE not in strange:
-        raise CheckpointError(
-            f"{folder}: holds {strange[0]} and no {MANIFEST_FILE}, so it is no comparison's folder. Name another with"
-            " --output_dir."
-        )
+    make_folder(folder, MANIFEST_FILE, "comparison")
     with queue_lock(folder):
         before = read_manifest(folder)
         methods = methods_of(matrix)
@@ -70,6 +63,22 @@ def open_comparison(folder: Path, matrix: Matrix) -> str:
             content = {"format": _FORMAT, "id": before["id"], "methods": merged}
             write_text(folder / MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return str(before["id"])
+
+
+def make_folder(folder: Path, file: str, what: str) -> None:
+    """Make the folder of a comparison or search, whose own file it is known by, if it is not there.
+
+    Raises:
+        CheckpointError: it holds something else.
+        StorageError: it cannot be made.
+    """
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        strange = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    if strange and file not in strange:
+        raise CheckpointError(
+            f"{folder}: holds {strange[0]} and no {file}, so it is no {what}'s folder. Name another with --output_dir."
+        )
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from attentune.errors import CheckpointError
-from attentune.files import storage_errors, write_text
-from attentune.training.manifest import FREE, PLACES, queue_lock
+from attentune.files import write_text
+from attentune.training.manifest import FREE, PLACES, make_folder, queue_lock
 
 SEARCH_FILE, TRIALS_FILE, WINNER_FILE = "search.json", "trials.json", "config.yaml"
 _FORMAT = 1
@@ -34,14 +34,7 @@ def open_search(folder: Path, content: Mapping[str, Any]) -> str:
         CheckpointError: it holds something else, or a search of other things.
         StorageError: it cannot be made or written to.
     """
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        strange = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
-    if strange and SEARCH_FILE not in strange:
-        raise CheckpointError(
-            f"{folder}: holds {strange[0]} and no {SEARCH_FILE}, so it is no search's folder. Name another with"
-            " --output_dir."
-        )
+    make_folder(folder, SEARCH_FILE, "search")
     file = folder / SEARCH_FILE
     with queue_lock(folder):
         if file.exists():
