@@ -28,7 +28,8 @@ Finish = Callable[[Path, dict[str, Any]], dict[str, Any]]
 
 def base_settings(task: str, *, seed: int, learning_rate: float, epochs: float) -> dict[str, Any]:
     """What all runs have in common."""
-    data = Path(os.environ.get("ATTENTUNE_DATA", "../shared/data"))
+    # Relative, so that records name no path of one machine.
+    data = Path(os.path.relpath(os.environ.get("ATTENTUNE_DATA", "../shared/data"), ROOT))
     return {
         "data.task": task,
         "data.data_dir": str(data / "glue_data" if (data / "glue_data").is_dir() and task in _GLUE else data),

@@ -69,7 +69,7 @@ def reproduce(
     if recipe.kind == "parameters":
         planned = Plan(encoder, (), () if encoder == recipe.encoder else (f"The encoder is {encoder}.",))
         counted = count_section(recipe, count_parts(recipe, encoder, overrides))
-        return _written(_report(recipe, planned, [counted], ()), folder)
+        return _written(_report(recipe, planned, [counted], Report("", (), ())), folder)
     planned = plan(recipe, encoder, data_dir=data_dir, fraction=fraction, overrides=overrides)
     for note in planned.notes:
         shown.say(note)
@@ -116,12 +116,11 @@ def _explained(recipe: Recipe, runs: Mapping[Run, Path]) -> list[Section]:
     return [explain_sentences(recipe.sentences, runs)] if recipe.sentences else []
 
 
-def _report(recipe: Recipe, planned: Plan, sections: Sequence[Section], made: Report | tuple[()]) -> Report:
+def _report(recipe: Recipe, planned: Plan, sections: Sequence[Section], made: Report) -> Report:
     sentences = [f"{recipe.source}. Made with attentune {__version__} by: attentune reproduce {recipe.name}."]
     sentences += [f"The paper says: {claim}" for claim in recipe.claims]
     sentences += [f"Not as in the paper: {text}" for text in (*planned.notes, *recipe.differences)]
-    more = made if isinstance(made, Report) else Report("", (), ())
-    return Report(recipe.title, (*sentences, *more.sentences), (*sections, *more.sections), more.lines)
+    return Report(recipe.title, (*sentences, *made.sentences), (*sections, *made.sections), made.lines)
 
 
 def _agree(folder: Path, recipe: Recipe, planned: Plan, fraction: float) -> None:
