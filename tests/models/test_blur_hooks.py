@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from attentune.config import BlurConfig
-from attentune.models.attention import use_plain_attention
+from attentune.models.attention import PLAIN
 from attentune.models.half_copy import HalfCopy
-from attentune.nn.dropout import FastDropout, use_fast_dropout
+from attentune.models.on_cpu import suit_cpu
+from attentune.nn.dropout import FastDropout
 from blur_references import PLACES, PROJECTIONS, TEXTS, Tiny, blurred, distance, hidden_of, hooks_of
 from tiny import FAMILIES
 from tiny_models import LONG, build, encoded
@@ -79,10 +80,10 @@ def test_a_copy_blurs_by_itself_and_leaves_the_original_alone(
 def test_fast_dropout_and_plain_attention_keep_the_blur(tiny: Tiny, family: str, where: str) -> None:
     made = model, _ = blurred(tiny, family, where)
     before, hooks = hidden_of(made, *TEXTS), hooks_of(model)
-    assert use_fast_dropout(model) > 0
-    use_plain_attention(model)
+    suit_cpu(model)
     assert [type(part) for part in model.modules()].count(FastDropout) > 0
-    assert model.encoder.config._attn_implementation == "eager"
+    assert model.encoder.config._attn_implementation == PLAIN
+    model.half_stream.remove()
     assert hooks_of(model) == hooks
     assert distance(hidden_of(made, *TEXTS), before) < 1e-4
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from attentune.nn.dropout import FastDropout, draw_keep_mask, use_fast_dropout
+from attentune.nn.dropout import FastDropout, draw_factors, use_fast_dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -27,7 +27,7 @@ def test_the_share_dropped_and_the_scale(p, shape):
 
 def test_each_of_the_four_features_that_share_a_draw_has_the_same_chance():
     torch.manual_seed(2)
-    keep = draw_keep_mask(torch.Size((40000, 4)), round(0.25 * 65536))
+    keep = draw_factors(torch.Size((40000, 4)), round(0.25 * 65536), torch.float32) > 0
     assert torch.allclose(keep.float().mean(dim=0), torch.full((4,), 0.75), atol=0.012)
     correlation = torch.corrcoef(keep.float().T) - torch.eye(4)
     assert correlation.abs().max() < 0.03

@@ -6,8 +6,37 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+
+from attentune.nn.plain_attention import plain_attention
+
+# Under this name transformers finds our own.
+PLAIN = "attentune_plain"
+
 # Beyond this the plain program's table of T x T probabilities outgrows the caches.
 _LONGEST_PLAIN = 256
+
+
+def _plain(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **others: Any,
+) -> tuple[Tensor, Tensor]:
+    """`plain_attention` as transformers calls it."""
+    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return plain_attention(query, key, value, attention_mask, scaling=factor, dropout=dropout if module.training else 0)
+
+
+AttentionInterface.register(PLAIN, _plain)
+# Without a mask of its own a program would look at padding.
+AttentionMaskInterface.register(PLAIN, eager_mask)
 
 
 def use_plain_attention(model: Any) -> bool:
@@ -26,7 +55,7 @@ def use_plain_attention(model: Any) -> bool:
     encoder = model.encoder
     if encoder.config._attn_implementation != "sdpa" or model.config.max_seq_length > _LONGEST_PLAIN:
         return False
-    encoder.set_attn_implementation("eager")
+    encoder.set_attn_implementation(PLAIN)
     return True
 
 

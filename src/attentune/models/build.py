@@ -29,6 +29,7 @@ from attentune.models.families import (
 from attentune.models.head_settings import reads_texts_apart, settle_head
 from attentune.models.hub import Tokenizer, first_line, prepare_tokenizer, quiet
 from attentune.models.modeling import AttentuneForSequenceClassification
+from attentune.models.pooler import leaves_pooler_out, settle_pooler
 from attentune.models.warm_start import copy_slots, encoder_config_of, is_saved_run, load_saved
 from attentune.nn.layer_mix import MINIMUM_LAYERS
 from attentune.seeding import seed_global
@@ -108,7 +109,7 @@ def build_model(
         UnsupportedEncoderError: the encoder cannot be loaded, or cannot take what the slots ask of it.
         ConfigError: the head does not fit the rows, the labels or the encoder.
     """
-    encoder, has_pooler, saved = _load_encoder(settings)
+    encoder, pooler, saved = _load_encoder(settings)
     _check_fit(settings, encoder, tokenizer, max_length)
     if reads_texts_apart(settings, is_pair=is_pair):
         _check_takes_embeddings(settings, encoder)
@@ -117,7 +118,7 @@ def build_model(
         blur=to_dict(settings.blur),
         layer_mix=to_dict(settings.layer_mix),
         token_gate=to_dict(settings.token_gate),
-        head=settle_head(settings, label_space, encoder.config, is_pair=is_pair, has_pooler=has_pooler),
+        head=settle_head(settings, label_space, encoder.config, is_pair=is_pair, pooler=pooler),
         task_type=label_space.task_type,
         special_token_ids=special_token_ids(tokenizer),
         max_seq_length=max_length,
@@ -133,15 +134,15 @@ def build_model(
     model = AttentuneForSequenceClassification(config, encoder)
     head: Any = model.head
     # The encoder came with its weights; post_init leaves loaded weights alone and draws the others.
-    if config.head["with_pooler"] and settings.head.pooler == "auto" and dense is not None:
+    if config.head["with_pooler"] and pooler == "own" and dense is not None:
         head.pooler.dense.load_state_dict(dense.state_dict())
     if saved is not None:
         copy_slots(saved, model)
     return model
 
 
-def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForSequenceClassification | None]:
-    """The encoder, whether its checkpoint came with a pooler, and the model of the run that it is from, if it is."""
+def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, str, AttentuneForSequenceClassification | None]:
+    """The encoder, its pooler as `settle_pooler` has it, and the model of the run that it is from, if it is."""
     source = resolve_encoder(settings.name_or_path)
     options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
     with quiet(), _explained(settings.name_or_path):
@@ -149,10 +150,12 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForS
         _set_dropout(config, settings.dropout)
         if is_saved_run(source):
             saved = load_saved(source, config)
-            return saved.encoder, bool(saved.config.head["with_pooler"]), saved
+            has_pooler = bool(saved.config.head["with_pooler"])
+            return saved.encoder, _pooler(settings, has_pooler=has_pooler, left_out=False), saved
         encoder, info = AutoModel.from_pretrained(
             source, config=config, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options
         )
+        left_out = leaves_pooler_out(source, settings.revision)
     # What is saved never names a path of one machine.
     encoder.config.name_or_path = (
         Path(settings.name_or_path).name if Path(settings.name_or_path).exists() else settings.name_or_path
@@ -165,7 +168,11 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForS
             f" ({', '.join(lost[:3])}), expected all. It is damaged, or of another architecture than its config.json."
         )
     has_pooler = pooler_dense(encoder) is not None and not any(is_pooler_weight(name) for name in missing)
-    return encoder, has_pooler, None
+    return encoder, _pooler(settings, has_pooler=has_pooler, left_out=left_out), None
+
+
+def _pooler(settings: ModelConfig, *, has_pooler: bool, left_out: bool) -> str:
+    return settle_pooler(settings.head.pooler, settings.name_or_path, has_pooler=has_pooler, left_out=left_out)
 
 
 def _set_dropout(config: PreTrainedConfig, dropout: float | None) -> None:

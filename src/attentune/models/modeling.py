@@ -13,6 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from attentune.models.configuration import AttentuneConfig
+from attentune.models.half_stream import HalfStream
 from attentune.models.slots import blur_slot, classifier_slot, head_slot, layer_mix_slot, token_gate_slot
 from attentune.models.two_texts import TwoTexts, find_texts, part_rows
 from attentune.nn.attention_block import NearOneLinear
@@ -73,6 +74,8 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         self.dropout = nn.Dropout(config.head["dropout"])
         self.classifier = classifier_slot(config)
         self.outputs = build_outputs(config.loss)
+        # Set by `suit_cpu`.
+        self.half_stream: HalfStream | None = None
         self._encoder_is_frozen = False
         self.special_ids: Tensor
         self.register_buffer("special_ids", torch.tensor(config.special_token_ids, dtype=torch.long), persistent=False)
@@ -119,7 +122,10 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         """Take another model's encoder, with its blur, in the place of the own one; both then train it."""
         if self.blur_taps is not None:
             self.blur_taps.remove()
+        if self.half_stream is not None:
+            self.half_stream.remove()
         self.encoder, self.blur, self.blur_taps = other.encoder, other.blur, other.blur_taps
+        self.half_stream = other.half_stream
         # Saved with this model, too: what the encoder is.
         self.config.encoder = other.config.encoder
 

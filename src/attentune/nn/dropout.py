@@ -17,22 +17,38 @@ _LEVELS = 1 << 16
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, keep: Tensor, scale: float) -> Tensor:
-        ctx.save_for_backward(keep)
-        ctx.scale = scale
-        return (values * keep).mul_(scale)
+    def forward(ctx: Any, values: Tensor, factors: Tensor) -> Tensor:
+        ctx.save_for_backward(factors)
+        return values * factors
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        (keep,) = ctx.saved_tensors
-        return (gradients[0] * keep).mul_(ctx.scale), None, None
+        (factors,) = ctx.saved_tensors
+        return gradients[0] * factors, None
 
 
-def draw_keep_mask(shape: torch.Size, dropped_levels: int) -> Tensor:
-    """A boolean mask on the CPU, False with the chance dropped_levels / 65536, from PyTorch's default generator."""
+def draw_factors(shape: torch.Size, dropped_levels: int, dtype: torch.dtype) -> Tensor:
+    """What dropout multiplies with, on the CPU, from PyTorch's default generator.
+
+    0 with the chance dropped_levels / 65536, else what keeps the mean. Of the values' own kind: a boolean mask would be
+    turned into one anew in each product.
+    """
     count = shape.numel()
     bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
-    return (bits.view(torch.int16)[:count] >= dropped_levels - _LEVELS // 2).view(shape)
+    kept = bits.view(torch.int16)[:count].view(shape).ge_(dropped_levels - _LEVELS // 2)
+    return kept.to(dtype).mul_(_LEVELS / (_LEVELS - dropped_levels))
+
+
+def fast_dropout(values: Tensor, dropped_levels: int) -> Tensor:
+    """Zeroes each of these values, on the CPU, with the chance dropped_levels / 65536, and scales the others up."""
+    if dropped_levels == 0 or values.numel() == 0:
+        return values
+    return _Dropout.apply(values, draw_factors(values.shape, dropped_levels, values.dtype))
+
+
+def levels(p: float) -> int:
+    """The chance p in 65536ths."""
+    return round(p * _LEVELS)
 
 
 class FastDropout(nn.Module):
@@ -41,13 +57,10 @@ class FastDropout(nn.Module):
     def __init__(self, *, p: float) -> None:
         super().__init__()
         self.p = p
-        self.dropped_levels = round(p * _LEVELS)
+        self.dropped_levels = levels(p)
 
     def forward(self, values: Tensor) -> Tensor:
-        if not self.training or self.dropped_levels == 0 or values.numel() == 0:
-            return values
-        keep = draw_keep_mask(values.shape, self.dropped_levels)
-        return _Dropout.apply(values, keep, _LEVELS / (_LEVELS - self.dropped_levels))
+        return fast_dropout(values, self.dropped_levels) if self.training else values
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

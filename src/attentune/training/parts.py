@@ -13,11 +13,10 @@ from attentune.labels.generator import LabelGenerator, LabelSource
 from attentune.labels.judge import Judge
 from attentune.labels.plan import EpochPlan
 from attentune.labels.table import build_generator
-from attentune.models.attention import use_plain_attention
 from attentune.models.build import build_model
 from attentune.models.compact import CompactEmbeddings
 from attentune.models.half_copy import HalfCopy
-from attentune.nn.dropout import use_fast_dropout
+from attentune.models.on_cpu import suit_cpu
 from attentune.training.frozen import FrozenStates, freeze
 from attentune.training.inputs import RunInputs
 from attentune.training.loop import Scores, TrainingLoop, TrainingRows
@@ -108,8 +107,7 @@ def new_model(inputs: RunInputs, *, like: Any = None) -> Any:
         model.share_encoder_of(like)
     model = model.to(accelerator.device)
     if accelerator.device.type == "cpu":
-        use_fast_dropout(model)
-        use_plain_attention(model)
+        suit_cpu(model)
     return model
 
 
