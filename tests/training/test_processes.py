@@ -10,14 +10,21 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from accelerate.utils import DistributedType
 from safetensors.numpy import load_file
 
 import process_worker
+from attentune.config import load_config
+from attentune.errors import CheckpointError, ConfigError
+from attentune.evaluation.predict import check_whole_models
+from attentune.training.display import Display
+from attentune.training.run import train
 from interrupted import LABELS_FILE, log_of, run, without_times
 from samples import settings
 
@@ -157,3 +164,14 @@ def test_the_command_line_under_two_processes(tiny: Tiny, tmp_path: Path) -> Non
     lines = log_of(tmp_path / "run")
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
     assert [line["epoch"] for line in lines if "labels" in line] == [0, 1]
+    # One process would go on with other batches.
+    (tmp_path / "run" / "run.json").unlink()
+    values |= {"preset": "ssa-hybrid", "training.resume": True}
+    with pytest.raises(CheckpointError, match="processes"):
+        train(load_config(overrides=values), display=Display(quiet=True))
+
+
+def test_models_spread_over_processes_are_refused() -> None:
+    accelerator = SimpleNamespace(distributed_type=DistributedType.FSDP)
+    with pytest.raises(ConfigError, match=r"started with FSDP, which spreads a model .* expected one that gives each"):
+        check_whole_models(accelerator)

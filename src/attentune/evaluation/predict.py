@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
-from accelerate.utils import is_tensorboard_available
+from accelerate.utils import DistributedType, is_tensorboard_available
 from torch import nn
 
 from attentune.data.batches import budget_order, pad_batch, sorted_order
@@ -49,7 +49,19 @@ def make_accelerator(
         log_with=None if tracker == "none" else tracker,
         project_dir=folder,
     )
+    check_whole_models(accelerator)
     return accelerator, settled
+
+
+def check_whole_models(accelerator: Accelerator) -> None:
+    """Refuse ways of spreading one model over processes: weights, checkpoints and labels here are of whole models."""
+    kind = accelerator.distributed_type
+    if kind in (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
+        raise ConfigError(
+            f"accelerate was started with {kind.value}, which spreads a model over processes; expected one that gives"
+            " each process the whole model (DDP). Leave the option out: accelerate launch --multi_gpu -m"
+            " attentune.cli.main train ..."
+        )
 
 
 @dataclass(frozen=True)
