@@ -47,7 +47,9 @@ lint: $(STAMP)  ## ruff, import-linter (the layers), mypy
 	$(BIN)/mypy
 
 .PHONY: bench
-bench: $(STAMP)  ## measure speed against transformers' Trainer, and what each method costs; JSON into results/bench/
+bench: $(STAMP)  ## measure speed against the peers, and what each method costs; JSON into results/bench/
+	$(PIP) install --quiet -c $(CONSTRAINTS) -e '.[bench]'
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/roofline.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/peers.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/method_cost.py labels
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/method_cost.py sesame

@@ -1,115 +1,96 @@
-"""Training speed beside transformers' Trainer: same encoder, same rows, same epochs, batch 32, in one run.
+"""Training speed beside the peers: same encoder, same rows, same epochs, batches of 32, side by side in one run.
 
-    python benchmarks/peers.py [--rows 1000] [--repeats 3]
+    python benchmarks/peers.py [--tasks cola,rte,sst2] [--rows 1000,500,8000] [--repeats 3] [--contenders ...]
 
-Writes results/bench/peers.json. The Trainer runs at its best on this machine: bf16 where the hardware has it, batches
-by length, dynamic padding, fused AdamW, no checkpoints. Each repeat runs both, in turn, so that a machine whose speed
-drifts does not favour one. Needs CoLA: $ATTENTUNE_DATA, else ../shared/data.
+Writes results/bench/peers.json and prints a table for each task: real tokens a second, seconds an epoch, peak memory,
+score on the validation file, utilisation of the processor's rate of matrix products. Each run has a process of its own;
+each repeat takes all contenders in turn, so that a machine whose speed drifts favours none. A contender that is not
+installed, or that cannot take a task, stands with that reason. Needs the data: $ATTENTUNE_DATA, else ../shared/data.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import tempfile
-import time
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
 
-from attentune.config import Config, load_config
-from attentune.data.features import encode_rows
-from attentune.data.load import load_data
-from attentune.models.build import load_tokenizer, resolve_encoder
+import roofline
 from attentune.models.precision import has_fast_bf16
 from attentune.results import versions
-from attentune.training.display import Display
-from attentune.training.run import train
+from peer_runs import CONTENDERS, EPOCHS
+from tables import table
 
 ROOT = Path(__file__).resolve().parents[1]
+TARGET = ROOT / "results" / "bench" / "peers.json"
+REFERENCE = "Trainer at its best"
+EMBEDDED = {"layers": 6, "width": 384, "inner": 1536}
 
 
-def settings(rows: int, folder: str) -> Config:
-    """One epoch of CoLA, without scoring."""
-    return load_config(
-        preset="bert",
-        overrides={
-            "data.task": "cola",
-            "data.data_dir": str(Path(os.environ.get("ATTENTUNE_DATA", ROOT / "../shared/data")) / "glue_data"),
-            "data.max_train_samples": rows,
-            "training.num_train_epochs": 1,
-            "training.eval_strategy": "no",
-            "training.output_dir": folder,
-            "training.overwrite_output_dir": True,
-        },
-    )
+def one_run(contender: str, task: str, rows: int) -> dict[str, Any]:
+    """The facts of one run, or the reason why there are none."""
+    command = [sys.executable, str(Path(__file__).with_name("peer_runs.py")), contender, task, str(rows)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+    return {"reason": (done.stderr.strip().splitlines() or ["no message"])[-1]}
 
 
-def ours(rows: int) -> dict[str, float]:
-    """Seconds and tokens of our own loop."""
-    with tempfile.TemporaryDirectory() as folder:
-        facts = train(settings(rows, folder), display=Display(quiet=True)).train
-    return {"seconds": facts["seconds"], "tokens": facts["tokens"]}
+def summary(runs: dict[str, list[dict[str, Any]]], rows: int, peak_gflops: float) -> dict[str, dict[str, Any]]:
+    """For each contender the medians of its runs, and the median ratio of its speed to the reference's in its turn."""
+    made: dict[str, dict[str, Any]] = {}
+    for name, own in runs.items():
+        if "reason" in own[0]:
+            made[name] = own[0]
+            continue
+        speeds = [run["tokens"] / run["seconds"] for run in own]
+        reference = [run["tokens"] / run["seconds"] for run in runs[REFERENCE]]
+        mean_tokens = own[0]["tokens"] / EPOCHS / rows
+        flops = roofline.flops_per_token(**EMBEDDED, tokens=mean_tokens)
+        made[name] = {
+            "tokens_per_second": round(statistics.median(speeds)),
+            "ratio": round(statistics.median(a / b for a, b in zip(speeds, reference, strict=True)), 3),
+            "epoch_seconds": round(statistics.median(run["seconds"] for run in own) / EPOCHS, 2),
+            "peak_memory_mib": round(statistics.median(run["peak_memory_bytes"] for run in own) / 2**20),
+            "score": round(statistics.median(run["score"] for run in own), 3),
+            "utilisation": round(statistics.median(speeds) * flops / peak_gflops / 1e9, 3),
+        }
+    return made
 
 
-def trainer(rows: int) -> dict[str, float]:
-    """Seconds and tokens of transformers' Trainer on the same rows."""
-    config = settings(rows, "unused")
-    data = load_data(config.data, seed=config.training.seed, splits=("train",))
-    tokenizer = load_tokenizer(config.model)
-    features = encode_rows(data.splits["train"], tokenizer, max_length=config.data.max_length)
-    examples = [
-        {"input_ids": features.ids[features.row(row)].tolist(), "labels": int(data.splits["train"].labels[row])}
-        for row in range(len(features))
+def print_table(task: str, facts: dict[str, dict[str, Any]]) -> None:
+    columns = ("tokens_per_second", "ratio", "epoch_seconds", "peak_memory_mib", "score", "utilisation")
+    lines = [
+        [name, *(str(own.get(column, own.get("reason", ""))) for column in columns)] for name, own in facts.items()
     ]
-    model = AutoModelForSequenceClassification.from_pretrained(resolve_encoder("embedded"), num_labels=2)
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            output_dir=folder,
-            per_device_train_batch_size=32,
-            num_train_epochs=1,
-            learning_rate=5e-5,
-            bf16=has_fast_bf16(torch.device("cpu")),
-            use_cpu=True,
-            train_sampling_strategy="group_by_length",
-            optim="adamw_torch_fused",
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            logging_strategy="no",
-        )
-        peer = Trainer(model, arguments, train_dataset=examples, data_collator=DataCollatorWithPadding(tokenizer))
-        began = time.perf_counter()
-        peer.train()
-        return {"seconds": time.perf_counter() - began, "tokens": int(features.lengths.sum())}
+    print(f"\n{task}\n" + "\n".join(table([task, *columns], lines)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--tasks", default="cola,rte,sst2")
+    parser.add_argument("--rows", default="1000,500,8000")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--contenders", default=";".join(CONTENDERS), help="names, between semicolons")
     given = parser.parse_args()
-    runs = [{"trainer": trainer(given.rows), "attentune": ours(given.rows)} for _ in range(given.repeats)]
-    speeds = {
-        name: [round(run[name]["tokens"] / run[name]["seconds"], 1) for run in runs]
-        for name in ("trainer", "attentune")
-    }
-    ratios = [b / a for a, b in zip(speeds["trainer"], speeds["attentune"], strict=True)]
-    record = {
-        "command": f"python benchmarks/peers.py --rows {given.rows} --repeats {given.repeats}",
-        "task": "cola",
-        "tokens_per_second": speeds,
-        "median_ratio": round(statistics.median(ratios), 3),
-        "threads": torch.get_num_threads(),
-        "versions": versions(),
-    }
-    target = ROOT / "results" / "bench" / "peers.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps({key: record[key] for key in ("tokens_per_second", "median_ratio", "threads")}, indent=1))
+    machine = roofline.measure()
+    rates = machine["gflops"]["bfloat16" if has_fast_bf16(torch.device("cpu")) else "float32"]  # type: ignore[index]
+    tasks: dict[str, Any] = {}
+    for task, rows in zip(given.tasks.split(","), map(int, given.rows.split(",")), strict=True):
+        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in given.contenders.split(";")}
+        for _ in range(given.repeats):
+            for name, own in runs.items():
+                if not own or "reason" not in own[0]:
+                    own.append(one_run(name, task, rows))
+        tasks[task] = {"rows": rows, "contenders": summary(runs, rows, max(rates.values())), "runs": runs}
+        print_table(task, tasks[task]["contenders"])
+        record = {"command": "python benchmarks/peers.py " + " ".join(sys.argv[1:]), "machine": machine, "tasks": tasks}
+        TARGET.write_text(json.dumps({**record, "versions": versions()}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

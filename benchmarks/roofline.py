@@ -1,0 +1,94 @@
+"""What this machine could do: its rate of matrix products and of memory, and what share of it a run uses.
+
+    python benchmarks/roofline.py [--threads 2]
+
+Writes results/bench/roofline.json. The utilisation of a run is the products that its real tokens need, over the rate of
+the precision's products: `python benchmarks/peers.py` puts it into its table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from attentune.results import versions
+
+ROOT = Path(__file__).resolve().parents[1]
+TARGET = ROOT / "results" / "bench" / "roofline.json"
+# Rows x inner x columns: the feed-forward layer of the embedded encoder, and larger ones.
+SHAPES = ((2048, 384, 1536), (2048, 1536, 384), (4096, 768, 3072), (4096, 4096, 4096))
+COPIED_BYTES = 512 * 1024 * 1024
+
+
+def seconds_of(work: Callable[[], object], repeats: int = 7) -> float:
+    """The median time of one call, after two that do not count."""
+    for _ in range(2):
+        work()
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def product_rate(shape: tuple[int, int, int], dtype: torch.dtype) -> float:
+    """GFLOP/s of one matrix product; a multiplication and an addition are two operations."""
+    rows, inner, columns = shape
+    left, right = torch.randn(rows, inner, dtype=dtype), torch.randn(inner, columns, dtype=dtype)
+    return 2 * rows * inner * columns / seconds_of(lambda: left @ right) / 1e9
+
+
+def memory_rate() -> float:
+    """GB/s of copying a block that no cache holds, read and written bytes counted."""
+    source = torch.zeros(COPIED_BYTES, dtype=torch.uint8)
+    target = torch.empty_like(source)
+    return 2 * COPIED_BYTES / seconds_of(lambda: target.copy_(source)) / 1e9
+
+
+def flops_per_token(*, layers: int, width: int, inner: int, tokens: float) -> float:
+    """The products of an encoder's forward and backward pass, a token, in texts of this many tokens.
+
+    Per layer: four square projections, two of the feed-forward layer, scores and context of attention. The backward
+    pass takes twice the forward's.
+    """
+    forward = layers * (2 * 4 * width * width + 2 * 2 * width * inner + 2 * 2 * width * tokens)
+    return 3 * forward
+
+
+def measure() -> dict[str, object]:
+    """The record of this machine, without the command."""
+    rates = {
+        str(dtype).removeprefix("torch."): {
+            "x".join(map(str, shape)): round(product_rate(shape, dtype)) for shape in SHAPES
+        }
+        for dtype in (torch.float32, torch.bfloat16)
+    }
+    return {
+        "gflops": rates,
+        "memory_gb_per_second": round(memory_rate(), 1),
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, help="all cores if not given")
+    given = parser.parse_args()
+    if given.threads:
+        torch.set_num_threads(given.threads)
+    record = {"command": "python benchmarks/roofline.py", **measure()}
+    TARGET.parent.mkdir(parents=True, exist_ok=True)
+    TARGET.write_text(json.dumps(record, indent=1) + "\n")
+    print(json.dumps({key: record[key] for key in ("gflops", "memory_gb_per_second", "threads")}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
