@@ -22,6 +22,8 @@ MANIFEST = "manifest.json"
 STATE = "state.json"
 _NAME = re.compile(r"checkpoint-(\d+)$")
 TEMPORARY = ".writing-"
+# What `files.write_bytes` writes to before it renames it.
+_HALF_FILE = re.compile(r"\..+\.\d+\.tmp$")
 
 
 def checkpoint_folders(run: Path) -> list[Path]:
@@ -103,12 +105,19 @@ def read_state(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder / STATE}: cannot be read: {error}") from error
 
 
+def is_leftover(entry: Path) -> bool:
+    """Whether a file or folder is what a killed process left half-written."""
+    return entry.name.startswith(TEMPORARY) if entry.is_dir() else _HALF_FILE.match(entry.name) is not None
+
+
 def remove_leftovers(run: Path) -> None:
     """Remove what a killed process left half-written."""
     for entry in run.iterdir():
-        if entry.is_dir() and entry.name.startswith(TEMPORARY):
+        if not is_leftover(entry):
+            continue
+        if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
-        elif entry.is_file() and entry.name.startswith(".") and entry.name.endswith(".tmp"):
+        else:
             entry.unlink(missing_ok=True)
 
 

@@ -4,6 +4,7 @@ second ends at once."""
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ class Interrupted(Exception):
     def __init__(self, folder: str, step: int) -> None:
         self.folder, self.step = folder, step
         super().__init__(
-            f"stopped and saved at step {step}; go on with: attentune train --resume --output_dir {folder}"
+            f"stopped and saved at step {step}; go on with: attentune train --resume --output_dir {shlex.quote(folder)}"
         )
 
 
