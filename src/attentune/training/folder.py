@@ -25,7 +25,7 @@ from attentune.errors import CheckpointError, ConfigError, StorageError
 from attentune.files import storage_errors, write_text
 from attentune.results import RESULT_FILE
 from attentune.training.checkpoint import checkpoint_folders, is_leftover, remove_leftovers
-from attentune.training.signals import Pruned
+from attentune.training.signals import Pruned, command_to_resume
 
 CONFIG_FILE, METRICS_FILE = "config.yaml", "metrics.json"
 _LOCK_FILE = ".lock"
@@ -98,7 +98,7 @@ def _refuse_changes(run: Path, before: dict[str, Any], now: dict[str, Any]) -> N
     if changed:
         raise CheckpointError(
             f"{run}: was begun with other settings, so resuming would mix two runs: {'; '.join(changed)}."
-            f" Resume with its own: attentune train --resume --output_dir {run}"
+            f" Resume with its own: {command_to_resume(run)}"
         )
 
 

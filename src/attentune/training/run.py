@@ -11,7 +11,7 @@ from attentune.errors import CheckpointError
 from attentune.results import LOG_FILE, RESULT_FILE, RunResult
 from attentune.training.checkpoint import newest_good, read_state
 from attentune.training.display import Display, one_line
-from attentune.training.finish import finish_run
+from attentune.training.finish import finish_run, wants_best
 from attentune.training.folder import (
     check_folder,
     check_writable,
@@ -72,16 +72,17 @@ def train(
 
 def _train_in(run: Path, parts: RunParts, display: Display, stop: Any, on_scores: ScoresHook | None) -> TrainingState:
     """Train from the newest good checkpoint, or the beginning, to the end."""
-    folder = newest_good(run, display.warn) if parts.inputs.config.training.resume else None
+    settings = parts.inputs.config.training
+    folder = newest_good(run, display.warn, with_best=wants_best(settings)) if settings.resume else None
     content: dict[str, Any] = {} if folder is None else read_state(folder)
     if content:
         _check_identity(run, parts.inputs, content["identity"])
-    elif parts.inputs.config.training.resume:
+    elif settings.resume:
         display.say(f"{run}: no checkpoint to resume from; starting at the beginning.")
     log = None
     if parts.inputs.accelerator.is_main_process:
-        log = JsonLog(run / LOG_FILE, keep_bytes=content["training"]["log_bytes"] if content else 0)
-    if parts.inputs.config.training.report_to != "none":
+        log = _opened_log(run, content.get("training", {}), display)
+    if settings.report_to != "none":
         parts.inputs.accelerator.init_trackers("tracker")
     watcher = RunWatcher(run=run, parts=parts, log=log, display=display, hook=on_scores)
     state = TrainingState()
@@ -97,6 +98,17 @@ def _train_in(run: Path, parts: RunParts, display: Display, stop: Any, on_scores
         raise Interrupted(str(run), state.step)
     watcher.save(state)
     return state
+
+
+def _opened_log(run: Path, before: dict[str, Any], display: Display) -> JsonLog:
+    """The log, cut back to where the checkpoint was written."""
+    log = JsonLog(run / LOG_FILE, keep_bytes=before.get("log_bytes", 0), keep_sha256=before.get("log_sha256"))
+    if not log.is_as_written:
+        display.warn(
+            f"{run / LOG_FILE}: has changed or lost lines since it was written. The run goes on, as nothing is computed"
+            " from it; curves up to here may be wrong."
+        )
+    return log
 
 
 def _check_identity(run: Path, inputs: RunInputs, before: dict[str, Any]) -> None:

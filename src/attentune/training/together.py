@@ -204,7 +204,7 @@ class _Keeper:
         content = {
             "tasks": {task: state.to_dict() for task, state in shared.states.items()},
             "identity": self._identity(),
-            "log_bytes": 0 if self.log is None else self.log.synced_bytes(),
+            "log_bytes": 0 if self.log is None else self.log.synced()[0],
             "scaler": None if shared.scaler is None else shared.scaler.state_dict(),
         }
         optimizer = optimizer_tensors(shared.bare_optimizer, shared.model)
@@ -219,7 +219,7 @@ class _Keeper:
 
         with shared.embeddings.whole(shared.decay()):
             write_checkpoint(self._run, shared.steps_done, content, write_files)
-        keep_newest(self._run, self._whole.training.save_total_limit, None)
+        keep_newest(self._run, shared.steps_done, self._whole.training.save_total_limit, None)
 
     def restore(self, folder: Path) -> int:
         """Put everything back; the length that the log then had is returned.
