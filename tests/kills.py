@@ -1,4 +1,4 @@
-"""Runs that are killed at any of their steps, at any of their file operations, and at any time; see `tests/training/test_kills.py`.
+"""Runs that are killed at any of their steps, at any of their file operations, and at any time.
 
 A process that is to be killed is a fork of the tests' own, so it has no libraries to load. What it does with files is
 seen through Python's audit events, each of which is one moment to die at.

@@ -18,7 +18,8 @@ from attentune.training.folder import (
     config_for_run,
     opened_folder,
 )
-from attentune.training.inputs import RunInputs, prepare_inputs
+from attentune.training.identity import changes
+from attentune.training.inputs import prepare_inputs
 from attentune.training.log import JsonLog
 from attentune.training.parts import RunParts, build_parts
 from attentune.training.signals import Interrupted, stop_on_signal
@@ -76,7 +77,7 @@ def _train_in(run: Path, parts: RunParts, display: Display, stop: Any, on_scores
     folder = newest_good(run, display.warn, with_best=wants_best(settings)) if settings.resume else None
     content: dict[str, Any] = {} if folder is None else read_state(folder)
     if content:
-        _check_identity(run, parts.inputs, content["identity"])
+        _check_identity(run, parts, content["identity"])
     elif settings.resume:
         display.say(f"{run}: no checkpoint to resume from; starting at the beginning.")
     log = None
@@ -111,10 +112,10 @@ def _opened_log(run: Path, before: dict[str, Any], display: Display) -> JsonLog:
     return log
 
 
-def _check_identity(run: Path, inputs: RunInputs, before: dict[str, Any]) -> None:
-    changed = [name for name, value in inputs.identity().items() if before.get(name) != value]
+def _check_identity(run: Path, parts: RunParts, before: dict[str, Any]) -> None:
+    changed = changes(before, parts.identity())
     if changed:
         raise CheckpointError(
-            f"{run}: cannot be resumed: {' and '.join(changed)} differ from when it was begun, so the result would be"
-            " of two mixed runs. Put them back as they were, or train anew with --overwrite_output_dir."
+            f"{run}: cannot be resumed: {' and '.join(changed)} changed since it was begun, so the result would be of"
+            " two mixed runs. Put back what was there, or train anew with --overwrite_output_dir."
         )

@@ -97,7 +97,7 @@ class RunWatcher:
         if self._log is not None:
             state.log_bytes, state.log_sha256 = self._log.synced()
         inputs, model = self._parts.inputs, self._parts.model
-        content = {"training": state.to_dict(), "identity": inputs.identity(), "scaler": self._scaler_state()}
+        content = {"training": state.to_dict(), "identity": self._parts.identity(), "scaler": self._scaler_state()}
         optimizer = optimizer_tensors(self._optimizer, model)
 
         def write_files(folder: Path) -> None:
