@@ -16,6 +16,8 @@ from attentune.errors import StorageError
 _CURES = {
     errno.ENOSPC: "the disk is full; free some space",
     errno.EDQUOT: "your disk quota is used up; free some space",
+    errno.EFBIG: "the file would be larger than is allowed here; raise the limit (ulimit -f)",
+    errno.EIO: "the disk reports an error; look after it, or choose another folder",
     errno.EROFS: "the file system is read-only; choose another folder",
     errno.EACCES: "permission denied; choose another folder or change its rights",
     errno.EPERM: "permission denied; choose another folder or change its rights",
