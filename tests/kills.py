@@ -40,7 +40,7 @@ POLITE = (signal.SIGTERM, signal.SIGINT)
 # Exit statuses of a forked run.
 FINISHED, STOPPED, ENDED_AT_ONCE, FAILED = 0, 130, 131, 1
 _FILE_EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "shutil.rmtree"}
-_WAIT_S = 120
+_WAIT_S = 600
 
 Moment = Callable[[int], None]
 
