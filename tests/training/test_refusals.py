@@ -56,7 +56,7 @@ def refused(folder: Path, encoder: Path, prepare: Callable[[], object] | None = 
 
     status = ending(forked(action, prepare))
     os.close(write)
-    with open(read, encoding="utf-8") as said:
+    with os.fdopen(read, encoding="utf-8") as said:
         return status, said.read()
 
 
