@@ -21,6 +21,7 @@ SEARCH = ("--search", "objective.alpha=0.5,0.7,0.9", "--preset", "ssa-hybrid", "
 
 
 def words(verb: str, folder: Path, encoder: Path) -> list[str]:
+    folder.mkdir()
     flags = COMPARE if verb == "compare" else SEARCH
     return command(folder, encoder, *flags, verb=verb, output="work", **LONG)
 
