@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from attentune.errors import StorageError
@@ -15,6 +16,8 @@ from attentune.errors import StorageError
 _CURES = {
     errno.ENOSPC: "the disk is full; free some space",
     errno.EDQUOT: "your disk quota is used up; free some space",
+    errno.EFBIG: "the file would be larger than is allowed here; raise the limit (ulimit -f)",
+    errno.EIO: "the disk reports an error; look after it, or choose another folder",
     errno.EROFS: "the file system is read-only; choose another folder",
     errno.EACCES: "permission denied; choose another folder or change its rights",
     errno.EPERM: "permission denied; choose another folder or change its rights",
@@ -25,6 +28,8 @@ _CURES = {
 }
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _CHUNK_BYTES = 1 << 22
+# In a folder of files that belong together: their sizes and hashes.
+MANIFEST = "manifest.json"
 
 
 @contextlib.contextmanager
@@ -83,9 +88,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make the content of this file last through a power cut."""
+    """Make the content of this file last through a power cut. Whoever reads it next reads what the disk has."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
+        if hasattr(os, "posix_fadvise"):  # where there is none, the memory's copy is read
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def sha256_of(path: Path) -> str:
@@ -95,3 +102,33 @@ def sha256_of(path: Path) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def write_manifest(folder: Path) -> None:
+    """Add `manifest.json` with the size and SHA-256 of every file in a folder."""
+    files = sorted(path for path in folder.iterdir() if path.name != MANIFEST)
+    manifest = {path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+def damage(folder: Path, needed: Iterable[str] = ()) -> str | None:
+    """What is wrong with a folder that has a manifest, in a few words; None if every file is as it was written.
+
+    Args:
+        folder: what `write_manifest` was called for.
+        needed: files that must be among those in the manifest.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        for name, facts in manifest.items():
+            path = folder / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if path.stat().st_size != facts["bytes"]:
+                return f"{name} has {path.stat().st_size} bytes, not {facts['bytes']}"
+            if sha256_of(path) != facts["sha256"]:
+                return f"the content of {name} has changed"
+        unnamed = sorted(set(needed) - set(manifest))
+        return f"{MANIFEST} does not name {' and '.join(unnamed)}" if unnamed else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{MANIFEST} cannot be read ({type(error).__name__})"

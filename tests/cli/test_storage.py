@@ -6,8 +6,6 @@ import fcntl
 import json
 import math
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,38 +15,10 @@ from attentune.errors import StorageError
 from attentune.evaluation.saved import SavedRun
 from attentune.files import storage_errors, write_text
 from attentune.training.checkpoint import checkpoint_folders, damage
+from disks import Disk
 from samples import write_reviews
 
 FULL, READ_ONLY = "the disk is full; free some space", "read-only"
-
-
-class Disk:
-    """A small file system of its own in the memory, of a size in KiB."""
-
-    def __init__(self, folder: Path, size: int) -> None:
-        self.folder = folder
-        folder.mkdir()
-        self._mount(f"size={size}k", "-t", "tmpfs", "none")
-
-    def _mount(self, options: str, *words: str) -> None:
-        command = ["mount", "-o", options, *words, str(self.folder)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            pytest.skip(f"mounting a file system is not permitted here: {done.stderr.strip()}")
-
-    def resize(self, size: int) -> None:
-        self._mount(f"remount,rw,size={size}k")
-
-    def lock(self) -> None:
-        self._mount("remount,ro")
-
-    def fill(self) -> None:
-        with (self.folder / "filler").open("wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-            except OSError:
-                pass
 
 
 @pytest.fixture
@@ -57,14 +27,12 @@ def disk(tmp_path):
     made: list[Disk] = []
 
     def make(size: int) -> Disk:
-        if shutil.which("mount") is None or os.geteuid() != 0:
-            pytest.skip("mounting a file system needs root and the command mount")
         made.append(Disk(tmp_path / f"disk{len(made)}", size))
         return made[-1]
 
     yield make
     for one in made:
-        subprocess.run(["umount", "--lazy", str(one.folder)], check=False)
+        one.remove()
 
 
 @pytest.fixture(scope="module")

@@ -62,10 +62,10 @@ def test_killed_after_a_step(tiny, tmp_path, reference, monkeypatch, step):
     assert_same(resumed_outcome(tmp_path, tiny("bert")), reference[1])
 
 
-# Calls within one save: hashes, flushed files, the flushed folder, the rename, the removal of old checkpoints.
+# Calls within one save: the manifest, flushed files, the flushed folder, the rename, the removal of old checkpoints.
 @pytest.mark.parametrize(
     ("function", "call"),
-    [("sha256_of", 3), ("sync_file", 2), ("sync_folder", 1), ("sync_folder", 2), ("keep_newest", 3)],
+    [("write_manifest", 1), ("sync_file", 2), ("sync_folder", 1), ("sync_folder", 2), ("keep_newest", 3)],
 )
 def test_killed_during_a_save(tiny, tmp_path, reference, monkeypatch, function, call):
     import attentune.training.watcher as watcher_module

@@ -11,8 +11,11 @@ from torch import nn
 
 from attentune.data.features import Features
 from attentune.data.rows import LabelSpace, TextRows
+from attentune.errors import NonFiniteLossError
 from attentune.evaluation.metrics import score_predictions
 from attentune.evaluation.predict import predict_logits
+
+_SHOWN_ROWS = 8
 
 
 @dataclass
@@ -38,7 +41,11 @@ class Evaluator:
     logits: dict[str, np.ndarray] = field(default_factory=dict)
 
     def predict(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
-        """(N, C) logits of a split."""
+        """(N, C) logits of a split.
+
+        Raises:
+            NonFiniteLossError: some are infinite or NaN.
+        """
         self.logits[split] = predict_logits(
             self.model,
             self.features[split],
@@ -47,7 +54,19 @@ class Evaluator:
             accelerator=self.accelerator,
             progress=progress,
         )
+        self._check_finite(split)
         return self.logits[split]
+
+    def _check_finite(self, split: str) -> None:
+        """No score and no prediction is made of numbers that are none."""
+        bad = np.flatnonzero(~np.isfinite(self.logits[split]).all(axis=1))
+        if len(bad):
+            names = ", ".join(self.splits[split].ids[row] for row in bad[:_SHOWN_ROWS])
+            raise NonFiniteLossError(
+                f"{split}: the model's outputs are infinite or NaN for {len(bad):,} of {len(self.splits[split]):,} rows"
+                f" ({names}{', ...' if len(bad) > _SHOWN_ROWS else ''}), so they cannot be scored: its weights are too"
+                " large or damaged. Train with a lower --learning_rate or --precision fp32, or use another checkpoint."
+            )
 
     def score(
         self, splits: Sequence[str], *, reuse: bool = False, progress: Callable[[int], None] | None = None

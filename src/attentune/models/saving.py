@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from attentune.data.rows import LabelSpace
 from attentune.errors import CheckpointError
-from attentune.files import write_text
+from attentune.files import MANIFEST, damage, write_text
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.hub import Tokenizer, first_line, prepare_tokenizer, quiet
 from attentune.models.modeling import AttentuneForSequenceClassification
@@ -32,6 +32,7 @@ def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, 
             f"{path}: holds a plain {model_type(path)} encoder, expected the folder of a finished run. Train one on"
             f" it: attentune train --model_name_or_path {path} --output_dir ..."
         )
+    check_undamaged(path)
     if not (path / "tokenizer.json").is_file():
         raise CheckpointError(f"{path}: holds no tokenizer.json; use a whole copy of the run folder, or train again.")
     with quiet():
@@ -49,6 +50,19 @@ def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, 
             " or use another copy."
         )
     return model.eval(), prepare_tokenizer(tokenizer, model.config.encoder_config)
+
+
+def check_undamaged(folder: Path) -> None:
+    """See to it that a checkpoint is as it was written. Folders without a manifest pass.
+
+    Raises:
+        CheckpointError: with what is wrong.
+    """
+    problem = damage(folder) if (folder / MANIFEST).is_file() else None
+    if problem is not None:
+        raise CheckpointError(
+            f"{folder}: this checkpoint is damaged: {problem}. Use another checkpoint, or another copy of it."
+        )
 
 
 def save_model(model: AttentuneForSequenceClassification, tokenizer: Tokenizer, folder: Path) -> None:

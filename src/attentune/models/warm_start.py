@@ -9,7 +9,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.modeling import AttentuneForSequenceClassification
-from attentune.models.saving import model_type
+from attentune.models.saving import check_undamaged, model_type
 
 
 def encoder_config_of(source: str, **options: object) -> PreTrainedConfig:
@@ -26,6 +26,7 @@ def is_saved_run(source: str) -> bool:
 
 def load_saved(source: str, encoder_config: PreTrainedConfig) -> AttentuneForSequenceClassification:
     """The model of a run, its encoder with these settings (of dropout, say)."""
+    check_undamaged(Path(source))
     config = AttentuneConfig.from_pretrained(source)
     config.encoder = encoder_config
     return AttentuneForSequenceClassification.from_pretrained(

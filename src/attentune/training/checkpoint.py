@@ -15,13 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attentune.errors import CheckpointError
-from attentune.files import sha256_of, storage_errors, sync_file, sync_folder
+from attentune import files
+from attentune.errors import CheckpointError, StorageError
+from attentune.files import storage_errors, sync_file, sync_folder, write_manifest
 
-MANIFEST = "manifest.json"
 STATE = "state.json"
+_NEEDED = (STATE, "model.safetensors")
 _NAME = re.compile(r"checkpoint-(\d+)$")
 TEMPORARY = ".writing-"
+# What `files.write_bytes` writes to before it renames it.
+_HALF_FILE = re.compile(r"\..+\.\d+\.tmp$")
 
 
 def checkpoint_folders(run: Path) -> list[Path]:
@@ -31,7 +34,7 @@ def checkpoint_folders(run: Path) -> list[Path]:
 
 
 def write_checkpoint(run: Path, step: int, state: dict[str, Any], write_files: Callable[[Path], None]) -> Path:
-    """Write `checkpoint-STEP` whole.
+    """Write `checkpoint-STEP` whole: it gets its name once it has been read back from the disk as it was written.
 
     Args:
         run: the run folder.
@@ -40,7 +43,7 @@ def write_checkpoint(run: Path, step: int, state: dict[str, Any], write_files: C
         write_files: writes weights and the rest into the folder that it is given.
 
     Raises:
-        StorageError: the disk refused; no part of the checkpoint remains.
+        StorageError: the disk refused, or gives back something else; no part of the checkpoint remains.
     """
     target, temporary = run / f"checkpoint-{step}", run / f"{TEMPORARY}{step}-{os.getpid()}"
     with storage_errors(target):
@@ -48,12 +51,16 @@ def write_checkpoint(run: Path, step: int, state: dict[str, Any], write_files: C
             temporary.mkdir()
             write_files(temporary)
             (temporary / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
-            files = sorted(path for path in temporary.iterdir())
-            manifest = {path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files}
-            (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+            write_manifest(temporary)
             for path in temporary.iterdir():
                 sync_file(path)
             sync_folder(temporary)
+            problem = damage(temporary)
+            if problem is not None:
+                raise StorageError(
+                    f"{target}: the disk gives back something else than was written ({problem}), so it is not used;"
+                    " earlier checkpoints stand. Look after the disk, or go on in a copy of the run folder elsewhere."
+                )
             if target.exists():  # a torn one of the same step, passed over when resuming
                 shutil.rmtree(target)
             temporary.rename(target)
@@ -66,29 +73,36 @@ def write_checkpoint(run: Path, step: int, state: dict[str, Any], write_files: C
 
 def damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, in a few words; None if every file is as it was written."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        for name, facts in manifest.items():
-            path = folder / name
-            if not path.is_file():
-                return f"{name} is missing"
-            if path.stat().st_size != facts["bytes"]:
-                return f"{name} has {path.stat().st_size} bytes, not {facts['bytes']}"
-            if sha256_of(path) != facts["sha256"]:
-                return f"the content of {name} has changed"
-        return None if {STATE, "model.safetensors"} <= set(manifest) else f"{MANIFEST} names no weights or state"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{MANIFEST} cannot be read ({type(error).__name__})"
+    return files.damage(folder, needed=_NEEDED)
 
 
-def newest_good(run: Path, warn: Callable[[str], None]) -> Path | None:
-    """The newest undamaged checkpoint, or None; each damaged one that is passed over is warned of."""
+def newest_good(run: Path, warn: Callable[[str], None], *, with_best: bool = False) -> Path | None:
+    """The newest undamaged checkpoint, or None; each damaged one that is passed over is warned of.
+
+    Args:
+        run: the run folder.
+        warn: called with each warning.
+        with_best: whether the best weights will be wanted; then a checkpoint whose best one is damaged will not do:
+            from an older one, or the beginning, the best is made again.
+    """
     for folder in reversed(checkpoint_folders(run)):
         problem = damage(folder)
+        if problem is None and with_best:
+            problem = _damage_of_best(run, folder)
         if problem is None:
             return folder
         warn(f"{folder}: passed over: {problem}. An older checkpoint is used instead, if there is one.")
     return None
+
+
+def _damage_of_best(run: Path, folder: Path) -> str | None:
+    """What is wrong with the checkpoint that was the best when this one was written."""
+    best = read_state(folder)["training"]["best"]
+    if best is None or best["step"] == int(folder.name.removeprefix("checkpoint-")):
+        return None
+    home = run / f"checkpoint-{best['step']}"
+    problem = damage(home) if home.is_dir() else "it is missing"
+    return None if problem is None else f"the best weights until then, of {home.name}, cannot be used: {problem}"
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -103,23 +117,33 @@ def read_state(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder / STATE}: cannot be read: {error}") from error
 
 
+def is_leftover(entry: Path) -> bool:
+    """Whether a file or folder is what a killed process left half-written."""
+    return entry.name.startswith(TEMPORARY) if entry.is_dir() else _HALF_FILE.match(entry.name) is not None
+
+
 def remove_leftovers(run: Path) -> None:
     """Remove what a killed process left half-written."""
     for entry in run.iterdir():
-        if entry.is_dir() and entry.name.startswith(TEMPORARY):
+        if not is_leftover(entry):
+            continue
+        if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
-        elif entry.is_file() and entry.name.startswith(".") and entry.name.endswith(".tmp"):
+        else:
             entry.unlink(missing_ok=True)
 
 
-def keep_newest(run: Path, limit: int, always: int | None) -> None:
+def keep_newest(run: Path, step: int, limit: int, always: int | None) -> None:
     """Remove all but the newest `limit` checkpoints; the one of step `always` (the best) is kept and counts.
 
-    Called only after a newer checkpoint has been written and renamed.
+    Called only once the checkpoint of `step` has been written and verified. Newer ones were passed over when the run
+    was resumed; they go, and do not count.
     """
     folders = checkpoint_folders(run)
-    kept = {folders[-1]} | {folder for folder in folders if folder.name == f"checkpoint-{always}"} if folders else set()
-    for folder in reversed(folders):
+    newest = run / f"checkpoint-{step}"
+    past = folders[: folders.index(newest) + 1]
+    kept = {newest} | {folder for folder in past if folder.name == f"checkpoint-{always}"}
+    for folder in reversed(past):
         if len(kept) < limit:
             kept.add(folder)
     for folder in folders:

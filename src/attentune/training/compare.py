@@ -12,6 +12,7 @@ from attentune.errors import ConfigError
 from attentune.training.conductor import ComparisonStopped, Conductor, FixedPlan, default_jobs
 from attentune.training.crew import Crew
 from attentune.training.ledger import Ledger, RunRecord, unpaired
+from attentune.training.made_from import MadeFrom, encoders_made_from, rows_made_from, rows_of_task
 from attentune.training.manifest import methods_of, open_comparison
 from attentune.training.matrix import Matrix, Run, plan_matrix
 from attentune.training.matrix_display import MatrixDisplay
@@ -83,14 +84,14 @@ def compare(
         raise ConfigError(f"jobs: got {jobs}, expected a whole number of at least 1.")
     folder, shown = Path(output_dir), display or MatrixDisplay()
     ledger = Ledger(folder)
-    _check_inputs(matrix, [run for run in matrix.runs if not ledger.has(run)], shown)
-    folder_id = open_comparison(folder, matrix)
+    made_from = _check_inputs(matrix, [run for run in matrix.runs if not ledger.has(run)], shown)
+    folder_id = open_comparison(folder, matrix, made_from)
     if retry_failed:
         _forget_failed(ledger, matrix.runs)
     name = "compare" if storage is None else study or folder.resolve().name
     place = Place(str(folder), folder_id, storage, name, heartbeat_s)
     queue = RunQueue(place)
-    queue.agree(methods_of(matrix))
+    queue.agree(methods_of(matrix), made_from)
     if not all(ledger.has(run) for run in matrix.runs):
         cores, one_thread = default_jobs(flat for tasks in matrix.configs.values() for flat in tasks.values())
         fields = [dataclasses.asdict(run) for run in matrix.runs]
@@ -101,30 +102,32 @@ def compare(
     return _records(queue, matrix, shown, keep_runs=keep_runs)
 
 
-def _check_inputs(matrix: Matrix, runs: Sequence[Run], display: MatrixDisplay) -> None:
+def _check_inputs(matrix: Matrix, runs: Sequence[Run], display: MatrixDisplay) -> MadeFrom:
     """Read the data and look for the encoders of these runs once, so that what would fail them all is told at once.
+
+    Returns:
+        What the runs are made from.
 
     Raises:
         AttentuneError: they are not there or not as expected.
     """
-    from attentune.data.load import load_data
     from attentune.models.build import load_tokenizer
 
+    made_from: MadeFrom = {}
     for task in dict.fromkeys(run.task for run in runs):
-        sizes = {run.train_size for run in runs if run.task == task}
-        largest = max(runs, key=lambda run: (run.task == task, run.train_size is None, run.train_size or 0))
-        config = matrix.config(largest, Path(os.devnull))
-        wanted = ("train", "validation") if config.data.task is not None else None
-        data = load_data(config.data, seed=largest.seed, splits=wanted)
+        own = [run for run in runs if run.task == task]
+        data = rows_of_task(matrix.config(own[0], Path(os.devnull)))
+        made_from |= rows_made_from(task, data)
         rows = len(data.splits["train"]) if "train" in data.splits else 0
-        for size in sorted(size for size in sizes if size is not None and size > rows):
+        for size in sorted({run.train_size for run in own if run.train_size is not None and run.train_size > rows}):
             display.warn(f"{task}: has {rows:,} rows to train on, so the size {size:,} is the same as all")
-    encoders = set()
+    encoders = {}
     for run in runs:
         flat = matrix.configs[run.method][run.task]
         if (name := (flat["model.name_or_path"], flat["model.revision"])) not in encoders:
-            encoders.add(name)
-            load_tokenizer(matrix.config(run, Path(os.devnull)).model)
+            encoders[name] = matrix.config(run, Path(os.devnull))
+            load_tokenizer(encoders[name].model)
+    return made_from | encoders_made_from(encoders.values())
 
 
 def _forget_failed(ledger: Ledger, runs: Sequence[Run]) -> None:

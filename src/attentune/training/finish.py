@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from attentune.config import to_dict
+from attentune.config import TrainingConfig, to_dict
+from attentune.errors import CheckpointError
 from attentune.evaluation.predict import score_rows
 from attentune.evaluation.predictions import predictions_csv
 from attentune.files import storage_errors, sync_file, sync_folder, write_text
@@ -21,9 +22,10 @@ from attentune.models.saving import save_model
 from attentune.nn.outputs import ScaledOutput
 from attentune.results import RESULT_FILE, RunResult, to_json, versions
 from attentune.training.card import CARD_FILE, CardFacts, model_card
-from attentune.training.checkpoint import TEMPORARY
+from attentune.training.checkpoint import TEMPORARY, damage
 from attentune.training.folder import METRICS_FILE
 from attentune.training.parts import RunParts
+from attentune.training.signals import command_to_resume
 from attentune.training.state import TrainingState
 from attentune.training.usage import peak_memory_bytes
 
@@ -33,6 +35,7 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
 
     Raises:
         StorageError: the disk refused; the newest checkpoint stands, and the run can be resumed.
+        CheckpointError: the best weights are wanted and have been damaged; resumed, the run makes them again.
     """
     inputs, evaluator = parts.inputs, parts.evaluator
     parts.embeddings.expand(parts.decay(state.step))
@@ -85,13 +88,22 @@ def _save_whole(run: Path, parts: RunParts) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def wants_best(settings: TrainingConfig) -> bool:
+    """Whether a run ends with its best weights."""
+    return settings.load_best_model_at_end or settings.early_stopping_patience is not None
+
+
 def _load_best(run: Path, parts: RunParts, state: TrainingState) -> int:
     """Load the best weights if asked; the step that the weights are of."""
-    settings = parts.inputs.config.training
-    wants_best = settings.load_best_model_at_end or settings.early_stopping_patience is not None
-    if not wants_best or state.best is None or state.best["step"] == state.step:
+    if not wants_best(parts.inputs.config.training) or state.best is None or state.best["step"] == state.step:
         return state.step
-    parts.model.load_state_dict(load_file(run / f"checkpoint-{state.best['step']}" / "model.safetensors"))
+    folder = run / f"checkpoint-{state.best['step']}"
+    problem = damage(folder)
+    if problem is not None:
+        raise CheckpointError(
+            f"{folder}: has the best weights, but {problem}. To train them again: {command_to_resume(run)}"
+        )
+    parts.model.load_state_dict(load_file(folder / "model.safetensors"))
     return state.best["step"]
 
 

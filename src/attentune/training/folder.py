@@ -23,8 +23,9 @@ from typing import Any
 from attentune.config import Config, load_config, to_flat, to_yaml
 from attentune.errors import CheckpointError, ConfigError, StorageError
 from attentune.files import storage_errors, write_text
-from attentune.training.checkpoint import checkpoint_folders, remove_leftovers
-from attentune.training.signals import Pruned
+from attentune.results import RESULT_FILE
+from attentune.training.checkpoint import checkpoint_folders, is_leftover, remove_leftovers
+from attentune.training.signals import Pruned, command_to_resume
 
 CONFIG_FILE, METRICS_FILE = "config.yaml", "metrics.json"
 _LOCK_FILE = ".lock"
@@ -97,7 +98,7 @@ def _refuse_changes(run: Path, before: dict[str, Any], now: dict[str, Any]) -> N
     if changed:
         raise CheckpointError(
             f"{run}: was begun with other settings, so resuming would mix two runs: {'; '.join(changed)}."
-            f" Resume with its own: attentune train --resume --output_dir {run}"
+            f" Resume with its own: {command_to_resume(run)}"
         )
 
 
@@ -143,7 +144,8 @@ def _rerunnable(config: Config) -> Config:
 
 
 def _content(run: Path) -> list[str]:
-    return [entry.name for entry in run.iterdir() if entry.name != _LOCK_FILE]
+    """The names of what is there, without what a killed process left half-written: that counts for nothing."""
+    return [entry.name for entry in run.iterdir() if entry.name != _LOCK_FILE and not is_leftover(entry)]
 
 
 def _made(run: Path) -> bool:
@@ -177,7 +179,9 @@ def _locked(run: Path, is_new: bool) -> int:
 
 
 def _empty(run: Path) -> None:
-    for entry in run.iterdir():
+    """Take everything away: first what says that a run is finished, last what says that this is a run's folder."""
+    place = {RESULT_FILE: -1, CONFIG_FILE: 1}
+    for entry in sorted(run.iterdir(), key=lambda entry: place.get(entry.name, 0)):
         if entry.name == _LOCK_FILE:
             continue
         if entry.is_dir() and not entry.is_symlink():

@@ -68,10 +68,16 @@ class RunInputs:
         """The SHA-256 of each split; computed once, as every checkpoint asks for it."""
         return self.data.fingerprint()
 
+    @cached_property
+    def _token_fingerprint(self) -> dict[str, Any]:
+        special = (self.tokenizer.pad_token_id, self.tokenizer.mask_token_id)
+        return {"special": list(special), **{name: part.fingerprint() for name, part in self.features.items()}}
+
     def identity(self) -> dict[str, Any]:
         """What must be the same for a resumed run to be the same run."""
         return {
             "data": self.fingerprint,
+            "tokens": self._token_fingerprint,
             "processes": self.accelerator.num_processes,
             "precision": self.precision,
             "device": self.accelerator.device.type,

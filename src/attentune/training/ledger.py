@@ -156,7 +156,12 @@ class Ledger:
             self.file(run).unlink(missing_ok=True)
 
     def tidy(self, run: Run, *, keep: bool = False) -> None:
-        """Remove the folder of a run that is recorded, and those above it that are then empty; or mark it as kept."""
+        """Remove the folder of a run that is recorded, and those above it that are then empty; or mark it as kept.
+
+        Called with the run's lock held. What writers that were killed have left of its record goes too.
+        """
+        for half in self.file(run).parent.glob(f".{self.file(run).stem}.*.tmp"):
+            half.unlink(missing_ok=True)
         folder = self.run_folder(run)
         if not folder.exists() or (folder / _KEPT).exists():
             return

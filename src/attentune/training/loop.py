@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -17,12 +18,12 @@ from torch import nn
 from attentune.config import TrainingConfig
 from attentune.data.batches import bucketed_order, pad_batch
 from attentune.data.features import Features
-from attentune.errors import NonFiniteLossError
 from attentune.evaluation.metrics import Metric
 from attentune.labels.generator import LabelGenerator
 from attentune.labels.plan import EpochPlan
 from attentune.seeding import seed_global
 from attentune.training.frozen import FrozenStates
+from attentune.training.non_finite import bad_value, bad_weights, odd_weights
 from attentune.training.objective import Denominators, Objective
 from attentune.training.optimizer import learning_rate_factor, logged_rates, set_learning_rate
 from attentune.training.signals import StopRequest
@@ -84,6 +85,8 @@ class TrainingLoop:
     metric: Metric
     plan: EpochPlan | None = None
     frozen: FrozenStates | None = None
+    _odd_at_start: int = field(default=0, init=False)
+    _last_rows: Callable[[], list[str]] = field(default=list, init=False)
 
     @property
     def rows_per_batch(self) -> int:
@@ -112,10 +115,12 @@ class TrainingLoop:
     def steps(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> Generator[None, None, None]:
         """`run`, pausing after each optimiser step, so that several loops can take turns."""
         self.model.train()
+        self._odd_at_start = odd_weights(self.model)  # an encoder may come with some, of words that no row has
         with self.labels.listening(), contextlib.suppress(_PlanAbandoned):
             while state.step < self.total_steps and not state.stopped_early and not stop.asked:
                 yield from self._epoch_steps(state, watcher, stop)
         if stop.asked:
+            self.check_weights(state)
             watcher.save(state)
 
     def _epoch_steps(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> Generator[None, None, None]:
@@ -123,6 +128,7 @@ class TrainingLoop:
         groups = self._groups(plan, state.epoch)
         for group in groups[state.step_in_epoch :]:
             self._timed_step(plan, group, state, watcher)
+            self._last_rows = functools.partial(self._row_names, plan, group)
             is_last = state.step_in_epoch == len(groups)
             if is_last:
                 watcher.on_epoch_end(state)
@@ -190,7 +196,7 @@ class TrainingLoop:
         total_3 = self.accelerator.reduce(total_3, reduction="sum")
         value = float(denominators.combine(total_3))
         if not math.isfinite(value):
-            raise self._non_finite("the loss", value, state, plan, group)
+            raise bad_value("the loss", value, state.step + 1, self._row_names(plan, group))
         if denominators.tokens:
             state.epoch_labels["token_loss_sum"] += float(total_3[1])
             state.epoch_labels["token_hits"] += int(total_3[2])
@@ -246,29 +252,40 @@ class TrainingLoop:
         norm = float(self.accelerator.clip_grad_norm_(self.model.parameters(), limit))
         # With fp16 an overflow is everyday business: the scaler skips the step and lowers its scale.
         if not math.isfinite(norm) and self.accelerator.mixed_precision != "fp16":
-            raise self._non_finite("the gradient's norm", norm, state, plan, group)
+            raise bad_value("the gradient's norm", norm, state.step + 1, self._row_names(plan, group))
         return norm
 
-    def _non_finite(
-        self, what: str, value: float, state: TrainingState, plan: EpochPlan, group: list[np.ndarray]
-    ) -> NonFiniteLossError:
-        names = [self.rows.names(int(row)) for samples in group for row in plan.rows[samples]]
-        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        return NonFiniteLossError(
-            f"{what} became {value} at step {state.step + 1}; the rows of this step: {shown}. No weight was"
-            " changed by it. Try a lower --learning_rate, --precision fp32, or look at these rows."
-        )
+    def _row_names(self, plan: EpochPlan, group: list[np.ndarray]) -> list[str]:
+        return [self.rows.names(int(row)) for samples in group for row in plan.rows[samples]]
 
-    def _score_and_save(self, state: TrainingState, watcher: Watcher, *, epoch_ended: bool) -> None:
-        settings, ends = self.settings, state.step == self.total_steps
-        scores_now = settings.eval_strategy != "no" and (
-            ends
+    def check_weights(self, state: TrainingState) -> None:
+        """Before weights are scored or saved: the next step, whose loss would tell of them, may never come.
+
+        Raises:
+            NonFiniteLossError: some became infinite or NaN.
+        """
+        count = odd_weights(self.model) - self._odd_at_start
+        if count > 0:
+            raise bad_weights(count, state.step, self._last_rows())
+
+    def _is_scored(self, state: TrainingState, *, epoch_ended: bool) -> bool:
+        settings = self.settings
+        return settings.eval_strategy != "no" and (
+            state.step == self.total_steps
             or (settings.eval_strategy == "epoch" and epoch_ended)
             or (settings.eval_strategy == "steps" and state.step % (settings.eval_steps or 1) == 0)
         )
-        is_best = self._score(state, watcher) if scores_now else False
-        at_save_step = epoch_ended if settings.save_steps is None else state.step % settings.save_steps == 0
-        if is_best or at_save_step or ends or state.stopped_early:
+
+    def _is_saved(self, state: TrainingState, *, epoch_ended: bool) -> bool:
+        every = self.settings.save_steps
+        return state.step == self.total_steps or (epoch_ended if every is None else state.step % every == 0)
+
+    def _score_and_save(self, state: TrainingState, watcher: Watcher, *, epoch_ended: bool) -> None:
+        is_scored, is_saved = (ask(state, epoch_ended=epoch_ended) for ask in (self._is_scored, self._is_saved))
+        if is_scored or is_saved:
+            self.check_weights(state)
+        is_best = self._score(state, watcher) if is_scored else False
+        if is_best or is_saved or state.stopped_early:
             watcher.save(state)
 
     def _score(self, state: TrainingState, watcher: Watcher) -> bool:

@@ -12,6 +12,7 @@ from attentune.config import Config
 from attentune.errors import CheckpointError
 from attentune.files import storage_errors, write_text
 from attentune.training.locks import FileLock
+from attentune.training.made_from import check_unchanged
 from attentune.training.matrix import Matrix
 from attentune.training.methods import PER_RUN, WHICH_RUNS, flat_settings
 
@@ -46,11 +47,16 @@ def methods_of(matrix: Matrix) -> Methods:
     }
 
 
-def open_comparison(folder: Path, matrix: Matrix) -> str:
+def open_comparison(folder: Path, matrix: Matrix, made_from: Mapping[str, str] | None = None) -> str:
     """Begin a comparison in this folder, or go on with the one that is there; the folder's own name is returned.
 
+    Args:
+        folder: the comparison's.
+        matrix: its runs.
+        made_from: what the runs that are still to be done are made from.
+
     Raises:
-        CheckpointError: it holds something else, or a comparison with other settings.
+        CheckpointError: it holds something else, or a comparison with other settings, rows or encoders.
         StorageError: it cannot be made or written to.
     """
     make_folder(folder, MANIFEST_FILE, "comparison")
@@ -58,9 +64,15 @@ def open_comparison(folder: Path, matrix: Matrix) -> str:
         before = read_manifest(folder)
         methods = methods_of(matrix)
         check_same(before["methods"], methods, str(folder))
-        merged = merge(before["methods"], methods)
-        if merged != before["methods"]:
-            content = {"format": _FORMAT, "id": before["id"], "methods": merged}
+        known = before.get("made_from", {})
+        check_unchanged(known, made_from or {}, str(folder))
+        content = {
+            "format": _FORMAT,
+            "id": before["id"],
+            "made_from": {**(made_from or {}), **known},
+            "methods": merge(before["methods"], methods),
+        }
+        if content != before:
             write_text(folder / MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return str(before["id"])
 
@@ -89,7 +101,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     file = folder / MANIFEST_FILE
     if not file.exists():
-        return {"format": _FORMAT, "id": uuid.uuid4().hex, "methods": {}}
+        return {"format": _FORMAT, "id": uuid.uuid4().hex, "made_from": {}, "methods": {}}
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         if content["format"] == _FORMAT and isinstance(content["methods"], dict):

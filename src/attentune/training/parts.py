@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,10 @@ class RunParts:
     loop: TrainingLoop
     note: str | None = None
     whole_decay: Callable[[], float] | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a resumed run to be the same run; plain values."""
+        return {**self.inputs.identity(), "encoder": json.loads(self.model.config.encoder_config.to_json_string(False))}
 
     def decay(self, step: int) -> float:
         """What weight decay alone has made of a word embedding after `step` steps, as a factor."""

@@ -15,7 +15,7 @@ import datetime
 import json
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from attentune.training.ledger import Ledger
 from attentune.training.locks import FileLock
+from attentune.training.made_from import check_unchanged
 from attentune.training.manifest import PLACES, Methods, check_same, merge, queue_lock
 from attentune.training.matrix import Run
 from attentune.training.queue_storage import Place, open_storage, storage_troubles, without_warnings
@@ -88,21 +89,25 @@ class RunQueue:
                 load_if_exists=True,
             )
 
-    def agree(self, methods: Methods) -> None:
-        """Tell the others of a shared study the methods' settings.
+    def agree(self, methods: Methods, made_from: Mapping[str, str] | None = None) -> None:
+        """Tell the others of a shared study the methods' settings, and what runs are made from.
 
         Raises:
-            CheckpointError: they have other settings of the same methods.
+            CheckpointError: they have other settings of the same methods, or other rows or encoders of the same name.
         """
         if self.place.storage is None:
             return
         with storage_troubles(self.place):
+            facts, where = self._study.user_attrs, f"the study {self.place.study!r}"
             known = {
                 name.removeprefix("method "): json.loads(value)
-                for name, value in self._study.user_attrs.items()
+                for name, value in facts.items()
                 if name.startswith("method ")
             }
-            check_same(known, methods, f"the study {self.place.study!r}", free=PLACES)
+            check_same(known, methods, where, free=PLACES)
+            check_unchanged(facts, made_from or {}, where)
+            for name in made_from or {}:
+                self._study.set_user_attr(name, (made_from or {})[name])
             merged = merge(known, methods)
             for name in methods:
                 self._study.set_user_attr(f"method {name}", json.dumps(merged[name]))

@@ -11,14 +11,15 @@ from attentune.errors import CheckpointError
 from attentune.results import LOG_FILE, RESULT_FILE, RunResult
 from attentune.training.checkpoint import newest_good, read_state
 from attentune.training.display import Display, one_line
-from attentune.training.finish import finish_run
+from attentune.training.finish import finish_run, wants_best
 from attentune.training.folder import (
     check_folder,
     check_writable,
     config_for_run,
     opened_folder,
 )
-from attentune.training.inputs import RunInputs, prepare_inputs
+from attentune.training.identity import changes
+from attentune.training.inputs import prepare_inputs
 from attentune.training.log import JsonLog
 from attentune.training.parts import RunParts, build_parts
 from attentune.training.signals import Interrupted, stop_on_signal
@@ -72,16 +73,17 @@ def train(
 
 def _train_in(run: Path, parts: RunParts, display: Display, stop: Any, on_scores: ScoresHook | None) -> TrainingState:
     """Train from the newest good checkpoint, or the beginning, to the end."""
-    folder = newest_good(run, display.warn) if parts.inputs.config.training.resume else None
+    settings = parts.inputs.config.training
+    folder = newest_good(run, display.warn, with_best=wants_best(settings)) if settings.resume else None
     content: dict[str, Any] = {} if folder is None else read_state(folder)
     if content:
-        _check_identity(run, parts.inputs, content["identity"])
-    elif parts.inputs.config.training.resume:
+        _check_identity(run, parts, content["identity"])
+    elif settings.resume:
         display.say(f"{run}: no checkpoint to resume from; starting at the beginning.")
     log = None
     if parts.inputs.accelerator.is_main_process:
-        log = JsonLog(run / LOG_FILE, keep_bytes=content["training"]["log_bytes"] if content else 0)
-    if parts.inputs.config.training.report_to != "none":
+        log = _opened_log(run, content.get("training", {}), display)
+    if settings.report_to != "none":
         parts.inputs.accelerator.init_trackers("tracker")
     watcher = RunWatcher(run=run, parts=parts, log=log, display=display, hook=on_scores)
     state = TrainingState()
@@ -99,10 +101,21 @@ def _train_in(run: Path, parts: RunParts, display: Display, stop: Any, on_scores
     return state
 
 
-def _check_identity(run: Path, inputs: RunInputs, before: dict[str, Any]) -> None:
-    changed = [name for name, value in inputs.identity().items() if before.get(name) != value]
+def _opened_log(run: Path, before: dict[str, Any], display: Display) -> JsonLog:
+    """The log, cut back to where the checkpoint was written."""
+    log = JsonLog(run / LOG_FILE, keep_bytes=before.get("log_bytes", 0), keep_sha256=before.get("log_sha256"))
+    if not log.is_as_written:
+        display.warn(
+            f"{run / LOG_FILE}: has changed or lost lines since it was written. The run goes on, as nothing is computed"
+            " from it; curves up to here may be wrong."
+        )
+    return log
+
+
+def _check_identity(run: Path, parts: RunParts, before: dict[str, Any]) -> None:
+    changed = changes(before, parts.identity())
     if changed:
         raise CheckpointError(
-            f"{run}: cannot be resumed: {' and '.join(changed)} differ from when it was begun, so the result would be"
-            " of two mixed runs. Put them back as they were, or train anew with --overwrite_output_dir."
+            f"{run}: cannot be resumed: {' and '.join(changed)} changed since it was begun, so the result would be of"
+            " two mixed runs. Put back what was there, or train anew with --overwrite_output_dir."
         )

@@ -10,6 +10,7 @@ from typing import Any
 from attentune.config import Config
 from attentune.errors import ConfigError, DataError
 from attentune.evaluation.metrics import choose_metric
+from attentune.training.made_from import MadeFrom, encoders_made_from, rows_made_from
 from attentune.training.methods import flat_settings
 from attentune.training.search_choice import PARTS, RULES, Choice
 from attentune.training.search_folder import description
@@ -86,7 +87,7 @@ def set_up(
     base = settings.config(whole.settings_of({part.name: (*part.choices, part.low)[0] for part in whole.dimensions}))
     if draws.pruner != "none" and base.training.eval_strategy == "no":
         raise ConfigError("--pruner: needs scores on the way; set training.eval_strategy to epoch or steps, or none.")
-    data_notes, metric = _check_inputs(base, rows)
+    data_notes, metric, made_from = _check_inputs(base, rows)
     return Setup(
         space=whole,
         settings=settings,
@@ -96,7 +97,7 @@ def set_up(
         seeds=range(seed, seed + ways.seeds),
         base=base,
         notes=(*notes, *data_notes),
-        content=_content(whole, base, ways, draws, metric),
+        content=_content(whole, base, ways, draws, metric) | made_from,
     )
 
 
@@ -139,8 +140,8 @@ def _check_ways(ways: Ways) -> None:
         raise ConfigError(problems)
 
 
-def _check_inputs(base: Config, rows: Rows) -> tuple[Sequence[str], str]:
-    """What to tell of the data, and the metric."""
+def _check_inputs(base: Config, rows: Rows) -> tuple[Sequence[str], str, MadeFrom]:
+    """What to tell of the data, the metric, and what the trials are made from."""
     from attentune.models.build import load_tokenizer
 
     data = rows.load(base)
@@ -151,7 +152,7 @@ def _check_inputs(base: Config, rows: Rows) -> tuple[Sequence[str], str]:
             f"{data.name}: has fewer than {PARTS} labelled rows to score trials on. Give more, or raise --search_share."
         )
     load_tokenizer(base.model)
-    return data.notes, metric.name
+    return data.notes, metric.name, rows_made_from(data.name, data) | encoders_made_from([base])
 
 
 def _content(space: Space, base: Config, ways: Ways, draws: Draws, metric: str) -> dict[str, Any]:

@@ -4,9 +4,11 @@ second ends at once."""
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -17,9 +19,12 @@ class Interrupted(Exception):
 
     def __init__(self, folder: str, step: int) -> None:
         self.folder, self.step = folder, step
-        super().__init__(
-            f"stopped and saved at step {step}; go on with: attentune train --resume --output_dir {folder}"
-        )
+        super().__init__(f"stopped and saved at step {step}; go on with: {command_to_resume(folder)}")
+
+
+def command_to_resume(folder: str | Path) -> str:
+    """The command that goes on with the run in a folder, for a shell."""
+    return shlex.join(["attentune", "train", "--resume", "--output_dir", str(folder)])
 
 
 class Pruned(Exception):

@@ -30,6 +30,7 @@ class TrainingState:
         last_scored_step: the step of the newest score, or -1.
         stopped_early: whether early stopping ended the run.
         log_bytes: the length of log.jsonl.
+        log_sha256: its hash; None of a run that has no log.
     """
 
     step: int = 0
@@ -47,6 +48,7 @@ class TrainingState:
     last_scored_step: int = -1
     stopped_early: bool = False
     log_bytes: int = 0
+    log_sha256: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

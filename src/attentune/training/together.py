@@ -25,6 +25,7 @@ from attentune.training.checkpoint import keep_newest, newest_good, read_state, 
 from attentune.training.display import Display, one_line
 from attentune.training.finish import finish_run
 from attentune.training.folder import CONFIG_FILE
+from attentune.training.identity import changes
 from attentune.training.inputs import prepare_inputs
 from attentune.training.log import JsonLog
 from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
@@ -201,10 +202,12 @@ class _Keeper:
         if self._saved_steps == shared.steps_done:
             return
         self._saved_steps = shared.steps_done
+        for task, parts in shared.parts.items():
+            parts.loop.check_weights(shared.states[task])
         content = {
             "tasks": {task: state.to_dict() for task, state in shared.states.items()},
             "identity": self._identity(),
-            "log_bytes": 0 if self.log is None else self.log.synced_bytes(),
+            "log_bytes": 0 if self.log is None else self.log.synced()[0],
             "scaler": None if shared.scaler is None else shared.scaler.state_dict(),
         }
         optimizer = optimizer_tensors(shared.bare_optimizer, shared.model)
@@ -219,7 +222,7 @@ class _Keeper:
 
         with shared.embeddings.whole(shared.decay()):
             write_checkpoint(self._run, shared.steps_done, content, write_files)
-        keep_newest(self._run, self._whole.training.save_total_limit, None)
+        keep_newest(self._run, shared.steps_done, self._whole.training.save_total_limit, None)
 
     def restore(self, folder: Path) -> int:
         """Put everything back; the length that the log then had is returned.
@@ -228,12 +231,16 @@ class _Keeper:
             CheckpointError: data or hardware are others.
         """
         shared, content = self._shared, read_state(folder)
-        before, now = content.get("identity"), self._identity()
-        changed = [task for task, own in now.items() if (before or {}).get(task) != own]
+        before = content.get("identity") or {}
+        changed = [
+            f"{task}: {' and '.join(found)}"
+            for task, own in self._identity().items()
+            if (found := changes(before.get(task, {}), own) if task in before else ["the task"])
+        ]
         if changed:
             raise CheckpointError(
-                f"{self._run}: cannot be resumed: the data or the hardware of {' and '.join(changed)} differ from when"
-                " it was begun. Put them back as they were, or train anew with --overwrite_output_dir."
+                f"{self._run}: cannot be resumed: {'; '.join(changed)} changed since it was begun. Put back what was"
+                " there, or train anew with --overwrite_output_dir."
             )
         for task, values in content["tasks"].items():
             shared.states[task] = TrainingState.from_dict(values)
@@ -251,4 +258,4 @@ class _Keeper:
         return int(content["log_bytes"])
 
     def _identity(self) -> dict[str, Any]:
-        return {task: parts.inputs.identity() for task, parts in self._shared.parts.items()}
+        return {task: parts.identity() for task, parts in self._shared.parts.items()}

@@ -95,9 +95,9 @@ class RunWatcher:
         if not self._accelerator.is_main_process:
             return
         if self._log is not None:
-            state.log_bytes = self._log.synced_bytes()
+            state.log_bytes, state.log_sha256 = self._log.synced()
         inputs, model = self._parts.inputs, self._parts.model
-        content = {"training": state.to_dict(), "identity": inputs.identity(), "scaler": self._scaler_state()}
+        content = {"training": state.to_dict(), "identity": self._parts.identity(), "scaler": self._scaler_state()}
         optimizer = optimizer_tensors(self._optimizer, model)
 
         def write_files(folder: Path) -> None:
@@ -109,7 +109,7 @@ class RunWatcher:
         with self._parts.embeddings.whole(self._parts.decay(state.step)):
             write_checkpoint(self._run, state.step, content, write_files)
         best_step = None if state.best is None else state.best["step"]
-        keep_newest(self._run, self._settings.save_total_limit, best_step)
+        keep_newest(self._run, state.step, self._settings.save_total_limit, best_step)
 
     def restore(self, folder: Path, content: dict[str, Any]) -> TrainingState:
         """Put a checkpoint's weights, optimiser and scaler back; its state is returned."""

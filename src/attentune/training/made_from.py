@@ -1,0 +1,56 @@
+"""What the runs of a comparison or search are made from, by content: rows and encoders that changed in their places are
+not mixed with those that were there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from attentune.config import Config
+from attentune.data.rows import TaskData
+from attentune.errors import CheckpointError
+
+# A name such as "rows of cola" or "encoder embedded", and what its content was.
+MadeFrom = dict[str, str]
+# Of a hash; enough to tell contents apart, and short enough for a message.
+_DIGITS = 16
+
+
+def rows_of_task(config: Config) -> TaskData:
+    """All rows that runs of this task and of any size and seed take theirs from.
+
+    Raises:
+        AttentuneError: as `load_data`.
+    """
+    from attentune.data.load import load_data
+
+    wanted = ("train", "validation") if config.data.task is not None else None
+    # With one seed for all: where there is no validation file, the rows cut from train depend on it.
+    return load_data(replace(config.data, max_train_samples=None, max_eval_samples=None), seed=0, splits=wanted)
+
+
+def rows_made_from(task: str, data: TaskData) -> MadeFrom:
+    """What the rows of a task are, by split."""
+    return {f"{split} rows of {task}": text[:_DIGITS] for split, text in data.fingerprint().items()}
+
+
+def encoders_made_from(configs: Iterable[Config]) -> MadeFrom:
+    """What the encoders of these settings are, each once."""
+    from attentune.models.encoder_print import encoder_print
+
+    settings = {(config.model.name_or_path, config.model.revision): config.model for config in configs}
+    return {f"encoder {name}": encoder_print(own)[:_DIGITS] for (name, _), own in settings.items()}
+
+
+def check_unchanged(before: Mapping[str, str], now: Mapping[str, str], where: str) -> None:
+    """Refuse what has other content than it had.
+
+    Raises:
+        CheckpointError: with what has changed.
+    """
+    changed = [name for name, content in now.items() if before.get(name, content) != content]
+    if changed:
+        raise CheckpointError(
+            f"{where}: the {' and the '.join(changed)} changed since it was begun, so new runs could not be compared"
+            " with those it has. Put back what was there, or name another --output_dir."
+        )

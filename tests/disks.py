@@ -1,0 +1,44 @@
+"""Small file systems of one's own, to be filled and locked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+class Disk:
+    """A small file system of its own in the memory, of a size in KiB."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        if shutil.which("mount") is None or os.geteuid() != 0:
+            pytest.skip("mounting a file system needs root and the command mount")
+        self.folder = folder
+        folder.mkdir()
+        self._mount(f"size={size}k", "-t", "tmpfs", "none")
+
+    def _mount(self, options: str, *words: str) -> None:
+        command = ["mount", "-o", options, *words, str(self.folder)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"mounting a file system is not permitted here: {done.stderr.strip()}")
+
+    def resize(self, size: int) -> None:
+        self._mount(f"remount,rw,size={size}k")
+
+    def lock(self) -> None:
+        self._mount("remount,ro")
+
+    def fill(self) -> None:
+        with (self.folder / "filler").open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+
+    def remove(self) -> None:
+        subprocess.run(["umount", "--lazy", str(self.folder)], check=False)

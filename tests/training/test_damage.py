@@ -1,0 +1,273 @@
+"""Checkpoints that a disk has spoilt are found, whatever has happened to them, and a good one is used."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import attentune.training.checkpoint as checkpoint_module
+import attentune.training.finish as finish_module
+from attentune.config import load_config
+from attentune.errors import CheckpointError, StorageError
+from attentune.evaluation.saved import SavedRun
+from attentune.training.checkpoint import checkpoint_folders, damage, keep_newest, newest_good, write_checkpoint
+from attentune.training.run import train
+from interrupted import assert_same, outcome
+from kills import METHOD, at_steps, ending, forked, train_in
+from samples import settings
+
+FILES = (
+    "config.json",
+    "labels.safetensors",
+    "manifest.json",
+    "model.safetensors",
+    "optimizer.safetensors",
+    "state.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+Reference = tuple[Path, dict[str, object]]
+Note = Callable[[str, object], None]
+KILL = 9
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny: Callable[..., Path]) -> Path:
+    return tiny("bert", layers=2, hidden=16)
+
+
+@pytest.fixture(scope="module")
+def reference(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    folder = tmp_path_factory.mktemp("reference")
+    train_in(folder, encoder, training__save_total_limit=9)
+    return folder, outcome(folder / "run")
+
+
+@pytest.fixture
+def broken_off(encoder: Path, reference: Reference, tmp_path: Path) -> Path:
+    """The folder of a run that was killed after step 11; it has checkpoints 2, 3, 4, 6, 8 and 10, and 6 is the best."""
+    train_to(tmp_path, encoder, 11)
+    return tmp_path
+
+
+def train_to(folder: Path, encoder: Path, step: int, **changes: object) -> None:
+    """Train in a process that is killed after this step."""
+    changes = {"training__save_total_limit": 9, **changes}
+    assert ending(forked(lambda: train_in(folder, encoder, **changes), at_steps({step: [KILL]}))) == -KILL
+
+
+def resumed(folder: Path, encoder: Path, capfd: pytest.CaptureFixture[str]) -> tuple[dict[str, object], str]:
+    """What the run comes to, and what was said."""
+    capfd.readouterr()
+    changes = {**METHOD, "training__resume": True, "training__save_total_limit": 9}
+    train(load_config(overrides=settings(folder, encoder, **changes)))
+    return outcome(folder / "run"), capfd.readouterr().err
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    place = bit // 8
+    return content[:place] + bytes([content[place] ^ 1 << bit % 8]) + content[place + 1 :]
+
+
+def flip_a_bit(path: Path, bit: int | None = None) -> None:
+    content = path.read_bytes()
+    path.write_bytes(flipped(content, len(content) * 4 if bit is None else bit))
+
+
+def damages(content: bytes, draw: random.Random, count: int) -> Iterator[bytes]:
+    """A file with single bits turned over, and cut short."""
+    bits = len(content) * 8
+    for bit in range(bits) if count >= bits else draw.sample(range(bits), count):
+        yield flipped(content, bit)
+    for length in {
+        0,
+        1,
+        len(content) // 2,
+        len(content) - 1,
+        *(draw.randrange(len(content)) for _ in range(count // 8)),
+    }:
+        yield content[:length]
+
+
+def count_found(folder: Path, name: str, count: int) -> int:
+    """Damage this file of a checkpoint in many ways; each must be found. How many there were."""
+    path, done = folder / name, 0
+    content = path.read_bytes()
+    for spoilt in damages(content, random.Random(name), count):
+        path.write_bytes(spoilt)
+        assert damage(folder) is not None, f"{name}: {len(spoilt)} bytes"
+        done += 1
+    path.unlink()
+    assert damage(folder) is not None
+    path.write_bytes(content)
+    assert damage(folder) is None
+    return done + 1
+
+
+def copied(reference: Reference, folder: Path) -> Path:
+    return Path(shutil.copytree(reference[0] / "run" / "checkpoint-8", folder / "checkpoint-8"))
+
+
+def test_a_checkpoint_has_these_files(reference: Reference) -> None:
+    for folder in checkpoint_folders(reference[0] / "run"):
+        assert sorted(path.name for path in folder.iterdir()) == list(FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_damage_is_found_wherever_it_is(reference: Reference, tmp_path: Path, name: str) -> None:
+    assert count_found(copied(reference, tmp_path), name, 40) > 45
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+def test_all_damage_is_found(reference: Reference, tmp_path: Path, name: str, record_property: Note) -> None:
+    """Every single bit of the manifest, which has no hash of its own, and many of the other files."""
+    record_property("damages", count_found(copied(reference, tmp_path), name, 100_000 if name == FILES[2] else 1000))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("how", ["cut", "flipped", "removed"])
+def test_a_run_goes_on_from_the_newest_good_one(
+    encoder: Path, reference: Reference, broken_off: Path, capfd: pytest.CaptureFixture[str], name: str, how: str
+) -> None:
+    path = broken_off / "run" / "checkpoint-10" / name
+    if how == "flipped":
+        flip_a_bit(path)
+    else:
+        path.write_bytes(path.read_bytes()[:-1]) if how == "cut" else path.unlink()
+    got, said = resumed(broken_off, encoder, capfd)
+    assert_same(got, reference[1])
+    assert f"{broken_off}/run/checkpoint-10: passed over: " in said
+    assert f"resuming from {broken_off}/run/checkpoint-8" in said
+
+
+def test_damaged_best_weights_are_made_again(
+    encoder: Path, reference: Reference, broken_off: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Checkpoints 8 and 10 are good, but the run ends with the weights of 6."""
+    flip_a_bit(broken_off / "run" / "checkpoint-6" / "model.safetensors")
+    got, said = resumed(broken_off, encoder, capfd)
+    assert_same(got, reference[1])
+    reason = (
+        "the best weights until then, of checkpoint-6, cannot be used: the content of model.safetensors has changed"
+    )
+    for step in (10, 8):
+        assert f"checkpoint-{step}: passed over: {reason}" in said
+    assert f"resuming from {broken_off}/run/checkpoint-4" in said
+
+
+def test_missing_best_weights_are_made_again(
+    encoder: Path, reference: Reference, broken_off: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for step in (2, 3, 4, 6):
+        shutil.rmtree(broken_off / "run" / f"checkpoint-{step}")
+    got, said = resumed(broken_off, encoder, capfd)
+    assert_same(got, reference[1])
+    assert (
+        "checkpoint-8: passed over: the best weights until then, of checkpoint-6, cannot be used: it is missing" in said
+    )
+    assert "no checkpoint to resume from; starting at the beginning" in said
+
+
+def test_best_weights_that_are_damaged_while_it_trains_are_never_the_result(
+    encoder: Path,
+    reference: Reference,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    finish_run = finish_module.finish_run
+
+    def spoil_then_finish(run: Path, parts: object, state: object) -> object:
+        flip_a_bit(run / "checkpoint-6" / "model.safetensors")
+        return finish_run(run, parts, state)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr("attentune.training.run.finish_run", spoil_then_finish)
+        with pytest.raises(CheckpointError) as caught:
+            train_in(tmp_path, encoder, training__save_total_limit=9)
+    assert f"{tmp_path}/run/checkpoint-6: has the best weights, but the content of model.safetensors" in str(
+        caught.value
+    )
+    assert f"attentune train --resume --output_dir {tmp_path}/run" in str(caught.value)
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    got, _ = resumed(tmp_path, encoder, capfd)
+    assert_same(got, reference[1])
+
+
+def test_a_checkpoint_that_reads_back_as_something_else_is_not_used_and_old_ones_stand(
+    encoder: Path,
+    reference: Reference,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    sync_folder, calls = checkpoint_module.sync_folder, []
+
+    def spoil_the_third(folder: Path) -> None:
+        sync_folder(folder)
+        calls.append(folder)
+        if len(calls) == 5:  # of each checkpoint its own folder and that of the run
+            flip_a_bit(folder / "optimizer.safetensors")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint_module, "sync_folder", spoil_the_third)
+        with pytest.raises(StorageError) as caught:
+            train_in(tmp_path, encoder, training__save_total_limit=1)
+    assert "checkpoint-4: the disk gives back something else than was written (the content of opt" in str(caught.value)
+    run = tmp_path / "run"
+    assert [folder.name for folder in checkpoint_folders(run)] == ["checkpoint-3"]
+    assert damage(run / "checkpoint-3") is None
+    assert not [path.name for path in run.iterdir() if path.name.startswith(".writing")]
+    got, _ = resumed(tmp_path, encoder, capfd)
+    assert_same({**got, "checkpoints": None}, {**reference[1], "checkpoints": None})
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_a_damaged_newer_checkpoint_does_not_push_out_a_good_one(tmp_path: Path, limit: int) -> None:
+    def write(step: int, best: int | None = None) -> None:
+        content = {"training": {"best": None if best is None else {"step": best}}}
+        write_checkpoint(tmp_path, step, content, lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 99))
+
+    for step in (1, 2, 4):
+        write(step)
+    flip_a_bit(tmp_path / "checkpoint-4" / "model.safetensors")
+    warnings: list[str] = []
+    assert newest_good(tmp_path, warnings.append) == tmp_path / "checkpoint-2"
+    assert len(warnings) == 1
+    write(3)
+    keep_newest(tmp_path, 3, limit, None)
+    expected = ["checkpoint-3"] if limit == 1 else ["checkpoint-2", "checkpoint-3"]
+    assert [folder.name for folder in checkpoint_folders(tmp_path)] == expected
+    keep_newest(tmp_path, 3, 1, 2)
+    assert newest_good(tmp_path, warnings.append) == tmp_path / "checkpoint-3"
+
+
+def test_a_damaged_checkpoint_is_neither_scored_nor_started_from(reference: Reference, tmp_path: Path) -> None:
+    folder = copied(reference, tmp_path)
+    SavedRun.load(folder)
+    flip_a_bit(folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"checkpoint-8: this checkpoint is damaged: the content of model\.safet"):
+        SavedRun.load(folder)
+
+
+def test_a_log_that_has_changed_is_told_and_the_run_goes_on(
+    encoder: Path, reference: Reference, broken_off: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = broken_off / "run" / "log.jsonl"
+    log.write_text(log.read_text().replace('"step": 3,', '"step": 5,', 1))
+    got, said = resumed(broken_off, encoder, capfd)
+    assert_same(got, {name: value for name, value in reference[1].items() if name != "log"})
+    assert f"{log}: has changed or lost lines since it was written" in said
+
+
+def test_a_state_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text(json.dumps({})[:-1])
+    with pytest.raises(CheckpointError, match=r"state\.json: cannot be read"):
+        checkpoint_module.read_state(tmp_path)

@@ -1,0 +1,219 @@
+"""Numbers that are none, and data of which little can be learnt: a clear message or a right result."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attentune.models.precision import resolve_precision
+from attentune.training.checkpoint import checkpoint_folders
+from attentune.training.loop import TrainingLoop
+
+Attentune = Callable[..., tuple[int, str, str]]
+BOTH = ("good", "bad")
+
+
+def write(path: Path, rows: Iterable[tuple[str, Any]]) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+    return path
+
+
+@pytest.fixture
+def train(attentune: Attentune, tiny: Callable[..., Path], tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+    """`train(rows, dev_rows, "--flag", 1)`: status, standard output and error of a run in `tmp_path/run`."""
+    encoder = tiny("bert", layers=2, hidden=16)
+
+    def run(rows: Iterable[tuple[str, Any]], dev: Iterable[tuple[str, Any]] | None, *words: object) -> Any:
+        files = ["--train_file", write(tmp_path / "train.csv", rows)]
+        files += [] if dev is None else ["--validation_file", write(tmp_path / "dev.csv", dev)]
+        common = ("--use_cpu", "--quiet", "--max_length", 32, "--precision", "fp32", "--num_train_epochs", 2)
+        where = ("--model_name_or_path", encoder, "--output_dir", tmp_path / "run")
+        return attentune("train", *files, *common, *where, *words)
+
+    return run
+
+
+def texts(count: int, labels: Iterable[Any]) -> list[tuple[str, Any]]:
+    names = list(labels)
+    return [
+        (f"the film number {number} was {names[number % len(names)]}", names[number % len(names)])
+        for number in range(count)
+    ]
+
+
+def result(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "run" / "run.json").read_text())
+
+
+def check_refused(outcome: tuple[int, str, str], *expected: str) -> None:
+    status, out, err = outcome
+    assert (status, out) == (2, ""), err
+    (line,) = [line for line in err.splitlines() if line.startswith("attentune: ")]
+    for text in expected:
+        assert text in line
+    assert "Traceback" not in err
+
+
+# Numbers that are none
+
+
+@pytest.mark.parametrize("value", ["nan", "NaN", "inf", "-Infinity", "1e999"])
+def test_a_score_that_is_no_finite_number_is_refused_with_its_line(train: Any, tmp_path: Path, value: str) -> None:
+    rows = [*texts(9, [0.5, 2, 3.5]), ("the film", value)]
+    check_refused(train(rows, texts(4, [1, 2]), "--task_type", "regression"), "train.csv:11: ", f"label {value!r}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_score_that_is_too_large_to_be_squared_stops_the_first_step(train: Any, tmp_path: Path) -> None:
+    outcome = train([*texts(7, [0.5, 2]), ("the film", 1e38)], texts(4, [1, 2]), "--task_type", "regression")
+    check_refused(
+        outcome, "the loss became inf at step 1; the rows of this step: ", "7 (line 9)", "No weight was changed"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_that_the_last_step_spoils_are_neither_saved_nor_scored(train: Any, tmp_path: Path) -> None:
+    """The loss before the step was a number, and no step comes after it."""
+    flags = ("--learning_rate", "3e38", "--lr_scheduler_type", "constant", "--max_steps", 3, "--weight_decay", 1)
+    words = (*flags, "--per_device_train_batch_size", 8, "--save_steps", 1)
+    outcome = train(texts(8, BOTH), texts(4, BOTH), *words)
+    check_refused(outcome, "weights became infinite or NaN at step 1; the rows of this step: ", "They are not saved")
+    assert not (tmp_path / "run").exists()
+
+
+def test_spoilt_weights_leave_the_last_good_checkpoint_and_a_run_that_goes_on(
+    train: Any, attentune: Attentune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed_step = TrainingLoop._timed_step
+
+    def spoil(self: Any, plan: Any, group: Any, state: Any, watcher: Any) -> None:
+        timed_step(self, plan, group, state, watcher)
+        if state.step == 2:
+            with torch.no_grad():
+                next(self.model.parameters())[0, 0] = float("nan")
+
+    words = ("--per_device_train_batch_size", 4, "--save_steps", 1, "--save_total_limit", 9)
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingLoop, "_timed_step", spoil)
+        outcome = train(texts(16, BOTH), texts(4, BOTH), *words)
+    check_refused(outcome, "1 weights became infinite or NaN at step 2")
+    assert [folder.name for folder in checkpoint_folders(tmp_path / "run")] == ["checkpoint-1"]
+    assert attentune("train", "--resume", "--quiet", "--output_dir", tmp_path / "run")[0] == 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_outputs_that_are_no_numbers_are_not_scored(
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    import attentune.evaluation.evaluator as evaluator_module
+
+    original = evaluator_module.predict_logits
+
+    def spoilt(*arguments: Any, **options: Any) -> np.ndarray:
+        logits_NC = original(*arguments, **options)
+        logits_NC[1, 0] = value
+        return logits_NC
+
+    monkeypatch.setattr(evaluator_module, "predict_logits", spoilt)
+    outcome = train(texts(16, BOTH), texts(4, BOTH))
+    check_refused(outcome, "validation: the model's outputs are infinite or NaN for 1 of 4 rows (1)", "learning_rate")
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+# bf16
+
+
+@pytest.mark.parametrize(
+    ("wanted", "has_fast", "settled"), [("auto", True, "bf16"), ("auto", False, "fp32"), ("bf16", False, "bf16")]
+)
+def test_bf16_falls_back_where_the_hardware_lacks_it(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, has_fast: bool, settled: str
+) -> None:
+    monkeypatch.setattr("attentune.models.precision.has_fast_bf16", lambda device: has_fast)
+    assert resolve_precision(wanted, torch.device("cpu")) == settled
+
+
+# Little to learn from
+
+
+def test_one_class_only_is_refused(train: Any, tmp_path: Path) -> None:
+    check_refused(train(texts(9, ["good"]), texts(4, BOTH)), "holds only the label 'good'", "at least two classes")
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_class_only_in_dev_has_a_right_score(train: Any, tmp_path: Path) -> None:
+    status, _, err = train(texts(12, BOTH), texts(5, ["good"]))
+    assert status == 0, err
+    rows = list(csv.DictReader((tmp_path / "run" / "predictions_validation.csv").open()))
+    right = sum(row["prediction"] == "good" for row in rows)
+    assert result(tmp_path)["scores"]["validation"]["accuracy"] == pytest.approx(right / 5)
+
+
+def test_constant_scores_are_trained_on_and_what_is_undefined_is_null(train: Any, tmp_path: Path) -> None:
+    status, _, err = train(
+        texts(12, [2.5]), texts(5, [2.5]), "--task_type", "regression", "--early_stopping_patience", 1
+    )
+    assert status == 0, err
+    found = result(tmp_path)
+    assert found["scores"]["validation"]["pearson"] is None
+    assert found["best"] is None
+    predicted = [
+        float(row["prediction"]) for row in csv.DictReader((tmp_path / "run" / "predictions_validation.csv").open())
+    ]
+    assert np.isfinite(predicted).all()
+
+
+def test_a_single_row_is_trained_on(train: Any, tmp_path: Path) -> None:
+    status, _, err = train([("the film was good", 1.5)], texts(3, [1, 2]), "--task_type", "regression")
+    assert status == 0, err
+    assert result(tmp_path)["train"]["rows"] == 1
+    assert result(tmp_path)["train"]["steps"] == 2
+
+
+@pytest.mark.parametrize("preset", ["bert", "ssa-hybrid", "sesame"])
+def test_two_rows_are_trained_on_by_every_kind_of_method(train: Any, tmp_path: Path, preset: str) -> None:
+    status, _, err = train(texts(2, BOTH), texts(2, BOTH), "--preset", preset)
+    assert status == 0, err
+
+
+def test_a_single_row_and_nothing_to_score_on_is_refused(train: Any, tmp_path: Path) -> None:
+    outcome = train([("the film was good", 1.5)], None, "--task_type", "regression")
+    check_refused(outcome, "train.csv", "validation")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dev_that_is_smaller_than_a_batch_is_scored_whole(train: Any, tmp_path: Path) -> None:
+    status, _, err = train(texts(12, BOTH), texts(1, BOTH), "--per_device_eval_batch_size", 64)
+    assert status == 0, err
+    assert len((tmp_path / "run" / "predictions_validation.csv").read_text().splitlines()) == 2
+    assert result(tmp_path)["scores"]["validation"]["accuracy"] in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("preset", ["bert", "bert-mean", "ssa-hybrid", "sesame"])
+def test_texts_that_are_all_empty_are_told_or_trained_on(train: Any, tmp_path: Path, preset: str) -> None:
+    rows = [("", name) for _, name in texts(8, BOTH)]
+    status, out, err = train(rows, rows, "--preset", preset)
+    if status == 2:
+        check_refused((status, out, err), "empty")
+        return
+    assert status == 0, err
+    predicted = [
+        float(row["p_good"]) for row in csv.DictReader((tmp_path / "run" / "predictions_validation.csv").open())
+    ]
+    assert np.isfinite(predicted).all()
+    assert len(set(predicted)) == 1
+
+
+def test_some_empty_texts_change_no_other_row(train: Any, tmp_path: Path) -> None:
+    rows = [*texts(10, BOTH), ("", "good"), ("   ", "bad")]
+    status, _, err = train(rows, rows)
+    assert status == 0, err
+    assert len((tmp_path / "run" / "predictions_validation.csv").read_text().splitlines()) == 13
