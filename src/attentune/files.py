@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from attentune.errors import StorageError
 
@@ -25,6 +28,8 @@ _CURES = {
 }
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _CHUNK_BYTES = 1 << 22
+# Records of long runs have some megabytes; what has more is none of ours.
+_MAX_TEXT_BYTES = 1 << 28
 
 
 @contextlib.contextmanager
@@ -71,6 +76,42 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def read_text(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
+    """The text of a UTF-8 file that anyone may have made.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is a pipe or a device, is too large, or not UTF-8.
+    """
+    facts = os.stat(path)
+    if not stat.S_ISREG(facts.st_mode):
+        raise ValueError("this is a folder, a pipe or a device, expected a file")
+    if facts.st_size > max_bytes:
+        raise ValueError(f"it has {facts.st_size} bytes, expected at most {max_bytes}")
+    return Path(path).read_text(encoding="utf-8")
+
+
+def read_json(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> Any:
+    """The value in a JSON file that anyone may have made.
+
+    Raises:
+        OSError, ValueError: as `read_text`; or it is not JSON, or nested too deeply.
+    """
+    return parse_json(read_text(path, max_bytes))
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text that anyone may have made.
+
+    Raises:
+        ValueError: it is not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def sync_folder(folder: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.errors import CheckpointError
-from attentune.files import sha256_of, storage_errors, sync_file, sync_folder
+from attentune.files import read_json, sha256_of, storage_errors, sync_file, sync_folder
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
@@ -67,7 +67,7 @@ def write_checkpoint(run: Path, step: int, state: dict[str, Any], write_files: C
 def damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, in a few words; None if every file is as it was written."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(folder / MANIFEST)
         for name, facts in manifest.items():
             path = folder / name
             if not path.is_file():
@@ -98,7 +98,7 @@ def read_state(folder: Path) -> dict[str, Any]:
         CheckpointError: it cannot be read.
     """
     try:
-        return json.loads((folder / STATE).read_text(encoding="utf-8"))
+        return read_json(folder / STATE)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / STATE}: cannot be read: {error}") from error
 

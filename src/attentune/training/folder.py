@@ -49,10 +49,14 @@ def config_for_run(config: Config) -> Config:
     file = Path(folder) / CONFIG_FILE
     if not file.is_file():
         raise CheckpointError(f"{folder}: has no {CONFIG_FILE}, so there is no run to resume. Train without --resume.")
-    own, defaults, given = (to_flat(part) for part in (load_config(file), Config(), config))
+    own, defaults, given = (to_flat(part) for part in (load_config(file, as_record=True), Config(), config))
     given = {name: value for name, value in given.items() if value != defaults.get(name)}
     _refuse_changes(Path(folder), own, given)
-    kept = {name: value for name, value in given.items() if name.split(".")[-1] in _FREE_ON_RESUME}
+    kept = {
+        name: value
+        for name, value in given.items()
+        if name.split(".")[-1] in _FREE_ON_RESUME or name == "model.trust_remote_code"
+    }
     return load_config(file, {**kept, "training.output_dir": folder, "training.resume": True})
 
 
@@ -85,7 +89,7 @@ def check_folder(config: Config) -> None:
 def _check_same_settings(run: Path, config: Config) -> None:
     if not (run / CONFIG_FILE).is_file():
         raise CheckpointError(f"{run}: has no {CONFIG_FILE}, so there is no run to resume. Name another folder.")
-    _refuse_changes(run, to_flat(load_config(run / CONFIG_FILE)), to_flat(config))
+    _refuse_changes(run, to_flat(load_config(run / CONFIG_FILE, as_record=True)), to_flat(config))
 
 
 def _refuse_changes(run: Path, before: dict[str, Any], now: dict[str, Any]) -> None:

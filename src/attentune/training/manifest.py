@@ -10,7 +10,7 @@ from typing import Any
 
 from attentune.config import Config
 from attentune.errors import CheckpointError
-from attentune.files import storage_errors, write_text
+from attentune.files import read_json, storage_errors, write_text
 from attentune.training.locks import FileLock
 from attentune.training.matrix import Matrix
 from attentune.training.methods import PER_RUN, WHICH_RUNS, flat_settings
@@ -91,7 +91,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not file.exists():
         return {"format": _FORMAT, "id": uuid.uuid4().hex, "methods": {}}
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_json(file)
         if content["format"] == _FORMAT and isinstance(content["methods"], dict):
             return content
         problem = f"is of format {content['format']!r}, expected {_FORMAT}"
