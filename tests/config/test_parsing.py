@@ -207,7 +207,7 @@ def test_any_configuration_goes_to_yaml_and_back(tmp_path_factory: pytest.TempPa
     assert all(value_of(config, name) == value for name, value in values.items())
     file = tmp_path_factory.getbasetemp() / "round_trip.yaml"
     file.write_text(to_yaml(config), encoding="utf-8")
-    assert load_config(file) == config
+    assert load_config(file, as_record=True) == config
 
 
 def test_choices_are_the_entries_of_the_tables() -> None:

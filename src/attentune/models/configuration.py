@@ -6,6 +6,8 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
+from attentune.nn.losses import LOSSES
+
 _NO_BLUR = {"where": "none", "sigma": 0.3, "size": 3, "layers": "all", "learnable": "no"}
 _LAST_LAYER = {"kind": "last", "squeeze": False, "ratio": 3}
 _NO_BLOCKS = {
@@ -109,6 +111,7 @@ def check_values(config: AttentuneConfig) -> None:
         "is_pair": type(config.is_pair) is not bool,
         "pair_encoding": config.pair_encoding not in ("cross-encoder", "bi-encoder"),
         "pair_separators": not (config.pair_separators is None or _are_ids([config.pair_separators])),
+        "loss": config.loss not in ("auto", *LOSSES),
         "ordinal_prediction": config.ordinal_prediction not in ("argmax", "expected-value"),
     }
     for name, is_wrong in wrong.items():
