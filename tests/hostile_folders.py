@@ -162,7 +162,7 @@ MODEL: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "a header that is a list": (put("model.safetensors", struct.pack("<Q", 2) + b"[]"), (_NOT,)),
     "a header that is no JSON": (put("model.safetensors", struct.pack("<Q", 3) + b"{a}"), (_NOT,)),
     "a header that is no UTF-8": (put("model.safetensors", struct.pack("<Q", 3) + b"{\xff}"), (_NOT,)),
-    "a deep header": (put("model.safetensors", struct.pack("<Q", 200_000) + DEEP.encode()), (_NOT, "too deeply")),
+    "a deep header": (put("model.safetensors", struct.pack("<Q", 200_000) + DEEP.encode()), (_NOT,)),
     "a header of other things": (put("model.safetensors", tensors({"a": 1, "b": [1]})), (_NOT,)),
     "overlapping tensors": (put("model.safetensors", tensors({"a": one(), "b": one()}, b"\0" * 8)), ()),
     "offsets beyond the end": (put("model.safetensors", tensors({"a": one(offsets=(0, 2**40))}, b"\0" * 8)), ()),

@@ -24,6 +24,7 @@ _CURES = {
     errno.ENOTDIR: "a part of the path is a file, not a folder; choose another path",
     errno.EEXIST: "something else bears this name; choose another",
     errno.EISDIR: "this is a folder; name a file",
+    errno.ELOOP: "this is a link, which could lead out of the folder; put the file itself there",
     errno.ENOENT: "its folder does not exist; make it first, or choose another path",
 }
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
@@ -78,6 +79,26 @@ def write_bytes(path: str | Path, content: bytes) -> None:
             raise
 
 
+def check_links(folder: Path) -> None:
+    """What is written to must lie in its folder: a link in a folder from elsewhere may lead to any file of yours.
+
+    Raises:
+        StorageError: the folder holds a link.
+    """
+    with storage_errors(folder):
+        links = sorted(entry.name for entry in folder.iterdir() if entry.is_symlink())
+    if links:
+        raise StorageError(
+            f"{folder}: holds the link {links[0]}, so what is written could land elsewhere. Put the file itself there"
+            " (cp -L), or name another folder."
+        )
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether it names a file in the folder where it is said, and nothing above or elsewhere."""
+    return name not in ("", ".", "..") and not any(sign in name for sign in "/\\\0")
+
+
 def read_text(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
     """The text of a UTF-8 file that anyone may have made.
 
@@ -90,7 +111,8 @@ def read_text(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
         raise ValueError("this is a folder, a pipe or a device, expected a file")
     if facts.st_size > max_bytes:
         raise ValueError(f"it has {facts.st_size} bytes, expected at most {max_bytes}")
-    return Path(path).read_text(encoding="utf-8")
+    with Path(path).open(encoding="utf-8", newline="") as file:
+        return file.read()
 
 
 def read_json(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> Any:

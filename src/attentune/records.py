@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.errors import CheckpointError
-from attentune.files import parse_json, read_json, read_text
+from attentune.files import is_plain_name, parse_json, read_json, read_text
 from attentune.results import LOG_FILE, RunResult, check_fields, to_json
 
 _FORMAT = 1
@@ -113,6 +113,9 @@ class RunRecord:
             check_fields(Run, content["run"])
             if content["status"] not in STATUSES:
                 raise ValueError(f"its status is {str(content['status'])[:40]!r}")
+            elsewhere = [name for name in content.get("predictions", {}).values() if not is_plain_name(name)]
+            if elsewhere:
+                raise ValueError(f"it names {elsewhere[0][:80]!r}, expected a file beside it")
             return cls(**{**content, "run": Run(**content["run"])})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
@@ -134,7 +137,7 @@ def log_facts(folder: Path) -> dict[str, Any]:
     """The log's lines by what they tell of; none where there is no log. A last line that was cut short is left out."""
     lines: list[dict[str, Any]] = []
     try:
-        for text in read_text(folder / LOG_FILE).splitlines():
+        for text in read_text(folder / LOG_FILE).removesuffix("\n").split("\n"):
             line = parse_json(text)
             if not isinstance(line, dict) or not isinstance(line.get("labels", {}), dict):
                 raise ValueError("no line of ours")

@@ -7,27 +7,36 @@ damage that comes later is found through the manifest.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from attentune.errors import CheckpointError
 from attentune.files import read_json, sha256_of, storage_errors, sync_file, sync_folder
+from attentune.training.state import TrainingState
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
 _NAME = re.compile(r"checkpoint-(\d+)$")
 TEMPORARY = ".writing-"
+_MEND = "Delete this checkpoint; the same command goes on from an older one, or begins anew."
 
 
 def checkpoint_folders(run: Path) -> list[Path]:
     """The checkpoints in a run folder, oldest first, good or not."""
-    found = [(int(match[1]), entry) for entry in run.iterdir() if entry.is_dir() and (match := _NAME.match(entry.name))]
+    found = [(int(match[1]), entry) for entry in run.iterdir() if _is_own_folder(entry) and (match := _NAME.match(entry.name))]
     return [entry for _, entry in sorted(found)]
+
+
+def _is_own_folder(entry: Path) -> bool:
+    return entry.is_dir() and not entry.is_symlink()
 
 
 def write_checkpoint(run: Path, step: int, state: dict[str, Any], write_files: Callable[[Path], None]) -> Path:
@@ -69,8 +78,8 @@ def damage(folder: Path) -> str | None:
     try:
         manifest = read_json(folder / MANIFEST)
         for name, facts in manifest.items():
-            path = folder / name
-            if not path.is_file():
+            path = folder / Path(name).name
+            if not path.is_file() or path.is_symlink():
                 return f"{name} is missing"
             if path.stat().st_size != facts["bytes"]:
                 return f"{name} has {path.stat().st_size} bytes, not {facts['bytes']}"
@@ -98,9 +107,29 @@ def read_state(folder: Path) -> dict[str, Any]:
         CheckpointError: it cannot be read.
     """
     try:
-        return read_json(folder / STATE)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / STATE}: cannot be read: {error}") from error
+        content = read_json(folder / STATE)
+        states = [content["training"]] if "training" in content else [*content["tasks"].values()]
+        if not isinstance(content["identity"], dict):
+            raise ValueError("identity is no object")
+        for state in states:
+            TrainingState.from_dict(state)
+        return content
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{folder / STATE}: cannot be read ({error}). {_MEND}") from error
+
+
+@contextlib.contextmanager
+def fitting(folder: Path) -> Iterator[None]:
+    """Turn what goes wrong while a checkpoint's content is put into a run into one message: anyone may have made it.
+
+    Raises:
+        CheckpointError: it does not fit.
+    """
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"{folder}: does not fit this run ({reason}). {_MEND}") from error
 
 
 def remove_leftovers(run: Path) -> None:
