@@ -168,7 +168,7 @@ RECORDS: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "predictions that are a pickle": (put(_CSV, pickled), (_CSV, "holds no predictions")),
     "predictions of another kind": (put(_CSV, "a,b\n1,2\n"), (_CSV, "holds no predictions")),
     "predictions with a huge field": (put(_CSV, 'id,label,prediction\n"' + "x" * 10**6), (_CSV,)),
-    "predictions that are not finite": (put(_CSV, "id,label,prediction\na,nan,inf\n"), ("",)),
+    "predictions that are not finite": (put(_CSV, "id,label,prediction\na,nan,inf\n"), ("works",)),
     "a plan that is deep": (put("compare.json", DEEP), ("works",)),
     "a plan of words": (put("compare.json", '{"methods": "bert"}'), ("works",)),
     "findings that are deep": (put("hans.json", DEEP), ("hans.json", "too deeply")),

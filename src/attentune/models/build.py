@@ -78,7 +78,7 @@ def load_tokenizer(settings: ModelConfig) -> Tokenizer:
     source = resolve_encoder(settings.name_or_path)
     options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
     with _explained(settings.name_or_path):
-        inspect_encoder(source, **options)
+        inspect_encoder(source, settings.revision, trust_remote_code=settings.trust_remote_code)
         config = encoder_config_of(source, **options)
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
     check_is_encoder(settings.name_or_path, config, tokenizer)
@@ -147,7 +147,7 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForS
     source = resolve_encoder(settings.name_or_path)
     options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
     with _explained(settings.name_or_path):
-        inspect_encoder(source, **options)
+        inspect_encoder(source, settings.revision, trust_remote_code=settings.trust_remote_code)
         config = encoder_config_of(source, **options)
         _set_dropout(config, settings.dropout)
         if is_saved_run(source):

@@ -20,7 +20,7 @@ def encoder_config_of(source: str, **options: object) -> PreTrainedConfig:
     return AutoConfig.from_pretrained(source, **options)
 
 
-def inspect_encoder(source: str, *, revision: str | None = None, trust_remote_code: bool = False) -> None:
+def inspect_encoder(source: str, revision: str | None = None, *, trust_remote_code: bool = False) -> None:
     """Look an encoder over before it is loaded: the whole of a folder, the settings of a name on the hub.
 
     Raises:

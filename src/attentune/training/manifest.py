@@ -97,7 +97,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         content = read_json(file)
         if content["format"] == _FORMAT and _are_methods(content["methods"]) and isinstance(content["id"], str):
             return content
-        problem = f"is of format {str(content['format'])[:40]!r} or holds other things, expected {_FORMAT}"
+        problem = f"is of format {repr(content['format'])[:40]} or holds other things, expected {_FORMAT}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"cannot be read ({error})"
     raise CheckpointError(f"{file}: {problem}. Name another --output_dir, or delete this file if you know why.")
