@@ -83,7 +83,7 @@ ENCODINGS = {
     "latin-1": csv(GOOD.encode() + "café,good\n".encode("latin-1"), 4, "byte 4", "0xe9", "Save the file as UTF-8"),
     "windows-1252 quotes": csv(GOOD.encode() + b"\x93so fine\x94,good\n", 4, "byte 1", "0x93", "WINDOWS-1252"),
     "shift-jis": csv(HEADER.encode() + "日本,good\n".encode("shift-jis"), 2, "not UTF-8", "iconv"),
-    "koi8-r": tsv("text\tlabel\n".encode() + "хорошо\tgood\n".encode("koi8-r"), 2, "not UTF-8", "iconv"),
+    "koi8-r": tsv(b"text\tlabel\n" + "хорошо\tgood\n".encode("koi8-r"), 2, "not UTF-8", "iconv"),
     "gb18030 in json": lines(JSON.encode() + '{"text": "很好"}\n'.encode("gb18030"), 2, "not UTF-8", "Save the file"),
     "utf-16 with bom": csv(GOOD.encode("utf-16"), 1, "UTF-16", "iconv -f UTF-16 -t UTF-8"),
     "utf-16 little endian": csv(GOOD.encode("utf-16-le"), 1, "NUL", "iconv -f UTF-16"),

@@ -135,11 +135,15 @@ def zipped(*names: str, comment: bytes = b"") -> bytes:
 
 def code(secret: Path) -> bytes:
     canary = secret.parent / "canary"
-    return f"open({str(canary)!r}, 'w')\nclass Evil:\n    pass\nEvilConfig = EvilModel = EvilTokenizer = Evil\n".encode()
+    return (
+        f"open({str(canary)!r}, 'w')\nclass Evil:\n    pass\nEvilConfig = EvilModel = EvilTokenizer = Evil\n".encode()
+    )
 
 
 DEEP = "[" * 200_000
-BOMB = "a: &a [x, x]\n" + "".join(f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)}, *{chr(97 + n)}]\n" for n in range(20))
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)}, *{chr(97 + n)}]\n" for n in range(20)
+)
 _MAP = {"AutoConfig": "evil.EvilConfig", "AutoModel": "evil.EvilModel", "AutoTokenizer": ["evil.EvilTokenizer", None]}
 _REMOTE = {"AutoConfig": "evil/repo--evil.EvilConfig", "AutoModel": "evil/repo--evil.EvilModel"}
 _OUT, _NOT, _SANDBOX = "is a link out of the folder", "no safetensors", "Convert it in a sandbox"

@@ -36,9 +36,7 @@ class _Watch:
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self.is_on:
             return
-        if event.startswith(FORBIDDEN):
-            self.seen.append(f"{event} {arguments!r:.200}")
-        elif event in _PLACES and self.secret and self.secret in _text(arguments[:2]):
+        if event.startswith(FORBIDDEN) or (event in _PLACES and self.secret and self.secret in _text(arguments[:2])):
             self.seen.append(f"{event} {arguments!r:.200}")
 
 

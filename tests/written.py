@@ -16,7 +16,24 @@ from bad_files import as_parquet
 KINDS = ("csv", "tsv", "jsonl", "json", "data", "parquet")
 
 # Everything that Unicode has but NUL and halves of pairs, with more of what readers and tokenisers trip over.
-_ODD = ("\u202e", "\u200d", "\ufeff", "\u2028", "\x85", "\x1b", '"', ",", "\t", "\n", "\r", "[SEP]", "<mask>", "😀", "א", "\u0301")
+_ODD = (
+    "\u202e",
+    "\u200d",
+    "\ufeff",
+    "\u2028",
+    "\x85",
+    "\x1b",
+    '"',
+    ",",
+    "\t",
+    "\n",
+    "\r",
+    "[SEP]",
+    "<mask>",
+    "😀",
+    "א",
+    "\u0301",
+)
 letters = st.characters(exclude_categories=("Cs",), exclude_characters="\0")
 texts = st.lists(st.one_of(st.text(letters, max_size=8), st.sampled_from(_ODD)), max_size=5).map("".join)
 names = st.text(st.characters(categories=("L", "N"), include_characters="_ -"), min_size=1, max_size=12)

@@ -70,7 +70,9 @@ class Program:
         mark = uuid.uuid4().hex
         head = f'--{mark}\r\nContent-Disposition: form-data; name="files"; filename="a.csv"\r\n\r\n'
         kind = {"Content-Type": f"multipart/form-data; boundary={mark}"}
-        return [self.ask("POST", "/gradio_api/upload", head.encode() + content + f"\r\n--{mark}--\r\n".encode(), kind)[0]]
+        return [
+            self.ask("POST", "/gradio_api/upload", head.encode() + content + f"\r\n--{mark}--\r\n".encode(), kind)[0]
+        ]
 
     def resident_bytes(self) -> int:
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -152,7 +154,9 @@ def visited(program: Program, draw: random.Random) -> list[int]:
     if kind < 0.2:
         return program.upload(b"text\n" + b"so fine\n" * draw.choice((1, 100, 10_000)))
     if kind < 0.3:
-        return [program.ask("GET", "/config", headers={"Host": draw.choice(("evil.example", "127.0.0.1.evil.example"))})[0]]
+        return [
+            program.ask("GET", "/config", headers={"Host": draw.choice(("evil.example", "127.0.0.1.evil.example"))})[0]
+        ]
     if kind < 0.4:
         return [program.ask("POST", "/gradio_api/queue/join", {}, {"Origin": "http://evil.example"})[0]]
     return [program.ask("GET", draw.choice(("/", "/config", "/theme.css", "/nothing", "/gradio_api/info")))[0]]

@@ -32,8 +32,12 @@ def good(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_reviews(folder / "train.csv", 24, seed=1)
     write_reviews(folder / "dev.csv", 10, seed=2)
     shutil.copytree(tiny("bert"), folder / "encoder")
-    words = f"train --train_file {folder}/train.csv --validation_file {folder}/dev.csv --use_cpu --quiet --max_length 32"
-    words += f" --model_name_or_path {folder}/encoder --output_dir {folder}/run --num_train_epochs 1 --preset ssa-hybrid"
+    words = (
+        f"train --train_file {folder}/train.csv --validation_file {folder}/dev.csv --use_cpu --quiet --max_length 32"
+    )
+    words += (
+        f" --model_name_or_path {folder}/encoder --output_dir {folder}/run --num_train_epochs 1 --preset ssa-hybrid"
+    )
     assert main(words.split()) == 0
     return folder
 

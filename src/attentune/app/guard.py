@@ -57,9 +57,7 @@ class Guard:
         body_s: the longest wait for the next part of a request, in seconds.
     """
 
-    def __init__(
-        self, app: App, *, hosts: Iterable[str], uploads: Path, body_bytes: int, body_s: float = 30.0
-    ) -> None:
+    def __init__(self, app: App, *, hosts: Iterable[str], uploads: Path, body_bytes: int, body_s: float = 30.0) -> None:
         self._app, self._uploads, self._body_bytes, self._body_s = app, uploads.resolve(), body_bytes, body_s
         self._hosts = {host_name(host) for host in (*LOOPBACK, *hosts)}
 

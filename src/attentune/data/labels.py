@@ -81,7 +81,9 @@ class LabelReader:
             score = parse_number(label)
             if score is None:
                 hint = " Write decimals with a point." if "," in label else ""
-                raise table.error(row, f"label {shown(label)}, expected a finite number (such as 3.5).{hint}", LabelError)
+                raise table.error(
+                    row, f"label {shown(label)}, expected a finite number (such as 3.5).{hint}", LabelError
+                )
             if self.score_range is not None and not self.score_range[0] <= score <= self.score_range[1]:
                 low, high = self.score_range
                 raise table.error(row, f"label {shown(label)}, expected a score from {low:g} to {high:g}.", LabelError)

@@ -63,7 +63,6 @@ class EpochPlan:
         labels = TokenLabels(tensors["values"], tensors["starts"]) if "values" in tensors else None
         return cls(tensors["rows"], token_labels=labels)
 
-
     def check(self, lengths_N: np.ndarray) -> None:
         """Check that a plan that was read fits the training rows.
 
@@ -74,7 +73,11 @@ class EpochPlan:
             ValueError: it is a plan for others.
         """
         rows, labels = self.rows, self.token_labels
-        if rows.ndim != 1 or rows.dtype.kind != "i" or (len(rows) and not 0 <= rows.min() <= rows.max() < len(lengths_N)):
+        if (
+            rows.ndim != 1
+            or rows.dtype.kind != "i"
+            or (len(rows) and not 0 <= rows.min() <= rows.max() < len(lengths_N))
+        ):
             raise ValueError("the labels are of other rows")
         if labels is None:
             return

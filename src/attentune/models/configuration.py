@@ -117,7 +117,9 @@ def check_values(config: AttentuneConfig) -> None:
     for name, is_wrong in wrong.items():
         if is_wrong or not all(isinstance(label, str) for label in names):
             value = repr(getattr(config, name if is_wrong else "id2label"))[:80]
-            raise ValueError(f"config.json sets {name if is_wrong else 'id2label'} to {value}, which no run of ours does")
+            raise ValueError(
+                f"config.json sets {name if is_wrong else 'id2label'} to {value}, which no run of ours does"
+            )
 
 
 def _are_ids(values: Any) -> bool:

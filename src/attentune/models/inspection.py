@@ -49,9 +49,7 @@ def problem_in(folder: Path, *, trust_remote_code: bool = False) -> str | None:
         return f"cannot be read ({reason or error}). Change its rights, or use another copy."
 
 
-def problem_in_settings(
-    values: Any, *, trust_remote_code: bool = False, with_numbers: bool = True
-) -> str | None:
+def problem_in_settings(values: Any, *, trust_remote_code: bool = False, with_numbers: bool = True) -> str | None:
     """Why these settings of a model or a tokenizer are not used; None if nothing speaks against them."""
     for name, value in _flat(values):
         key = name.split(".")[-1]
@@ -65,7 +63,9 @@ def problem_in_settings(
         if key.endswith(("_file", "_files")) and value:
             return f"names a file of its own ({name}), expected the usual names in its folder. Take the line out."
         if key.endswith("attn_implementation") and isinstance(value, str) and value not in _ATTENTIONS:
-            return f"asks for the attention {value[:60]!r}, expected one of {', '.join(_ATTENTIONS)}. Take the line out."
+            return (
+                f"asks for the attention {value[:60]!r}, expected one of {', '.join(_ATTENTIONS)}. Take the line out."
+            )
         if with_numbers and isinstance(value, int) and abs(value) > (_MOST_LAYERS if "layers" in key else _LARGEST):
             return f"sets {name} to more than any encoder has. Mend the number, or use another copy."
     return None
@@ -115,7 +115,9 @@ def _problem_of_entry(entry: Path, folder: Path) -> str | None:
 
 def _problem_of_contents(folder: Path, trust_remote_code: bool) -> str | None:
     if (folder / "adapter_config.json").exists():
-        return "adapter_config.json makes it an adapter of another model. Merge it into that model first, and save both."
+        return (
+            "adapter_config.json makes it an adapter of another model. Merge it into that model first, and save both."
+        )
     for file in sorted(folder.glob("*.json")):
         if not file.is_file() or file.name in (INDEX, "run.json", "metrics.json"):
             continue

@@ -31,7 +31,11 @@ _MEND = "Delete this checkpoint; the same command goes on from an older one, or 
 
 def checkpoint_folders(run: Path) -> list[Path]:
     """The checkpoints in a run folder, oldest first, good or not."""
-    found = [(int(match[1]), entry) for entry in run.iterdir() if _is_own_folder(entry) and (match := _NAME.match(entry.name))]
+    found = [
+        (int(match[1]), entry)
+        for entry in run.iterdir()
+        if _is_own_folder(entry) and (match := _NAME.match(entry.name))
+    ]
     return [entry for _, entry in sorted(found)]
 
 

@@ -22,8 +22,15 @@ from attentune.training.together import train_together
 
 # What tasks that share an encoder must agree on, and what no task may have of its own.
 _SHARED = ("model.name_or_path", "model.revision", "model.dropout", "model.trust_remote_code", "model.blur", "training")
-_NOT_OF_ONE_TASK = ("data.task", "data.tasks", "data.task_settings", "training.output_dir", "training.seed", "preset",
-    "model.trust_remote_code")
+_NOT_OF_ONE_TASK = (
+    "data.task",
+    "data.tasks",
+    "data.task_settings",
+    "training.output_dir",
+    "training.seed",
+    "preset",
+    "model.trust_remote_code",
+)
 
 
 @dataclass(frozen=True)
