@@ -36,8 +36,8 @@ test: $(STAMP)  ## the tests that CI runs
 	$(PYTEST) -n 2 -m "not slow"
 
 .PHONY: test-all
-test-all: $(STAMP)  ## every test, the slow ones too
-	$(PYTEST) -n 2
+test-all: $(STAMP)  ## every test, the slow ones too, and 1,000 cases of each property
+	$(PYTEST) -n 2 --hypothesis-profile=all
 
 .PHONY: lint
 lint: $(STAMP)  ## ruff, import-linter (the layers), mypy

@@ -9,8 +9,16 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+# Properties are tried with a few cases here, and with many by `make test-all` (--hypothesis-profile=all).
+_CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+settings.register_profile("few", max_examples=25, deadline=None, suppress_health_check=_CHECKS)
+settings.register_profile("all", max_examples=1000, deadline=None, suppress_health_check=_CHECKS)
+settings.load_profile("few")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -8,8 +8,10 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from attentune.errors import StorageError
 
@@ -24,12 +26,15 @@ _CURES = {
     errno.ENOTDIR: "a part of the path is a file, not a folder; choose another path",
     errno.EEXIST: "something else bears this name; choose another",
     errno.EISDIR: "this is a folder; name a file",
+    errno.ELOOP: "this is a link, which could lead out of the folder; put the file itself there",
     errno.ENOENT: "its folder does not exist; make it first, or choose another path",
 }
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _CHUNK_BYTES = 1 << 22
 # In a folder of files that belong together: their sizes and hashes.
 MANIFEST = "manifest.json"
+# Records of long runs have some megabytes; what has more is none of ours.
+_MAX_TEXT_BYTES = 1 << 28
 
 
 @contextlib.contextmanager
@@ -78,6 +83,63 @@ def write_bytes(path: str | Path, content: bytes) -> None:
             raise
 
 
+def check_links(folder: Path) -> None:
+    """What is written to must lie in its folder: a link in a folder from elsewhere may lead to any file of yours.
+
+    Raises:
+        StorageError: the folder holds a link.
+    """
+    with storage_errors(folder):
+        links = sorted(entry.name for entry in folder.iterdir() if entry.is_symlink())
+    if links:
+        raise StorageError(
+            f"{folder}: holds the link {links[0]}, so what is written could land elsewhere. Put the file itself there"
+            " (cp -L), or name another folder."
+        )
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether it names a file in the folder where it is said, and nothing above or elsewhere."""
+    return name not in ("", ".", "..") and not any(sign in name for sign in "/\\\0")
+
+
+def read_text(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
+    """The text of a UTF-8 file that anyone may have made.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is a pipe or a device, is too large, or not UTF-8.
+    """
+    facts = os.stat(path)
+    if not stat.S_ISREG(facts.st_mode):
+        raise ValueError("this is a folder, a pipe or a device, expected a file")
+    if facts.st_size > max_bytes:
+        raise ValueError(f"it has {facts.st_size} bytes, expected at most {max_bytes}")
+    with Path(path).open(encoding="utf-8", newline="") as file:
+        return file.read()
+
+
+def read_json(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> Any:
+    """The value in a JSON file that anyone may have made.
+
+    Raises:
+        OSError, ValueError: as `read_text`; or it is not JSON, or nested too deeply.
+    """
+    return parse_json(read_text(path, max_bytes))
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text that anyone may have made.
+
+    Raises:
+        ValueError: it is not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames inside this folder last through a power cut."""
     handle = os.open(folder, os.O_RDONLY)
@@ -119,10 +181,10 @@ def damage(folder: Path, needed: Iterable[str] = ()) -> str | None:
         needed: files that must be among those in the manifest.
     """
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(folder / MANIFEST)
         for name, facts in manifest.items():
-            path = folder / name
-            if not path.is_file():
+            path = folder / Path(name).name
+            if not path.is_file() or path.is_symlink():
                 return f"{name} is missing"
             if path.stat().st_size != facts["bytes"]:
                 return f"{name} has {path.stat().st_size} bytes, not {facts['bytes']}"

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from attentune.errors import CheckpointError
-from attentune.results import LOG_FILE, RunResult, to_json
+from attentune.files import is_plain_name, parse_json, read_json, read_text
+from attentune.results import LOG_FILE, RunResult, check_fields, to_json
 
 _FORMAT = 1
+STATUSES = ("done", "failed", "pruned")
 _CURVE = ("step", "epoch", "seconds", "tokens", "loss", "learning_rate")
 
 
@@ -104,9 +106,16 @@ class RunRecord:
             CheckpointError: it is missing or none.
         """
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
+            content = read_json(file)
             if content.pop("format") != _FORMAT:
                 raise ValueError("of another format")
+            check_fields(cls, content)
+            check_fields(Run, content["run"])
+            if content["status"] not in STATUSES:
+                raise ValueError(f"its status is {str(content['status'])[:40]!r}")
+            elsewhere = [name for name in content.get("predictions", {}).values() if not is_plain_name(name)]
+            if elsewhere:
+                raise ValueError(f"it names {elsewhere[0][:80]!r}, expected a file beside it")
             return cls(**{**content, "run": Run(**content["run"])})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
@@ -126,14 +135,17 @@ def score_to_compare_by(
 
 def log_facts(folder: Path) -> dict[str, Any]:
     """The log's lines by what they tell of; none where there is no log. A last line that was cut short is left out."""
-    lines = []
+    lines: list[dict[str, Any]] = []
     try:
-        for text in (folder / LOG_FILE).read_text(encoding="utf-8").splitlines():
-            lines.append(json.loads(text))
+        for text in read_text(folder / LOG_FILE).removesuffix("\n").split("\n"):
+            line = parse_json(text)
+            if not isinstance(line, dict) or not isinstance(line.get("labels", {}), dict):
+                raise ValueError("no line of ours")
+            lines.append(line)
     except (OSError, ValueError):
         pass
     return {
-        "labels_by_epoch": [{"epoch": line["epoch"], **line["labels"]} for line in lines if "labels" in line],
+        "labels_by_epoch": [{"epoch": line.get("epoch"), **line["labels"]} for line in lines if "labels" in line],
         "curve": [{name: line[name] for name in _CURVE if name in line} for line in lines if "loss" in line],
         "scored": [
             {name: value for name, value in line.items() if name != "is_best"} for line in lines if "is_best" in line

@@ -6,12 +6,16 @@ import dataclasses
 import json
 import math
 import platform
+import types
+import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from attentune.errors import CheckpointError
+from attentune.files import read_json
 
 _PACKAGES = ("attentune", "torch", "transformers", "tokenizers", "accelerate", "numpy", "safetensors")
 
@@ -61,9 +65,40 @@ class RunResult:
             CheckpointError: the file is missing or not such a record.
         """
         try:
-            return cls(**json.loads(Path(file).read_text(encoding="utf-8")))
+            content = read_json(file)
+            check_fields(cls, content)
+            return cls(**content)
         except (OSError, ValueError, TypeError) as error:
             raise CheckpointError(f"{file}: is not the record of a finished run: {error}") from error
+
+
+def check_fields(cls: type, content: Any) -> None:
+    """Check that a record's fields hold what they are declared to hold, since anyone may have written it.
+
+    Raises:
+        ValueError: one holds something else; what is missing or unknown is left to the record's own class.
+    """
+    if not isinstance(content, dict):
+        raise ValueError(f"it holds a {type(content).__name__}, expected an object")
+    hints = typing.get_type_hints(cls)
+    for name, value in content.items():
+        if name in hints and not _fits(value, hints[name]):
+            raise ValueError(f"{name} holds a value of another kind ({repr(value)[:80]})")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    kind, parts = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if hint is Any or dataclasses.is_dataclass(hint):
+        return True
+    if kind in (typing.Union, types.UnionType):
+        return any(_fits(value, part) for part in parts)
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind in (dict, Mapping):
+        return isinstance(value, dict) and all(_fits(part, parts[1]) for part in value.values())
+    if kind is list:
+        return isinstance(value, list) and all(_fits(part, parts[0]) for part in value)
+    return type(value) is kind
 
 
 def to_json(value: Any) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attentune.config import Config, load_config, to_yaml
-from attentune.config.parsing import did_you_mean
+from attentune.config.parsing import did_you_mean, shown
 from attentune.errors import ConfigError
 from attentune.labels.table import GENERATORS
 from attentune.nn.blur import BLUR_PLACES, LEARNABLE
@@ -123,7 +123,7 @@ def test_values_that_do_not_fit_are_refused(name: str, given_value: Any, message
     with pytest.raises(ConfigError) as caught:
         load_config(None, {name: given_value})
     (problem,) = caught.value.problems
-    assert problem.startswith(f"{name}: got {given_value!r}, expected ")
+    assert problem.startswith(f"{name}: got {shown(given_value)}, expected ")
     assert message in problem
 
 
@@ -207,7 +207,7 @@ def test_any_configuration_goes_to_yaml_and_back(tmp_path_factory: pytest.TempPa
     assert all(value_of(config, name) == value for name, value in values.items())
     file = tmp_path_factory.getbasetemp() / "round_trip.yaml"
     file.write_text(to_yaml(config), encoding="utf-8")
-    assert load_config(file) == config
+    assert load_config(file, as_record=True) == config
 
 
 def test_choices_are_the_entries_of_the_tables() -> None:

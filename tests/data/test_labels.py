@@ -123,6 +123,8 @@ def test_regression_has_no_names() -> None:
 
 def test_a_single_class_cannot_be_learned() -> None:
     with pytest.raises(LabelError, match="holds only the label 'a', expected at least two classes"):
+        names_of(["a", "a", "a"])
+    with pytest.raises(LabelError, match=r"rows.csv:4: column 'label' has no label here"):
         names_of(["a", "a", ""])
 
 

@@ -131,7 +131,9 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
 def test_pickled_weights_are_not_read(folder: Path) -> None:
     torch.save(AutoModel.from_pretrained(folder).state_dict(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    assert "no file named model.safetensors" in refusal(folder)
+    message = refusal(folder)
+    assert "there is no model.safetensors. It holds weights as a pickle, which can run code" in message
+    assert "Convert it in a sandbox" in message
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])

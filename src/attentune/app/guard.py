@@ -7,6 +7,7 @@ machine, and the Origin header, where there is one, this very page.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -46,17 +47,18 @@ _HEADERS = {
 
 
 class Guard:
-    """Answers 403, 404 or 413 with one clear sentence, or lets a request through to `app`.
+    """Answers 403, 404, 408 or 413 with one clear sentence, or lets a request through to `app`.
 
     Args:
         app: an ASGI application.
         hosts: names under which it may be asked for, without ports; any case; those of loopback always may.
         uploads: the folder of uploaded files; a request may name no other file.
         body_bytes: the most that a request may send.
+        body_s: the longest wait for the next part of a request, in seconds.
     """
 
-    def __init__(self, app: App, *, hosts: Iterable[str], uploads: Path, body_bytes: int) -> None:
-        self._app, self._uploads, self._body_bytes = app, uploads.resolve(), body_bytes
+    def __init__(self, app: App, *, hosts: Iterable[str], uploads: Path, body_bytes: int, body_s: float = 30.0) -> None:
+        self._app, self._uploads, self._body_bytes, self._body_s = app, uploads.resolve(), body_bytes, body_s
         self._hosts = {host_name(host) for host in (*LOOPBACK, *hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,28 +105,37 @@ class Guard:
         if scope["path"].rstrip("/") != _JOIN:
             try:
                 await self._app(scope, self._counted(receive), out)
-            except _TooMuch:
+            except (_TooMuch, _TooSlow) as refused:
                 if not out.began:
-                    await _answer(send, 413, self._too_much())
+                    await _answer(send, *self._stopped(refused))
             return
         try:
             body = await _whole(self._counted(receive))
-        except _TooMuch:
-            await _answer(send, 413, self._too_much())
+        except (_TooMuch, _TooSlow) as refused:
+            await _answer(send, *self._stopped(refused))
             return
         if not self._names_uploads_only(body):
             await _answer(send, 403, "The request names a file that was not uploaded here. Upload it first.")
             return
         await self._app(scope, _replayed(body, receive), out)
 
+    def _stopped(self, refused: Exception) -> tuple[int, str]:
+        if isinstance(refused, _TooMuch):
+            return 413, self._too_much()
+        return 408, f"The rest of the request did not come in {self._body_s:g} s. Ask again."
+
     def _counted(self, receive: Receive) -> Receive:
-        """The same messages, until they are more than a request may send (whatever its head said)."""
-        got = 0
+        """The same messages, until they are more than a request may send (whatever its head said), or stop coming."""
+        got, is_whole = 0, False
 
         async def counted() -> Message:
-            nonlocal got
-            message = await receive()
+            nonlocal got, is_whole
+            try:  # after the whole body, what comes is the end of the visit, and may take as long as it likes
+                message = await (receive() if is_whole else asyncio.wait_for(receive(), self._body_s))
+            except TimeoutError:
+                raise _TooSlow from None
             got += len(message.get("body", b""))
+            is_whole = is_whole or not message.get("more_body", False)
             if got > self._body_bytes:
                 raise _TooMuch
             return message
@@ -156,6 +167,10 @@ class Guard:
 
 class _TooMuch(Exception):
     """A request sends more than it may."""
+
+
+class _TooSlow(Exception):
+    """A request stops in the middle."""
 
 
 class _Response:

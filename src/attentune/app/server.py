@@ -65,17 +65,20 @@ def serve(
     """
     import uvicorn
 
+    from attentune.app.patience import CONNECTIONS, Patience
+
     with tempfile.TemporaryDirectory(prefix="attentune-app-") as folder, _stopping_politely():
         app = page_app(desk, Path(folder), hosts=hosts, title=title)
         server = uvicorn.Server(
             uvicorn.Config(
                 app,
+                http=Patience,
                 log_level="warning",
                 access_log=False,
                 ws="none",
                 server_header=False,
                 timeout_graceful_shutdown=2,
-                limit_concurrency=256,
+                limit_concurrency=CONNECTIONS,
             )
         )
         _end_quietly(server)

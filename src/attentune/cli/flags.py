@@ -170,9 +170,11 @@ def _listed(value: Any) -> Any:
         return value
     import yaml
 
+    from attentune.config.loading import parse_yaml
+
     try:
-        return yaml.safe_load(value)
-    except yaml.YAMLError:
+        return parse_yaml(value)
+    except (yaml.YAMLError, ValueError, ConfigError):
         return value
 
 

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AttentuneError as error:
         lines = error.problems if isinstance(error, ConfigError) else (str(error),)
         for line in lines:
-            print(f"attentune: {line}", file=sys.stderr)
+            print(f"attentune: {_printable(line)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("attentune: stopped.", file=sys.stderr)
@@ -74,6 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         print("attentune: this is a bug of ours; please report it with the lines above.", file=sys.stderr)
         return 1
+
+
+def _printable(text: str) -> str:
+    """What is in files may be in messages; no terminal should obey it."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else ascii(sign)[1:-1] for sign in text)
 
 
 def _dispatch(words: list[str]) -> int:

@@ -12,11 +12,39 @@ from typing import Any
 
 import yaml
 
-from attentune.config.parsing import did_you_mean, parse_section
+from attentune.config.parsing import did_you_mean, parse_section, shown
 from attentune.config.schema import Config
 from attentune.errors import ConfigError
+from attentune.files import read_text
 
-_MAX_YAML_BYTES = 1 << 20
+_MAX_YAML_BYTES = 1 << 18
+_TRUST = "model.trust_remote_code"
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader without what a settings file has no use for and a hostile one has."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()
+        if getattr(event, "anchor", None) is not None:
+            raise ConfigError(f"{event.start_mark.line + 1}: YAML anchors and aliases are not read; write it out.")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        repeated = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and names.count(key.value) > 1]
+        if repeated:
+            line = repeated[-1].start_mark.line + 1
+            raise ConfigError(f"{line}: {repeated[-1].value!r} is named more than once; keep one of them.")
+        return super().construct_mapping(node, deep)
+
+    def construct_integer(self, node: Any) -> int:
+        if len(node.value) > 40:
+            raise ConfigError(f"{node.start_mark.line + 1}: a number of {len(node.value)} digits; write a shorter one.")
+        return int(self.construct_yaml_int(node))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_integer)
 
 
 def preset_names() -> tuple[str, ...]:
@@ -39,7 +67,11 @@ def load_preset(name: str) -> dict[str, Any]:
 
 
 def load_config(
-    file: str | Path | None = None, overrides: Mapping[str, Any] | None = None, *, preset: str | None = None
+    file: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    preset: str | None = None,
+    as_record: bool = False,
 ) -> Config:
     """One checked configuration.
 
@@ -51,6 +83,8 @@ def load_config(
         overrides: dotted names and values, such as {"training.learning_rate": 2e-5}; texts are read as what the
             setting is.
         preset: the name of a preset.
+        as_record: the file only tells what was done. Else it cannot ask for `model.trust_remote_code`: that runs code
+            of others, so whoever starts the command has to say it.
 
     Raises:
         ConfigError: with every problem found, each with the nearest known name.
@@ -59,6 +93,8 @@ def load_config(
     merged: dict[str, Any] = {}
     if file is not None:
         content = read_yaml(file)
+        if not as_record:
+            _refuse_trust(content, file, overrides or {}, problems)
         _merge(merged, _preset_sections(content.get("preset"), problems))
         _merge(merged, content)
     overrides = dict(overrides or {})
@@ -85,25 +121,50 @@ def read_yaml(file: str | Path) -> dict[str, Any]:
     """
     path = Path(file)
     try:
-        if path.stat().st_size > _MAX_YAML_BYTES:
-            raise ConfigError(f"{path}: larger than 1 MiB: this is not a configuration file.")
-        text = path.read_text(encoding="utf-8")
-        if "&" in text and any(isinstance(token, yaml.AnchorToken) for token in yaml.scan(text)):
-            raise ConfigError(f"{path}: YAML anchors are not read (they can blow up); write the values out.")
-        content = yaml.safe_load(text)
+        content = parse_yaml(read_text(path, _MAX_YAML_BYTES))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file. Expected a YAML file such as a run's config.yaml.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as a YAML file: {error}.") from None
-    except ConfigError:
-        raise
-    except Exception as error:  # for odd values such as 2001-99-99 the safe loader raises whatever int() and others do
+    except ConfigError as error:
+        raise ConfigError(f"{path}:{error}") from None
+    except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as a YAML file of settings: {error}.") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: holds {type(content).__name__}, expected sections such as model: and training:.")
     return content
+
+
+def parse_yaml(text: str) -> Any:
+    """The value of a YAML text that anyone may have written.
+
+    Raises:
+        ConfigError: it has anchors, repeated names or endless numbers; the text begins with the line.
+        ValueError: it holds a value that is none, such as the date 2001-99-99, or is nested too deeply.
+        yaml.YAMLError: it is not YAML, or has tags.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (ConfigError, yaml.YAMLError):
+        raise
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except Exception as error:  # for odd values the safe loader raises whatever int(), datetime() and others do
+        raise ValueError(f"it holds a value that cannot be read ({' '.join(str(error).split())})") from None
+
+
+def _refuse_trust(
+    content: Mapping[str, Any], file: str | Path, overrides: Mapping[str, Any], problems: list[str]
+) -> None:
+    model = content.get("model")
+    asked = model.get("trust_remote_code") if isinstance(model, Mapping) else None
+    if asked not in (None, False) and _TRUST not in overrides:
+        problems.append(
+            f"{file}: {_TRUST}: got {shown(asked)}, but a file cannot ask for that, as it runs the code that comes with"
+            " a model. If you trust the model, add --trust_remote_code; else take the line out of the file."
+        )
 
 
 def to_dict(config: Any) -> dict[str, Any]:

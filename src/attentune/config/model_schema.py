@@ -116,7 +116,9 @@ class ModelConfig:
     dropout: float | None = _f(
         None, "dropout inside the encoder (its own setting if not given)", minimum=0, maximum=0.99
     )
-    trust_remote_code: bool = _f(False, "run code that comes with a hub model (only for models that you trust)")
+    trust_remote_code: bool = _f(
+        False, "run code that comes with a hub model (only for models that you trust); no file can set it"
+    )
     pair_encoding: str = _f(
         "cross-encoder",
         "how pairs are read: both texts in one row, or (bi-encoder) each by itself; of no account for single texts",

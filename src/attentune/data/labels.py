@@ -12,7 +12,7 @@ import numpy as np
 from attentune.config.parsing import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.rows import LabelSpace, TextRows
-from attentune.data.table import Table
+from attentune.data.table import Table, shown
 from attentune.errors import ConfigError, DataError, LabelError
 
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
@@ -54,11 +54,7 @@ class LabelReader:
             return None
         for row, label in enumerate(labels):
             if self._is_missing(label, is_test=False):
-                raise table.error(
-                    row,
-                    f"column {column!r} has no label here, expected one in each row. Add it, or take the row out.",
-                    LabelError,
-                )
+                raise _no_label(table, row, column)
         known = [label or "" for label in labels]
         return self._scores(known, table) if self.space.task_type == "regression" else self._classes(known, table)
 
@@ -85,10 +81,12 @@ class LabelReader:
             score = parse_number(label)
             if score is None:
                 hint = " Write decimals with a point." if "," in label else ""
-                raise table.error(row, f"label {label!r}, expected a finite number (such as 3.5).{hint}", LabelError)
+                raise table.error(
+                    row, f"label {shown(label)}, expected a finite number (such as 3.5).{hint}", LabelError
+                )
             if self.score_range is not None and not self.score_range[0] <= score <= self.score_range[1]:
                 low, high = self.score_range
-                raise table.error(row, f"label {label!r}, expected a score from {low:g} to {high:g}.", LabelError)
+                raise table.error(row, f"label {shown(label)}, expected a score from {low:g} to {high:g}.", LabelError)
             scores[row] = score
         return scores
 
@@ -138,9 +136,12 @@ def find_space(task_type: str, config: DataConfig, table: Table, column: str) ->
         if config.label_names is not None:
             raise ConfigError("data.label_names: scores of a regression have no names. Leave it out.")
         return LabelSpace(task_type), ()
-    found = sorted({label for label in label_values(table, column) if label is not None})
+    labels = label_values(table, column)
+    found = sorted({label for label in labels if label is not None})
+    if len(found) == 1 and None in labels:
+        raise _no_label(table, labels.index(None), column)
     if len(found) < 2:
-        got = f"only the label {found[0]!r}" if found else "no labels"
+        got = f"only the label {shown(found[0])}" if found else "no labels"
         raise LabelError(
             f"column {column!r} holds {got}, expected at least two classes to tell apart. Add rows of another class"
             " (or use --task_type regression for scores).",
@@ -219,10 +220,19 @@ def check_fits(source: LabelSpace, target: LabelSpace, where: str) -> None:
         )
 
 
+def _no_label(table: Table, row: int, column: str) -> DataError:
+    return table.error(
+        row, f"column {column!r} has no label here, expected one in each row. Add it, or take the row out.", LabelError
+    )
+
+
 def _unknown_labels(first_rows: Mapping[str, int], table: Table, names: Sequence[str]) -> DataError:
     ordered = sorted(first_rows.items(), key=lambda item: item[1])
-    shown = [f"{label!r} (first at {table.place(row)}){did_you_mean(label, names)}" for label, row in ordered[:10]]
+    listed = [
+        f"{shown(label)} (first at {table.place(row)}){did_you_mean(label[:100], [name[:100] for name in names])}"
+        for label, row in ordered[:10]
+    ]
     more = f" and {len(ordered) - 10} more" if len(ordered) > 10 else ""
-    known = ", ".join(map(repr, names[:30])) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
-    message = f"unknown labels: {'; '.join(shown)}{more}. Known: {known}. Mend the rows (or label_names, where given)."
+    known = ", ".join(map(shown, names[:30])) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
+    message = f"unknown labels: {'; '.join(listed)}{more}. Known: {known}. Mend the rows (or label_names, where given)."
     return table.error(ordered[0][1], message, LabelError)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import IO
 
 from attentune.data.delimited import Dialect, parse_delimited
 from attentune.data.jsonfiles import parse_json, parse_json_lines
+from attentune.data.parquetfiles import read_parquet
 from attentune.data.streams import MAX_BYTES, check_file, open_bytes, text_lines
-from attentune.data.table import Table, as_cell
+from attentune.data.table import Table
 from attentune.errors import DataError
 
 EXTENSIONS = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
@@ -45,7 +45,7 @@ def read_table(path: str | Path, *, keep: Collection[str] | None = None, max_byt
         return read_delimited(path, dialect, keep=keep, max_bytes=max_bytes)
     with open_bytes(path, max_bytes) as stream:
         if kind == ".parquet":
-            return _read_parquet(stream, path, keep, max_bytes)
+            return read_parquet(stream, path, keep, max_bytes)
         lines = text_lines(stream, path)
         return parse_json("".join(lines), path, keep) if kind == ".json" else parse_json_lines(lines, path, keep)
 
@@ -61,35 +61,3 @@ def read_delimited(
     path = check_file(path)
     with open_bytes(path, max_bytes) as stream:
         return parse_delimited(text_lines(stream, path), path, dialect, keep)
-
-
-def _read_parquet(stream: IO[bytes], path: Path, keep: Collection[str] | None, max_bytes: int) -> Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        # A path is mapped piece by piece; a gzipped file has to be unpacked first, since Parquet is read from its end.
-        file = pq.ParquetFile(pa.BufferReader(stream.read()) if path.suffix.lower() == ".gz" else path)
-        names = tuple(file.schema_arrow.names)
-        unpacked = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
-        _check_parquet(path, names, file.metadata.num_rows, unpacked, max_bytes)
-        kept = [name for name in names if keep is None or name in keep]
-        table = file.read(columns=kept)
-        columns = {name: [as_cell(value) for value in table.column(name).to_pylist()] for name in kept}
-    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise DataError(f"not a whole Parquet file ({error}). Write it again.", path=path) from error
-    return Table(str(path), names, columns, file.metadata.num_rows)
-
-
-def _check_parquet(path: Path, names: tuple[str, ...], num_rows: int, unpacked: int, max_bytes: int) -> None:
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise DataError(
-            f"names {', '.join(map(repr, repeated))} more than once. Give each column its own name.", path=path
-        )
-    if num_rows == 0:
-        raise DataError("holds columns but no rows. Add rows.", path=path)
-    if unpacked > max_bytes:
-        raise DataError(
-            f"holds {unpacked} bytes when unpacked, more than the {max_bytes} that are read. Split the file.", path=path
-        )

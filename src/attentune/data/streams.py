@@ -14,16 +14,27 @@ from attentune.config.parsing import did_you_mean
 from attentune.errors import DataError
 
 MAX_BYTES = 8 * 2**30
+# No file of texts shrinks to less than a 200th; what unpacks to more than that, and to more than this, is a bomb.
+MAX_RATIO, BOMB_BYTES = 200, 64 * 2**20
 _BOM = b"\xef\xbb\xbf"
+# How files begin that are often given for texts, and what to do with them.
+_OTHERS = {
+    b"PK\x03\x04": " The file looks like a zip archive. Unpack it; if it is a spreadsheet (.xlsx), save it as .csv.",
+    b"\x1f\x8b": " The file looks gzipped: let its name end in .gz.",
+    b"PAR1": " The file looks like Parquet: let its name end in .parquet.",
+    b"\xff\xfe\x00\x00": " It may be UTF-32: save it as UTF-8 (iconv -f UTF-32 -t UTF-8 OLD > NEW).",
+    b"\x80": " It may be a pickle, which is not read, as it could run code. Export its rows as .csv or .jsonl.",
+}
 
 
 class _Bounded(io.RawIOBase):
     """A stream that stops with an error after so many bytes: a small gzip file can unpack to terabytes."""
 
-    def __init__(self, stream: IO[bytes], path: Path, max_bytes: int) -> None:
+    def __init__(self, stream: IO[bytes], path: Path, max_bytes: int, packed_bytes: int | None = None) -> None:
         self._stream = stream
         self._path = path
         self._max_bytes = max_bytes
+        self._packed_bytes = packed_bytes
         self._num_read = 0
 
     def readable(self) -> bool:
@@ -37,8 +48,24 @@ class _Bounded(io.RawIOBase):
                 f"holds more than the {self._max_bytes} bytes that are read (when unpacked). Split the file.",
                 path=self._path,
             )
+        if self._packed_bytes is not None:
+            check_ratio(self._num_read, self._packed_bytes, self._path)
         buffer[: len(data)] = data
         return len(data)
+
+
+def check_ratio(unpacked: int, packed: int, path: Path) -> None:
+    """Refuse a packed file that unpacks to what no file of texts does.
+
+    Raises:
+        DataError: it is a bomb.
+    """
+    if unpacked > max(BOMB_BYTES, MAX_RATIO * packed):
+        raise DataError(
+            f"unpacks to more than {MAX_RATIO} times its size, as files do that are made to fill a memory. Unpack it"
+            " yourself if you trust it, and give the unpacked file.",
+            path=path,
+        )
 
 
 def check_file(path: str | Path) -> Path:
@@ -50,6 +77,8 @@ def check_file(path: str | Path) -> Path:
     path = Path(path).expanduser()
     if path.is_dir():
         raise DataError("this is a folder, expected a file. Name the file in it.", path=path)
+    if path.exists() and not path.is_file():
+        raise DataError("this is a pipe or a device, expected a file. Copy what it gives into one.", path=path)
     if not path.exists():
         known = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         where = "" if path.parent.is_dir() else f" Its folder {path.parent} does not exist either."
@@ -66,8 +95,9 @@ def open_bytes(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[IO[bytes]]:
     """
     try:
         with path.open("rb") as file:
-            stream: IO[bytes] = gzip.GzipFile(fileobj=file) if path.suffix.lower() == ".gz" else file  # type: ignore[assignment]
-            bounded: Any = _Bounded(stream, path, max_bytes)
+            is_packed = path.suffix.lower() == ".gz"
+            stream: IO[bytes] = gzip.GzipFile(fileobj=file) if is_packed else file  # type: ignore[assignment]
+            bounded: Any = _Bounded(stream, path, max_bytes, path.stat().st_size if is_packed else None)
             reader = io.BufferedReader(bounded, 2**20)
             if not reader.peek(1):
                 raise DataError("the file is empty, expected rows.", path=path)
@@ -92,21 +122,25 @@ def text_lines(stream: IO[bytes], path: Path) -> Iterator[str]:
         start = len(_BOM) if number == 1 and line.startswith(_BOM) else 0
         if b"\0" in line:
             byte = line.index(b"\0") + 1
-            raise DataError(f"byte {byte} is NUL, expected UTF-8 text.{_encoding_hint(line)}", path=path, line=number)
+            hint = _encoding_hint(line, is_first=number == 1)
+            raise DataError(f"byte {byte} is NUL, expected UTF-8 text.{hint}", path=path, line=number)
+        if start and line.startswith(_BOM, start):
+            raise DataError("begins with a second byte order mark (EF BB BF). Take it out.", path=path, line=number)
         try:
             yield line[start:].decode("utf-8")
         except UnicodeDecodeError as error:
             byte = start + error.start
+            hint = _encoding_hint(line, is_first=number == 1)
             raise DataError(
-                f"byte {byte + 1} of the line is 0x{line[byte]:02x}, which is not UTF-8.{_encoding_hint(line)}",
-                path=path,
-                line=number,
+                f"byte {byte + 1} of the line is 0x{line[byte]:02x}, which is not UTF-8.{hint}", path=path, line=number
             ) from error
 
 
-def _encoding_hint(line: bytes) -> str:
-    if line.startswith(b"\x1f\x8b"):
-        return " The file looks gzipped: let its name end in .gz."
+def _encoding_hint(line: bytes, *, is_first: bool) -> str:
+    if is_first:
+        for begin, hint in _OTHERS.items():
+            if line.startswith(begin):
+                return hint
     if line.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in line:
         return " It may be UTF-16: save it as UTF-8 (iconv -f UTF-16 -t UTF-8 OLD > NEW)."
     return " Save the file as UTF-8 (iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW, if it came from Windows)."

@@ -55,7 +55,8 @@ class Table:
         """A column whose cells may be null, such as labels.
 
         Raises:
-            DataError: if a cell is neither text, a number, true/false nor null.
+            DataError: if a cell is neither text, a number, true/false nor null, or holds a NUL or half of a surrogate
+                pair.
         """
         cells = self.columns[column]
         for row, cell in enumerate(cells):
@@ -64,13 +65,20 @@ class Table:
                     row,
                     f"column {column!r} holds {_describe(cell)}, expected a text or a number. Write one value a row.",
                 )
+        if not _is_clean("\n".join(cell for cell in cells if cell is not None)):
+            row = next(row for row, cell in enumerate(cells) if not _is_clean(cell or ""))
+            raise self.error(
+                row,
+                f"column {column!r} holds a NUL character or half of a surrogate pair (such as \\ud83d alone), which is"
+                " no text. Take it out, or write the whole character.",
+            )
         return tuple(cells)
 
     def texts(self, column: str) -> tuple[str, ...]:
         """A column whose cells must all be texts; empty ones are kept.
 
         Raises:
-            DataError: for a null, a nested value, a NUL or half of a surrogate pair.
+            DataError: for a null, and as `values`.
         """
         values = self.values(column)
         for row, value in enumerate(values):
@@ -80,15 +88,13 @@ class Table:
                     f'column {column!r} has no text here (null, or the key is missing), expected one. Write "" for an'
                     " empty text, or take the row out.",
                 )
-        texts = tuple(value for value in values if value is not None)
-        if not _is_clean("\n".join(texts)):
-            row = next(row for row, text in enumerate(texts) if not _is_clean(text))
-            raise self.error(
-                row,
-                f"column {column!r} holds a NUL character or half of a surrogate pair (such as \\ud83d alone), which is"
-                " no text. Take it out, or write the whole character.",
-            )
-        return texts
+        return tuple(value for value in values if value is not None)
+
+
+def shown(text: str, limit: int = 60) -> str:
+    """A text in quotes, its middle left out where it is long; nothing in it can be obeyed by a terminal."""
+    whole = ascii(text) if any(not sign.isprintable() for sign in text[: 2 * limit]) else repr(text)
+    return whole if len(whole) <= limit else f"{whole[: limit - 20]}...{whole[-10:]} ({len(text)} characters)"
 
 
 def as_cell(value: Any) -> Any:

@@ -61,7 +61,7 @@ class SavedRun:
         model, tokenizer = load_model(path)
         homes = (path, path.absolute().parent) if path.absolute().name.startswith("checkpoint-") else (path,)
         file = next((home / "config.yaml" for home in homes if (home / "config.yaml").is_file()), None)
-        config = Config() if file is None else load_config(file)
+        config = Config() if file is None else load_config(file, as_record=True)
         return cls(path, config, label_space_of(model.config), model, tokenizer)
 
     def evaluator(self, data: TaskData, *, encode: Encode = encode_rows, **training: Any) -> Evaluator:

@@ -63,6 +63,30 @@ class EpochPlan:
         labels = TokenLabels(tensors["values"], tensors["starts"]) if "values" in tensors else None
         return cls(tensors["rows"], token_labels=labels)
 
+    def check(self, lengths_N: np.ndarray) -> None:
+        """Check that a plan that was read fits the training rows.
+
+        Args:
+            lengths_N: (N,) how many tokens each has.
+
+        Raises:
+            ValueError: it is a plan for others.
+        """
+        rows, labels = self.rows, self.token_labels
+        if (
+            rows.ndim != 1
+            or rows.dtype.kind != "i"
+            or (len(rows) and not 0 <= rows.min() <= rows.max() < len(lengths_N))
+        ):
+            raise ValueError("the labels are of other rows")
+        if labels is None:
+            return
+        starts = labels.starts
+        if starts.dtype.kind != "i" or labels.values.shape != (int(starts[-1]),) or labels.values.dtype.kind != "f":
+            raise ValueError("the labels are of another kind")
+        if not np.array_equal(starts, np.concatenate([[0], np.cumsum(lengths_N[rows])])):
+            raise ValueError("the labels are of other tokens")
+
 
 class LabelSums:
     """Adds up labels of tokens, row by row; a token that is labelled more than once gets the mean.

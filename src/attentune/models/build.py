@@ -27,10 +27,11 @@ from attentune.models.families import (
     special_token_ids,
 )
 from attentune.models.head_settings import reads_texts_apart, settle_head
-from attentune.models.hub import Tokenizer, first_line, prepare_tokenizer, quiet
+from attentune.models.hub import Tokenizer, loading, prepare_tokenizer
+from attentune.models.inspection import CONVERT, check_size
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.pooler import leaves_pooler_out, settle_pooler
-from attentune.models.warm_start import copy_slots, encoder_config_of, is_saved_run, load_saved
+from attentune.models.warm_start import copy_slots, encoder_config_of, inspect_encoder, is_saved_run, load_saved
 from attentune.nn.layer_mix import MINIMUM_LAYERS
 from attentune.seeding import seed_global
 
@@ -76,8 +77,9 @@ def load_tokenizer(settings: ModelConfig) -> Tokenizer:
         UnsupportedEncoderError: it cannot be found, or the encoder is none.
     """
     source = resolve_encoder(settings.name_or_path)
-    with quiet(), _explained(settings.name_or_path):
-        options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
+    options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
+    with _explained(settings.name_or_path):
+        inspect_encoder(source, settings.revision, trust_remote_code=settings.trust_remote_code)
         config = encoder_config_of(source, **options)
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
     check_is_encoder(settings.name_or_path, config, tokenizer)
@@ -145,13 +147,17 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, str, AttentuneForSe
     """The encoder, its pooler as `settle_pooler` has it, and the model of the run that it is from, if it is."""
     source = resolve_encoder(settings.name_or_path)
     options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
-    with quiet(), _explained(settings.name_or_path):
+    with _explained(settings.name_or_path):
+        inspect_encoder(source, settings.revision, trust_remote_code=settings.trust_remote_code)
         config = encoder_config_of(source, **options)
         _set_dropout(config, settings.dropout)
         if is_saved_run(source):
             saved = load_saved(source, config)
             has_pooler = bool(saved.config.head["with_pooler"])
             return saved.encoder, _pooler(settings, has_pooler=has_pooler, left_out=False), saved
+        if Path(source).is_dir() and not settings.trust_remote_code:
+            with torch.device("meta"):
+                check_size(AutoModel.from_config(config), Path(source))
         encoder, info = AutoModel.from_pretrained(
             source, config=config, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options
         )
@@ -235,13 +241,16 @@ def _explained(name: str) -> Iterator[None]:
             f"{name}: there is no such folder. Expected embedded, a folder with config.json, model.safetensors and a"
             " tokenizer, or a name on the Hugging Face hub."
         )
-    try:
+    with loading(lambda reason: _not_loaded(name, reason)):
         yield
-    except Exception as error:  # files that others made: transformers, tokenizers and safetensors raise all kinds
-        raise UnsupportedEncoderError(
-            f"{name}: no encoder could be loaded: {first_line(error)} Expected embedded, a folder with config.json,"
-            " model.safetensors and a tokenizer, or a name on the Hugging Face hub (which needs a network)."
-        ) from error
+
+
+def _not_loaded(name: str, reason: str) -> UnsupportedEncoderError:
+    hint = "" if "model.safetensors" not in reason or Path(name).is_dir() else f" {CONVERT}"
+    return UnsupportedEncoderError(
+        f"{name}: no encoder could be loaded: {reason}{hint} Expected embedded, a folder with config.json,"
+        " model.safetensors and a tokenizer, or a name on the Hugging Face hub (which needs a network)."
+    )
 
 
 def _looks_like_a_path(name: str) -> bool:

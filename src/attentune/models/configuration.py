@@ -6,6 +6,8 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
+from attentune.nn.losses import LOSSES
+
 _NO_BLUR = {"where": "none", "sigma": 0.3, "size": 3, "layers": "all", "learnable": "no"}
 _LAST_LAYER = {"kind": "last", "squeeze": False, "ratio": 3}
 _NO_BLOCKS = {
@@ -92,6 +94,36 @@ class AttentuneConfig(PreTrainedConfig):
     def get_text_config(self, *args: Any, **kwargs: Any) -> PreTrainedConfig:
         """The configuration that holds hidden size and vocabulary; Hugging Face's tools ask for it."""
         return self.encoder if isinstance(self.encoder, PreTrainedConfig) else self
+
+
+def check_values(config: AttentuneConfig) -> None:
+    """Check what the model's own code takes for granted, since anyone may have written a config.json.
+
+    Raises:
+        ValueError: with the setting that is wrong.
+    """
+    names = list(config.id2label.values()) if config.task_type != "regression" else []
+    wrong = {
+        "task_type": config.task_type not in ("classification", "regression", "ordinal"),
+        "id2label": sorted(config.id2label) != list(range(config.num_labels)) or len(set(names)) < len(names),
+        "special_token_ids": not _are_ids(config.special_token_ids),
+        "max_seq_length": type(config.max_seq_length) is not int or not 4 <= config.max_seq_length <= 1 << 20,
+        "is_pair": type(config.is_pair) is not bool,
+        "pair_encoding": config.pair_encoding not in ("cross-encoder", "bi-encoder"),
+        "pair_separators": not (config.pair_separators is None or _are_ids([config.pair_separators])),
+        "loss": config.loss not in ("auto", *LOSSES),
+        "ordinal_prediction": config.ordinal_prediction not in ("argmax", "expected-value"),
+    }
+    for name, is_wrong in wrong.items():
+        if is_wrong or not all(isinstance(label, str) for label in names):
+            value = repr(getattr(config, name if is_wrong else "id2label"))[:80]
+            raise ValueError(
+                f"config.json sets {name if is_wrong else 'id2label'} to {value}, which no run of ours does"
+            )
+
+
+def _are_ids(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
 
 
 AutoConfig.register(AttentuneConfig.model_type, AttentuneConfig, exist_ok=True)

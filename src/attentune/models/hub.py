@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from transformers import PreTrainedConfig
 from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -11,7 +11,7 @@ from transformers.utils import logging as hf_logging
 
 from attentune.models.families import ask_for_segments, keep_text_as_text
 
-__all__ = ["Tokenizer", "first_line", "prepare_tokenizer", "quiet"]
+__all__ = ["Tokenizer", "first_line", "loading", "prepare_tokenizer", "quiet"]
 
 
 def prepare_tokenizer(tokenizer: Tokenizer, encoder_config: PreTrainedConfig) -> Tokenizer:
@@ -36,7 +36,20 @@ def quiet() -> Iterator[None]:
             hf_logging.enable_progress_bar()
 
 
+@contextlib.contextmanager
+def loading(error_of: Callable[[str], Exception]) -> Iterator[None]:
+    """Turn whatever the libraries raise over files that anyone may have made into an error of ours."""
+    with quiet():
+        try:
+            yield
+        except BaseException as error:
+            # What panics in tokenizers' Rust is no Exception to Python.
+            if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+                raise error_of(first_line(error)) from error
+            raise
+
+
 def first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
+    lines = str(error).strip()[:1000].splitlines() or [type(error).__name__]
     said = f"there is no {lines[0]}" if isinstance(error, KeyError) else lines[0]
     return said.rstrip(".:") + "."

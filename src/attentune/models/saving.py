@@ -10,10 +10,13 @@ from transformers import AutoTokenizer
 
 from attentune.data.rows import LabelSpace
 from attentune.errors import CheckpointError
-from attentune.files import MANIFEST, damage, write_text
-from attentune.models.configuration import AttentuneConfig
-from attentune.models.hub import Tokenizer, first_line, prepare_tokenizer, quiet
+from attentune.files import MANIFEST, damage, read_json, write_text
+from attentune.models.configuration import AttentuneConfig, check_values
+from attentune.models.hub import Tokenizer, loading, prepare_tokenizer, quiet
+from attentune.models.inspection import check_size, problem_in
 from attentune.models.modeling import AttentuneForSequenceClassification
+
+_MEND = "Train it again, or use another copy."
 
 
 def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, Tokenizer]:
@@ -35,14 +38,18 @@ def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, 
     check_undamaged(path)
     if not (path / "tokenizer.json").is_file():
         raise CheckpointError(f"{path}: holds no tokenizer.json; use a whole copy of the run folder, or train again.")
-    with quiet():
-        try:
-            model, info = AttentuneForSequenceClassification.from_pretrained(
-                path, output_loading_info=True, use_safetensors=True, local_files_only=True, dtype=torch.float32
-            )
-            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        except Exception as error:  # torn, or made by anyone: all kinds are raised
-            raise CheckpointError(f"{path}: no model of Attentune could be loaded: {first_line(error)}") from error
+    problem = problem_in(path)
+    if problem is not None:
+        raise CheckpointError(f"{path}: {problem}")
+    with loading(lambda reason: CheckpointError(f"{path}: no model of Attentune could be loaded: {reason} {_MEND}")):
+        config = AttentuneConfig.from_pretrained(path)
+        check_values(config)
+        with torch.device("meta"):
+            check_size(AttentuneForSequenceClassification(config), path)
+        model, info = AttentuneForSequenceClassification.from_pretrained(
+            path, output_loading_info=True, use_safetensors=True, local_files_only=True, dtype=torch.float32
+        )
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     broken = sorted(str(key) for kind in ("missing", "mismatched", "unexpected") for key in info[f"{kind}_keys"])
     if broken:
         raise CheckpointError(
@@ -105,6 +112,6 @@ def label_space_of(config: AttentuneConfig) -> LabelSpace:
 def model_type(folder: Path) -> str | None:
     """What config.json says that the folder holds; None where it cannot be told."""
     try:
-        return json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+        return read_json(folder / "config.json").get("model_type")
     except (OSError, ValueError, AttributeError):
         return None

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, PreTrainedConfig
 
-from attentune.models.configuration import AttentuneConfig
+from attentune.models.configuration import AttentuneConfig, check_values
+from attentune.models.inspection import check_size, problem_in, problem_in_settings
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import check_undamaged, model_type
 
@@ -19,6 +20,23 @@ def encoder_config_of(source: str, **options: object) -> PreTrainedConfig:
     return AutoConfig.from_pretrained(source, **options)
 
 
+def inspect_encoder(source: str, revision: str | None = None, *, trust_remote_code: bool = False) -> None:
+    """Look an encoder over before it is loaded: the whole of a folder, the settings of a name on the hub.
+
+    Raises:
+        ValueError: with what speaks against it, and the cure.
+        OSError: it cannot be found.
+    """
+    folder = Path(source)
+    if folder.is_dir():
+        problem = problem_in(folder, trust_remote_code=trust_remote_code)
+    else:
+        settings, _ = PreTrainedConfig.get_config_dict(source, revision=revision)
+        problem = problem_in_settings(settings, trust_remote_code=trust_remote_code)
+    if problem is not None:
+        raise ValueError(problem)
+
+
 def is_saved_run(source: str) -> bool:
     """Whether this is the folder of a run of ours, not of a plain encoder."""
     return Path(source).is_dir() and model_type(Path(source)) == AttentuneConfig.model_type
@@ -28,7 +46,10 @@ def load_saved(source: str, encoder_config: PreTrainedConfig) -> AttentuneForSeq
     """The model of a run, its encoder with these settings (of dropout, say)."""
     check_undamaged(Path(source))
     config = AttentuneConfig.from_pretrained(source)
+    check_values(config)
     config.encoder = encoder_config
+    with torch.device("meta"):
+        check_size(AttentuneForSequenceClassification(config), Path(source))
     return AttentuneForSequenceClassification.from_pretrained(
         source, config=config, use_safetensors=True, local_files_only=True, dtype=torch.float32
     )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attentune import __version__
 from attentune.errors import ConfigError
-from attentune.files import storage_errors, write_text
+from attentune.files import read_json, storage_errors, write_text
 from attentune.recipes.beside import count_section, score_section
 from attentune.recipes.counting import count_parts
 from attentune.recipes.planning import EMBEDDED, Part, Plan, plan
@@ -133,8 +132,8 @@ def _agree(folder: Path, recipe: Recipe, planned: Plan, fraction: float) -> None
     own = {"recipe": recipe.name, "encoder": planned.encoder, "fraction": fraction}
     if file.is_file():
         try:
-            before = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError:
+            before = read_json(file)
+        except (OSError, ValueError):
             before = {}
         if before != own:
             raise ConfigError(f"{folder}: is of {before}, expected {own}; name another --output_dir.")

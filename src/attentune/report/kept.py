@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from attentune.errors import CheckpointError
+from attentune.files import read_text
 from attentune.records import RunRecord, record_file
 
 _MEND = "Delete the record and its predictions; the same command makes them again."
@@ -72,14 +74,15 @@ def read_predictions(file: Path) -> Predictions:
         CheckpointError: it cannot be read, or has no labels.
     """
     try:
-        with file.open(encoding="utf-8", newline="") as opened:
-            header, *rows = csv.reader(opened)
+        if file.is_symlink():
+            raise ValueError("it is a link")
+        header, *rows = csv.reader(io.StringIO(read_text(file), newline=""))
         names = tuple(column.removeprefix("p_") for column in header[3:] if column.startswith("p_"))
         ids, labels, predictions = zip(*(row[:3] for row in rows), strict=True)
         if header[:3] != ["id", "label", "prediction"]:
             raise ValueError(f"its columns are {', '.join(header[:3])}")
         return Predictions(ids, names, _values(labels, names), _values(predictions, names))
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, csv.Error) as error:
         raise CheckpointError(f"{file}: holds no predictions with labels ({error}). {_MEND}") from error
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attentune.errors import CheckpointError
+from attentune.files import read_json
 from attentune.records import Run, RunRecord, log_facts, read_records, score_to_compare_by
 from attentune.report.kept import KeptRun, kept_in
 from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
@@ -67,7 +67,7 @@ def _comparison(folder: Path) -> list[KeptRun]:
     """The records, methods and tasks in the order in which the comparison was asked for."""
     found = kept_in(folder, [record for record, _ in read_records(folder)])
     try:
-        told = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))["methods"]
+        told = read_json(folder / MANIFEST_FILE)["methods"]
         methods = list(told)
         tasks = [task for method in told.values() for task in method["tasks"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -129,7 +129,7 @@ def _extras(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
 
 def _findings(file: Path, key: str | None) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_json(file)
         if not isinstance(content, dict) or (key is not None and key not in content):
             raise ValueError("of another kind")
         return content

@@ -7,17 +7,21 @@ damage that comes later is found through the manifest.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from attentune import files
 from attentune.errors import CheckpointError, StorageError
-from attentune.files import storage_errors, sync_file, sync_folder, write_manifest
+from attentune.files import read_json, storage_errors, sync_file, sync_folder, write_manifest
+from attentune.training.state import TrainingState
 
 STATE = "state.json"
 _NEEDED = (STATE, "model.safetensors")
@@ -25,12 +29,21 @@ _NAME = re.compile(r"checkpoint-(\d+)$")
 TEMPORARY = ".writing-"
 # What `files.write_bytes` writes to before it renames it.
 _HALF_FILE = re.compile(r"\..+\.\d+\.tmp$")
+_MEND = "Delete this checkpoint; the same command goes on from an older one, or begins anew."
 
 
 def checkpoint_folders(run: Path) -> list[Path]:
     """The checkpoints in a run folder, oldest first, good or not."""
-    found = [(int(match[1]), entry) for entry in run.iterdir() if entry.is_dir() and (match := _NAME.match(entry.name))]
+    found = [
+        (int(match[1]), entry)
+        for entry in run.iterdir()
+        if _is_own_folder(entry) and (match := _NAME.match(entry.name))
+    ]
     return [entry for _, entry in sorted(found)]
+
+
+def _is_own_folder(entry: Path) -> bool:
+    return entry.is_dir() and not entry.is_symlink()
 
 
 def write_checkpoint(run: Path, step: int, state: dict[str, Any], write_files: Callable[[Path], None]) -> Path:
@@ -112,9 +125,29 @@ def read_state(folder: Path) -> dict[str, Any]:
         CheckpointError: it cannot be read.
     """
     try:
-        return json.loads((folder / STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / STATE}: cannot be read: {error}") from error
+        content = read_json(folder / STATE)
+        states = [content["training"]] if "training" in content else [*content["tasks"].values()]
+        if not isinstance(content["identity"], dict):
+            raise ValueError("identity is no object")
+        for state in states:
+            TrainingState.from_dict(state)
+        return content
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{folder / STATE}: cannot be read ({error}). {_MEND}") from error
+
+
+@contextlib.contextmanager
+def fitting(folder: Path) -> Iterator[None]:
+    """Turn what goes wrong while a checkpoint's content is put into a run into one message: anyone may have made it.
+
+    Raises:
+        CheckpointError: it does not fit.
+    """
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"{folder}: does not fit this run ({reason}). {_MEND}") from error
 
 
 def is_leftover(entry: Path) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 
 from attentune.config import Config, load_config, to_flat, to_yaml
 from attentune.errors import CheckpointError, ConfigError, StorageError
-from attentune.files import storage_errors, write_text
+from attentune.files import check_links, storage_errors, write_text
 from attentune.results import RESULT_FILE
 from attentune.training.checkpoint import checkpoint_folders, is_leftover, remove_leftovers
 from attentune.training.signals import Pruned, command_to_resume
@@ -50,10 +50,15 @@ def config_for_run(config: Config) -> Config:
     file = Path(folder) / CONFIG_FILE
     if not file.is_file():
         raise CheckpointError(f"{folder}: has no {CONFIG_FILE}, so there is no run to resume. Train without --resume.")
-    own, defaults, given = (to_flat(part) for part in (load_config(file), Config(), config))
+    check_links(Path(folder))
+    own, defaults, given = (to_flat(part) for part in (load_config(file, as_record=True), Config(), config))
     given = {name: value for name, value in given.items() if value != defaults.get(name)}
     _refuse_changes(Path(folder), own, given)
-    kept = {name: value for name, value in given.items() if name.split(".")[-1] in _FREE_ON_RESUME}
+    kept = {
+        name: value
+        for name, value in given.items()
+        if name.split(".")[-1] in _FREE_ON_RESUME or name == "model.trust_remote_code"
+    }
     return load_config(file, {**kept, "training.output_dir": folder, "training.resume": True})
 
 
@@ -84,9 +89,10 @@ def check_folder(config: Config) -> None:
 
 
 def _check_same_settings(run: Path, config: Config) -> None:
+    check_links(run)
     if not (run / CONFIG_FILE).is_file():
         raise CheckpointError(f"{run}: has no {CONFIG_FILE}, so there is no run to resume. Name another folder.")
-    _refuse_changes(run, to_flat(load_config(run / CONFIG_FILE)), to_flat(config))
+    _refuse_changes(run, to_flat(load_config(run / CONFIG_FILE, as_record=True)), to_flat(config))
 
 
 def _refuse_changes(run: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -163,7 +169,7 @@ def _made(run: Path) -> bool:
 def _locked(run: Path, is_new: bool) -> int:
     """The run folder's lock, held until it is closed or the process ends, however it ends."""
     try:
-        lock = os.open(run / _LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o644)
+        lock = os.open(run / _LOCK_FILE, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o644)
     except OSError:
         if is_new:
             run.rmdir()

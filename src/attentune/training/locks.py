@@ -29,7 +29,7 @@ class FileLock:
         """
         with storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_CREAT | os.O_RDWR, 0o644)
+            handle = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             # In this order, so that a reader finds a holder at any moment.
@@ -55,7 +55,7 @@ class FileLock:
             return True
         if not self.path.exists():
             return False
-        handle = os.open(self.path, os.O_RDWR)
+        handle = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -10,7 +10,7 @@ from typing import Any
 
 from attentune.config import Config
 from attentune.errors import CheckpointError
-from attentune.files import storage_errors, write_text
+from attentune.files import check_links, read_json, storage_errors, write_text
 from attentune.training.locks import FileLock
 from attentune.training.made_from import check_unchanged
 from attentune.training.matrix import Matrix
@@ -86,6 +86,9 @@ def make_folder(folder: Path, file: str, what: str) -> None:
     """
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        for place in (folder, folder / LOCKS):
+            if place.is_dir():
+                check_links(place)
         strange = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     if strange and file not in strange:
         raise CheckpointError(
@@ -103,13 +106,23 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not file.exists():
         return {"format": _FORMAT, "id": uuid.uuid4().hex, "made_from": {}, "methods": {}}
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if content["format"] == _FORMAT and isinstance(content["methods"], dict):
+        content = read_json(file)
+        if content["format"] == _FORMAT and _are_methods(content["methods"]) and isinstance(content["id"], str):
             return content
-        problem = f"is of format {content['format']!r}, expected {_FORMAT}"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        problem = f"is of format {repr(content['format'])[:40]} or holds other things, expected {_FORMAT}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"cannot be read ({error})"
     raise CheckpointError(f"{file}: {problem}. Name another --output_dir, or delete this file if you know why.")
+
+
+def _are_methods(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(part, dict)
+        and all(isinstance(name, str) for key in ("own", "of_tasks") for name in part[key])
+        and part["tasks"]
+        and all(isinstance(flat, dict) for flat in part["tasks"].values())
+        for part in value.values()
+    )
 
 
 def merge(before: Methods, now: Methods) -> Methods:

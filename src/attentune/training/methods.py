@@ -101,6 +101,11 @@ def settings_by_task(value: Any, where: str, problems: list[str]) -> dict[str, d
 
 
 def _refuse_common(settings: Mapping[str, Any], where: str, problems: list[str]) -> None:
+    if settings.get("model.trust_remote_code"):
+        problems.append(
+            f"{where}: model.trust_remote_code runs the code that comes with a model, so a file cannot ask for it; add"
+            " --trust_remote_code if you trust the model, else leave it out here."
+        )
     problems += [
         f"{where}: {name} is the same for all methods and tasks of a comparison; leave it out here."
         for name in settings

@@ -108,10 +108,16 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 def load_optimizer_tensors(
     optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, torch.Tensor]
 ) -> None:
-    """Put a saved state back; the inverse of `optimizer_tensors`."""
+    """Put a saved state back; the inverse of `optimizer_tensors`.
+
+    Raises:
+        KeyError, ValueError: it is of another model.
+    """
     parameters = dict(model.named_parameters())
     for full_name, value in tensors.items():
         key, name = full_name.split(".", 1)
         parameter = parameters[name]
+        if value.numel() != 1 and value.shape != parameter.shape:
+            raise ValueError(f"{full_name} has the shape {tuple(value.shape)}, not {tuple(parameter.shape)}")
         # AdamW's fused form keeps the step beside the parameter, the plain one on the CPU.
         optimizer.state[parameter][key] = value.to(parameter.device)

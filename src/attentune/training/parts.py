@@ -75,6 +75,8 @@ class RunParts:
     def restore_labels(self, tensors: dict[str, np.ndarray]) -> None:
         """Put back what `label_tensors` gave."""
         self.loop.plan = EpochPlan.from_tensors(tensors) if "rows" in tensors else None
+        if self.loop.plan is not None:
+            self.loop.plan.check(np.diff(self.inputs.features["train"].starts))
         self.loop.labels.restore(tensors)
 
 

@@ -30,6 +30,8 @@ _MISSED = 3
 _BUSY_S = 60
 # Two machines that begin at once may both make the tables.
 _TRIES = 5
+# What Optuna raises over lines that it did not write.
+_OF_A_JOURNAL = (ValueError, LookupError, AssertionError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -173,9 +175,9 @@ def storage_troubles(place: Place) -> Iterator[None]:
             yield
         except AttentuneError:
             raise
-        except (ValueError, KeyError, AssertionError) as error:
+        except _OF_A_JOURNAL as error:
             raise CheckpointError(
-                f"{place.journal}: is damaged ({error!r}). Delete it while no worker runs; what is recorded stays, and"
+                f"{place.journal}: is damaged ({repr(error)[:200]}). Delete it while no worker runs; what is recorded stays, and"
                 " the same command goes on."
             ) from error
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.errors import CheckpointError
-from attentune.files import write_text
+from attentune.files import read_json, write_text
 from attentune.training.manifest import FREE, PLACES, make_folder, queue_lock
 
 SEARCH_FILE, TRIALS_FILE, WINNER_FILE = "search.json", "trials.json", "config.yaml"
@@ -48,7 +48,7 @@ def open_search(folder: Path, content: Mapping[str, Any]) -> str:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_json(file)
         if content["format"] == _FORMAT and isinstance(content["search"], dict) and content["id"]:
             return content
         problem = f"is of format {content['format']!r}, expected {_FORMAT}"

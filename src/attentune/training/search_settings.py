@@ -153,6 +153,8 @@ def _some_values(dimension: Dimension) -> tuple[Any, ...]:
 
 
 def _is_refused(name: str) -> bool:
+    if name == "model.trust_remote_code":  # that no file may ask for
+        return True
     if name in _VARIED_DATA:
         return False
     return name in _REFUSED or name in _NOT_VARIED or name.startswith("data.")

@@ -142,6 +142,11 @@ def space_from(content: Mapping[str, Any], source: str) -> Space:
     if not isinstance(common, Mapping):
         problems.append(f"{source}: set: got {common!r}, expected settings and their values.")
         common = {}
+    if dotted(common).get("model.trust_remote_code"):
+        problems.append(
+            f"{source}: set: model.trust_remote_code runs the code that comes with a model, so a file cannot ask for"
+            " it; add --trust_remote_code if you trust the model."
+        )
     found = [_dimension(str(name), value, f"{source}: {name}", problems) for name, value in _flat(given)]
     if problems:
         raise ConfigError(problems)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attentune.evaluation.metrics import Metric
+from attentune.results import check_fields
 
 
 @dataclass
@@ -55,6 +56,19 @@ class TrainingState:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainingState:
+        """The inverse of `to_dict`.
+
+        Raises:
+            ValueError, TypeError: it is no such state.
+        """
+        check_fields(cls, values)
+        counts = {name: value for name, value in values.items() if type(value) is int}
+        below = [name for name, value in counts.items() if value < (-1 if name == "last_scored_step" else 0)]
+        best = values.get("best")
+        if best is not None and (type(best.get("step")) is not int or not isinstance(best.get("value"), (int, float))):
+            below.append("best")
+        if below:
+            raise ValueError(f"{below[0]} is {str(values[below[0]])[:60]}, which cannot be")
         return cls(**values)
 
     def note_score(self, metric: Metric, value: float, threshold: float) -> bool:

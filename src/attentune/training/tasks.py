@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, load_config, to_flat
 from attentune.data.specs import load_spec
-from attentune.errors import ConfigError, DataError
+from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.evaluation.course import course_tasks, leaderboard_score, write_course_files
 from attentune.evaluation.predictions import predictions_csv
 from attentune.evaluation.saved import SavedRun, predict_rows
-from attentune.files import write_text
+from attentune.files import read_json, write_text
 from attentune.results import TASKS_FILE, RunResult, to_json
 from attentune.training.display import Display
 from attentune.training.folder import CONFIG_FILE, check_folder, check_writable, config_for_run, opened_folder
@@ -23,7 +22,15 @@ from attentune.training.together import train_together
 
 # What tasks that share an encoder must agree on, and what no task may have of its own.
 _SHARED = ("model.name_or_path", "model.revision", "model.dropout", "model.trust_remote_code", "model.blur", "training")
-_NOT_OF_ONE_TASK = ("data.task", "data.tasks", "data.task_settings", "training.output_dir", "training.seed", "preset")
+_NOT_OF_ONE_TASK = (
+    "data.task",
+    "data.tasks",
+    "data.task_settings",
+    "training.output_dir",
+    "training.seed",
+    "preset",
+    "model.trust_remote_code",
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ def train_tasks(config: Config, *, display: Display | None = None) -> TasksResul
         folder = Path(str(config.training.output_dir))
         if config.training.resume and (folder / TASKS_FILE).is_file():
             shown.say(f"{folder}: these tasks are finished; nothing to resume.")
-            return TasksResult(*json.loads((folder / TASKS_FILE).read_text(encoding="utf-8")).values())
+            return _finished(folder / TASKS_FILE)
         check_writable(config)
         configs = task_configs(config)
         with opened_folder(config) as run:
@@ -69,6 +76,16 @@ def train_tasks(config: Config, *, display: Display | None = None) -> TasksResul
             except Interrupted as stop:
                 raise Interrupted(str(run), stop.step) from None
             return _summary(run, results, shown)
+
+
+def _finished(file: Path) -> TasksResult:
+    try:
+        content = read_json(file)
+        return TasksResult(dict(content["tasks"]), dict(content["leaderboard"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{file}: is not the record of finished tasks ({error}). Delete it; the same command makes it again."
+        ) from error
 
 
 def task_configs(config: Config) -> dict[str, Config]:

@@ -21,7 +21,7 @@ from attentune.errors import CheckpointError, ConfigError
 from attentune.files import storage_errors, write_text
 from attentune.results import LOG_FILE, RunResult
 from attentune.seeding import numpy_generator
-from attentune.training.checkpoint import keep_newest, newest_good, read_state, write_checkpoint
+from attentune.training.checkpoint import fitting, keep_newest, newest_good, read_state, write_checkpoint
 from attentune.training.display import Display, one_line
 from attentune.training.finish import finish_run
 from attentune.training.folder import CONFIG_FILE
@@ -116,7 +116,8 @@ def _train(
     log_bytes = 0
     if folder is not None:
         display.say(f"resuming from {folder}")
-        log_bytes = keeper.restore(folder)
+        with fitting(folder):
+            log_bytes = keeper.restore(folder)
     keeper.log = JsonLog(run / LOG_FILE, keep_bytes=log_bytes)
     order = turns({task: parts.loop.total_steps for task, parts in shared.parts.items()}, whole.training.seed)
     watchers = {task: _TaskWatcher(run, task, shared, keeper.log, display) for task in shared.parts}

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from attentune.labels.stored import LABELS_FILE, load_labels, save_labels
 from attentune.models.saving import save_model
-from attentune.training.checkpoint import keep_newest, write_checkpoint
+from attentune.training.checkpoint import fitting, keep_newest, write_checkpoint
 from attentune.training.display import Display, label_line, one_line
 from attentune.training.log import JsonLog
 from attentune.training.loop import Scores
@@ -115,13 +115,14 @@ class RunWatcher:
         """Put a checkpoint's weights, optimiser and scaler back; its state is returned."""
         state = TrainingState.from_dict(content["training"])
         model = self._parts.model
-        with self._parts.embeddings.loading(self._parts.decay(state.step)):
-            model.load_state_dict(load_file(folder / "model.safetensors"))
-        load_optimizer_tensors(self._optimizer, model, load_file(folder / OPTIMIZER_FILE))
-        if content.get("scaler") and self._accelerator.scaler is not None:
-            self._accelerator.scaler.load_state_dict(content["scaler"])
-        if (folder / LABELS_FILE).is_file():
-            self._parts.restore_labels(load_labels(folder)[0])
+        with fitting(folder):
+            with self._parts.embeddings.loading(self._parts.decay(state.step)):
+                model.load_state_dict(load_file(folder / "model.safetensors"))
+            load_optimizer_tensors(self._optimizer, model, load_file(folder / OPTIMIZER_FILE))
+            if content.get("scaler") and self._accelerator.scaler is not None:
+                self._accelerator.scaler.load_state_dict(content["scaler"])
+            if (folder / LABELS_FILE).is_file():
+                self._parts.restore_labels(load_labels(folder)[0])
         self._saved_step = state.step
         return state
 

@@ -1,0 +1,107 @@
+"""Rows of Parquet files, bounded: a few kilobytes of it can stand for terabytes of the same text."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import IO, Any
+
+from attentune.data.streams import check_ratio
+from attentune.data.table import Table, as_cell
+from attentune.errors import DataError
+
+_BATCH_ROWS = 4096
+# What a cell takes at least, whatever it holds.
+_CELL_BYTES = 8
+
+
+def read_parquet(stream: IO[bytes], path: Path, keep: Collection[str] | None, max_bytes: int) -> Table:
+    """A table from a Parquet file.
+
+    Args:
+        stream: the file, unpacked where its name ends in .gz; else it is read by its path, piece by piece.
+        path: the file's path.
+        keep: the columns to hold in memory; all of them if None.
+        max_bytes: the most that its texts may have, told before they are unpacked.
+
+    Raises:
+        DataError: it is no whole Parquet file, has no rows or repeated names, or is too large.
+    """
+    import pyarrow as pa
+
+    try:
+        # Parquet is read from its end, so what is packed has to be unpacked first.
+        source = stream.read() if path.suffix.lower() == ".gz" else path
+        file = _opened(source, ())
+        names = tuple(file.schema_arrow.names)
+        kept = [name for name in names if keep is None or name in keep]
+        _check(file, path, names, kept, max_bytes)
+        texts = [field.name for field in file.schema_arrow if field.name in kept and _is_text(field.type)]
+        columns = _cells(_opened(source, texts), path, kept, max_bytes)
+    except (pa.ArrowException, ValueError, OSError, MemoryError, OverflowError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"not a whole Parquet file ({reason}). Write it again.", path=path) from error
+    if any(len(cells) != file.metadata.num_rows for cells in columns.values()):
+        raise DataError("not a whole Parquet file (its parts differ in their rows). Write it again.", path=path)
+    return Table(str(path), names, columns, file.metadata.num_rows)
+
+
+def _opened(source: bytes | Path, texts: Collection[str]) -> Any:
+    """The file; a text that many rows share comes once for all of them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source, read_dictionary=list(texts))
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _check(file: Any, path: Path, names: tuple[str, ...], kept: Collection[str], max_bytes: int) -> None:
+    """What the file says of itself, before anything of it is unpacked."""
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise DataError(
+            f"names {', '.join(map(repr, repeated))} more than once. Give each column its own name.", path=path
+        )
+    facts = file.metadata
+    if facts.num_rows == 0:
+        raise DataError("holds columns but no rows. Add rows.", path=path)
+    groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
+    values = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
+    cells = max(facts.num_rows * len(kept), values)
+    unpacked = max(sum(group.total_byte_size for group in groups), cells * _CELL_BYTES)
+    if unpacked > max_bytes:
+        raise DataError(
+            f"holds {unpacked} bytes when unpacked, more than the {max_bytes} that are read. Split the file.", path=path
+        )
+
+
+def _cells(file: Any, path: Path, kept: list[str], max_bytes: int) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {name: [] for name in kept}
+    unpacked, packed = 0, path.stat().st_size
+    for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=kept):
+        for name, array in zip(batch.schema.names, batch.columns, strict=True):
+            cells, size = _of_array(array)
+            columns[name] += cells
+            unpacked += size
+        if unpacked > max_bytes:
+            raise DataError(f"holds more than the {max_bytes} bytes that are read. Split the file.", path=path)
+        check_ratio(unpacked, packed, path)
+    return columns
+
+
+def _of_array(array: Any) -> tuple[list[Any], int]:
+    """Its cells, and how many bytes they are of when each is written out."""
+    import pyarrow as pa
+
+    if not isinstance(array, pa.DictionaryArray):
+        return [as_cell(value) for value in array.to_pylist()], array.nbytes
+    values = [as_cell(value) for value in array.dictionary.to_pylist()]
+    places = array.indices.to_pylist()
+    sizes = [len(value) if isinstance(value, str) else _CELL_BYTES for value in values]
+    size = sum(_CELL_BYTES if place is None else sizes[place] for place in places)
+    return [None if place is None else values[place] for place in places], size

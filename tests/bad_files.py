@@ -1,0 +1,265 @@
+"""Files that are no data set: by name what they hold, and what the message about them has to say."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zipfile
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+HEADER = "text,label\n"
+GOOD = HEADER + "the film was fine,good\na dull story,bad\n"
+JSON = '{"text": "the film was fine", "label": "good"}\n'
+MORE = '{"text": "a dull story", "label": "bad"}\n'
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A bad file.
+
+    Attributes:
+        ending: of its name.
+        content: its bytes.
+        line: the line (from 1) that the message must name; None where there is none.
+        says: what else it must say: the cause, and the cure.
+        settings: of the data section, to read it with.
+    """
+
+    ending: str
+    content: bytes
+    line: int | None
+    says: tuple[str, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def csv(content: str | bytes, line: int | None, *says: str, ending: str = "csv", **settings: Any) -> Bad:
+    return Bad(ending, content if isinstance(content, bytes) else content.encode(), line, says, settings)
+
+
+def tsv(content: str | bytes, line: int | None, *says: str, **settings: Any) -> Bad:
+    return csv(content, line, *says, ending="tsv", **settings)
+
+
+def lines(content: str | bytes, line: int | None, *says: str, ending: str = "jsonl", **settings: Any) -> Bad:
+    return csv(content, line, *says, ending=ending, **settings)
+
+
+def parquet(table: pa.Table | bytes, *says: str, **settings: Any) -> Bad:
+    return Bad("parquet", table if isinstance(table, bytes) else as_parquet(table), None, says, settings)
+
+
+def as_parquet(table: pa.Table, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, **options)
+    return buffer.getvalue()
+
+
+def columns(**values: Any) -> pa.Table:
+    """Two rows; what is not given is right."""
+    return pa.table({"text": ["so fine", "so dull"], "label": ["good", "bad"]} | values)
+
+
+def as_zip(name: str, content: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def cut(content: bytes, share: float) -> bytes:
+    return content[: int(len(content) * share)]
+
+
+_SMALL = as_parquet(columns())
+_MB = 2**20
+
+ENCODINGS = {
+    "latin-1": csv(GOOD.encode() + "café,good\n".encode("latin-1"), 4, "byte 4", "0xe9", "Save the file as UTF-8"),
+    "windows-1252 quotes": csv(GOOD.encode() + b"\x93so fine\x94,good\n", 4, "byte 1", "0x93", "WINDOWS-1252"),
+    "shift-jis": csv(HEADER.encode() + "日本,good\n".encode("shift-jis"), 2, "not UTF-8", "iconv"),
+    "koi8-r": tsv(b"text\tlabel\n" + "хорошо\tgood\n".encode("koi8-r"), 2, "not UTF-8", "iconv"),
+    "gb18030 in json": lines(JSON.encode() + '{"text": "很好"}\n'.encode("gb18030"), 2, "not UTF-8", "Save the file"),
+    "utf-16 with bom": csv(GOOD.encode("utf-16"), 1, "UTF-16", "iconv -f UTF-16 -t UTF-8"),
+    "utf-16 little endian": csv(GOOD.encode("utf-16-le"), 1, "NUL", "iconv -f UTF-16"),
+    "utf-16 big endian": tsv("text\tlabel\nx\tgood\n".encode("utf-16-be"), 1, "NUL", "iconv -f UTF-16"),
+    "utf-16 json lines": lines((JSON + MORE).encode("utf-16"), 1, "UTF-16"),
+    "utf-32": csv(GOOD.encode("utf-32"), 1, "UTF-32", "iconv -f UTF-32 -t UTF-8"),
+    "overlong slash": csv(HEADER.encode() + b"so\xc0\xaffine,good\n", 2, "byte 3", "0xc0", "not UTF-8"),
+    "surrogate as utf-8": csv(HEADER.encode() + b"so \xed\xa0\xbd,good\n", 2, "byte 4", "0xed", "not UTF-8"),
+    "beyond unicode": csv(HEADER.encode() + b"so \xf5\x90\x80\x80,good\n", 2, "byte 4", "0xf5"),
+    "cut character": csv(GOOD.encode() + "so fine é".encode()[:-1], 4, "byte 9", "0xc3", "not UTF-8"),
+    "two boms": csv("\ufeff\ufeff" + GOOD, 1, "byte order mark", "Take it out"),
+    "bom inside": csv(HEADER + "so fine,\ufeffgood\nso dull,good\nso so,bad\n", None, "unknown", "'\\ufeffgood'",
+                      label_names=("bad", "good")),
+}  # fmt: skip
+BYTES = {
+    "nul in a text": csv(GOOD + "so\0fine,good\n", 4, "byte 3 is NUL", "UTF-8 text"),
+    "nul in the header": csv("te\0xt,label\nx,good\n", 1, "byte 3 is NUL"),
+    "nul in json": lines(JSON + '{"text": "so\0fine", "label": "bad"}\n', 2, "NUL"),
+    "nul escaped in json": lines(JSON + '{"text": "so\\u0000fine", "label": "bad"}\n', 2, "NUL character", "Take it"),
+    "nul at the end": csv(GOOD + "\0\0\0\0", 4, "byte 1 is NUL"),
+    "only nuls": csv(b"\0" * 4096, 1, "byte 1 is NUL"),
+    "bare carriage returns": csv(GOOD.replace("\n", "\r"), 1, "bare carriage return", "Unix or Windows line ends"),
+    "carriage return in a row": csv(HEADER + "so\rfine,good\n", 2, "bare carriage return", "line ends"),
+    "control characters as json": lines(JSON + '{"text": "a\x01b"}\n', 2, "not valid JSON at column", "Mend this line"),
+    "a zip": csv(as_zip("train.csv", GOOD), 1, "zip", "Unpack it"),
+    "a spreadsheet": csv(as_zip("xl/workbook.xml", "<x/>"), 1, "zip", "save it as .csv"),
+    "a gzip without its ending": csv(gzip.compress(GOOD.encode()), 1, "gzipped", ".gz"),
+    "a parquet named csv": csv(_SMALL, 1, "Parquet", "end in .parquet"),
+    "a pickle": csv(b"\x80\x04\x95\x0c\x00\x00\x00\x00\x00\x00\x00\x8c\x08builtins\x94.", 1, "0x80|NUL"),
+    "html": csv("<!DOCTYPE html>\n<html><body>Not, found</body></html>\n", 2, "fields, expected 1"),
+}
+ROWS = {
+    "empty": csv("", None, "the file is empty", "expected rows"),
+    "only a bom": csv("\ufeff", None, "holds", "expected"),
+    "only line ends": csv("\n\r\n\n", None, "only blank lines", "expected a header"),
+    "only spaces": csv("   \n", None, "no rows", "Add rows"),
+    "header only": csv(HEADER, None, "no rows", "Add rows"),
+    "header without an end": csv("text,label", None, "no rows"),
+    "a row too long": csv(GOOD + "so, not fine,bad\n", 4, "3 fields, expected 2", "double quotes"),
+    "a row too short": csv(GOOD + "so fine\n", 4, "1 field, expected 2", "Add what is missing"),
+    "a comma too many at the end": csv(GOOD + "so fine,good,\n", 4, "3 fields", "expected 2"),
+    "last row cut": csv(GOOD + "so fi", 4, "1 field, expected 2"),
+    "a tab too many": tsv("text\tlabel\nso fine\t\tgood\n", 2, "3 fields, expected 2", "tab"),
+    "a blank line between": csv(HEADER + "so fine,good\n\nso dull,bad\n", 3, "blank line", "Delete it"),
+    "blank crlf between": csv("text,label\r\nso fine,good\r\n\r\nso dull,bad\r\n", 3, "blank line", 'or write ""'),
+    "blank line at the begin": csv("\n" + GOOD, 1, "blank line", "Delete it"),
+    "semicolons": csv("text;label\nso fine;good\nso dull;bad\n", None, "semicolons", "save it with commas"),
+    "tabs in a csv": csv("text\tlabel\nso fine\tgood\n", None, "tabs", ".tsv"),
+    "commas in a tsv": tsv(GOOD, None, "commas", ".csv"),
+    "pipes": csv("text|label\nso fine|good\n", None, "'text|label'", "--text_column|--label_column"),
+    "a repeated name": csv("text,text,label\na,b,good\n", 1, "'text' more than once", "its own name"),
+    "a repeated label column": csv("text,label,label\na,good,bad\n", 1, "'label' more than once"),
+    "no header": csv("the film was fine,good\na dull story,bad\n", None, "no column looks like", "--label_column"),
+    "names in spaces": csv("text , label\nso fine,good\n", None, "no column looks like", "'text '"),
+    "a second header": csv(GOOD + HEADER + "so so,bad\n", 4, "unknown labels: 'label'", "Mend the rows",
+                           label_names=("bad", "good")),
+    "rows from a merge": csv(GOOD + "<<<<<<< HEAD\n", 4, "1 field, expected 2"),
+}  # fmt: skip
+QUOTES = {
+    "never closed": csv(GOOD + '"so fine,good\nso dull,bad\n', 4, "never closed", "double each quote"),
+    "never closed at the begin": csv('"text,label\nso fine,good\n', 1, "never closed", "close it"),
+    "not doubled": csv(HEADER + '"he said "no" twice",bad\n', 2, "do not pair up", '""no""'),
+    "text after it": csv(HEADER + '"so" fine,good\n', 2, "do not pair up", "double each quote"),
+    "backslash": csv(HEADER + '"he said \\"no\\"",bad\n', 2, "do not pair up"),
+    "in a tsv": tsv('text\tlabel\n"so" fine\tgood\n', 2, "do not pair up", "convert it to .jsonl"),
+    "opened in a tsv": tsv('text\tlabel\n"so fine\tgood\nso dull\tbad\n', 2, "never closed", "convert it to .jsonl"),
+    "single ones": csv(HEADER + "'so, fine',good\n", 2, "3 fields, expected 2", "double quotes"),
+    "typographic ones": csv(HEADER + "“so, fine”,good\n", 2, "3 fields, expected 2", "double quotes"),
+}
+JSONS = {
+    "a broken line": lines(JSON + '{"text": "so dull", "label"}\n' + MORE, 2, "not valid JSON at column 28", "Mend"),
+    "a cut last line": lines(JSON + MORE[:-9], 2, "not valid JSON at column", "Mend this line"),
+    "two objects a line": lines(JSON.strip() + JSON, 1, "not valid JSON", "Extra data"),
+    "single quotes": lines("{'text': 'so fine', 'label': 'good'}\n", 1, "not valid JSON at column 2", "double quotes"),
+    "a trailing comma": lines(JSON + '{"text": "so dull", "label": "bad",}\n', 2, "not valid JSON"),
+    "a comment": lines("// reviews\n" + JSON, 1, "not valid JSON at column 1"),
+    "python": lines(JSON + '{"text": "so dull", "label": None}\n', 2, "not valid JSON at column"),
+    "a list": lines(JSON + '["so dull", "bad"]\n', 2, "a list, expected an object"),
+    "a number": lines(JSON + "7\n", 2, "a str, expected an object|a number, expected an object"),
+    "a null": lines(JSON + "null\n", 2, "expected an object"),
+    "a repeated key": lines(JSON + '{"text": "a", "text": "b", "label": "bad"}\n', 2, "'text' more than once"),
+    "a repeated key further in": lines(JSON + '{"x": {"a": 1, "a": 2}}\n', 2, "'a' more than once"),
+    "a depth bomb": lines(JSON + '{"text": ' + "[" * 100_000 + "\n", 2, "nested too deeply", "flat objects"),
+    "an object bomb": lines('{"a":' * 50_000 + "\n", 1, "nested too deeply"),
+    "a text missing": lines(JSON + '{"label": "bad"}\n', 2, "no text here", "take the row out"),
+    "a text null": lines(JSON + '{"text": null, "label": "bad"}\n', 2, "no text here", 'Write "" for'),
+    "a text list": lines(JSON + '{"text": ["a", "b"], "label": "bad"}\n', 2, "holds a list", "one value a row"),
+    "a text object": lines(JSON + '{"text": {"en": "a"}, "label": "bad"}\n', 2, "holds a dict", "expected a text"),
+    "a label list": lines(JSON + '{"text": "a", "label": ["bad"]}\n', 2, "holds a list", "one value a row"),
+    "a label object": lines(JSON + '{"text": "a", "label": {"a": 1}}\n', 2, "holds a dict"),
+    "half a pair": lines(JSON + '{"text": "a \\ud83d", "label": "bad"}\n', 2, "half of a surrogate pair", "Take it"),
+    "half a pair in a label": lines(JSON + '{"text": "a", "label": "\\udc00"}\n', 2, "surrogate pair", "Take it out"),
+    "only blank lines": lines("\n\n", None, "holds no rows", "at least one object"),
+    "a text as a whole": lines('"so fine"', 1, "expected a list of objects", ending="json"),
+    "an empty list": lines("[]", None, "holds no rows", ending="json"),
+    "columns": lines('{"text": ["a", "b"], "label": ["good", "bad"]}', 1, "holds a list", "one value", ending="json"),
+    "a broken list": lines('[{"text": "a", "label": "x"},\n {"text": "b" "label": "y"}]', 2,
+                           "not valid JSON at column 15", ending="json"),
+    "a list that does not end": lines('[{"text": "a", "label": "x"},\n', 2, "not valid JSON", ending="json"),
+    "a list among objects": lines('[{"text": "a", "label": "x"},\n["b", "y"]]', 2, "a list, expected an object",
+                                  ending="json"),
+    "data that is none": lines('{"data": [1, 2]}', 1, "expected an object", ending="json"),
+}  # fmt: skip
+LABELS = {
+    "one class": csv(HEADER + "a,good\nb,good\n", None, "only the label 'good'", "Add rows of another class"),
+    "no label at all": csv(HEADER + "a,\nb,\n", None, "no labels", "at least two classes"),
+    "one missing": csv(GOOD + "so so,\n", 4, "no label here", "take the row out"),
+    "one of spaces": csv(GOOD + "so so,  \n", 4, "no label here"),
+    "another case": csv(GOOD + "so so,Good\n", 4, "unknown labels: 'Good'", "Did you mean 'good'",
+                        label_names=("bad", "good")),
+    "mixed kinds": csv(HEADER + "a,1\nb,2.5\nc,good\n", 4, "label 'good'", "finite number", task_type="regression"),
+    "a comma for a point": csv(HEADER + 'a,1\nb,"2,5"\n', 3, "label '2,5'", "with a point", task_type="regression"),
+    "nan": csv(HEADER + "a,1\nb,nan\n", 3, "label 'nan'", "finite number", task_type="regression"),
+    "infinity": csv(HEADER + "a,1\nb,-inf\n", 3, "label '-inf'", "finite number", task_type="regression"),
+    "too large": csv(HEADER + "a,1\nb,1e999\n", 3, "label '1e999'", "finite number", task_type="regression"),
+    "arabic digits": csv(HEADER + "a,1\nb,٣\n", 3, "label '٣'", "finite number", task_type="regression"),
+    "underscores": csv(HEADER + "a,1\nb,1_0\n", 3, "label '1_0'", task_type="regression"),
+    "no order": csv(GOOD, None, "lowest first", "label_names", task_type="ordinal"),
+    "a huge one": csv(GOOD + f"so so,{'x' * 50_000}\n", 4, "unknown labels", label_names=("bad", "good")),
+}  # fmt: skip
+PARQUETS = {
+    "nested texts": parquet(columns(text=[["so"], ["fine"]]), "row 0", "holds a list", "one value a row"),
+    "structs": parquet(columns(text=[{"en": "so"}, {"en": "x"}]), "row 0", "holds a dict"),
+    "maps": parquet(
+        columns(text=pa.array([[("en", "so")], []], pa.map_(pa.string(), pa.string()))), "row 0", "holds a list"
+    ),
+    "nested labels": parquet(columns(label=[["good"], ["bad"]]), "row 0", "'label' holds a list"),
+    "bytes": parquet(columns(text=[b"so", b"\xff"]), "row 0", "holds a bytes", "expected a text"),
+    "dates": parquet(columns(text=pa.array([0, 1], pa.date32())), "row 0", "holds a date", "expected a text"),
+    "times": parquet(columns(text=pa.array([0, 1], pa.timestamp("ns"))), "row 0", "expected a text"),
+    "a null text": parquet(columns(text=["so", None]), "row 1", "no text here"),
+    "a null label": parquet(columns(label=["good", None]), "row 1", "no label here"),
+    "nan for a label": parquet(columns(label=[1.0, float("nan")]), "row 1", "no label", task_type="regression"),
+    "a nul": parquet(columns(text=["so", "f\0"]), "row 1", "NUL character"),
+    "a repeated name": parquet(
+        as_parquet(pa.Table.from_arrays([pa.array(["a"])] * 3, names=["text", "text", "label"])),
+        "'text' more than once",
+    ),
+    "no rows": parquet(columns(text=pa.array([], pa.string()), label=pa.array([], pa.string())), "no rows"),
+    "no columns": parquet(pa.table({}), "no rows|no column"),
+    "no text column": parquet(pa.table({"a": ["x"], "b": [Decimal("1.5")]}), "no column looks like", "'a', 'b'"),
+    "cut": parquet(cut(_SMALL, 0.6), "not a whole Parquet file", "Write it again"),
+    "only a mark": parquet(b"PAR1", "not a whole Parquet file"),
+    "two marks": parquet(b"PAR1PAR1", "not a whole Parquet file"),
+    "a footer that is too long": parquet(_SMALL[:-8] + b"\xff\xff\xff\x7fPAR1", "not a whole Parquet file"),
+    "a csv": parquet(GOOD.encode(), "not a whole Parquet file"),
+    "an encrypted one": parquet(_SMALL[:-4] + b"PARE", "not a whole Parquet file"),
+}
+PACKED = {
+    "not packed": csv(GOOD, None, "cannot be unpacked", "whole gzip file", ending="csv.gz"),
+    "cut": csv(gzip.compress(GOOD.encode() * 50)[:-20], None, "cannot be unpacked", "again", ending="csv.gz"),
+    "a wrong sum": csv(gzip.compress(GOOD.encode())[:-8] + b"\0" * 8, None, "cannot be unpacked", ending="csv.gz"),
+    "rubbish behind": csv(gzip.compress(GOOD.encode()) + b"rubbish", None, "cannot be unpacked", ending="csv.gz"),
+    "nothing in it": csv(gzip.compress(b""), None, "the file is empty", ending="csv.gz"),
+    "packed twice": csv(gzip.compress(gzip.compress(GOOD.encode())), 1, "gzipped", ending="csv.gz"),
+    "a zip": csv(as_zip("train.csv", GOOD), None, "cannot be unpacked", ending="csv.gz"),
+    "a bomb": csv(gzip.compress(b"\0" * (80 * _MB)), None, "times its size", "Unpack it yourself", ending="csv.gz"),
+    "a bomb of rows": lines(
+        gzip.compress(json.dumps({"text": "x" * 1000, "label": "a"}).encode() * 80_000),
+        None, "times its size", ending="jsonl.gz",
+    ),
+    "a bomb in parquet": Bad("parquet.gz", gzip.compress(b"PAR1" + b"\0" * (80 * _MB)), None, ("times its size",)),
+    "no known ending": csv(GOOD, None, "'.txt', expected one of .csv", "Rename it", ending="txt"),
+    "a workbook": csv(as_zip("xl/workbook.xml", ""), None, "'.xlsx', expected one of .csv", "convert it",
+                      ending="xlsx"),
+    "packed otherwise": csv(GOOD, None, "'.xz', expected one of", ending="csv.xz"),
+}  # fmt: skip
+
+GROUPS = {
+    "encodings": ENCODINGS,
+    "bytes": BYTES,
+    "rows": ROWS,
+    "quotes": QUOTES,
+    "json": JSONS,
+    "labels": LABELS,
+    "parquet": PARQUETS,
+    "packed": PACKED,
+}
+BAD_FILES = {f"{group}: {name}": bad for group, files in GROUPS.items() for name, bad in files.items()}

@@ -1,0 +1,300 @@
+"""Malicious folders, each made of a good one: by name what is poisoned, what is asked of it, and what is answered."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import struct
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Poison = Callable[[Path, Path], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A malicious folder.
+
+    Attributes:
+        kind: the good folder that it is made of, and with it the command that is run.
+        poison: called with the folder and with a folder beside it that nothing may open.
+        says: parts of the message; none where the file is not looked at, and the command works as ever.
+    """
+
+    kind: str
+    poison: Poison
+    says: tuple[str, ...]
+
+
+class _Payload:
+    """Unpickling it makes a file, or as much as a hostile author would like."""
+
+    def __init__(self, canary: Path) -> None:
+        self._canary = canary
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self._canary}",)
+
+
+def pickled(secret: Path, protocol: int = 2) -> bytes:
+    return pickle.dumps(_Payload(secret.parent / "canary"), protocol)
+
+
+def torch_saved(secret: Path) -> bytes:
+    buffer = io.BytesIO()
+    torch.save({"encoder.weight": _Payload(secret.parent / "canary")}, buffer)
+    return buffer.getvalue()
+
+
+def put(name: str, content: bytes | str | Callable[[Path], bytes]) -> Poison:
+    """Write a file in the folder."""
+
+    def poison(folder: Path, secret: Path) -> None:
+        found = content(secret) if callable(content) else content
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(found if isinstance(found, bytes) else found.encode())
+
+    return poison
+
+
+def both(*poisons: Poison) -> Poison:
+    def poison(folder: Path, secret: Path) -> None:
+        for one in poisons:
+            one(folder, secret)
+
+    return poison
+
+
+def gone(*names: str) -> Poison:
+    def poison(folder: Path, secret: Path) -> None:
+        for name in names:
+            (folder / name).unlink()
+
+    return poison
+
+
+def settings(name: str, **changes: Any) -> Poison:
+    """Change keys of a JSON object; a dotted name (written with __) goes into it; SECRET stands for the other folder."""
+
+    def poison(folder: Path, secret: Path) -> None:
+        content = json.loads((folder / name).read_text())
+        for key, value in changes.items():
+            *path, last = key.split("__")
+            part = content
+            for step in path:
+                part = part[step]
+            part[last] = json.loads(json.dumps(value).replace("SECRET", str(secret)))
+        (folder / name).write_text(json.dumps(content))
+
+    return poison
+
+
+def link(name: str, target: str) -> Poison:
+    """Put a link in the place of a file; SECRET stands for the other folder."""
+
+    def poison(folder: Path, secret: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(target.replace("SECRET", str(secret)))
+
+    return poison
+
+
+def pipe(name: str) -> Poison:
+    def poison(folder: Path, secret: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return poison
+
+
+def tensors(entries: dict[str, Any], data: bytes = b"", *, size: int | None = None) -> bytes:
+    """A safetensors file with any header."""
+    header = json.dumps(entries).encode()
+    return struct.pack("<Q", len(header) if size is None else size) + header + data
+
+
+def one(shape: Any = (2,), offsets: Any = (0, 8), dtype: Any = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+def zipped(*names: str, comment: bytes = b"") -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            archive.writestr(name, b"\0" * 100_000)
+        archive.comment = comment
+    return buffer.getvalue()
+
+
+def code(secret: Path) -> bytes:
+    canary = secret.parent / "canary"
+    return (
+        f"open({str(canary)!r}, 'w')\nclass Evil:\n    pass\nEvilConfig = EvilModel = EvilTokenizer = Evil\n".encode()
+    )
+
+
+DEEP = "[" * 200_000
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)}, *{chr(97 + n)}]\n" for n in range(20)
+)
+_MAP = {"AutoConfig": "evil.EvilConfig", "AutoModel": "evil.EvilModel", "AutoTokenizer": ["evil.EvilTokenizer", None]}
+_REMOTE = {"AutoConfig": "evil/repo--evil.EvilConfig", "AutoModel": "evil/repo--evil.EvilModel"}
+_OUT, _NOT, _SANDBOX = "is a link out of the folder", "no safetensors", "Convert it in a sandbox"
+
+# What an encoder's folder and a run's have in common.
+MODEL: dict[str, tuple[Poison, tuple[str, ...]]] = {
+    "pickle for weights": (both(put("pytorch_model.bin", pickled), gone("model.safetensors")), (_SANDBOX,)),
+    "torch.save for weights": (both(put("pytorch_model.bin", torch_saved), gone("model.safetensors")), (_SANDBOX,)),
+    "a .pt for weights": (both(put("model.pt", torch_saved), gone("model.safetensors")), (_SANDBOX,)),
+    "a .ckpt for weights": (both(put("model.ckpt", torch_saved), gone("model.safetensors")), (_SANDBOX,)),
+    "a .h5 for weights": (both(put("tf_model.h5", b"\x89HDF"), gone("model.safetensors")), (_SANDBOX,)),
+    "a pickle called safetensors": (put("model.safetensors", pickled), (_NOT,)),
+    "a torch.save called safetensors": (put("model.safetensors", torch_saved), (_NOT, "torch.save")),
+    "a zip called safetensors": (put("model.safetensors", zipped("data.pkl")), (_NOT, "zip")),
+    "a zip bomb called safetensors": (put("model.safetensors", zipped(*map(str, range(50)))), (_NOT,)),
+    "a header without an end": (put("model.safetensors", tensors({}, size=2**63)), (_NOT,)),
+    "a header of 4 GB": (put("model.safetensors", tensors({}, size=2**32)), (_NOT,)),
+    "a header of 0": (put("model.safetensors", tensors({}, size=0)), (_NOT,)),
+    "a header below 0": (put("model.safetensors", b"\xff" * 8 + b"{}"), (_NOT,)),
+    "a header that is a list": (put("model.safetensors", struct.pack("<Q", 2) + b"[]"), (_NOT,)),
+    "a header that is no JSON": (put("model.safetensors", struct.pack("<Q", 3) + b"{a}"), (_NOT,)),
+    "a header that is no UTF-8": (put("model.safetensors", struct.pack("<Q", 3) + b"{\xff}"), (_NOT,)),
+    "a deep header": (put("model.safetensors", struct.pack("<Q", 200_000) + DEEP.encode()), (_NOT,)),
+    "a header of other things": (put("model.safetensors", tensors({"a": 1, "b": [1]})), (_NOT,)),
+    "overlapping tensors": (put("model.safetensors", tensors({"a": one(), "b": one()}, b"\0" * 8)), ()),
+    "offsets beyond the end": (put("model.safetensors", tensors({"a": one(offsets=(0, 2**40))}, b"\0" * 8)), ()),
+    "offsets that go back": (put("model.safetensors", tensors({"a": one(offsets=(8, 0))}, b"\0" * 8)), ()),
+    "offsets below 0": (put("model.safetensors", tensors({"a": one(offsets=(-8, 0))}, b"\0" * 8)), ()),
+    "a shape below 0": (put("model.safetensors", tensors({"a": one(shape=(-2,))}, b"\0" * 8)), ()),
+    "a shape of 2 to the 64": (put("model.safetensors", tensors({"a": one(shape=(2**32, 2**32))}, b"\0" * 8)), ()),
+    "a shape of words": (put("model.safetensors", tensors({"a": one(shape="wide")}, b"\0" * 8)), ()),
+    "a dtype that is none": (put("model.safetensors", tensors({"a": one(dtype="O")}, b"\0" * 8)), ()),
+    "a hole between tensors": (
+        put("model.safetensors", tensors({"a": one(), "b": one(offsets=(16, 24))}, b"\0" * 24)), ()),
+    "rubbish behind the tensors": (put("model.safetensors", tensors({"a": one()}, b"\0" * 8 + zipped("x"))), ()),
+    "a name of the parent": (put("model.safetensors", tensors({"../../x": one()}, b"\0" * 8)), ()),
+    "an empty file of weights": (put("model.safetensors", b""), (_NOT,)),
+    "shards that are pickles": (
+        both(put("model.safetensors.index.json", '{"weight_map": {"a": "pytorch_model-1.bin"}}'),
+             put("pytorch_model-1.bin", torch_saved), gone("model.safetensors")), ("names 'pytorch_model-1.bin'",)),
+    "shards of another folder": (
+        both(put("model.safetensors.index.json", '{"weight_map": {"a": "../secret/model.safetensors"}}'),
+             gone("model.safetensors")), ("names '../secret/model.safetensors'", "in this folder")),
+    "shards by an absolute path": (
+        both(put("model.safetensors.index.json", '{"weight_map": {"a": "/etc/passwd.safetensors"}}'),
+             gone("model.safetensors")), ("names '/etc/passwd.safetensors'",)),
+    "shards of numbers": (
+        both(put("model.safetensors.index.json", '{"weight_map": {"a": 7}}'), gone("model.safetensors")), ("'7'",)),
+    "shards without a map": (
+        both(put("model.safetensors.index.json", "[]"), gone("model.safetensors")), ("cannot be read",)),
+    "shards that are deep": (
+        both(put("model.safetensors.index.json", DEEP), gone("model.safetensors")), ("too deeply",)),
+    "other weights in the settings": (
+        settings("config.json", transformers_weights="../secret/adapter_model.bin"), ("transformers_weights",)),
+    "code of the folder": (both(settings("config.json", auto_map=_MAP), put("evil.py", code)), ("auto_map", "--trust")),
+    "code of the hub": (settings("config.json", auto_map=_REMOTE), ("auto_map", "--trust_remote_code")),
+    "code of a kind of its own": (
+        both(settings("config.json", auto_map=_MAP, model_type="evil"), put("evil.py", code)), ("",)),
+    "code for the tokenizer": (
+        both(settings("tokenizer_config.json", auto_map=_MAP), put("evil.py", code)), ("auto_map",)),
+    "a tokenizer class of code": (
+        both(settings("tokenizer_config.json", tokenizer_class="evil.EvilTokenizer", auto_map=_MAP),
+             put("evil.py", code)), ("auto_map",)),
+    "kernels of the hub": (settings("config.json", attn_implementation="evil/kernels"), ("evil/kernels", "eager")),
+    "kernels of the hub inside": (settings("config.json", _attn_implementation="evil/kernels"), ("evil/kernels",)),
+    "quantised by others": (
+        settings("config.json", quantization_config={"quant_method": "torchao", "quant_type": "x"}),
+        ("quantization_config",)),
+    "an adapter of the hub": (
+        put("adapter_config.json", '{"base_model_name_or_path": "evil/repo", "peft_type": "LORA"}'), ("adapter",)),
+    "a vocabulary elsewhere": (settings("tokenizer_config.json", vocab_file="SECRET/vocab.txt"), ("vocab_file",)),
+    "a tokenizer elsewhere": (settings("tokenizer_config.json", tokenizer_file="SECRET/t.json"), ("tokenizer_file",)),
+    "tokenizers elsewhere": (
+        settings("tokenizer_config.json", fast_tokenizer_files=["../secret/tokenizer.1.json"]), ("fast_tokenizer",)),
+    "an object for a tokenizer": (settings("tokenizer_config.json", tokenizer_object={"a": 1}), ("tokenizer_object",)),
+    "a template that asks for classes": (
+        put("chat_template.jinja", "{{ ''.__class__.__mro__[1].__subclasses__() }}"), ("works",)),
+    "settings without an end": (put("config.json", '{"a": ' + DEEP), ("config.json",)),
+    "settings of the tokenizer without an end": (put("tokenizer_config.json", DEEP), ("tokenizer_config.json",)),
+    "settings of 9 MB": (put("config.json", json.dumps({"a": "x" * 9_000_000})), ("larger",)),
+    "settings that are a pickle": (put("config.json", pickled), ("config.json",)),
+    "settings that are a list": (put("config.json", "[1]"), ("config.json",)),
+    "a number of 100,000 digits": (put("config.json", '{"hidden_size": ' + "9" * 100_000 + "}"), ("config.json",)),
+    "a billion layers": (settings("config.json", num_hidden_layers=10**9), ("num_hidden_layers",)),
+    "a tokenizer that is no JSON": (put("tokenizer.json", "{"), ("",)),
+    "a tokenizer that is deep": (put("tokenizer.json", DEEP), ("",)),
+    "a tokenizer that is a pickle": (put("tokenizer.json", pickled), ("",)),
+    "a tokenizer of another kind": (put("tokenizer.json", '{"version": "9", "model": {"type": "Evil"}}'), ("",)),
+    "a tokenizer whose ids overflow": (settings("tokenizer.json", model__vocab={"[CLS]": 2**40}), ("",)),
+    "a tokenizer whose ids are below 0": (settings("tokenizer.json", model__vocab={"[CLS]": -1}), ("",)),
+    "settings that are a link out": (link("config.json", "SECRET/config.json"), (_OUT, "cp -L")),
+    "weights that are a link out": (link("model.safetensors", "SECRET/model.safetensors"), (_OUT,)),
+    "a tokenizer that is a link out": (link("tokenizer.json", "../secret/tokenizer.json"), (_OUT,)),
+    "a link to the passwords": (link("vocab.txt", "/etc/passwd"), (_OUT,)),
+    "a link to a device": (link("special_tokens_map.json", "/dev/zero"), (_OUT,)),
+    "a link to itself": (link("added_tokens.json", "added_tokens.json"), ("added_tokens.json",)),
+    "a pipe for settings": (pipe("tokenizer_config.json"), ("pipe",)),
+    "a pipe for weights": (pipe("model.safetensors"), ("pipe",)),
+}  # fmt: skip
+
+# What only a run's folder has.
+RUN: dict[str, tuple[Poison, tuple[str, ...]]] = {
+    "code for the encoder": (
+        both(settings("config.json", encoder__auto_map=_MAP), put("evil.py", code)), ("auto_map",)),
+    "an encoder that is a path": (settings("config.json", encoder__model_type="../../secret"), ("",)),
+    "an encoder that is none": (settings("config.json", encoder=None), ("",)),
+    "an encoder that is a word": (settings("config.json", encoder="os.system"), ("",)),
+    "kernels for the encoder": (settings("config.json", encoder___attn_implementation="evil/k"), ("evil/k",)),
+    "a wide encoder": (settings("config.json", encoder__intermediate_size=2**24), ("weights",)),
+    "many words": (settings("config.json", encoder__vocab_size=2**24), ("weights",)),
+    "a deep encoder": (settings("config.json", encoder__num_hidden_layers=1000), ("weights",)),
+    "a deep head": (settings("config.json", head__kind="self-attention", head__layers=1000), ("",)),
+    "a blur without an end": (settings("config.json", blur={"where": "context", "size": 2**30}), ("blur",)),
+    "a head of another kind": (settings("config.json", head__kind="__import__('os')"), ("",)),
+    "a gate of another kind": (settings("config.json", token_gate={"kind": "os.system"}), ("",)),
+    "a loss of another kind": (settings("config.json", loss="../../x"), ("",)),
+    "a task of another kind": (settings("config.json", task_type="execution"), ("task_type",)),
+    "labels that are no names": (settings("config.json", id2label={"0": ["a"], "1": {"b": 1}}), ("",)),
+    "labels with holes": (settings("config.json", id2label={"0": "a", "7": "b"}), ("id2label|fit",)),
+    "labels of one name": (settings("config.json", id2label={"0": "a", "1": "a"}), ("id2label",)),
+    "special tokens that are words": (settings("config.json", special_token_ids=["a"]), ("special_token_ids",)),
+    "special tokens below 0": (settings("config.json", special_token_ids=[-5]), ("special_token_ids",)),
+    "a length without an end": (settings("config.json", max_seq_length=2**23), ("max_seq_length",)),
+    "a length that is a word": (settings("config.json", max_seq_length="long"), ("max_seq_length",)),
+    "a pair of another kind": (settings("config.json", is_pair="yes"), ("is_pair",)),
+    "YAML that runs": (
+        put("config.yaml", lambda secret: f"a: !!python/object/apply:os.system ['touch {secret.parent}/canary']\n"
+            .encode()), ("config.yaml", "not valid YAML")),
+    "YAML that imports": (put("config.yaml", "a: !!python/module:os\n"), ("not valid YAML",)),
+    "YAML with a name": (put("config.yaml", "a: !!python/name:os.system\n"), ("not valid YAML",)),
+    "a YAML bomb": (put("config.yaml", BOMB), ("config.yaml:1", "anchors")),
+    "YAML that names itself": (put("config.yaml", "a: &a [*a]\n"), ("anchors",)),
+    "deep YAML": (put("config.yaml", DEEP), ("config.yaml",)),
+    "deep YAML in blocks": (put("config.yaml", "- " * 100_000 + "x"), ("config.yaml",)),
+    "YAML of 1 MB": (put("config.yaml", "# " + "x" * 2**20), ("config.yaml", "bytes")),
+    "YAML with a huge number": (put("config.yaml", "training: {seed: 0x" + "f" * 100_000 + "}\n"), ("config.yaml:1",)),
+    "YAML with a number in sixties": (
+        put("config.yaml", "training: {seed: 1" + ":59" * 60_000 + "}\n"), ("config.yaml:1", "digits")),
+    "YAML with a fraction in sixties": (
+        put("config.yaml", "training: {learning_rate: 1" + ":59" * 60_000 + ".0}\n"), ("config.yaml",)),
+    "YAML that says a thing twice": (
+        put("config.yaml", "training: {seed: 1}\ntraining: {seed: 2}\n"), ("config.yaml:2", "more than once")),
+    "YAML that is a pickle": (put("config.yaml", pickled), ("config.yaml",)),
+    "YAML with a key of a list": (put("config.yaml", "? [a, b]\n: 1\n"), ("config.yaml",)),
+    "YAML that is a link out": (link("config.yaml", "SECRET/config.yaml"), (_OUT,)),
+    "YAML that is a device": (link("config.yaml", "/dev/zero"), (_OUT,)),
+    "YAML that is a pipe": (pipe("config.yaml"), ("pipe",)),
+    "a pickle beside it": (both(put("training_args.bin", pickled), put("optimizer.pt", pickled)), ("works",)),
+    "a pickle by a torch name": (both(put("pytorch_model.bin", pickled), put("rng_state.pth", pickled)), ("works",)),
+    "Python beside it": (
+        both(put("modeling_attentune.py", code), put("configuration_attentune.py", code), put("__init__.py", code),
+             put("sitecustomize.py", code), put("conftest.py", code)), ("works",)),
+    "a generation config": (put("generation_config.json", '{"custom_generate": "evil/repo"}'), ("works",)),
+}  # fmt: skip

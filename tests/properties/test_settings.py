@@ -1,0 +1,137 @@
+"""Whatever stands in settings and records: they are read right, or an error of ours says why not."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attentune.config import Config, load_config, load_preset, preset_names, to_flat, to_yaml
+from attentune.config.loading import read_yaml
+from attentune.errors import CheckpointError, ConfigError
+from attentune.records import RunRecord
+from attentune.report.escapes import for_csv, for_html
+from attentune.results import RunResult
+from attentune.training.checkpoint import damage
+from attentune.training.state import TrainingState
+from written import texts
+
+numbers = st.one_of(st.integers(), st.floats(), st.booleans(), st.none())
+values = st.recursive(
+    st.one_of(numbers, st.text(max_size=12)),
+    lambda part: st.one_of(st.lists(part, max_size=3), st.dictionaries(st.text(max_size=8), part, max_size=3)),
+    max_leaves=8,
+)
+FLAT = to_flat(Config())
+SETTINGS = st.dictionaries(st.sampled_from(sorted(FLAT)), values, min_size=1, max_size=4)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("settings")
+
+
+@given(text=st.one_of(st.text(max_size=80), st.text("-[]{}:,&*!|>'\"#%@ \nab01?", max_size=60)))
+def test_any_text_is_yaml_or_an_error_of_ours(place: Path, text: str) -> None:
+    file = place / "any.yaml"
+    file.write_text(text, encoding="utf-8", errors="surrogatepass")
+    try:
+        assert isinstance(read_yaml(file), dict)
+    except ConfigError as error:
+        assert str(error).startswith(f"{file}:")
+        assert "\n" not in str(error)
+
+
+@given(given_values=SETTINGS)
+def test_any_settings_are_a_configuration_or_errors_of_ours(place: Path, given_values: dict[str, Any]) -> None:
+    nested: dict[str, Any] = {}
+    for name, value in given_values.items():
+        *sections, last = name.split(".")
+        part = nested
+        for section in sections:
+            part = part.setdefault(section, {})
+        part[last] = value
+    file = place / "settings.yaml"
+    file.write_text(yaml.dump(nested, Dumper=_Plain, allow_unicode=True), encoding="utf-8")
+    try:
+        config = load_config(file, as_record=True)
+    except ConfigError as error:
+        assert error.problems
+        assert all(0 < len(problem) < 3000 for problem in error.problems)
+        return
+    again = place / "again.yaml"
+    again.write_text(to_yaml(config), encoding="utf-8")
+    assert load_config(again, as_record=True) == config
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes values out that stand in two places."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+@given(preset=st.sampled_from(preset_names()), seed=st.integers(0, 2**31), rate=st.floats(1e-7, 1.0))
+def test_a_preset_gives_way_to_what_is_said_and_to_nothing_else(preset: str, seed: int, rate: float) -> None:
+    plain = to_flat(load_config(preset=preset))
+    said = {"training.seed": seed, "training.learning_rate": rate}
+    assert to_flat(load_config(overrides=said, preset=preset)) == plain | said
+    own = {key: value for key, value in load_preset(preset).items() if key not in ("description", "source")}
+    assert {name.split(".")[0] for name, value in plain.items() if value != FLAT[name]} <= {*own, "preset"}
+
+
+@given(content=st.one_of(values, st.dictionaries(st.sampled_from(sorted(RunRecord.__dataclass_fields__)), values)))
+def test_any_json_is_a_record_or_an_error_of_ours(place: Path, content: Any) -> None:
+    file = place / "record.json"
+    file.write_text(json.dumps(content), encoding="utf-8")
+    for load in (RunRecord.load, RunResult.load):
+        try:
+            load(file)
+        except CheckpointError as error:
+            assert str(error).startswith(f"{file}: ")
+
+
+@given(changes=st.dictionaries(st.sampled_from([*TrainingState().to_dict(), "evil"]), values, max_size=3))
+def test_any_state_is_one_or_is_refused(changes: dict[str, Any]) -> None:
+    try:
+        state = TrainingState.from_dict(TrainingState().to_dict() | changes)
+    except (ValueError, TypeError):
+        return
+    assert state.step >= 0 and state.epoch >= 0 and state.log_bytes >= 0
+
+
+@given(content=values)
+def test_any_manifest_is_right_or_says_what_is_wrong(place: Path, content: Any) -> None:
+    (place / "manifest.json").write_text(json.dumps(content), encoding="utf-8")
+    assert isinstance(damage(place), str)
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+
+    def handle_comment(self, data: str) -> None:
+        self.tags.append("comment")
+
+    def handle_decl(self, decl: str) -> None:
+        self.tags.append("declaration")
+
+
+@given(text=st.one_of(texts, st.text("<>&\"'/!-=script;:#x0 \n", max_size=40)))
+def test_no_text_is_markup_of_a_page_or_a_formula_of_a_table(text: str) -> None:
+    parser = _Tags()
+    parser.feed(f'<p title="{for_html(text)}">{for_html(text)}</p>')
+    parser.close()
+    assert parser.tags == ["p"]
+    shown = for_csv(text)
+    assert not shown.startswith(("=", "@"))
