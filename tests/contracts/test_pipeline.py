@@ -84,6 +84,7 @@ def test_every_family_on_pairs_that_are_read_apart(tiny: Tiny, tmp_path: Path, f
     [
         (TWO, "auto"),
         (TWO, "binary-cross-entropy"),
+        (THREE, "focal"),
         (THREE, "auto"),
         (SCORE, "auto"),
         (SCORE, "pearson"),

@@ -76,6 +76,15 @@ HAND = ([1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 1])
         ("accuracy", *HAND, 4 / 6),
         ("f1", *HAND, 2 / 3),
         ("f1_macro", *HAND, 2 / 3),
+        ("precision", *HAND, 2 / 3),
+        ("recall", [1, 1, 1, 0], [1, 0, 0, 0], 1 / 3),
+        ("precision", [1, 0], [0, 0], 0.0),
+        ("balanced_accuracy", [0, 0, 0, 0, 1], [0, 0, 0, 1, 1], (3 / 4 + 1) / 2),
+        ("balanced_accuracy", [0, 0], [2, 0], 1 / 2),
+        ("f1_micro", [0, 0, 1, 2], [0, 1, 1, 2], 3 / 4),
+        ("f1_weighted", [0, 0, 1, 2], [0, 1, 1, 2], (2 * 2 / 3 + 2 / 3 + 1) / 4),
+        ("precision_macro", [0, 0, 1, 2], [0, 1, 1, 2], (1 + 1 / 2 + 1) / 3),
+        ("recall_macro", [0, 0, 1, 2], [0, 1, 1, 2], (1 / 2 + 1 + 1) / 3),
         ("matthews_correlation", *HAND, (2 * 2 - 1 * 1) / math.sqrt(3 * 3 * 3 * 3)),
         ("f1", [1, 1, 0], [0, 0, 0], 0.0),
         ("f1_macro", [0, 0, 1, 2], [0, 1, 1, 2], (2 / 3 + 2 / 3 + 1) / 3),
@@ -218,11 +227,17 @@ def test_the_metric_that_tells_the_best(wanted: str | None, space: LabelSpace, n
 def test_a_metric_that_does_not_fit_is_refused_and_those_that_do_are_named(wanted: str, space: LabelSpace) -> None:
     with pytest.raises(ConfigError, match=f"metric_for_best_model: got {wanted!r}, expected one of ") as caught:
         choose_metric(wanted, ("accuracy",), space)
-    named = str(caught.value).split("expected one of ")[1].rstrip(".").split(", ")
+    named = str(caught.value).split("expected one of ")[1].split(".")[0].split(", ")
     assert wanted not in named
     for name in named:
         assert choose_metric(name, ("accuracy",), space).name == name
     assert [name for name in METRICS if name not in named and _fits(name, space)] == []
+
+
+@pytest.mark.parametrize("wanted", ["macro_f1", "macro-F1", "f1_marco", "eval_macro_f1"])
+def test_the_usual_misspellings_of_macro_f1_are_understood(wanted: str) -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'f1_macro'"):
+        choose_metric(wanted, ("accuracy",), THREE)
 
 
 def _fits(name: str, space: LabelSpace) -> bool:

@@ -109,7 +109,7 @@ def test_the_loss_goes_by_the_task(space: LabelSpace, loss: str, expected: str) 
     ("space", "loss"),
     [
         *((space, loss) for space in (THREE, STARS) for loss in ("mse", "pearson")),
-        *((SCORE, loss) for loss in ("cross-entropy", "binary-cross-entropy", "corn")),
+        *((SCORE, loss) for loss in ("cross-entropy", "binary-cross-entropy", "focal", "corn")),
         (THREE, "corn"),
     ],
 )

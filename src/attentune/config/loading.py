@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from attentune.config.parsing import did_you_mean, parse_section
-from attentune.config.schema import Config
+from attentune.config.schema import Config, ObjectiveConfig
 from attentune.errors import ConfigError
 
 _MAX_YAML_BYTES = 1 << 20
@@ -230,11 +230,13 @@ def _contradictions(config: Config) -> list[str]:
 def _loss_contradictions(config: Config) -> list[str]:
     objective, training, problems = config.objective, config.training, []
     if objective.loss in ("mse", "pearson", "corn"):
-        only = "class labels only" if objective.loss != "corn" else "cross-entropy and binary-cross-entropy only"
+        only = "class labels only" if objective.loss != "corn" else "cross-entropy, binary-cross-entropy and focal only"
         if objective.label_smoothing > 0:
             problems.append(f"objective.label_smoothing: works with {only}; set it to 0 with loss {objective.loss}.")
         if objective.class_weights is not None:
             problems.append(f"objective.class_weights: works with {only}; leave it out with loss {objective.loss}.")
+    if objective.loss != "focal" and objective.focal_gamma != ObjectiveConfig().focal_gamma:
+        problems.append(f"objective.focal_gamma: goes with loss focal, but objective.loss is {objective.loss}.")
     if objective.loss != "pearson":
         return problems
     if training.per_device_train_batch_size < 2:

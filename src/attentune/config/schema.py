@@ -32,7 +32,10 @@ class ObjectiveConfig:
     loss: str = _f(
         "auto",
         "auto: cross-entropy for classes, mean squared error for regression; pearson: minus the batch's correlation",
-        choices=("auto", "cross-entropy", "binary-cross-entropy", "mse", "pearson", "corn"),
+        choices=("auto", "cross-entropy", "binary-cross-entropy", "focal", "mse", "pearson", "corn"),
+    )
+    focal_gamma: float = _f(
+        2.0, "loss focal: how little a row counts whose class is likely already (0: as cross-entropy)", minimum=0
     )
     alpha: float = _f(0.7, "the weight of the task's loss; the token head's loss has 1 - alpha", minimum=0, maximum=1)
     token_loss_warmup_epochs: float = _f(

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 from sklearn import metrics as sk
 
+from attentune.config.parsing import did_you_mean
 from attentune.data.rows import LabelSpace
 from attentune.errors import ConfigError
 
@@ -40,12 +41,17 @@ def _correlation(function: Callable) -> Score:
     return score
 
 
-def _f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-    return float(sk.f1_score(labels, predictions, pos_label=1, zero_division=0))
+def _averaged(function: Callable, average: str) -> Score:
+    """F1, precision or recall: of the second class ("binary"), or averaged over classes; 0 where nothing is divided."""
+
+    def score(labels: np.ndarray, predictions: np.ndarray) -> float:
+        return float(function(labels, predictions, average=average, zero_division=0))
+
+    return score
 
 
-def _macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-    return float(sk.f1_score(labels, predictions, average="macro", zero_division=0))
+def _balanced_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
+    return float(np.mean([np.mean(predictions[labels == label] == label) for label in np.unique(labels)]))
 
 
 def _matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
@@ -67,8 +73,15 @@ METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
         Metric("accuracy", lambda labels, predictions: float(np.mean(labels == predictions))),
-        Metric("f1", _f1, needs="two classes"),
-        Metric("f1_macro", _macro_f1),
+        Metric("balanced_accuracy", _balanced_accuracy),
+        Metric("f1", _averaged(sk.f1_score, "binary"), needs="two classes"),
+        Metric("precision", _averaged(sk.precision_score, "binary"), needs="two classes"),
+        Metric("recall", _averaged(sk.recall_score, "binary"), needs="two classes"),
+        Metric("f1_macro", _averaged(sk.f1_score, "macro")),
+        Metric("f1_micro", _averaged(sk.f1_score, "micro")),
+        Metric("f1_weighted", _averaged(sk.f1_score, "weighted")),
+        Metric("precision_macro", _averaged(sk.precision_score, "macro")),
+        Metric("recall_macro", _averaged(sk.recall_score, "macro")),
         Metric("matthews_correlation", _matthews),
         Metric("quadratic_weighted_kappa", _quadratic_kappa),
         Metric("pearson", _correlation(stats.pearsonr), needs="an order"),
@@ -126,7 +139,7 @@ def choose_metric(wanted: str | None, names: Sequence[str], label_space: LabelSp
     """
     if wanted is None:
         return METRICS[names[0]]
-    name = wanted.removeprefix("eval_")
+    name = wanted.removeprefix("eval_")  # transformers' spelling
     has = {
         "classes": label_space.task_type != "regression",
         "two classes": label_space.task_type != "regression" and label_space.num_labels == 2,
@@ -134,5 +147,7 @@ def choose_metric(wanted: str | None, names: Sequence[str], label_space: LabelSp
     }
     usable = [metric.name for metric in METRICS.values() if has[metric.needs]]
     if name not in usable:
-        raise ConfigError(f"training.metric_for_best_model: got {wanted!r}, expected one of {', '.join(usable)}.")
+        turned = ["_".join(reversed(name.replace("-", "_").split("_")))]  # macro-F1 for f1_macro
+        near = did_you_mean(turned[0].lower(), usable) or did_you_mean(name, usable)
+        raise ConfigError(f"training.metric_for_best_model: got {wanted!r}, expected one of {', '.join(usable)}.{near}")
     return METRICS[name]

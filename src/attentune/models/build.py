@@ -92,6 +92,7 @@ def build_model(
     is_pair: bool,
     seed: int,
     loss: str = "auto",
+    focal_gamma: float = 2.0,
 ) -> AttentuneForSequenceClassification:
     """A pre-trained encoder with fresh slots and classifier; from the folder of a run, with its own where they fit.
 
@@ -103,6 +104,7 @@ def build_model(
         is_pair: whether the rows are pairs of texts.
         seed: fresh weights are a function of it.
         loss: what it will be trained with; the classifier's outputs depend on it.
+        focal_gamma: with loss "focal", its gamma.
 
     Raises:
         UnsupportedEncoderError: the encoder cannot be loaded, or cannot take what the slots ask of it.
@@ -125,6 +127,7 @@ def build_model(
         pair_encoding=settings.pair_encoding if is_pair else "cross-encoder",
         pair_separators=pair_separators(tokenizer),
         loss=loss,
+        focal_gamma=focal_gamma,
         ordinal_prediction=label_space.ordinal_prediction,
         **_label_options(label_space),
     )

@@ -37,6 +37,7 @@ class AttentuneConfig(PreTrainedConfig):
         pair_separators: how many special tokens its tokenizer puts between two texts in one row; None where that is
             not known.
         loss: what it was trained with, a key of `nn.losses.LOSSES` or "auto"; the classifier's outputs depend on it.
+        focal_gamma: with loss "focal", its gamma.
         ordinal_prediction: how an ordered class is predicted, "argmax" or "expected-value".
     """
 
@@ -56,6 +57,7 @@ class AttentuneConfig(PreTrainedConfig):
         pair_encoding: str = "cross-encoder",
         pair_separators: int | None = None,
         loss: str = "auto",
+        focal_gamma: float = 2.0,
         ordinal_prediction: str = "argmax",
         **kwargs: Any,
     ) -> None:
@@ -74,6 +76,7 @@ class AttentuneConfig(PreTrainedConfig):
         self.pair_encoding = pair_encoding
         self.pair_separators = pair_separators
         self.loss = loss
+        self.focal_gamma = focal_gamma
         self.ordinal_prediction = ordinal_prediction
         super().__init__(**kwargs)
 

@@ -273,7 +273,8 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         return logits_BC, token_logits_BT2, importance_BT
 
     def _mean_loss(self, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
-        return row_losses(resolve_loss(self.config.loss, self.config.task_type), logits_BC, labels_B).mean()
+        loss = resolve_loss(self.config.loss, self.config.task_type)
+        return row_losses(loss, logits_BC, labels_B, focal_gamma=self.config.focal_gamma).mean()
 
 
 def _in_rows(tokens: Tensor | None, texts: TwoTexts | None) -> Tensor | None:

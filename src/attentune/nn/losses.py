@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -69,6 +70,42 @@ def binary_cross_entropy_rows(
     return RowLosses(loss_B, weight_B)
 
 
+def focal_rows(
+    logits_BC: Tensor,
+    labels_B: Tensor,
+    *,
+    gamma: float,
+    class_weights_C: Tensor | None = None,
+    label_smoothing: float = 0.0,
+) -> RowLosses:
+    """The focal loss of each row, in float32: a cross-entropy in which what is known well counts for little.
+
+    A class with probability p and target share t adds t (1 - p)^gamma (-log p); with gamma 0 that is
+    `cross_entropy_rows`, and weights and smoothing mean what they mean there.
+
+    Args:
+        logits_BC: scores before the softmax.
+        labels_B: class ids.
+        gamma: at least 0; the higher, the less rows count whose class is likely.
+        class_weights_C: the weight of each class, or None for equal ones.
+        label_smoothing: the share of the target spread evenly over all classes.
+
+    Source: focal loss (Lin et al. 2017, section 3.2), over a softmax; alpha there is a class's weight here.
+    """
+    log_p_BC = logits_BC.float().log_softmax(dim=-1)
+    target_BC = F.one_hot(labels_B, logits_BC.shape[1]) * (1.0 - label_smoothing) + label_smoothing / logits_BC.shape[1]
+    weights_BC = target_BC if class_weights_C is None else target_BC * class_weights_C.float()
+    loss_B = (weights_BC * _focus(log_p_BC, gamma) * -log_p_BC).sum(dim=-1)
+    weight_B = loss_B.new_ones(loss_B.shape) if class_weights_C is None else class_weights_C[labels_B]
+    return RowLosses(loss_B, weight_B)
+
+
+def _focus(log_p: Tensor, gamma: float) -> Tensor:
+    """(1 - p)^gamma, with a gradient that is finite where p is 1."""
+    # expm1 keeps the digits of 1 - p near p = 1; the floor keeps the slope of a root (gamma below 1) finite there.
+    return (-torch.expm1(log_p)).clamp(min=1e-12) ** gamma
+
+
 def pearson_rows(logits_B1: Tensor, scores_B: Tensor) -> RowLosses:
     """Minus the Pearson correlation of the batch, in float32, the same number for each of its rows.
 
@@ -127,6 +164,7 @@ def corn_rows(logits_BC: Tensor, labels_B: Tensor) -> RowLosses:
 LOSSES: dict[str, tuple[str, ...]] = {
     "cross-entropy": ("classification", "ordinal"),
     "binary-cross-entropy": ("classification", "ordinal"),
+    "focal": ("classification", "ordinal"),
     "mse": ("regression",),
     "pearson": ("regression",),
     "corn": ("ordinal",),
@@ -145,12 +183,16 @@ def row_losses(
     *,
     class_weights_C: Tensor | None = None,
     label_smoothing: float = 0.0,
+    focal_gamma: float = 2.0,
 ) -> RowLosses:
     """The losses of a batch by the name of the loss, a key of `LOSSES`; weights and smoothing are for classes only."""
     if kind in ("mse", "pearson", "corn"):
         return {"mse": squared_error_rows, "pearson": pearson_rows, "corn": corn_rows}[kind](logits_BC, labels_B)
+    options: dict[str, Any] = {"class_weights_C": class_weights_C, "label_smoothing": label_smoothing}
+    if kind == "focal":
+        return focal_rows(logits_BC, labels_B, gamma=focal_gamma, **options)
     function = binary_cross_entropy_rows if kind == "binary-cross-entropy" else cross_entropy_rows
-    return function(logits_BC, labels_B, class_weights_C=class_weights_C, label_smoothing=label_smoothing)
+    return function(logits_BC, labels_B, **options)
 
 
 # What a token label is where there is none.

@@ -13,7 +13,12 @@ NOTHING = "-"
 _METRICS = {
     "accuracy": "accuracy",
     "f1": "F1",
+    "balanced_accuracy": "balanced accuracy",
     "f1_macro": "macro F1",
+    "f1_micro": "micro F1",
+    "f1_weighted": "weighted F1",
+    "precision_macro": "macro precision",
+    "recall_macro": "macro recall",
     "matthews_correlation": "Matthews correlation",
     "quadratic_weighted_kappa": "quadratic kappa",
     "pearson": "Pearson correlation",

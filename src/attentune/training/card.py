@@ -28,7 +28,9 @@ _HOME = "https://attentune.readthedocs.io"
 _RESAMPLES = 500
 # What the hub calls them, where it has a name of its own.
 _HUB_METRICS = {
-    "f1_macro": "f1",
+    **dict.fromkeys(("f1_macro", "f1_micro", "f1_weighted"), "f1"),
+    "precision_macro": "precision",
+    "recall_macro": "recall",
     "pearson": "pearsonr",
     "mean_absolute_error": "mae",
     "mean_squared_error": "mse",

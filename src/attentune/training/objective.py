@@ -47,6 +47,7 @@ class Objective:
         alpha: the weight of the task's loss beside the token head's, where tokens are labelled.
         warmup_epochs: epochs over which the token head's share rises to 1 - alpha.
         num_labels: the number of classes, or 1 for regression.
+        focal_gamma: with loss "focal", its gamma.
     """
 
     loss: str
@@ -55,6 +56,7 @@ class Objective:
     alpha: float = 1.0
     warmup_epochs: float = 0.0
     num_labels: int = 1
+    focal_gamma: float = 2.0
 
     def sums(self, output: Any, labels_B: torch.Tensor, token_labels_BT: torch.Tensor | None) -> torch.Tensor:
         """(3,): the sum of the rows' losses, the sum of the labelled tokens' losses, and the token head's hits."""
@@ -77,7 +79,12 @@ class Objective:
         """The losses of a batch, row by row."""
         weights_C = None if self.class_weights is None else self.class_weights.to(logits_BC.device)
         return row_losses(
-            self.loss, logits_BC, labels_B, class_weights_C=weights_C, label_smoothing=self.label_smoothing
+            self.loss,
+            logits_BC,
+            labels_B,
+            class_weights_C=weights_C,
+            label_smoothing=self.label_smoothing,
+            focal_gamma=self.focal_gamma,
         )
 
     def weight_sum(self, labels: np.ndarray) -> float:
@@ -108,6 +115,7 @@ def build_objective(settings: ObjectiveConfig, label_space: LabelSpace, labels: 
         settings.alpha,
         settings.token_loss_warmup_epochs,
         label_space.num_labels,
+        settings.focal_gamma,
     )
 
 

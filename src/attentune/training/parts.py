@@ -103,6 +103,7 @@ def new_model(inputs: RunInputs, *, like: Any = None) -> Any:
         is_pair=inputs.data.is_pair,
         seed=config.training.seed,
         loss=objective.loss,
+        focal_gamma=objective.focal_gamma,
     )
     if like is not None:
         model.share_encoder_of(like)
