@@ -191,7 +191,7 @@ def test_of_two_classes_as_near_the_mean_the_higher_is_predicted() -> None:
 
 def test_probabilities_are_a_softmax_even_of_large_logits() -> None:
     logits_NC = np.array([[0.0, math.log(3.0)], [1000.0, 0.0], [-1000.0, -1000.0]], dtype=np.float32)
-    found = probabilities_of(logits_NC)
+    found = probabilities_of(logits_NC, THREE)
     assert found.dtype == np.float64
     assert found == pytest.approx(np.array([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]]), abs=1e-7)
 

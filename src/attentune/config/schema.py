@@ -179,8 +179,9 @@ class DataConfig:
     task_type: str | None = _f(
         None,
         "what the labels are (default: the known task's own; classification for own data)",
-        choices=("classification", "regression", "ordinal"),
+        choices=("classification", "regression", "ordinal", "multi_label"),
     )
+    label_separator: str | None = _f(None, "multi_label: what stands between labels in a text (| if not given)")
     label_names: tuple[str, ...] | None = _f(None, "the labels in order (ordinal: lowest first); else as found, sorted")
     validation_share: float = _f(
         0.1, "share of train_file that is cut where there is no validation file", minimum=0.001, maximum=0.9

@@ -19,7 +19,7 @@ _WAYS = (
     "Data comes in one of three ways: a known task (--task NAME --data_dir FOLDER; `attentune tasks` lists them), own"
     " files (--train_file FILE, --validation_file, --test_file), or a Hugging Face data set (--dataset_name NAME)."
 )
-_COLUMN_SETTINGS = ("text_column", "text_pair_column", "label_column", "id_column", "label_names")
+_COLUMN_SETTINGS = ("text_column", "text_pair_column", "label_column", "id_column", "label_names", "label_separator")
 
 
 def load_data(

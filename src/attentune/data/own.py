@@ -68,7 +68,7 @@ def load_own(
         tables[first].names, config, tables[first].source, want_label=not first.startswith("test")
     )
     space, notes = _label_space(tables, columns, config, label_space)
-    reader = LabelReader(space)
+    reader = LabelReader(space, separator=config.label_separator)
     rows: dict[str, TextRows] = {}
     notes = [*guessed, *notes]
     for split, table in tables.items():
@@ -161,7 +161,8 @@ def read_unlabelled(path: str, *, label_space: LabelSpace, is_pair: bool, config
     table = read_table(path)
     spec = load_spec(config.task) if config.task else None
     columns = _prediction_columns(table, is_pair, config)
-    reader = LabelReader(label_space, spec.label_values if spec else {}, missing=spec.missing_labels if spec else ())
+    values, missing = (spec.label_values, spec.missing_labels) if spec else ({}, ())
+    reader = LabelReader(label_space, values, missing=missing, separator=config.label_separator)
     labels = None
     if columns.label is not None:
         try:

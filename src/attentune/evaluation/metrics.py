@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 from sklearn import metrics as sk
 
 from attentune.config.parsing import did_you_mean
@@ -19,10 +19,11 @@ Score = Callable[[np.ndarray, np.ndarray], float]
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric over labels and predictions, both (N,): class ids, or scores for regression.
+    """A metric over labels and predictions, both (N,): class ids, or scores for regression; or (N, C) ones and zeros.
 
     Attributes:
-        needs: "classes", "two classes", or "an order" (ordinal classes or scores).
+        needs: "classes", "two classes", "an order" (ordinal classes or scores), "sets" (several labels a row), or
+            "classes or sets".
     """
 
     name: str
@@ -77,11 +78,23 @@ METRICS: dict[str, Metric] = {
         Metric("f1", _averaged(sk.f1_score, "binary"), needs="two classes"),
         Metric("precision", _averaged(sk.precision_score, "binary"), needs="two classes"),
         Metric("recall", _averaged(sk.recall_score, "binary"), needs="two classes"),
-        Metric("f1_macro", _averaged(sk.f1_score, "macro")),
-        Metric("f1_micro", _averaged(sk.f1_score, "micro")),
-        Metric("f1_weighted", _averaged(sk.f1_score, "weighted")),
-        Metric("precision_macro", _averaged(sk.precision_score, "macro")),
-        Metric("recall_macro", _averaged(sk.recall_score, "macro")),
+        Metric("f1_macro", _averaged(sk.f1_score, "macro"), needs="classes or sets"),
+        Metric("f1_micro", _averaged(sk.f1_score, "micro"), needs="classes or sets"),
+        Metric("f1_weighted", _averaged(sk.f1_score, "weighted"), needs="classes or sets"),
+        Metric("precision_macro", _averaged(sk.precision_score, "macro"), needs="classes or sets"),
+        Metric("recall_macro", _averaged(sk.recall_score, "macro"), needs="classes or sets"),
+        Metric("f1_samples", _averaged(sk.f1_score, "samples"), needs="sets"),
+        Metric(
+            "subset_accuracy",
+            lambda labels, predictions: float(np.mean((labels == predictions).all(axis=1))),
+            needs="sets",
+        ),
+        Metric(
+            "hamming_loss",
+            lambda labels, predictions: float(np.mean(labels != predictions)),
+            greater_is_better=False,
+            needs="sets",
+        ),
         Metric("matthews_correlation", _matthews),
         Metric("quadratic_weighted_kappa", _quadratic_kappa),
         Metric("pearson", _correlation(stats.pearsonr), needs="an order"),
@@ -103,21 +116,26 @@ METRICS: dict[str, Metric] = {
 
 
 def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
-    """(N,) class ids, or scores for regression.
+    """(N,) class ids, or scores for regression; with several labels a row (N, C) int64, 1 where one is predicted.
 
     A class is the likeliest one, unless the label space wants expected values: then the one whose number is nearest to
-    the mean of class numbers under the probabilities (halves go up).
+    the mean of class numbers under the probabilities (halves go up). Of several labels each is predicted whose
+    probability is at least a half.
     """
     if label_space.task_type == "regression":
         return logits_NC[:, 0]
+    if label_space.has_several:
+        return (probabilities_of(logits_NC, label_space) >= 0.5).astype(np.int64)
     if label_space.ordinal_prediction == "expected-value":
-        means_N = probabilities_of(logits_NC) @ np.arange(logits_NC.shape[1], dtype=np.float64)
+        means_N = probabilities_of(logits_NC, label_space) @ np.arange(logits_NC.shape[1], dtype=np.float64)
         return np.floor(means_N + 0.5).astype(np.int64)
     return logits_NC.argmax(axis=1)
 
 
-def probabilities_of(logits_NC: np.ndarray) -> np.ndarray:
-    """(N, C) softmax of the logits, in float64."""
+def probabilities_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
+    """(N, C) softmax of the logits, in float64; of several labels a row each one's sigmoid."""
+    if label_space.has_several:
+        return special.expit(logits_NC.astype(np.float64))
     shifted = logits_NC.astype(np.float64) - logits_NC.max(axis=1, keepdims=True)
     exponents = np.exp(shifted)
     return exponents / exponents.sum(axis=1, keepdims=True)
@@ -141,9 +159,11 @@ def choose_metric(wanted: str | None, names: Sequence[str], label_space: LabelSp
         return METRICS[names[0]]
     name = wanted.removeprefix("eval_")  # transformers' spelling
     has = {
-        "classes": label_space.task_type != "regression",
-        "two classes": label_space.task_type != "regression" and label_space.num_labels == 2,
-        "an order": label_space.task_type != "classification",
+        "classes": label_space.task_type in ("classification", "ordinal"),
+        "two classes": label_space.task_type in ("classification", "ordinal") and label_space.num_labels == 2,
+        "an order": label_space.task_type in ("regression", "ordinal"),
+        "sets": label_space.has_several,
+        "classes or sets": label_space.task_type != "regression",
     }
     usable = [metric.name for metric in METRICS.values() if has[metric.needs]]
     if name not in usable:

@@ -46,7 +46,7 @@ class Export:
 
     Attributes:
         folder: where it lies.
-        task_type: "classification", "regression" or "ordinal".
+        task_type: "classification", "regression", "ordinal" or "multi_label".
         opset: the version of ONNX's operators.
         inputs, outputs: names, in the graph's order.
         checked_on: "validation" for the run's own rows, else "made-up texts".
@@ -226,7 +226,8 @@ def agreement(one: Answers, other: Answers, label_space: LabelSpace) -> float:
     first, second = (predictions_of(answered.logits_NC, label_space) for answered in (one, other))
     if label_space.task_type == "regression":
         return float(abs(first - second).max())
-    return float((first == second).mean())
+    alike = first == second
+    return float((alike.all(axis=1) if label_space.has_several else alike).mean())
 
 
 def _scores(programs: dict[str, Answers], rows: TextRows, data: TaskData) -> dict[str, dict[str, float]]:

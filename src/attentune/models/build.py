@@ -182,10 +182,11 @@ def _set_dropout(config: PreTrainedConfig, dropout: float | None) -> None:
 def _label_options(label_space: LabelSpace) -> dict[str, object]:
     if label_space.task_type == "regression":
         return {"num_labels": 1, "problem_type": "regression"}
+    problem = "single_label_classification" if label_space.num_labels > 1 else None
     return {
         "id2label": label_space.id2label,
         "label2id": label_space.label2id,
-        "problem_type": "single_label_classification" if label_space.num_labels > 1 else None,
+        "problem_type": "multi_label_classification" if label_space.has_several else problem,
     }
 
 

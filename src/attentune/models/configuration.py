@@ -29,7 +29,7 @@ class AttentuneConfig(PreTrainedConfig):
         token_gate: {"kind": ..., "beta": ..., "share_weights": ..., "attention_threshold": ...}.
         head: {"kind": ..., "beta": ..., "with_pooler": ..., "dropout": ...}; for attention blocks "layers", "bare",
             "init" and "attention_heads" too, for texts that are read apart "combine" and "projection".
-        task_type: "classification", "regression" or "ordinal".
+        task_type: "classification", "regression", "ordinal" or "multi_label".
         special_token_ids: ids that are no ordinary tokens ([CLS], [SEP], padding; not the mask token).
         max_seq_length: the longest text or pair in tokens.
         is_pair: whether it was trained on pairs of texts.

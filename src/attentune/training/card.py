@@ -138,6 +138,9 @@ def _summary(facts: CardFacts) -> str:
     what = "Pairs of texts" if facts.data.is_pair else "Texts"
     if space.task_type == "regression":
         return f"{what} in, a score out."
+    if space.has_several:
+        names = ", ".join(plain(name) for name in space.names[:20]) + (", ..." if len(space.names) > 20 else "")
+        return f"{what} in, any of {len(space.names)} labels out ({names}), each with a probability of its own."
     order = " ordered," if space.task_type == "ordinal" else ""
     names = ", ".join(plain(name) for name in space.names[:20])
     more = f" and {len(space.names) - 20} more" if len(space.names) > 20 else ""
