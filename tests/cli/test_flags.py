@@ -77,6 +77,7 @@ NEEDS: dict[str, dict[str, str]] = {
     "training.eval_strategy": {"training.eval_steps": "5"},
     "training.multi_task": {"data.tasks": "cola,rte"},
     "data.task_settings": {"data.tasks": "cola,rte"},
+    "objective.focal_gamma": {"objective.loss": "focal"},
 }
 
 

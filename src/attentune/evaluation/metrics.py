@@ -46,7 +46,8 @@ def _averaged(function: Callable, average: str) -> Score:
     """F1, precision or recall: of the second class ("binary"), or averaged over classes; 0 where nothing is divided."""
 
     def score(labels: np.ndarray, predictions: np.ndarray) -> float:
-        return float(function(labels, predictions, average=average, zero_division=0))
+        # A row without labels of which none is predicted is all right; a class that never occurs says nothing good.
+        return float(function(labels, predictions, average=average, zero_division=float(average == "samples")))
 
     return score
 
