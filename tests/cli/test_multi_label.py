@@ -258,3 +258,29 @@ def test_the_metrics_are_scikit_learns_over_labels(trained: Path) -> None:
     )
     assert scores["f1_micro"] == pytest.approx(f1_score(gold, said, average="micro"))
     assert scores["f1_macro"] == pytest.approx(f1_score(gold, said, average="macro"))
+
+
+def test_each_label_gets_a_threshold_of_its_own(attentune, tiny, files: Path, tmp_path: Path) -> None:
+    more = ("--calibrate", "temperature", "--thresholds", "f1", "--calibration_share", "0.3", "--num_train_epochs", "6")
+    words = (
+        "train",
+        *data_flags(files, tiny),
+        *QUICK,
+        *more,
+        "--learning_rate",
+        "3e-3",
+        "--output_dir",
+        tmp_path / "run",
+    )
+    assert attentune(*words)[0] == 0
+    facts = json.loads((tmp_path / "run" / "metrics.json").read_text())["train"]["calibration"]
+    assert list(facts["thresholds"]) == sorted(TOPICS)
+    assert len(set(facts["thresholds"].values())) > 1
+    table = list(csv.DictReader((tmp_path / "run" / "predictions_validation.csv").open()))
+    for row in table:
+        near = any(abs(float(row[f"p_{name}"]) - facts["thresholds"][name]) < 1e-5 for name in TOPICS)
+        own = {name for name in TOPICS if float(row[f"p_{name}"]) >= facts["thresholds"][name]}
+        assert near or set(filter(None, row["predictions"].split("|"))) == own
+    status, out, _ = attentune("evaluate", tmp_path / "run", "--format", "json")
+    scores = json.loads((tmp_path / "run" / "metrics.json").read_text())["validation"]
+    assert (status, json.loads(out)["validation"]) == (0, pytest.approx(scores))

@@ -154,6 +154,16 @@ class TrainingConfig:
     early_stopping_patience: int | None = _f(None, "stop after this many scores without a gain", minimum=1)
     early_stopping_threshold: float = _f(0.0, "a gain smaller than this is none", minimum=0)
     logging_steps: int = _f(10, "optimiser steps between lines in log.jsonl", minimum=1)
+    calibrate: str = _f(
+        "none",
+        "at the end, fit on rows kept out of training what the logits are divided by, so that probabilities are true",
+        choices=("none", "temperature"),
+    )
+    thresholds: str = _f(
+        "none",
+        "at the end, fit there from which probability on a label (of two classes the second) is predicted: for its F1",
+        choices=("none", "f1"),
+    )
     report_to: str = _f("none", "also log for a tracker", choices=("none", "tensorboard"))
 
 
@@ -186,6 +196,8 @@ class DataConfig:
     validation_share: float = _f(
         0.1, "share of train_file that is cut where there is no validation file", minimum=0.001, maximum=0.9
     )
+    calibration_share: float | None = _f(None, "share of train that is cut to calibrate on", minimum=0.001, maximum=0.9)
+    calibration_file: str | None = _f(None, "own rows to calibrate on, instead of a part of train")
     max_length: int = _f(
         128, "longest text or pair in tokens (bi-encoder: each text of a pair); longer ones are cut", minimum=4
     )

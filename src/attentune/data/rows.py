@@ -24,11 +24,14 @@ class LabelSpace:
         names: the classes in the order of their ids; empty for regression.
         ordinal_prediction: "argmax", the likeliest class, or, for ordered classes, "expected-value", the one nearest to
             the mean of class numbers.
+        thresholds: the probability from which on each label is predicted, of two classes the second one; None for a
+            half, or for the likeliest class.
     """
 
     task_type: str
     names: tuple[str, ...] = ()
     ordinal_prediction: str = "argmax"
+    thresholds: tuple[float, ...] | None = None
 
     @property
     def num_labels(self) -> int:

@@ -121,12 +121,14 @@ def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray
 
     A class is the likeliest one, unless the label space wants expected values: then the one whose number is nearest to
     the mean of class numbers under the probabilities (halves go up). Of several labels each is predicted whose
-    probability is at least a half.
+    probability is at least a half, or its own threshold; of two classes with a threshold the second one likewise.
     """
     if label_space.task_type == "regression":
         return logits_NC[:, 0]
     if label_space.has_several:
-        return (probabilities_of(logits_NC, label_space) >= 0.5).astype(np.int64)
+        return (probabilities_of(logits_NC, label_space) >= np.array(label_space.thresholds or 0.5)).astype(np.int64)
+    if label_space.thresholds is not None:
+        return (probabilities_of(logits_NC, label_space)[:, 1] >= label_space.thresholds[0]).astype(np.int64)
     if label_space.ordinal_prediction == "expected-value":
         means_N = probabilities_of(logits_NC, label_space) @ np.arange(logits_NC.shape[1], dtype=np.float64)
         return np.floor(means_N + 0.5).astype(np.int64)

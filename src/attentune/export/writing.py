@@ -245,6 +245,7 @@ def _about(saved: SavedRun, export: Export) -> dict[str, Any]:
     return {
         "labels": list(space.names),
         "ordinal_prediction": space.ordinal_prediction,
+        "thresholds": None if space.thresholds is None else list(space.thresholds),
         "max_length": config.max_seq_length,
         "pair": saved.is_pair,
         "texts_apart": config.reads_apart,

@@ -179,7 +179,7 @@ def _set_dropout(config: PreTrainedConfig, dropout: float | None) -> None:
             setattr(config, name, dropout)
 
 
-def _label_options(label_space: LabelSpace) -> dict[str, object]:
+def _label_options(label_space: LabelSpace) -> dict[str, Any]:
     if label_space.task_type == "regression":
         return {"num_labels": 1, "problem_type": "regression"}
     problem = "single_label_classification" if label_space.num_labels > 1 else None

@@ -39,6 +39,9 @@ class AttentuneConfig(PreTrainedConfig):
         loss: what it was trained with, a key of `nn.losses.LOSSES` or "auto"; the classifier's outputs depend on it.
         focal_gamma: with loss "focal", its gamma.
         ordinal_prediction: how an ordered class is predicted, "argmax" or "expected-value".
+        calibration_temperature: what the logits are divided by; from calibration.
+        thresholds: from which probability on a label (of two classes the second one) is predicted; None where there are
+            none of its own. The model itself gives logits, so whoever makes predictions of them has to look here.
     """
 
     model_type = "attentune"
@@ -59,6 +62,8 @@ class AttentuneConfig(PreTrainedConfig):
         loss: str = "auto",
         focal_gamma: float = 2.0,
         ordinal_prediction: str = "argmax",
+        calibration_temperature: float = 1.0,
+        thresholds: list[float] | None = None,
         **kwargs: Any,
     ) -> None:
         if isinstance(encoder, dict):
@@ -78,6 +83,8 @@ class AttentuneConfig(PreTrainedConfig):
         self.loss = loss
         self.focal_gamma = focal_gamma
         self.ordinal_prediction = ordinal_prediction
+        self.calibration_temperature = calibration_temperature
+        self.thresholds = thresholds
         super().__init__(**kwargs)
 
     @property

@@ -270,6 +270,8 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         logits_BC = self.classifier(self.dropout(sentence_BD).to(dtype)).float()
         if self.outputs is not None:
             logits_BC = self.outputs(logits_BC)
+        if self.config.calibration_temperature != 1.0:
+            logits_BC = logits_BC / self.config.calibration_temperature
         return logits_BC, token_logits_BT2, importance_BT
 
     def _mean_loss(self, logits_BC: Tensor, labels_B: Tensor) -> Tensor:

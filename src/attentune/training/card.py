@@ -268,6 +268,16 @@ print(classify({given}, top_k=None, truncation=True))
 ```"""
 
 
+def _calibration(facts: CardFacts) -> str:
+    found = facts.result.train.get("calibration")
+    if found is None:
+        return "Probabilities are those of the model, not calibrated."
+    said = plain(facts.result.notes[-1])
+    if facts.data.label_space.thresholds is not None:
+        said += " Attentune predicts by the thresholds; transformers gives the probabilities alone."
+    return said
+
+
 def _limits(facts: CardFacts) -> str:
     space, limit = facts.data.label_space, facts.config.data.max_length
     apart = facts.data.is_pair and facts.config.model.pair_encoding == "bi-encoder"
@@ -280,7 +290,7 @@ def _limits(facts: CardFacts) -> str:
         "What the encoder has learnt from its own texts, its prejudices too, is still in it.",
     ]
     if space.task_type != "regression":
-        lines.append("Probabilities are those of the model, not calibrated.")
+        lines.append(_calibration(facts))
     if space.ordinal_prediction == "expected-value":
         lines.append(
             "Attentune predicts the class nearest to the mean of the classes; transformers names the likeliest one."
