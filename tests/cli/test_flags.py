@@ -80,6 +80,8 @@ NEEDS: dict[str, dict[str, str]] = {
     "objective.focal_gamma": {"objective.loss": "focal"},
     "training.calibrate": {"data.calibration_share": "0.1"},
     "training.thresholds": {"data.calibration_share": "0.1"},
+    "data.fold": {"data.folds": "9"},
+    "data.fold_seed": {"data.folds": "9", "data.fold": "2"},
     "data.calibration_share": {"training.calibrate": "temperature"},
     "data.calibration_file": {"training.calibrate": "temperature"},
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from attentune.config.schema import Config, ObjectiveConfig
+from attentune.config.schema import Config, DataConfig, ObjectiveConfig
 
 
 def contradictions(config: Config) -> list[str]:
@@ -47,7 +47,13 @@ def contradictions(config: Config) -> list[str]:
             "model.head.kind: cross-attention needs texts that are read apart, but model.pair_encoding is"
             " cross-encoder; set --pair_encoding bi-encoder, or take self-attention."
         )
-    return problems + _loss_contradictions(config) + _frozen_contradictions(config) + _calibration(config)
+    return (
+        problems
+        + _loss_contradictions(config)
+        + _frozen_contradictions(config)
+        + _calibration(config)
+        + _folds(config.data)
+    )
 
 
 def _loss_contradictions(config: Config) -> list[str]:
@@ -108,3 +114,12 @@ def _calibration(config: Config) -> list[str]:
             f"data.{rows[0]}: goes with --calibrate temperature or --thresholds f1, which are fitted on these rows."
         )
     return problems
+
+
+def _folds(data: DataConfig) -> list[str]:
+    if data.folds is None:
+        given = [name for name in ("fold", "fold_seed") if getattr(data, name) != getattr(DataConfig(), name)]
+        return [f"data.{name}: goes with --folds, the number of parts." for name in given]
+    if data.fold is not None and data.fold > data.folds:
+        return [f"data.fold: got {data.fold}, which needs as many folds, but data.folds is {data.folds}."]
+    return []

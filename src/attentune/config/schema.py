@@ -196,6 +196,9 @@ class DataConfig:
     validation_share: float = _f(
         0.1, "share of train_file that is cut where there is no validation file", minimum=0.001, maximum=0.9
     )
+    folds: int | None = _f(None, "cross-validation: cut train in this many stratified parts", minimum=2)
+    fold: int | None = _f(None, "with folds: the part that is scored on, from 1; compare runs all", minimum=1)
+    fold_seed: int = _f(1, "with folds: the seed of the cut", minimum=0)
     calibration_share: float | None = _f(None, "share of train that is cut to calibrate on", minimum=0.001, maximum=0.9)
     calibration_file: str | None = _f(None, "own rows to calibrate on, instead of a part of train")
     max_length: int = _f(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from attentune.config.schema import DataConfig
 from attentune.data.calibration import CALIBRATION, with_calibration
+from attentune.data.folds import splits_for_fold, with_fold
 from attentune.data.hub import read_dataset
 from attentune.data.known import load_known
 from attentune.data.own import load_own, read_own_files, read_unlabelled
@@ -51,6 +52,7 @@ def load_data(
     """
     _check_source(config)
     wanted, splits = splits, None if splits is None else tuple(split for split in splits if split != CALIBRATION)
+    splits = splits_for_fold(splits, config)
     if config.task is not None:
         data = load_known(config, splits, label_space)
     elif config.dataset_name is not None:
@@ -60,9 +62,11 @@ def load_data(
     else:
         tables = read_own_files(config, splits, label_space)
         data = load_own(tables, config, seed=seed, splits=splits, label_space=label_space)
-    data = with_calibration(data, config, seed)
-    if wanted is not None and CALIBRATION not in wanted:
-        data = replace(data, splits={name: rows for name, rows in data.splits.items() if name != CALIBRATION})
+    data = with_calibration(with_fold(data, config), config, seed)
+    if wanted is not None:
+        # What was read or cut to make the others.
+        made = {name: rows for name, rows in data.splits.items() if {name, name.split("_")[0]} & set(wanted)}
+        data = replace(data, splits=made)
     return _take_parts(data, config, seed)
 
 

@@ -74,7 +74,8 @@ def load_own(
     for split, table in tables.items():
         rows[split], note = _rows(table, columns, reader, is_test=split.startswith("test"))
         notes += [note] if note else []
-    if "train" in rows and not any(split.startswith("validation") for split in rows) and config.validation_file is None:
+    has_validation = config.validation_file is not None or any(split.startswith("validation") for split in rows)
+    if "train" in rows and not has_validation and config.folds is None:
         rows, note = _cut(rows, config, seed)
         notes.append(note)
     return TaskData(OWN_NAME, space, DEFAULT_METRICS[space.task_type], _chosen(rows, splits), tuple(notes))
