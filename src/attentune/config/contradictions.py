@@ -53,6 +53,7 @@ def contradictions(config: Config) -> list[str]:
         + _frozen_contradictions(config)
         + _calibration(config)
         + _folds(config.data)
+        + _windows(config.data)
     )
 
 
@@ -123,3 +124,12 @@ def _folds(data: DataConfig) -> list[str]:
     if data.fold is not None and data.fold > data.folds:
         return [f"data.fold: got {data.fold}, which needs as many folds, but data.folds is {data.folds}."]
     return []
+
+
+def _windows(data: DataConfig) -> list[str]:
+    if data.long_texts == "cut" or data.stride < data.max_length - 2:
+        return []
+    return [
+        f"data.stride: got {data.stride}, but a window of {data.max_length} tokens needs some of its own; expected less"
+        f" than {data.max_length - 2} (max_length without [CLS] and [SEP])."
+    ]

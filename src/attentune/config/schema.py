@@ -204,8 +204,23 @@ class DataConfig:
     max_length: int = _f(
         128, "longest text or pair in tokens (bi-encoder: each text of a pair); longer ones are cut", minimum=4
     )
+    long_texts: str = _f(
+        "cut",
+        "single texts longer than max_length: cut them, or read them in overlapping windows of max_length tokens",
+        choices=("cut", "windows"),
+    )
+    stride: int = _f(32, "windows: tokens that a window shares with the one before", minimum=0)
+    max_windows: int = _f(8, "windows: at most so many a text; what is longer is cut", minimum=1)
     max_train_samples: int | None = _f(None, "train on a seeded, stratified part of this many rows", minimum=1)
     max_eval_samples: int | None = _f(None, "score on a seeded, stratified part of this many rows", minimum=1)
+
+    @property
+    def longest_row(self) -> int:
+        """Where a row is cut, in tokens: at `max_length`, or at the end of the last window."""
+        if self.long_texts == "cut":
+            return self.max_length
+        # [CLS] and [SEP] stand in each window.
+        return self.max_length + (self.max_windows - 1) * (self.max_length - 2 - self.stride)
 
 
 @dataclass(frozen=True)

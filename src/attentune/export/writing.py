@@ -105,6 +105,11 @@ def export_run(
     target = Path(output_dir)
     _check_settings(target, output_format, opset, quantize, check_rows)
     saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
+    if saved.model.config.window is not None:
+        raise ExportError(
+            f"{saved.folder}: reads long texts in windows (data.long_texts), which the graph cannot; expected a run that"
+            " cuts them. Train one with --long_texts cut, or serve this one with attentune.predict."
+        )
     saved.model.to("cpu").float().eval()
     temporary = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.tmp")
     with storage_errors(target):

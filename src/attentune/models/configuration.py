@@ -32,6 +32,8 @@ class AttentuneConfig(PreTrainedConfig):
         task_type: "classification", "regression", "ordinal" or "multi_label".
         special_token_ids: ids that are no ordinary tokens ([CLS], [SEP], padding; not the mask token).
         max_seq_length: the longest text or pair in tokens.
+        window: tokens that the encoder reads at once of a longer text; None for all.
+        window_stride: tokens that a window shares with the one before.
         is_pair: whether it was trained on pairs of texts.
         pair_encoding: how it reads them: in one row ("cross-encoder"), or each by itself ("bi-encoder").
         pair_separators: how many special tokens its tokenizer puts between two texts in one row; None where that is
@@ -56,6 +58,8 @@ class AttentuneConfig(PreTrainedConfig):
         task_type: str = "classification",
         special_token_ids: list[int] | None = None,
         max_seq_length: int = 128,
+        window: int | None = None,
+        window_stride: int = 0,
         is_pair: bool = False,
         pair_encoding: str = "cross-encoder",
         pair_separators: int | None = None,
@@ -77,6 +81,8 @@ class AttentuneConfig(PreTrainedConfig):
         self.task_type = task_type
         self.special_token_ids = special_token_ids or []
         self.max_seq_length = max_seq_length
+        self.window = window
+        self.window_stride = window_stride
         self.is_pair = is_pair
         self.pair_encoding = pair_encoding
         self.pair_separators = pair_separators
@@ -91,6 +97,11 @@ class AttentuneConfig(PreTrainedConfig):
     def reads_apart(self) -> bool:
         """Whether it reads the texts of a pair each by itself."""
         return bool(self.is_pair and self.pair_encoding == "bi-encoder")
+
+    @property
+    def longest_read(self) -> int:
+        """The most tokens that the encoder reads at once."""
+        return self.window or self.max_seq_length
 
     @property
     def encoder_config(self) -> PreTrainedConfig:

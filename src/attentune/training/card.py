@@ -279,13 +279,14 @@ def _calibration(facts: CardFacts) -> str:
 
 
 def _limits(facts: CardFacts) -> str:
-    space, limit = facts.data.label_space, facts.config.data.max_length
+    space, limit = facts.data.label_space, facts.config.data.longest_row
     apart = facts.data.is_pair and facts.config.model.pair_encoding == "bi-encoder"
     read = "each text of a pair" if apart else "a text or pair" if facts.data.is_pair else "a text"
     lines = [
         "One run with one seed. Another seed gives another score; compare methods over several.",
         "The scores hold for rows such as those it was scored on. Other sources, times and languages were not tried.",
-        f"Of {read} at most {limit} tokens are read; the rest is cut.",
+        f"Of {read} at most {limit} tokens are read"
+        f"{f', {facts.config.data.max_length} at once' * (limit > facts.config.data.max_length)}; the rest is cut.",
         "It needs Attentune to be installed; transformers alone cannot load it.",
         "What the encoder has learnt from its own texts, its prejudices too, is still in it.",
     ]
