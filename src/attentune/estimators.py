@@ -25,7 +25,7 @@ from attentune.results import RunResult
 from attentune.training.display import Display
 from attentune.training.run import train
 
-_METRICS = {"classification": ("accuracy", "f1_macro"), "regression": ("pearson", "spearman")}
+_METRICS = {"classification": ("accuracy", "f1_macro"), "regression": ("pearson", "spearmanr")}
 
 
 class _TextEstimator(BaseEstimator):
@@ -186,7 +186,7 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """(N, C) probabilities, in the order of `classes_`."""
-        return probabilities_of(self._logits(X))
+        return probabilities_of(self._logits(X), self.run_.label_space)
 
 
 class AttentuneRegressor(RegressorMixin, _TextEstimator):

@@ -77,6 +77,13 @@ NEEDS: dict[str, dict[str, str]] = {
     "training.eval_strategy": {"training.eval_steps": "5"},
     "training.multi_task": {"data.tasks": "cola,rte"},
     "data.task_settings": {"data.tasks": "cola,rte"},
+    "objective.focal_gamma": {"objective.loss": "focal"},
+    "training.calibrate": {"data.calibration_share": "0.1"},
+    "training.thresholds": {"data.calibration_share": "0.1"},
+    "data.fold": {"data.folds": "9"},
+    "data.fold_seed": {"data.folds": "9", "data.fold": "2"},
+    "data.calibration_share": {"training.calibrate": "temperature"},
+    "data.calibration_file": {"training.calibrate": "temperature"},
 }
 
 
@@ -115,6 +122,7 @@ def test_flags_have_the_names_of_training_arguments():
     assert ours - names <= {
         "overwrite_output_dir", "resume", "precision", "early_stopping_patience", "early_stopping_threshold",
         "warmup_ratio", "multi_task", "task_sampling_exponent", "encoder_learning_rate", "freeze_encoder",
+            "calibrate", "thresholds",
     }  # fmt: skip
     flat = [name.split(".")[1] for name in WITH_FLAG]
     assert len(set(flat)) == len(flat), "two sections have a flag of the same name"

@@ -97,7 +97,7 @@ def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
         "training.save_steps: got 0, expected a number of at least 1.",
         "model: got 3, expected a section with name_or_path, ",
         "data.max_length: got 2.5, expected a whole number.",
-        "objective.loss: got 'mss', expected one of auto, cross-entropy, binary-cross-entropy, mse, pearson, corn. Did",
+        "objective.loss: got 'mss', expected one of auto, cross-entropy, binary-cross-entropy, focal, mse, pearson,",
         "training.seed.x: 'seed' is a single setting, not a section.",
         "labels.ratio: got -1, expected a number of at least 0.",
     )
@@ -133,12 +133,13 @@ def test_a_wrong_preset_names_the_nearest() -> None:
         ),
         (
             {"objective.loss": "corn", "objective.label_smoothing": 0.1},
-            "objective.label_smoothing: works with cross-entropy and binary-cross-entropy only; set it to 0 with loss",
+            "objective.label_smoothing: works with cross-entropy, binary-cross-entropy and focal only; set it to 0",
         ),
         (
             {"objective.loss": "corn", "objective.class_weights": "balanced"},
-            "objective.class_weights: works with cross-entropy and binary-cross-entropy only; leave it out with loss",
+            "objective.class_weights: works with cross-entropy, binary-cross-entropy and focal only; leave it out with",
         ),
+        ({"objective.focal_gamma": 1}, "objective.focal_gamma: goes with loss focal, but objective.loss is auto."),
         (
             {"objective.loss": "pearson", "objective.class_weights": [1, 2]},
             "objective.class_weights: works with class labels only; leave it out with loss pearson.",

@@ -20,6 +20,7 @@ from tiny_models import FIRST, LONG, SECOND, TWO, build
 Tiny = Callable[..., Path]
 THREE = LabelSpace("classification", ("no", "maybe: 1/2", "yes, <b>"))
 SCORE, STARS = LabelSpace("regression"), LabelSpace("ordinal", ("low", "middle", "high"))
+SETS = LabelSpace("multi_label", ("no", "maybe: 1/2", "yes, <b>"))
 TEXTS = [FIRST, SECOND, LONG, "", "The film [SEP] was <s> fine."]
 # A second text that is empty is left out by transformers, so that no pair remains; a space stays.
 PAIRS = [(FIRST, SECOND), (LONG, FIRST), (SECOND, LONG), ("", FIRST), (SECOND, " "), ("", " ")]
@@ -53,7 +54,8 @@ def check(run: str, texts: Sequence[str], pairs: Sequence[str] | None = None, **
             if "probabilities" not in wanted:
                 assert answer == [{"label": "LABEL_0", "score": pytest.approx(wanted["prediction"], abs=TOLERANCE)}]
                 continue
-            assert answer[0]["label"] == wanted["prediction"]
+            if isinstance(wanted["prediction"], str):
+                assert answer[0]["label"] == wanted["prediction"]
             found = {part["label"]: part["score"] for part in answer}
             assert found == pytest.approx(wanted["probabilities"], abs=TOLERANCE)
 
@@ -84,11 +86,13 @@ def test_every_family_on_pairs_that_are_read_apart(tiny: Tiny, tmp_path: Path, f
     [
         (TWO, "auto"),
         (TWO, "binary-cross-entropy"),
+        (THREE, "focal"),
         (THREE, "auto"),
         (SCORE, "auto"),
         (SCORE, "pearson"),
         (STARS, "auto"),
         (STARS, "corn"),
+        (SETS, "auto"),
     ],
 )
 def test_every_kind_of_task(tiny: Tiny, tmp_path: Path, space: LabelSpace, loss: str) -> None:

@@ -21,6 +21,7 @@ from attentune.evaluation.metrics import (
 
 TWO, THREE = LabelSpace("classification", ("bad", "good")), LabelSpace("classification", ("a", "b", "c"))
 STARS, SCORE = LabelSpace("ordinal", ("1", "2", "3", "4", "5")), LabelSpace("regression")
+SETS = LabelSpace("multi_label", ("a", "b", "c"))
 
 CLASSES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=40)
 NUMBERS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=40)
@@ -76,6 +77,15 @@ HAND = ([1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 1])
         ("accuracy", *HAND, 4 / 6),
         ("f1", *HAND, 2 / 3),
         ("f1_macro", *HAND, 2 / 3),
+        ("precision", *HAND, 2 / 3),
+        ("recall", [1, 1, 1, 0], [1, 0, 0, 0], 1 / 3),
+        ("precision", [1, 0], [0, 0], 0.0),
+        ("balanced_accuracy", [0, 0, 0, 0, 1], [0, 0, 0, 1, 1], (3 / 4 + 1) / 2),
+        ("balanced_accuracy", [0, 0], [2, 0], 1 / 2),
+        ("f1_micro", [0, 0, 1, 2], [0, 1, 1, 2], 3 / 4),
+        ("f1_weighted", [0, 0, 1, 2], [0, 1, 1, 2], (2 * 2 / 3 + 2 / 3 + 1) / 4),
+        ("precision_macro", [0, 0, 1, 2], [0, 1, 1, 2], (1 + 1 / 2 + 1) / 3),
+        ("recall_macro", [0, 0, 1, 2], [0, 1, 1, 2], (1 / 2 + 1 + 1) / 3),
         ("matthews_correlation", *HAND, (2 * 2 - 1 * 1) / math.sqrt(3 * 3 * 3 * 3)),
         ("f1", [1, 1, 0], [0, 0, 0], 0.0),
         ("f1_macro", [0, 0, 1, 2], [0, 1, 1, 2], (2 / 3 + 2 / 3 + 1) / 3),
@@ -148,7 +158,7 @@ def test_single_labels_warn_of_nothing(recwarn) -> None:
 
 def test_directions() -> None:
     smaller = {name for name, metric in METRICS.items() if not metric.greater_is_better}
-    assert smaller == {"mean_absolute_error", "mean_squared_error"}
+    assert smaller == {"hamming_loss", "mean_absolute_error", "mean_squared_error"}
 
 
 def test_predictions_are_the_largest_logit_or_the_score() -> None:
@@ -182,9 +192,41 @@ def test_of_two_classes_as_near_the_mean_the_higher_is_predicted() -> None:
 
 def test_probabilities_are_a_softmax_even_of_large_logits() -> None:
     logits_NC = np.array([[0.0, math.log(3.0)], [1000.0, 0.0], [-1000.0, -1000.0]], dtype=np.float32)
-    found = probabilities_of(logits_NC)
+    found = probabilities_of(logits_NC, THREE)
     assert found.dtype == np.float64
     assert found == pytest.approx(np.array([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]]), abs=1e-7)
+
+
+def test_several_labels_have_probabilities_of_their_own() -> None:
+    logits_NC = np.array([[0.0, math.log(3.0), -math.log(4.0)], [1000.0, -1000.0, 0.1]], dtype=np.float32)
+    expected = np.array([[0.5, 0.75, 0.2], [1.0, 0.0, 1 / (1 + math.exp(-0.1))]])
+    assert probabilities_of(logits_NC, SETS) == pytest.approx(expected, abs=1e-7)
+    found = predictions_of(logits_NC, SETS)
+    assert found.dtype == np.int64
+    assert found.tolist() == [[1, 1, 0], [1, 0, 1]]
+
+
+# Rows {a}, {a, b}, {}, {c}; predicted {a}, {a}, {b}, {c}: of a 2 of 2, of b 0 of 1 and 1 false, of c 1 of 1.
+GOLD_SETS = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 0, 1]])
+SAID_SETS = np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("f1_micro", 2 * 3 / (4 + 4)),
+        ("f1_macro", (1 + 0 + 1) / 3),
+        ("f1_weighted", (2 * 1 + 1 * 0 + 1 * 1) / 4),
+        ("precision_macro", 2 / 3),
+        ("recall_macro", 2 / 3),
+        ("f1_samples", (1 + 2 / 3 + 0 + 1) / 4),
+        ("subset_accuracy", 2 / 4),
+        ("hamming_loss", 2 / 12),
+    ],
+)
+def test_metrics_of_several_labels_worked_by_hand(name: str, expected: float) -> None:
+    assert METRICS[name].score(GOLD_SETS, SAID_SETS) == pytest.approx(expected)
+    assert choose_metric(name, ("f1_micro",), SETS).name == name
 
 
 def test_scores_come_by_name_in_the_order_asked() -> None:
@@ -213,16 +255,23 @@ def test_the_metric_that_tells_the_best(wanted: str | None, space: LabelSpace, n
 
 
 @pytest.mark.parametrize(
-    ("wanted", "space"), [("acuracy", TWO), ("accuracy", SCORE), ("f1", THREE), ("eval_loss", TWO)]
+    ("wanted", "space"),
+    [("acuracy", TWO), ("accuracy", SCORE), ("f1", THREE), ("eval_loss", TWO), ("accuracy", SETS), ("f1_samples", TWO)],
 )
 def test_a_metric_that_does_not_fit_is_refused_and_those_that_do_are_named(wanted: str, space: LabelSpace) -> None:
     with pytest.raises(ConfigError, match=f"metric_for_best_model: got {wanted!r}, expected one of ") as caught:
         choose_metric(wanted, ("accuracy",), space)
-    named = str(caught.value).split("expected one of ")[1].rstrip(".").split(", ")
+    named = str(caught.value).split("expected one of ")[1].split(".")[0].split(", ")
     assert wanted not in named
     for name in named:
         assert choose_metric(name, ("accuracy",), space).name == name
     assert [name for name in METRICS if name not in named and _fits(name, space)] == []
+
+
+@pytest.mark.parametrize("wanted", ["macro_f1", "macro-F1", "f1_marco", "eval_macro_f1"])
+def test_the_usual_misspellings_of_macro_f1_are_understood(wanted: str) -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'f1_macro'"):
+        choose_metric(wanted, ("accuracy",), THREE)
 
 
 def _fits(name: str, space: LabelSpace) -> bool:
@@ -235,8 +284,9 @@ def _fits(name: str, space: LabelSpace) -> bool:
 
 def test_better_predictions_never_score_worse() -> None:
     """Each metric's direction is the right one: mending one prediction after the other leads to its best value."""
-    labels = np.array([0, 1, 1, 0, 1, 0, 0, 1])
+    plain = np.array([0, 1, 1, 0, 1, 0, 0, 1])
     for name, metric in METRICS.items():
+        labels = np.stack([plain, plain], axis=1) if metric.needs == "sets" else plain
         wrong, found = 1 - labels, []
         for mended in range(len(labels) + 1):
             found.append(metric.score(labels, np.concatenate([labels[:mended], wrong[mended:]])))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attentune.data.rows import LabelSpace
-from attentune.evaluation.predictions import predictions_csv
+from attentune.evaluation.predictions import predictions_csv, values_of
 from tiny_models import TWO, rows_of
 
 LOGITS = np.array([[0.0, np.log(3.0)], [2.0, -2.0]], dtype=np.float32)
@@ -51,3 +51,23 @@ def test_odd_ids_and_labels_are_quoted_and_come_back() -> None:
 
 def test_no_rows_leave_the_header() -> None:
     assert predictions_csv(rows_of([]), np.zeros((0, 2), dtype=np.float32), TWO) == "id,label,prediction,p_bad,p_good\n"
+
+
+def test_several_labels_stand_beside_each_other_and_come_back() -> None:
+    space = LabelSpace("multi_label", ("a, b", "c", "d"))
+    labels = np.array([[1, 0, 1], [0, 0, 0]])
+    rows = replace(rows_of(["x", "y"]), labels=labels)
+    logits_NC = np.array([[0.0, 1.0, -1.0], [-1.0, -1.0, -1.0]], dtype=np.float32)
+    header, *found = read(predictions_csv(rows, logits_NC, space))
+    assert header == ["id", "labels", "predictions", "p_a, b", "p_c", "p_d"]
+    assert [row[:3] for row in found] == [["0", "a, b|d", "a, b|c"], ["1", "", ""]]
+    assert found[0][3:] == ["0.500000", "0.731059", "0.268941"]
+    assert np.array_equal(values_of([row[1] for row in found], space.names, several=True), labels)
+    assert values_of([row[2] for row in found], space.names, several=True).tolist() == [[1, 1, 0], [0, 0, 0]]
+
+
+def test_columns_of_classes_and_scores_come_back() -> None:
+    assert values_of(["good", "bad"], TWO.names).tolist() == [1, 0]
+    assert values_of(["1.5", "-2"], ()).tolist() == [1.5, -2.0]
+    with pytest.raises(KeyError):
+        values_of(["fine"], TWO.names)

@@ -68,3 +68,24 @@ def test_a_fall_lies_between_zero_and_one(rows: list[tuple[float, ...]]) -> None
         assert ((falls >= 0) & (falls <= 1)).all()
     # Where nothing changed nothing fell.
     assert CLASSES.fall(logits, logits, gold).tolist() == [0.0] * len(rows)
+
+
+def test_a_set_of_labels_is_right_or_the_same_as_a_whole() -> None:
+    judge = Judge(LabelSpace("multi_label", ("a", "b", "c")))
+    logits = np.array([[2.0, -1.0, -3.0], [2.0, 1.0, -3.0], [-2.0, -1.0, -3.0]])
+    gold = np.array([[1, 0, 0], [1, 0, 0], [0, 0, 0]])
+    assert judge.right_is_one_answer
+    assert judge.correct(logits, gold).tolist() == [True, False, True]
+    assert judge.same(logits, np.array([[9.0, -9.0, -1.0], [9.0, -9.0, -1.0], [-1.0, -9.0, 0.0]])).tolist() == [
+        True,
+        False,
+        False,
+    ]
+
+
+def test_the_fall_of_a_set_is_the_mean_over_labels_of_what_is_true() -> None:
+    judge = Judge(LabelSpace("multi_label", ("a", "b")))
+    before, after = np.array([[0.9, 0.2], [0.5, 0.5]]), np.array([[0.6, 0.1], [0.7, 0.2]])
+    logits = [np.log(share / (1 - share)) for share in (before, after)]
+    gold = np.array([[1, 0], [1, 0]])
+    assert judge.fall(*logits, gold) == pytest.approx([((0.9 - 0.6) + (0.1 - 0.2)) / 2, 0.0])

@@ -109,7 +109,7 @@ def test_the_loss_goes_by_the_task(space: LabelSpace, loss: str, expected: str) 
     ("space", "loss"),
     [
         *((space, loss) for space in (THREE, STARS) for loss in ("mse", "pearson")),
-        *((SCORE, loss) for loss in ("cross-entropy", "binary-cross-entropy", "corn")),
+        *((SCORE, loss) for loss in ("cross-entropy", "binary-cross-entropy", "focal", "corn")),
         (THREE, "corn"),
     ],
 )
@@ -196,7 +196,7 @@ def test_the_expected_value_is_for_classes_with_an_order() -> None:
         assert f"this is a {space.task_type} task" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", sorted(METRICS))
+@pytest.mark.parametrize("name", sorted(name for name, metric in METRICS.items() if metric.needs == "an order"))
 def test_errors_cannot_choose_among_weights_whose_predictions_have_no_scale(name: str) -> None:
     scores = np.array([1.0, 2.0])
     check_metric(made(space=SCORE, labels=scores), METRICS[name])
@@ -213,3 +213,18 @@ def test_regression_weighs_every_row_alike() -> None:
     assert objective.weight_sum(scores) == 3.0
     rows = objective.rows(torch.tensor([[1.0], [3.0], [1.0]]), torch.from_numpy(scores))
     assert rows.loss_B.tolist() == [0.0, 1.0, 9.0]
+
+
+def test_balanced_label_sets_weigh_presence_against_absence() -> None:
+    space = LabelSpace("multi_label", ("a", "b", "c"))
+    labels = np.array([[1, 0, 1], [0, 0, 1], [0, 0, 1], [0, 0, 1]])
+    objective = made("balanced", space=space, labels=labels)
+    # As many without as with: 3 of 1; never there; always there.
+    assert objective.class_weights.tolist() == [3.0, 4.0, 0.25]
+    assert (objective.loss, objective.weight_sum(labels)) == ("binary-cross-entropy", 4.0)
+    logits_BC = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(
+        logits_BC, torch.from_numpy(labels).float(), pos_weight=objective.class_weights
+    )
+    rows = objective.rows(logits_BC, torch.from_numpy(labels))
+    torch.testing.assert_close(rows.loss_B.sum() / objective.weight_sum(labels), expected)

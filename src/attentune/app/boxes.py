@@ -79,7 +79,9 @@ def prediction(answer: Answer, before: Answer | None = None) -> str:
         change = "" if before is None else f" ({float(answer.prediction) - float(before.prediction):+.4g})"
         return f'<p class="att-said">score <strong>{float(answer.prediction):.4g}</strong>{change}</p>'
     label = str(answer.prediction)
-    said = f"<strong>{_line(label)}</strong> ({answer.probabilities[label]:.1%})"
+    # Of several labels at once there is no probability of all together.
+    share = f" ({answer.probabilities[label]:.1%})" if label in answer.probabilities else ""
+    said = f"<strong>{_line(label) or 'no label'}</strong>{share}"
     if before is not None and before.prediction != answer.prediction:
         said += f", no longer {_line(str(before.prediction))}"
     names = sorted(answer.probabilities, key=answer.probabilities.__getitem__, reverse=True)

@@ -16,6 +16,7 @@ _EXAMPLES = """examples:
   attentune compare --tasks cola,rte --presets bert,ssa-hybrid,sesame --seeds 5 --output_dir comparisons/first
   attentune compare --tasks sst2 --presets bert,sesame --train_size 250,1000,all --output_dir comparisons/sizes
   attentune compare --train_file reviews.csv --presets bert,bert-mean --seeds 3 --output_dir comparisons/reviews
+  attentune compare --train_file small.csv --presets bert,ssa-co --folds 10 --output_dir comparisons/folds
   attentune compare --tasks cola --settings methods.yaml --output_dir comparisons/methods
 
 Below the table stand verdicts: which preset is better than the baseline, and by how much; attentune report makes a page
@@ -33,7 +34,10 @@ def parser() -> Parser:
     )
     made.add_argument("--presets", metavar="NAME,NAME", help="presets or methods of --settings (default: its)")
     made.add_argument("--settings", metavar="FILE", help="a YAML file of methods: presets with settings of their own")
-    made.add_argument("--seeds", default="5", help="how many, or which: 3,7,11 (default: 5, which are 1 to 5)")
+    made.add_argument(
+        "--seeds",
+        help="how many, or which: 3,7,11 (default: 5, which are 1 to 5); with --folds how many cuts (default: 1)",
+    )
     made.add_argument("--train_size", metavar="N,N", help="rows to train on, such as 250,1000,all")
     made.add_argument("--jobs", metavar="N", help="runs side by side (default: one a core on a CPU, else 1)")
     made.add_argument("--retry_failed", action="store_true", help="do runs again that are recorded as failed")
@@ -112,6 +116,7 @@ def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
 def _wishes(parsed: Any, problems: list[str]) -> dict[str, Any]:
     """The arguments of `compare`; what cannot be read is added to `problems`."""
     overrides = overrides_of(parsed, problems)
+    folds = overrides.pop("data.folds", None)
     folder = overrides.pop("training.output_dir", None)
     if folder is None:
         problems.append("--output_dir: is missing; name the comparison's folder: --output_dir comparisons/first")
@@ -123,7 +128,8 @@ def _wishes(parsed: Any, problems: list[str]) -> dict[str, Any]:
         "output_dir": folder,
         "presets": [] if parsed.presets is None else _names("--presets", parsed.presets, problems),
         "settings": parsed.settings,
-        "seeds": seed_numbers(parsed.seeds, problems),
+        "seeds": None if parsed.seeds is None else seed_numbers(parsed.seeds, problems),
+        "folds": None if folds is None else whole_number("--folds", str(folds), problems, minimum=2),
         "train_sizes": None if parsed.train_size is None else _sizes(parsed.train_size, problems),
         "config": parsed.config,
         "overrides": overrides,

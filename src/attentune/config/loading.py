@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import typing
 from collections.abc import Mapping
 from importlib import resources
@@ -12,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from attentune.config.contradictions import contradictions
 from attentune.config.parsing import did_you_mean, parse_section, shown
 from attentune.config.schema import Config
 from attentune.errors import ConfigError
@@ -107,7 +107,7 @@ def load_config(
     for name, value in overrides.items():
         _set(merged, name, value, problems)
     config = parse_section(Config, merged, "", problems)
-    problems += _contradictions(config)
+    problems += contradictions(config)
     if problems:
         raise ConfigError(problems)
     return config
@@ -243,85 +243,3 @@ def _set(target: dict[str, Any], name: str, value: Any, problems: list[str]) -> 
     for section in reversed(sections):
         nested = {section: nested}
     _merge(target, nested)
-
-
-def _contradictions(config: Config) -> list[str]:
-    """Settings that are right one by one and wrong together."""
-    training, problems = config.training, []
-    if training.eval_strategy == "steps" and training.eval_steps is None:
-        problems.append("training.eval_steps: eval_strategy 'steps' needs a number of steps.")
-    needs_scores = [
-        name
-        for name, asked in (
-            ("load_best_model_at_end", training.load_best_model_at_end),
-            ("early_stopping_patience", training.early_stopping_patience is not None),
-        )
-        if asked
-    ]
-    if training.eval_strategy == "no" and needs_scores:
-        problems.append(f"training.{needs_scores[0]}: needs scores; set training.eval_strategy to epoch or steps.")
-    if training.resume and training.overwrite_output_dir:
-        problems.append(
-            "training.resume and training.overwrite_output_dir: choose one; the second deletes what the first needs."
-        )
-    if config.data.tasks is not None and config.data.task is not None:
-        problems.append("data.task and data.tasks: choose one; tasks names several, one works too.")
-    if training.multi_task and config.data.tasks is None:
-        problems.append("training.multi_task: needs data.tasks, as in --tasks sst5,quora,sts.")
-    if config.data.task_settings is not None and config.data.tasks is None:
-        problems.append("data.task_settings: goes with data.tasks; set a single task's settings directly.")
-    if config.model.blur.size % 2 == 0:
-        problems.append(f"model.blur.size: got {config.model.blur.size}, expected an odd number.")
-    if config.model.blur.layers != "all" and not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", config.model.blur.layers):
-        problems.append(f"model.blur.layers: got {config.model.blur.layers!r}, expected all, or numbers such as 1,2,3.")
-    makes_token_labels = config.labels.generator not in ("none", "masked-rows")
-    if makes_token_labels and config.model.token_gate.kind == "none":
-        problems.append(
-            f"labels.generator: {config.labels.generator} makes labels for single tokens, which need a token head; set"
-            " model.token_gate.kind ssa, or take a preset such as ssa-co."
-        )
-    if config.model.head.kind == "cross-attention" and config.model.pair_encoding == "cross-encoder":
-        problems.append(
-            "model.head.kind: cross-attention needs texts that are read apart, but model.pair_encoding is"
-            " cross-encoder; set --pair_encoding bi-encoder, or take self-attention."
-        )
-    return problems + _loss_contradictions(config) + _frozen_contradictions(config)
-
-
-def _loss_contradictions(config: Config) -> list[str]:
-    objective, training, problems = config.objective, config.training, []
-    if objective.loss in ("mse", "pearson", "corn"):
-        only = "class labels only" if objective.loss != "corn" else "cross-entropy and binary-cross-entropy only"
-        if objective.label_smoothing > 0:
-            problems.append(f"objective.label_smoothing: works with {only}; set it to 0 with loss {objective.loss}.")
-        if objective.class_weights is not None:
-            problems.append(f"objective.class_weights: works with {only}; leave it out with loss {objective.loss}.")
-    if objective.loss != "pearson":
-        return problems
-    if training.per_device_train_batch_size < 2:
-        problems.append(
-            "training.per_device_train_batch_size: got 1, but a correlation needs at least 2 rows in a batch (32 or"
-            " more are better) with objective.loss pearson."
-        )
-    if config.labels.generator not in ("none", "masked-rows"):
-        problems.append(
-            f"labels.generator: {config.labels.generator} compares predictions on the task's own scale, so it needs a"
-            " loss that keeps to it; with objective.loss pearson set labels.generator none, or take loss mse."
-        )
-    return problems
-
-
-def _frozen_contradictions(config: Config) -> list[str]:
-    training, problems = config.training, []
-    if not training.freeze_encoder:
-        return []
-    if training.encoder_learning_rate is not None:
-        problems.append(
-            "training.encoder_learning_rate and training.freeze_encoder: choose one; a frozen encoder does not learn."
-        )
-    if config.labels.generator == "gradient":
-        problems.append(
-            "labels.generator: gradient needs the backward pass through the encoder, which training.freeze_encoder"
-            " leaves out; take another generator, or do not freeze."
-        )
-    return problems

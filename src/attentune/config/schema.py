@@ -32,7 +32,10 @@ class ObjectiveConfig:
     loss: str = _f(
         "auto",
         "auto: cross-entropy for classes, mean squared error for regression; pearson: minus the batch's correlation",
-        choices=("auto", "cross-entropy", "binary-cross-entropy", "mse", "pearson", "corn"),
+        choices=("auto", "cross-entropy", "binary-cross-entropy", "focal", "mse", "pearson", "corn"),
+    )
+    focal_gamma: float = _f(
+        2.0, "loss focal: how little a row counts whose class is likely already (0: as cross-entropy)", minimum=0
     )
     alpha: float = _f(0.7, "the weight of the task's loss; the token head's loss has 1 - alpha", minimum=0, maximum=1)
     token_loss_warmup_epochs: float = _f(
@@ -151,6 +154,16 @@ class TrainingConfig:
     early_stopping_patience: int | None = _f(None, "stop after this many scores without a gain", minimum=1)
     early_stopping_threshold: float = _f(0.0, "a gain smaller than this is none", minimum=0)
     logging_steps: int = _f(10, "optimiser steps between lines in log.jsonl", minimum=1)
+    calibrate: str = _f(
+        "none",
+        "at the end, fit on rows kept out of training what the logits are divided by, so that probabilities are true",
+        choices=("none", "temperature"),
+    )
+    thresholds: str = _f(
+        "none",
+        "at the end, fit there from which probability on a label (of two classes the second) is predicted: for its F1",
+        choices=("none", "f1"),
+    )
     report_to: str = _f("none", "also log for a tracker", choices=("none", "tensorboard"))
 
 
@@ -176,17 +189,38 @@ class DataConfig:
     task_type: str | None = _f(
         None,
         "what the labels are (default: the known task's own; classification for own data)",
-        choices=("classification", "regression", "ordinal"),
+        choices=("classification", "regression", "ordinal", "multi_label"),
     )
+    label_separator: str | None = _f(None, "multi_label: what stands between labels in a text (| if not given)")
     label_names: tuple[str, ...] | None = _f(None, "the labels in order (ordinal: lowest first); else as found, sorted")
     validation_share: float = _f(
         0.1, "share of train_file that is cut where there is no validation file", minimum=0.001, maximum=0.9
     )
+    folds: int | None = _f(None, "cross-validation: cut train in this many stratified parts", minimum=2)
+    fold: int | None = _f(None, "with folds: the part that is scored on, from 1; compare runs all", minimum=1)
+    fold_seed: int = _f(1, "with folds: the seed of the cut", minimum=0)
+    calibration_share: float | None = _f(None, "share of train that is cut to calibrate on", minimum=0.001, maximum=0.9)
+    calibration_file: str | None = _f(None, "own rows to calibrate on, instead of a part of train")
     max_length: int = _f(
         128, "longest text or pair in tokens (bi-encoder: each text of a pair); longer ones are cut", minimum=4
     )
+    long_texts: str = _f(
+        "cut",
+        "single texts longer than max_length: cut them, or read them in overlapping windows of max_length tokens",
+        choices=("cut", "windows"),
+    )
+    stride: int = _f(32, "windows: tokens that a window shares with the one before", minimum=0)
+    max_windows: int = _f(8, "windows: at most so many a text; what is longer is cut", minimum=1)
     max_train_samples: int | None = _f(None, "train on a seeded, stratified part of this many rows", minimum=1)
     max_eval_samples: int | None = _f(None, "score on a seeded, stratified part of this many rows", minimum=1)
+
+    @property
+    def longest_row(self) -> int:
+        """Where a row is cut, in tokens: at `max_length`, or at the end of the last window."""
+        if self.long_texts == "cut":
+            return self.max_length
+        # [CLS] and [SEP] stand in each window.
+        return self.max_length + (self.max_windows - 1) * (self.max_length - 2 - self.stride)
 
 
 @dataclass(frozen=True)

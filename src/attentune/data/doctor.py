@@ -130,7 +130,7 @@ def _repeated(keys: Keys) -> list[list[int]]:
 def _conflicting(labels: np.ndarray, repeated: list[list[int]], space: LabelSpace) -> list[list[int]]:
     """The repeated texts whose labels differ; scores differ where they are more than a standard deviation apart."""
     allowed = float(np.std(labels)) if space.task_type == "regression" and len(labels) else 0.0
-    return [places for places in repeated if np.ptp(labels[places]) > allowed]
+    return [places for places in repeated if np.ptp(labels[places], axis=0).max() > allowed]
 
 
 def _leaked(rows: TextRows, train_places: Mapping[tuple[str, ...], int]) -> list[tuple[int, int]]:
@@ -210,7 +210,7 @@ def _repeat_findings(
 def _first_other(rows: TextRows, places: list[int]) -> int:
     """The row among these whose label is furthest from the first one's."""
     labels = np.asarray(rows.labels)[places]
-    return places[int(np.argmax(np.abs(labels - labels[0])))]
+    return places[int(np.argmax(np.abs(labels - labels[0]).reshape(len(places), -1).sum(axis=1)))]
 
 
 def _leak_findings(name: str, rows: TextRows, train: TextRows, leaked: list[tuple[int, int]]) -> list[Finding]:

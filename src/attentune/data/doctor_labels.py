@@ -19,6 +19,11 @@ SMALL_GAP = 0.05
 def label_facts(name: str, labels: np.ndarray, train: TextRows | None, data: TaskData) -> dict[str, Any]:
     """The fields of a `SplitReport` that come from its labels (at least one)."""
     facts: dict[str, Any] = {}
+    if data.label_space.has_several:
+        counts_C = labels.sum(axis=0)
+        facts["class_counts"] = {label: int(n) for label, n in zip(data.label_space.names, counts_C, strict=True)}
+        facts["unlabelled"] = int((labels.sum(axis=1) == 0).sum())
+        return facts
     regression = data.label_space.task_type == "regression"
     if regression:
         facts["scores"] = ScoreSpread(
@@ -73,7 +78,9 @@ def label_findings(name: str, split: SplitReport, data: TaskData) -> list[Findin
     findings = []
     if split.scores is not None and split.scores.lowest == split.scores.highest:
         findings.append(_constant(name, f"score {split.scores.lowest:g}"))
-    if split.class_counts is not None:
+    if split.class_counts is not None and data.label_space.has_several:
+        findings += _set_findings(name, split)
+    elif split.class_counts is not None:
         findings += _class_findings(name, split.class_counts, split.rows, data)
     if split.detectable_metric is not None and (split.detectable_gap is None or split.detectable_gap > SMALL_GAP):
         findings.append(_small(name, split))
@@ -83,6 +90,22 @@ def label_findings(name: str, split: SplitReport, data: TaskData) -> list[Findin
 def _constant(name: str, what: str) -> Finding:
     cure = "Check the label column; nothing can be learnt from or measured on labels that are all alike."
     return Finding("warning", "constant", name, f"{name}: all rows have the {what}.", cure)
+
+
+def _set_findings(name: str, split: SplitReport) -> list[Finding]:
+    """Of rows that may have several labels: those that tell nothing of a label, as all rows or none have it."""
+    counts, findings = split.class_counts or {}, []
+    for label, count in counts.items():
+        if count in (0, split.rows):
+            level, cure = "note", "Add such rows, if it matters: nothing here tells how well it is predicted."
+            if name == "train":
+                level, cure = (
+                    "warning",
+                    "Add such rows, or take it out of the label names: nothing can be learnt of it.",
+                )
+            message = f"{name}: {'no row has' if count == 0 else 'all rows have'} the label {label!r}."
+            findings.append(Finding(level, "missing-class", name, message, cure))
+    return findings
 
 
 def _class_findings(name: str, counts: dict[str, int], rows: int, data: TaskData) -> list[Finding]:

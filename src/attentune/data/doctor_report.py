@@ -82,6 +82,7 @@ class SplitReport:
         found_in_train: rows whose text also stands in train, white space and case ignored; None for train itself.
         tokens: None where no token lengths were given.
         class_counts: rows a class, in the order of the labels; None without labels and for regression.
+        unlabelled: rows without any label, where a row may have several; else None.
         guess: the class that is always guessed for `guess_scores`: the most frequent one in train.
         guess_scores: what that guess scores. None stands for a score that is undefined (any correlation of a constant).
             "f1_all_positive" is the F1 of always guessing the second of two classes, where F1 is among the metrics.
@@ -98,6 +99,7 @@ class SplitReport:
     found_in_train: int | None = None
     tokens: TokenLengths | None = None
     class_counts: dict[str, int] | None = None
+    unlabelled: int | None = None
     guess: str | None = None
     guess_scores: dict[str, float | None] | None = None
     scores: ScoreSpread | None = None
@@ -179,7 +181,8 @@ def _headline(report: DoctorReport) -> str:
     if report.label_names:
         shown = ", ".join(report.label_names[:SHOWN_CLASSES])
         shown += ", ..." if len(report.label_names) > SHOWN_CLASSES else ""
-        kind += f" into {len(report.label_names)} classes ({shown})"
+        what = "labels, any number of them a row" if kind == "multi_label" else "classes"
+        kind += f" into {len(report.label_names)} {what} ({shown})"
     sizes = ", ".join(f"{name} {split.rows:,}" for name, split in report.splits.items())
     return f"{report.name}: {kind}; rows: {sizes or 'none'}"
 
@@ -195,7 +198,9 @@ def _split_lines(name: str, split: SplitReport) -> list[str]:
         lines.append(_token_text(split.tokens))
     if split.class_counts:
         shares = [f"{label} {count:,} ({percent(count / split.rows)})" for label, count in split.class_counts.items()]
-        lines.append("classes: " + ", ".join(shares))
+        if split.unlabelled is not None:
+            shares.append(f"no label {split.unlabelled:,} ({percent(split.unlabelled / split.rows)})")
+        lines.append(f"{'classes' if split.unlabelled is None else 'labels'}: " + ", ".join(shares))
     lines += _label_lines("", split)
     if split.detectable_metric:
         lines.append(_power_line("", split))

@@ -83,7 +83,12 @@ def _table(split: Any, source: str) -> Table:
             columns[name] = [None if value is None or value < 0 else names[value] for value in split[name]]
         elif isinstance(feature, datasets.Value):
             columns[name] = [as_cell(value) for value in split[name]]
+        elif isinstance(getattr(feature, "feature", None), datasets.ClassLabel):
+            class_names[name] = tuple(feature.feature.names)
+            columns[name] = [[feature.feature.names[value] for value in values or ()] for values in split[name]]
+        elif isinstance(getattr(feature, "feature", None), datasets.Value):
+            columns[name] = [values if values is None else list(values) for values in split[name]]
         else:
-            # Lists, images and the like are not decoded: they are only an error if a setting asks for them.
+            # Lists of lists, images and the like are not decoded: they are only an error if a setting asks for them.
             columns[name] = [feature] * len(split)
     return Table(source, tuple(columns), columns, len(split), class_names=class_names)

@@ -21,6 +21,7 @@ DEFAULT_METRICS = {
     "classification": ("accuracy", "f1_macro"),
     "ordinal": ("accuracy", "quadratic_weighted_kappa"),
     "regression": ("pearson", "spearmanr"),
+    "multi_label": ("f1_micro", "f1_macro", "subset_accuracy"),
 }
 
 
@@ -59,6 +60,10 @@ def load_known(config: DataConfig, splits: Sequence[str] | None, label_space: La
 
 
 def _spec_space(spec: TaskSpec, task_type: str) -> LabelSpace:
+    if task_type == "multi_label":
+        raise ConfigError(
+            f"data.task_type: the rows of {spec.name} have one label each, so it cannot be multi_label. Leave it out."
+        )
     if task_type == "regression":
         raw = [value for value in spec.label_values if value not in spec.label_names]
         if spec.task_type != "regression" and not (raw and all(parse_number(value) is not None for value in raw)):

@@ -11,7 +11,8 @@ import numpy as np
 
 from attentune.config.parsing import did_you_mean
 from attentune.config.schema import DataConfig
-from attentune.data.rows import LabelSpace, TextRows
+from attentune.data.label_sets import LabelSet, check_names, label_sets, multi_hot, separator_note
+from attentune.data.rows import SEPARATOR, LabelSpace, TextRows
 from attentune.data.table import Table, shown
 from attentune.errors import ConfigError, DataError, LabelError
 
@@ -28,15 +29,19 @@ class LabelReader:
         values: from what the file holds to the classes' names, besides the names themselves.
         score_range: the lowest and highest score allowed.
         missing: what stands for no label, besides an empty field and null.
+        separator: with several labels a row, what stands between them in a text (`SEPARATOR` if not given).
     """
 
     space: LabelSpace
     values: Mapping[str, str] = field(default_factory=dict)
     score_range: tuple[float, float] | None = None
     missing: tuple[str, ...] = ()
+    separator: str | None = None
 
     def read(self, table: Table, column: str, *, is_test: bool = False) -> np.ndarray | None:
         """Class ids (int64) or scores (float64), one a row; None for a test split without labels.
+
+        With several labels a row (N, C) int64, 1 where a row has the label; a row without any is one of zeros.
 
         Spaces around a label do not count.
 
@@ -49,6 +54,8 @@ class LabelReader:
             LabelError: for missing labels, unknown classes (all of them, with the place of the first of each), and
                 scores that are no finite numbers or out of range.
         """
+        if self.space.has_several:
+            return self._sets(table, column, is_test=is_test)
         labels = label_values(table, column)
         if is_test and all(self._is_missing(label, is_test=True) for label in labels):
             return None
@@ -57,6 +64,21 @@ class LabelReader:
                 raise _no_label(table, row, column)
         known = [label or "" for label in labels]
         return self._scores(known, table) if self.space.task_type == "regression" else self._classes(known, table)
+
+    def _sets(self, table: Table, column: str, *, is_test: bool) -> np.ndarray | None:
+        sets = label_sets(table, column, self.separator)
+        if is_test and all(not names or self._is_missing(SEPARATOR.join(names), is_test=True) for names in sets):
+            return None
+        known: list[LabelSet] = []
+        for row, names in enumerate(sets):
+            if names is None:
+                raise _no_label(table, row, column)
+            known.append(names)
+        ids = self.space.label2id
+        places = [(label, row) for row, names in enumerate(known) for label in names if label not in ids]
+        if places:
+            raise _unknown_labels(dict(reversed(places)), table, self.space.names)
+        return multi_hot(known, ids, self.space.num_labels)
 
     def missing_rows(self, table: Table, column: str) -> list[int]:
         """The rows without a label."""
@@ -92,7 +114,19 @@ class LabelReader:
 
 
 def label_values(table: Table, column: str) -> tuple[str | None, ...]:
-    """The labels of a column without spaces around them, None where there is none."""
+    """The labels of a column without spaces around them, None where there is none.
+
+    Raises:
+        DataError: a row has a list of labels.
+    """
+    listed = next((row for row, cell in enumerate(table.columns[column]) if isinstance(cell, list)), None)
+    if listed is not None:
+        raise table.error(
+            listed,
+            f"column {column!r} holds a list ({str(table.columns[column][listed])[:40]}), expected one label. If rows"
+            " have several labels, use --task_type multi_label.",
+            LabelError,
+        )
     return tuple(None if value is None else value.strip() or None for value in table.values(column))
 
 
@@ -116,7 +150,10 @@ def decide_task_type(config: DataConfig, default: str | None) -> tuple[str, str]
         return config.task_type, f"Task type: {config.task_type}, as asked (task_type)."
     if default is not None:
         return default, f"Task type: {default}, the task's own."
-    return "classification", "Task type: classification, the default (else: --task_type regression or ordinal)."
+    return (
+        "classification",
+        "Task type: classification, the default (else: --task_type regression, ordinal or multi_label).",
+    )
 
 
 def find_space(task_type: str, config: DataConfig, table: Table, column: str) -> tuple[LabelSpace, tuple[str, ...]]:
@@ -136,10 +173,17 @@ def find_space(task_type: str, config: DataConfig, table: Table, column: str) ->
         if config.label_names is not None:
             raise ConfigError("data.label_names: scores of a regression have no names. Leave it out.")
         return LabelSpace(task_type), ()
-    labels = label_values(table, column)
-    found = sorted({label for label in labels if label is not None})
-    if len(found) == 1 and None in labels:
-        raise _no_label(table, labels.index(None), column)
+    notes: tuple[str, ...] = ()
+    if task_type == "multi_label":
+        sets = label_sets(table, column, config.label_separator)
+        found = sorted({label for names in sets for label in names or ()})
+        check_names((*found, *(config.label_names or ())), table.source)
+        notes = separator_note(table, column, config.label_separator)
+    else:
+        labels = label_values(table, column)
+        found = sorted({label for label in labels if label is not None})
+        if len(found) == 1 and None in labels:
+            raise _no_label(table, labels.index(None), column)
     if len(found) < 2:
         got = f"only the label {shown(found[0])}" if found else "no labels"
         raise LabelError(
@@ -147,7 +191,8 @@ def find_space(task_type: str, config: DataConfig, table: Table, column: str) ->
             " (or use --task_type regression for scores).",
             path=table.source,
         )
-    notes = (_continuous_note(found, column),) if _look_continuous(found) and task_type == "classification" else ()
+    if _look_continuous(found) and task_type == "classification":
+        notes = (_continuous_note(found, column),)
     return LabelSpace(task_type, _ordered_names(task_type, config, table, column, found)), notes
 
 
@@ -205,7 +250,8 @@ def check_fits(source: LabelSpace, target: LabelSpace, where: str) -> None:
     Raises:
         LabelError: as `map_to`.
     """
-    kinds = ["scores" if space.task_type == "regression" else "classes" for space in (source, target)]
+    told = {"regression": "scores", "multi_label": "sets of labels"}
+    kinds = [told.get(space.task_type, "classes") for space in (source, target)]
     if kinds[0] != kinds[1]:
         raise LabelError(
             f"the labels are {kinds[0]}, but the model was trained on {kinds[1]}. Score it on data of its own kind.",

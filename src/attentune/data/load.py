@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from attentune.config.schema import DataConfig
+from attentune.data.calibration import CALIBRATION, with_calibration
+from attentune.data.folds import splits_for_fold, with_fold
 from attentune.data.hub import read_dataset
 from attentune.data.known import load_known
 from attentune.data.own import load_own, read_own_files, read_unlabelled
@@ -19,7 +21,7 @@ _WAYS = (
     "Data comes in one of three ways: a known task (--task NAME --data_dir FOLDER; `attentune tasks` lists them), own"
     " files (--train_file FILE, --validation_file, --test_file), or a Hugging Face data set (--dataset_name NAME)."
 )
-_COLUMN_SETTINGS = ("text_column", "text_pair_column", "label_column", "id_column", "label_names")
+_COLUMN_SETTINGS = ("text_column", "text_pair_column", "label_column", "id_column", "label_names", "label_separator")
 
 
 def load_data(
@@ -35,7 +37,8 @@ def load_data(
         config: where the data is and how it is read. `max_train_samples` and `max_eval_samples` take a stratified
             part of train and of the validation splits.
         seed: decides the parts that are taken or cut; the same seed takes the same rows.
-        splits: the splits wanted ("validation" includes "validation_matched" and its like); None gives all.
+        splits: the splits wanted ("validation" includes "validation_matched" and its like, "calibration" is there if
+            `config` asks for it); None gives all.
         label_space: the labels of a trained model: labels are mapped to them by name, for scoring other data with it.
             None finds them in the task or in the training rows.
 
@@ -48,6 +51,8 @@ def load_data(
         LabelError: for labels that are missing or unknown.
     """
     _check_source(config)
+    wanted, splits = splits, None if splits is None else tuple(split for split in splits if split != CALIBRATION)
+    splits = splits_for_fold(splits, config)
     if config.task is not None:
         data = load_known(config, splits, label_space)
     elif config.dataset_name is not None:
@@ -57,6 +62,11 @@ def load_data(
     else:
         tables = read_own_files(config, splits, label_space)
         data = load_own(tables, config, seed=seed, splits=splits, label_space=label_space)
+    data = with_calibration(with_fold(data, config), config, seed)
+    if wanted is not None:
+        # What was read or cut to make the others.
+        made = {name: rows for name, rows in data.splits.items() if {name, name.split("_")[0]} & set(wanted)}
+        data = replace(data, splits=made)
     return _take_parts(data, config, seed)
 
 

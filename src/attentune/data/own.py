@@ -68,13 +68,14 @@ def load_own(
         tables[first].names, config, tables[first].source, want_label=not first.startswith("test")
     )
     space, notes = _label_space(tables, columns, config, label_space)
-    reader = LabelReader(space)
+    reader = LabelReader(space, separator=config.label_separator)
     rows: dict[str, TextRows] = {}
     notes = [*guessed, *notes]
     for split, table in tables.items():
         rows[split], note = _rows(table, columns, reader, is_test=split.startswith("test"))
         notes += [note] if note else []
-    if "train" in rows and not any(split.startswith("validation") for split in rows) and config.validation_file is None:
+    has_validation = config.validation_file is not None or any(split.startswith("validation") for split in rows)
+    if "train" in rows and not has_validation and config.folds is None:
         rows, note = _cut(rows, config, seed)
         notes.append(note)
     return TaskData(OWN_NAME, space, DEFAULT_METRICS[space.task_type], _chosen(rows, splits), tuple(notes))
@@ -161,7 +162,8 @@ def read_unlabelled(path: str, *, label_space: LabelSpace, is_pair: bool, config
     table = read_table(path)
     spec = load_spec(config.task) if config.task else None
     columns = _prediction_columns(table, is_pair, config)
-    reader = LabelReader(label_space, spec.label_values if spec else {}, missing=spec.missing_labels if spec else ())
+    values, missing = (spec.label_values, spec.missing_labels) if spec else ({}, ())
+    reader = LabelReader(label_space, values, missing=missing, separator=config.label_separator)
     labels = None
     if columns.label is not None:
         try:

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-TASK_TYPES = ("classification", "regression", "ordinal")
+TASK_TYPES = ("classification", "regression", "ordinal", "multi_label")
+# Stands between the labels of a row with several, in files that we write and, unless told otherwise, read.
+SEPARATOR = "|"
 
 
 @dataclass(frozen=True)
@@ -17,20 +19,41 @@ class LabelSpace:
     """What a model predicts.
 
     Attributes:
-        task_type: "classification", "regression" or "ordinal" (classes with an order, lowest first).
+        task_type: "classification", "regression", "ordinal" (classes with an order, lowest first) or "multi_label"
+            (any number of the labels at once, each on its own).
         names: the classes in the order of their ids; empty for regression.
         ordinal_prediction: "argmax", the likeliest class, or, for ordered classes, "expected-value", the one nearest to
             the mean of class numbers.
+        thresholds: the probability from which on each label is predicted, of two classes the second one; None for a
+            half, or for the likeliest class.
     """
 
     task_type: str
     names: tuple[str, ...] = ()
     ordinal_prediction: str = "argmax"
+    thresholds: tuple[float, ...] | None = None
 
     @property
     def num_labels(self) -> int:
         """The number of outputs: one a class, or one for regression."""
         return 1 if self.task_type == "regression" else len(self.names)
+
+    @property
+    def has_several(self) -> bool:
+        """Whether a row may have several labels, or none."""
+        return self.task_type == "multi_label"
+
+    def text_of(self, value: Any) -> str:
+        """A label or prediction as files have it: its name, several joined by `SEPARATOR`, or a score."""
+        if self.task_type == "regression":
+            return f"{float(value):.6g}"
+        if self.has_several:
+            return SEPARATOR.join(self.names_of(value))
+        return self.names[int(value)]
+
+    def names_of(self, ones_C: Any) -> list[str]:
+        """The names of the labels that are there, for rows with several."""
+        return [name for name, there in zip(self.names, ones_C, strict=True) if there]
 
     @property
     def id2label(self) -> dict[int, str]:
@@ -49,7 +72,8 @@ class TextRows:
         ids: the file's own index of each row, else the row's number from 0, as text.
         texts: the first (or only) text of each row.
         pairs: the second text of each row, or None where the task has one text.
-        labels: class ids (int64) or scores (float64), one a row; None where the split has no labels.
+        labels: class ids (int64) or scores (float64), one a row; with several labels a row (N, C) int64, 1 where a
+            row has the label; None where the split has no labels.
         source: where the rows came from, for messages.
         lines: the line of the file that each row began at (from 1), or None where the source has no lines.
     """

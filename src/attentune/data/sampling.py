@@ -13,7 +13,8 @@ def stratified_part(labels: np.ndarray | None, size: int, *key: int | str, num_r
     """Choose rows so that each class (or each tenth of the scores) has its share.
 
     Args:
-        labels: class ids (whole numbers) or scores (floats), one a row; None draws from all rows alike.
+        labels: class ids (whole numbers) or scores (floats), one a row, or (N, C) ones and zeros; None draws from all
+            rows alike.
         size: how many rows; where there are fewer, all are taken. Every class gets a row as long as `size` allows.
         key: what the choice depends on, such as (seed, "train").
         num_rows: the number of rows, where there are no labels.
@@ -32,7 +33,7 @@ def stratified_cut(labels: np.ndarray, share: float, *key: int | str) -> tuple[n
     A class with one row stays in the first part; a larger class has a row or more in each, where the share allows.
 
     Args:
-        labels: class ids (whole numbers) or scores (floats), one a row; at least two.
+        labels: class ids (whole numbers) or scores (floats), one a row, or (N, C) ones and zeros; at least two.
         share: of the rows in the second part, above 0 and below 1.
         key: what the choice depends on.
 
@@ -56,7 +57,7 @@ def stratified_parts(labels: np.ndarray, count: int, *key: int | str) -> list[np
     Sizes differ by one row at most, and so does each class (or tenth of the scores) between parts.
 
     Args:
-        labels: class ids (whole numbers) or scores (floats), one a row; at least `count`.
+        labels: class ids (whole numbers) or scores (floats), one a row, or (N, C) ones and zeros; at least `count`.
         count: of parts.
         key: what the cut depends on.
 
@@ -75,13 +76,21 @@ def stratified_parts(labels: np.ndarray, count: int, *key: int | str) -> list[np
 
 
 def _strata(labels: np.ndarray | None, num_rows: int | None) -> np.ndarray:
-    """The stratum of each row: its class, or its tenth of the scores (equal scores together)."""
+    """The stratum of each row: its class, its tenth of the scores (equal scores together), or its rarest label."""
     if labels is None:
         return np.zeros(num_rows or 0, dtype=np.int64)
     if np.issubdtype(labels.dtype, np.floating):
         edges = np.quantile(labels, np.linspace(0, 1, _NUM_BINS + 1)[1:-1])
         labels = np.searchsorted(np.unique(edges), labels, side="left")
+    if labels.ndim == 2:
+        labels = _rarest(labels)
     return np.unique(labels, return_inverse=True)[1]
+
+
+def _rarest(labels_NC: np.ndarray) -> np.ndarray:
+    """(N,) the label of each row that the fewest rows have; C where a row has none."""
+    counts_NC = np.where(labels_NC > 0, labels_NC.sum(axis=0), len(labels_NC) + 1)
+    return np.where(labels_NC.any(axis=1), counts_NC.argmin(axis=1), labels_NC.shape[1])
 
 
 def _allocate(counts: np.ndarray, limits: np.ndarray, size: int) -> np.ndarray:

@@ -15,12 +15,16 @@ def example_values(metric: str, labels_N: np.ndarray, predictions_N: np.ndarray)
 
     Args:
         metric: a name in `METRICS`.
-        labels_N: (N,) class ids or scores.
-        predictions_N: (N,) the same.
+        labels_N: (N,) class ids or scores, or (N, C) ones and zeros.
+        predictions_N: the same.
 
     Raises:
         ValueError: fewer than 2 examples.
     """
+    if metric == "subset_accuracy":
+        return (labels_N == predictions_N).all(axis=1).astype(np.float64)
+    if metric == "hamming_loss":
+        return (labels_N != predictions_N).mean(axis=1)
     if metric == "accuracy":
         return (labels_N == predictions_N).astype(np.float64)
     if metric == "mean_absolute_error":
@@ -31,7 +35,7 @@ def example_values(metric: str, labels_N: np.ndarray, predictions_N: np.ndarray)
         return _pearson_values(labels_N, predictions_N)
     score = METRICS[metric].score
     # Rows of the same label and prediction add the same, so that large sets of few classes are quick.
-    _, kind_N = np.unique(np.stack([labels_N, predictions_N], axis=1), axis=0, return_inverse=True)
+    _, kind_N = np.unique(np.column_stack([labels_N, predictions_N]), axis=0, return_inverse=True)
     return jackknife_values(
         lambda rows: score(labels_N[rows], predictions_N[rows]), len(labels_N), alike_N=kind_N.reshape(-1)
     )
@@ -52,9 +56,14 @@ def _pearson_values(labels_N: np.ndarray, predictions_N: np.ndarray) -> np.ndarr
 def guess_score(metric: str, labels_N: np.ndarray, *, is_regression: bool) -> float:
     """What guessing the same for every example scores: the commonest class, or the mean or median score.
 
+    Of several labels those are guessed that at least half of the examples have.
+
     A correlation with a constant counts as 0.
     """
     guess: float
+    if labels_N.ndim == 2:
+        usual_C = (labels_N.mean(axis=0) >= 0.5).astype(np.int64)
+        return METRICS[metric].score(labels_N, np.tile(usual_C, (len(labels_N), 1)))
     if is_regression:
         guess = float(np.median(labels_N) if metric == "mean_absolute_error" else np.mean(labels_N))
     else:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 from sklearn import metrics as sk
 
+from attentune.config.parsing import did_you_mean
 from attentune.data.rows import LabelSpace
 from attentune.errors import ConfigError
 
@@ -18,10 +19,11 @@ Score = Callable[[np.ndarray, np.ndarray], float]
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric over labels and predictions, both (N,): class ids, or scores for regression.
+    """A metric over labels and predictions, both (N,): class ids, or scores for regression; or (N, C) ones and zeros.
 
     Attributes:
-        needs: "classes", "two classes", or "an order" (ordinal classes or scores).
+        needs: "classes", "two classes", "an order" (ordinal classes or scores), "sets" (several labels a row), or
+            "classes or sets".
     """
 
     name: str
@@ -40,12 +42,18 @@ def _correlation(function: Callable) -> Score:
     return score
 
 
-def _f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-    return float(sk.f1_score(labels, predictions, pos_label=1, zero_division=0))
+def _averaged(function: Callable, average: str) -> Score:
+    """F1, precision or recall: of the second class ("binary"), or averaged over classes; 0 where nothing is divided."""
+
+    def score(labels: np.ndarray, predictions: np.ndarray) -> float:
+        # A row without labels of which none is predicted is all right; a class that never occurs says nothing good.
+        return float(function(labels, predictions, average=average, zero_division=float(average == "samples")))
+
+    return score
 
 
-def _macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-    return float(sk.f1_score(labels, predictions, average="macro", zero_division=0))
+def _balanced_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
+    return float(np.mean([np.mean(predictions[labels == label] == label) for label in np.unique(labels)]))
 
 
 def _matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
@@ -67,8 +75,27 @@ METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
         Metric("accuracy", lambda labels, predictions: float(np.mean(labels == predictions))),
-        Metric("f1", _f1, needs="two classes"),
-        Metric("f1_macro", _macro_f1),
+        Metric("balanced_accuracy", _balanced_accuracy),
+        Metric("f1", _averaged(sk.f1_score, "binary"), needs="two classes"),
+        Metric("precision", _averaged(sk.precision_score, "binary"), needs="two classes"),
+        Metric("recall", _averaged(sk.recall_score, "binary"), needs="two classes"),
+        Metric("f1_macro", _averaged(sk.f1_score, "macro"), needs="classes or sets"),
+        Metric("f1_micro", _averaged(sk.f1_score, "micro"), needs="classes or sets"),
+        Metric("f1_weighted", _averaged(sk.f1_score, "weighted"), needs="classes or sets"),
+        Metric("precision_macro", _averaged(sk.precision_score, "macro"), needs="classes or sets"),
+        Metric("recall_macro", _averaged(sk.recall_score, "macro"), needs="classes or sets"),
+        Metric("f1_samples", _averaged(sk.f1_score, "samples"), needs="sets"),
+        Metric(
+            "subset_accuracy",
+            lambda labels, predictions: float(np.mean((labels == predictions).all(axis=1))),
+            needs="sets",
+        ),
+        Metric(
+            "hamming_loss",
+            lambda labels, predictions: float(np.mean(labels != predictions)),
+            greater_is_better=False,
+            needs="sets",
+        ),
         Metric("matthews_correlation", _matthews),
         Metric("quadratic_weighted_kappa", _quadratic_kappa),
         Metric("pearson", _correlation(stats.pearsonr), needs="an order"),
@@ -90,21 +117,28 @@ METRICS: dict[str, Metric] = {
 
 
 def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
-    """(N,) class ids, or scores for regression.
+    """(N,) class ids, or scores for regression; with several labels a row (N, C) int64, 1 where one is predicted.
 
     A class is the likeliest one, unless the label space wants expected values: then the one whose number is nearest to
-    the mean of class numbers under the probabilities (halves go up).
+    the mean of class numbers under the probabilities (halves go up). Of several labels each is predicted whose
+    probability is at least a half, or its own threshold; of two classes with a threshold the second one likewise.
     """
     if label_space.task_type == "regression":
         return logits_NC[:, 0]
+    if label_space.has_several:
+        return (probabilities_of(logits_NC, label_space) >= np.array(label_space.thresholds or 0.5)).astype(np.int64)
+    if label_space.thresholds is not None:
+        return (probabilities_of(logits_NC, label_space)[:, 1] >= label_space.thresholds[0]).astype(np.int64)
     if label_space.ordinal_prediction == "expected-value":
-        means_N = probabilities_of(logits_NC) @ np.arange(logits_NC.shape[1], dtype=np.float64)
+        means_N = probabilities_of(logits_NC, label_space) @ np.arange(logits_NC.shape[1], dtype=np.float64)
         return np.floor(means_N + 0.5).astype(np.int64)
     return logits_NC.argmax(axis=1)
 
 
-def probabilities_of(logits_NC: np.ndarray) -> np.ndarray:
-    """(N, C) softmax of the logits, in float64."""
+def probabilities_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
+    """(N, C) softmax of the logits, in float64; of several labels a row each one's sigmoid."""
+    if label_space.has_several:
+        return special.expit(logits_NC.astype(np.float64))
     shifted = logits_NC.astype(np.float64) - logits_NC.max(axis=1, keepdims=True)
     exponents = np.exp(shifted)
     return exponents / exponents.sum(axis=1, keepdims=True)
@@ -126,13 +160,17 @@ def choose_metric(wanted: str | None, names: Sequence[str], label_space: LabelSp
     """
     if wanted is None:
         return METRICS[names[0]]
-    name = wanted.removeprefix("eval_")
+    name = wanted.removeprefix("eval_")  # transformers' spelling
     has = {
-        "classes": label_space.task_type != "regression",
-        "two classes": label_space.task_type != "regression" and label_space.num_labels == 2,
-        "an order": label_space.task_type != "classification",
+        "classes": label_space.task_type in ("classification", "ordinal"),
+        "two classes": label_space.task_type in ("classification", "ordinal") and label_space.num_labels == 2,
+        "an order": label_space.task_type in ("regression", "ordinal"),
+        "sets": label_space.has_several,
+        "classes or sets": label_space.task_type != "regression",
     }
     usable = [metric.name for metric in METRICS.values() if has[metric.needs]]
     if name not in usable:
-        raise ConfigError(f"training.metric_for_best_model: got {wanted!r}, expected one of {', '.join(usable)}.")
+        turned = ["_".join(reversed(name.replace("-", "_").split("_")))]  # macro-F1 for f1_macro
+        near = did_you_mean(turned[0].lower(), usable) or did_you_mean(name, usable)
+        raise ConfigError(f"training.metric_for_best_model: got {wanted!r}, expected one of {', '.join(usable)}.{near}")
     return METRICS[name]

@@ -120,7 +120,7 @@ class SavedRun:
         """These data settings, with the run's own column names where own files are read and none are named."""
         if config.task is not None or config.text_column is not None:
             return config
-        names = ("text_column", "text_pair_column", "label_column", "id_column", "task_type")
+        names = ("text_column", "text_pair_column", "label_column", "id_column", "task_type", "label_separator")
         own = {name: getattr(self.config.data, name) for name in names}
         return replace(config, **{name: value for name, value in own.items() if getattr(config, name) is None})
 
@@ -234,8 +234,8 @@ def predict(
         pairs: the second texts, for a model of pairs.
 
     Returns:
-        For each text {"prediction": label name or score, "probabilities": {label: probability}}; regression has no
-        probabilities.
+        For each text {"prediction": label name or score, "probabilities": {label: probability}}; of a run that predicts
+        several labels a text the prediction is a list of names; regression has no probabilities.
 
     Raises:
         DataError: the two lists differ in length, or there are pairs for a model of single texts (or none for one of
@@ -251,11 +251,14 @@ def predict(
     if not len(rows):
         return []
     logits_NC = predict_rows(saved, rows)
-    predictions = predictions_of(logits_NC, saved.label_space)
-    if saved.label_space.task_type == "regression":
+    space, names = saved.label_space, saved.label_space.names
+    predictions = predictions_of(logits_NC, space)
+    if space.task_type == "regression":
         return [{"prediction": float(value)} for value in predictions]
-    names = saved.label_space.names
     return [
-        {"prediction": names[int(label)], "probabilities": dict(zip(names, map(float, shares), strict=True))}
-        for label, shares in zip(predictions, probabilities_of(logits_NC), strict=True)
+        {
+            "prediction": space.names_of(label) if space.has_several else names[int(label)],
+            "probabilities": dict(zip(names, map(float, shares), strict=True)),
+        }
+        for label, shares in zip(predictions, probabilities_of(logits_NC, space), strict=True)
     ]

@@ -55,8 +55,8 @@ def _answer(logits_C: np.ndarray, space: LabelSpace) -> Answer:
     predicted = predictions_of(logits_C[None], space)[0]
     if space.task_type == "regression":
         return Answer(float(predicted), {})
-    shares = probabilities_of(logits_C[None])[0].tolist()
-    return Answer(space.names[int(predicted)], dict(zip(space.names, shares, strict=True)))
+    shares = probabilities_of(logits_C[None], space)[0].tolist()
+    return Answer(space.text_of(predicted), dict(zip(space.names, shares, strict=True)))
 
 
 def explained_answer(

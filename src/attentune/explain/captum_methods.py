@@ -59,7 +59,8 @@ def _along_the_path(probe: Probe, row: int, target: int, steps: int) -> np.ndarr
             leaf.given_BTE = embedded_STE
             spread = {name: tensor.expand(len(embedded_STE), *tensor.shape[1:]) for name, tensor in inputs.items()}
             logits_SC = probe.ask(spread).logits
-            return target_value(logits_SC, torch.full((len(logits_SC),), target, device=logits_SC.device))
+            target_S = torch.full((len(logits_SC),), target, device=logits_SC.device)
+            return target_value(logits_SC, target_S, probe.label_space)
 
         attributed_1TE = IntegratedGradients(value).attribute(
             text_1TE, baselines=masked_1TE, n_steps=steps, internal_batch_size=max(1, BATCH_TOKENS // length)
@@ -161,6 +162,6 @@ def _answer(probe: Probe, row: int, target: int, ordinary: np.ndarray) -> Answer
     def answer(present_SM: Tensor) -> Tensor:
         masked = [ordinary[is_gone] for is_gone in (present_SM == 0).cpu().numpy()]
         logits_SC = torch.from_numpy(probe.scores(np.full(len(masked), row), masked).logits_NC)
-        return target_value(logits_SC, torch.full((len(masked),), target))
+        return target_value(logits_SC, torch.full((len(masked),), target), probe.label_space)
 
     return answer

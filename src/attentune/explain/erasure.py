@@ -51,7 +51,8 @@ class Eraser:
         names = list(new)
         for begin in range(0, len(names), _QUESTIONS_AT_ONCE):
             part = names[begin : begin + _QUESTIONS_AT_ONCE]
-            answers = probabilities_of(self._ask(np.array([row for row, _ in part]), [new[key] for key in part]))
+            logits_MC = self._ask(np.array([row for row, _ in part]), [new[key] for key in part])
+            answers = probabilities_of(logits_MC, self._probe.label_space)
             self._known |= dict(zip(part, answers, strict=True))
         self.asked += len(names)
         if not keys:

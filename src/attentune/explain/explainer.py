@@ -173,4 +173,5 @@ class Explainer:
         if space.task_type == "regression":
             score = round(float(predicted), 6)
             return score, None, score
-        return space.names[target], float(probabilities_of(logits_C[None])[0, target]), space.names[int(predicted)]
+        probability = float(probabilities_of(logits_C[None], space)[0, target])
+        return space.names[target], probability, space.text_of(predicted)

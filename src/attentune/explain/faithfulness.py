@@ -123,6 +123,11 @@ def check(saved: SavedRun, methods: Sequence[str], measures: Measures) -> None:
         problems.append(
             f"{saved.folder}: predicts a score; expected a run that predicts classes, whose probabilities can fall."
         )
+    if saved.label_space.has_several:
+        problems.append(
+            f"{saved.folder}: predicts several labels at once; expected a run that predicts one class, of which the"
+            " measures tell how far its probability falls."
+        )
     for erasure in measures.erasures:
         if erasure not in ERASURES:
             known = ", ".join(ERASURES)

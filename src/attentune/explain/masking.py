@@ -18,8 +18,9 @@ def leave_one_out(probe: Probe, rows: np.ndarray, wanted_B: np.ndarray, settings
     own_BC, masked_MC = logits_NC[: len(rows)], logits_NC[len(rows) :]
     target_B = torch.from_numpy(probe.targets(own_BC, wanted_B))
     owner_M = np.repeat(np.arange(len(rows)), [len(own) for own in places])
-    before_B = target_value(torch.from_numpy(own_BC), target_B).numpy()
-    after_M = target_value(torch.from_numpy(masked_MC), target_B[torch.from_numpy(owner_M)]).numpy()
+    before_B = target_value(torch.from_numpy(own_BC), target_B, probe.label_space).numpy()
+    target_M = target_B[torch.from_numpy(owner_M)]
+    after_M = target_value(torch.from_numpy(masked_MC), target_M, probe.label_space).numpy()
     scores = [np.zeros(length, dtype=np.float32) for length in probe.features.lengths[rows]]
     for owner, place, after in zip(owner_M, np.concatenate(places).astype(int), after_M, strict=True):
         scores[owner][place] = before_B[owner] - after

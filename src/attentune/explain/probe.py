@@ -63,15 +63,20 @@ class Probe:
         )
 
     def targets(self, logits_BC: np.ndarray, wanted_B: np.ndarray) -> np.ndarray:
-        """(B,) int64, the classes to explain: those wanted, or the predicted ones; 0 for scores."""
+        """(B,) int64, the classes to explain: those wanted, or the predicted ones; 0 for scores.
+
+        Of several labels a row it is the likeliest one, whether it is predicted or not.
+        """
         if self.label_space.task_type == "regression":
             return np.zeros(len(wanted_B), dtype=np.int64)
+        if self.label_space.has_several:
+            return np.where(wanted_B == PREDICTED, logits_BC.argmax(axis=1), wanted_B).astype(np.int64)
         return np.where(wanted_B == PREDICTED, predictions_of(logits_BC, self.label_space), wanted_B).astype(np.int64)
 
     def values(self, logits_BC: Tensor, wanted_B: np.ndarray) -> Tensor:
         """(B,) `target_value` of the classes to explain, with gradients."""
         target_B = self.targets(numpy_of(logits_BC), wanted_B)
-        return target_value(logits_BC, torch.from_numpy(target_B).to(logits_BC.device))
+        return target_value(logits_BC, torch.from_numpy(target_B).to(logits_BC.device), self.label_space)
 
     def in_rows(self, values_BT: Tensor, rows: np.ndarray) -> list[np.ndarray]:
         """Of each row its tokens' values as float32, 0 at special ones."""

@@ -15,7 +15,7 @@ from attentune.errors import ConfigError
 PREDICTED = -1
 
 
-def target_value(logits_BC: Tensor, target_B: Tensor) -> Tensor:
+def target_value(logits_BC: Tensor, target_B: Tensor, label_space: LabelSpace) -> Tensor:
     """(B,) float32, what signed methods explain: log p / (1 - p) of the target class, or the predicted score.
 
     The log odds are the class's logit against those of all others. Unlike the probability they do not level off where
@@ -24,11 +24,14 @@ def target_value(logits_BC: Tensor, target_B: Tensor) -> Tensor:
     Args:
         logits_BC: with one column for scores.
         target_B: class ids; for scores they are not looked at.
+        label_space: what the model predicts. Of several labels a row each has log odds of its own: its logit.
     """
     logits_BC = logits_BC.float()
     if logits_BC.shape[1] == 1:
         return logits_BC[:, 0]
     target_B1 = target_B[:, None]
+    if label_space.has_several:
+        return logits_BC.gather(1, target_B1)[:, 0]
     others_BC = logits_BC.scatter(1, target_B1, float("-inf"))
     return logits_BC.gather(1, target_B1)[:, 0] - others_BC.logsumexp(dim=1)
 

@@ -46,7 +46,7 @@ class Export:
 
     Attributes:
         folder: where it lies.
-        task_type: "classification", "regression" or "ordinal".
+        task_type: "classification", "regression", "ordinal" or "multi_label".
         opset: the version of ONNX's operators.
         inputs, outputs: names, in the graph's order.
         checked_on: "validation" for the run's own rows, else "made-up texts".
@@ -105,6 +105,11 @@ def export_run(
     target = Path(output_dir)
     _check_settings(target, output_format, opset, quantize, check_rows)
     saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
+    if saved.model.config.window is not None:
+        raise ExportError(
+            f"{saved.folder}: reads long texts in windows (data.long_texts), which the graph cannot; expected a run that"
+            " cuts them. Train one with --long_texts cut, or serve this one with attentune.predict."
+        )
     saved.model.to("cpu").float().eval()
     temporary = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.tmp")
     with storage_errors(target):
@@ -226,7 +231,8 @@ def agreement(one: Answers, other: Answers, label_space: LabelSpace) -> float:
     first, second = (predictions_of(answered.logits_NC, label_space) for answered in (one, other))
     if label_space.task_type == "regression":
         return float(abs(first - second).max())
-    return float((first == second).mean())
+    alike = first == second
+    return float((alike.all(axis=1) if label_space.has_several else alike).mean())
 
 
 def _scores(programs: dict[str, Answers], rows: TextRows, data: TaskData) -> dict[str, dict[str, float]]:
@@ -244,6 +250,7 @@ def _about(saved: SavedRun, export: Export) -> dict[str, Any]:
     return {
         "labels": list(space.names),
         "ordinal_prediction": space.ordinal_prediction,
+        "thresholds": None if space.thresholds is None else list(space.thresholds),
         "max_length": config.max_seq_length,
         "pair": saved.is_pair,
         "texts_apart": config.reads_apart,

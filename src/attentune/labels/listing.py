@@ -109,7 +109,7 @@ def _texts(rows: TextRows, number: int) -> dict[str, str]:
 def _named(value: Any, saved: SavedRun) -> str | float:
     if saved.label_space.task_type == "regression":
         return round(float(value), 6)
-    return saved.label_space.names[int(value)]
+    return saved.label_space.text_of(value)
 
 
 def _tokens(

@@ -53,7 +53,7 @@ def use_plain_attention(model: Any) -> bool:
         Whether it now takes the plain one: not where another one than PyTorch's was chosen, nor for long texts.
     """
     encoder = model.encoder
-    if encoder.config._attn_implementation != "sdpa" or model.config.max_seq_length > _LONGEST_PLAIN:
+    if encoder.config._attn_implementation != "sdpa" or model.config.longest_read > _LONGEST_PLAIN:
         return False
     encoder.set_attn_implementation(PLAIN)
     return True

@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedConfig
 
 from attentune.config import ModelConfig, to_dict
 from attentune.data.rows import LabelSpace
-from attentune.errors import UnsupportedEncoderError
+from attentune.errors import ConfigError, UnsupportedEncoderError
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.families import (
     check_is_encoder,
@@ -32,6 +32,7 @@ from attentune.models.inspection import CONVERT, check_size
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.pooler import leaves_pooler_out, settle_pooler
 from attentune.models.warm_start import copy_slots, encoder_config_of, inspect_encoder, is_saved_run, load_saved
+from attentune.models.windows import SPECIAL
 from attentune.nn.layer_mix import MINIMUM_LAYERS
 from attentune.seeding import seed_global
 
@@ -95,6 +96,9 @@ def build_model(
     is_pair: bool,
     seed: int,
     loss: str = "auto",
+    focal_gamma: float = 2.0,
+    window: int | None = None,
+    window_stride: int = 0,
 ) -> AttentuneForSequenceClassification:
     """A pre-trained encoder with fresh slots and classifier; from the folder of a run, with its own where they fit.
 
@@ -106,13 +110,18 @@ def build_model(
         is_pair: whether the rows are pairs of texts.
         seed: fresh weights are a function of it.
         loss: what it will be trained with; the classifier's outputs depend on it.
+        focal_gamma: with loss "focal", its gamma.
+        window: tokens that are read at once of a text longer than that; None for all.
+        window_stride: tokens that a window shares with the one before.
 
     Raises:
         UnsupportedEncoderError: the encoder cannot be loaded, or cannot take what the slots ask of it.
         ConfigError: the head does not fit the rows, the labels or the encoder.
     """
     encoder, pooler, saved = _load_encoder(settings)
-    _check_fit(settings, encoder, tokenizer, max_length)
+    _check_fit(settings, encoder, tokenizer, window or max_length)
+    if window is not None:
+        _check_windows(settings, encoder, tokenizer, is_pair=is_pair)
     if reads_texts_apart(settings, is_pair=is_pair):
         _check_takes_embeddings(settings, encoder)
     config = AttentuneConfig(
@@ -124,10 +133,13 @@ def build_model(
         task_type=label_space.task_type,
         special_token_ids=special_token_ids(tokenizer),
         max_seq_length=max_length,
+        window=window,
+        window_stride=window_stride,
         is_pair=is_pair,
         pair_encoding=settings.pair_encoding if is_pair else "cross-encoder",
         pair_separators=pair_separators(tokenizer),
         loss=loss,
+        focal_gamma=focal_gamma,
         ordinal_prediction=label_space.ordinal_prediction,
         **_label_options(label_space),
     )
@@ -189,13 +201,14 @@ def _set_dropout(config: PreTrainedConfig, dropout: float | None) -> None:
             setattr(config, name, dropout)
 
 
-def _label_options(label_space: LabelSpace) -> dict[str, object]:
+def _label_options(label_space: LabelSpace) -> dict[str, Any]:
     if label_space.task_type == "regression":
         return {"num_labels": 1, "problem_type": "regression"}
+    problem = "single_label_classification" if label_space.num_labels > 1 else None
     return {
         "id2label": label_space.id2label,
         "label2id": label_space.label2id,
-        "problem_type": "single_label_classification" if label_space.num_labels > 1 else None,
+        "problem_type": "multi_label_classification" if label_space.has_several else problem,
     }
 
 
@@ -223,6 +236,19 @@ def _check_fit(settings: ModelConfig, encoder: Any, tokenizer: Tokenizer, max_le
         raise UnsupportedEncoderError(
             f"{settings.name_or_path}: reads at most {positions} tokens, but data.max_length is {max_length}."
             f" Set --max_length {positions} or less."
+        )
+
+
+def _check_windows(settings: ModelConfig, encoder: Any, tokenizer: Tokenizer, *, is_pair: bool) -> None:
+    if is_pair:
+        raise ConfigError(
+            "data.long_texts: windows are for single texts, but these rows are pairs of texts. Leave it at cut."
+        )
+    added = tokenizer.num_special_tokens_to_add(pair=False)
+    if added != SPECIAL or "inputs_embeds" not in signature(encoder.forward).parameters:
+        raise UnsupportedEncoderError(
+            f"{settings.name_or_path}: cannot be read in windows, which need [CLS] before a text, [SEP] behind it and"
+            " an encoder that takes inputs_embeds. Set --long_texts cut, or take another encoder."
         )
 
 

@@ -31,15 +31,21 @@ class AttentuneConfig(PreTrainedConfig):
         token_gate: {"kind": ..., "beta": ..., "share_weights": ..., "attention_threshold": ...}.
         head: {"kind": ..., "beta": ..., "with_pooler": ..., "dropout": ...}; for attention blocks "layers", "bare",
             "init" and "attention_heads" too, for texts that are read apart "combine" and "projection".
-        task_type: "classification", "regression" or "ordinal".
+        task_type: "classification", "regression", "ordinal" or "multi_label".
         special_token_ids: ids that are no ordinary tokens ([CLS], [SEP], padding; not the mask token).
         max_seq_length: the longest text or pair in tokens.
+        window: tokens that the encoder reads at once of a longer text; None for all.
+        window_stride: tokens that a window shares with the one before.
         is_pair: whether it was trained on pairs of texts.
         pair_encoding: how it reads them: in one row ("cross-encoder"), or each by itself ("bi-encoder").
         pair_separators: how many special tokens its tokenizer puts between two texts in one row; None where that is
             not known.
         loss: what it was trained with, a key of `nn.losses.LOSSES` or "auto"; the classifier's outputs depend on it.
+        focal_gamma: with loss "focal", its gamma.
         ordinal_prediction: how an ordered class is predicted, "argmax" or "expected-value".
+        calibration_temperature: what the logits are divided by; from calibration.
+        thresholds: from which probability on a label (of two classes the second one) is predicted; None where there are
+            none of its own. The model itself gives logits, so whoever makes predictions of them has to look here.
     """
 
     model_type = "attentune"
@@ -54,11 +60,16 @@ class AttentuneConfig(PreTrainedConfig):
         task_type: str = "classification",
         special_token_ids: list[int] | None = None,
         max_seq_length: int = 128,
+        window: int | None = None,
+        window_stride: int = 0,
         is_pair: bool = False,
         pair_encoding: str = "cross-encoder",
         pair_separators: int | None = None,
         loss: str = "auto",
+        focal_gamma: float = 2.0,
         ordinal_prediction: str = "argmax",
+        calibration_temperature: float = 1.0,
+        thresholds: list[float] | None = None,
         **kwargs: Any,
     ) -> None:
         if isinstance(encoder, dict):
@@ -72,17 +83,27 @@ class AttentuneConfig(PreTrainedConfig):
         self.task_type = task_type
         self.special_token_ids = special_token_ids or []
         self.max_seq_length = max_seq_length
+        self.window = window
+        self.window_stride = window_stride
         self.is_pair = is_pair
         self.pair_encoding = pair_encoding
         self.pair_separators = pair_separators
         self.loss = loss
+        self.focal_gamma = focal_gamma
         self.ordinal_prediction = ordinal_prediction
+        self.calibration_temperature = calibration_temperature
+        self.thresholds = thresholds
         super().__init__(**kwargs)
 
     @property
     def reads_apart(self) -> bool:
         """Whether it reads the texts of a pair each by itself."""
         return bool(self.is_pair and self.pair_encoding == "bi-encoder")
+
+    @property
+    def longest_read(self) -> int:
+        """The most tokens that the encoder reads at once."""
+        return self.window or self.max_seq_length
 
     @property
     def encoder_config(self) -> PreTrainedConfig:

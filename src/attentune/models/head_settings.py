@@ -34,10 +34,11 @@ def settle_head(
         kind = "cross-attention" if is_pair else "self-attention"
     if kind in PAIR_HEADS:
         _check_texts(head.kind, kind, is_pair=is_pair, reads_apart=reads_apart)
-    if reads_apart and head.combine == "dot" and label_space.num_labels > 2:
+    if reads_apart and head.combine == "dot" and (label_space.num_labels > 2 or label_space.has_several):
+        at_once = " at once" if label_space.has_several else ""
         raise ConfigError(
             f"model.head.combine: dot gives one number, which can be a score or tell two classes, but this task has"
-            f" {label_space.num_labels} ({', '.join(label_space.names)}). Set it to concat."
+            f" {label_space.num_labels} ({', '.join(label_space.names)}){at_once}. Set it to concat."
         )
     return {
         "kind": kind,

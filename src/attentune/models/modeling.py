@@ -15,7 +15,8 @@ from transformers.utils import ModelOutput
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.half_stream import HalfStream
 from attentune.models.slots import blur_slot, classifier_slot, head_slot, layer_mix_slot, token_gate_slot
-from attentune.models.two_texts import TwoTexts, find_texts, part_rows
+from attentune.models.two_texts import TwoTexts, find_texts, in_rows, mean_of_both, part_rows
+from attentune.models.windows import Windows, find_windows
 from attentune.nn.attention_block import NearOneLinear
 from attentune.nn.blur import GaussianBlur
 from attentune.nn.layer_mix import ExcitationLinear
@@ -184,9 +185,9 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         return AttentuneOutput(
             loss=None if labels is None else self._mean_loss(logits_BC, labels),
             logits=logits_BC,
-            token_scores=_in_rows(importance, texts),
-            token_logits=_in_rows(token_logits, texts),
-            layer_weights=layer_weights if texts is None or layer_weights is None else _mean_of_both(layer_weights),
+            token_scores=in_rows(importance, texts),
+            token_logits=in_rows(token_logits, texts),
+            layer_weights=layer_weights if texts is None or layer_weights is None else mean_of_both(layer_weights),
             hidden_states=encoded.hidden_states if output_hidden_states else None,
             attentions=encoded.attentions if output_attentions else None,
         )
@@ -237,16 +238,20 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         output_hidden_states: bool = False,
         **options: bool,
     ) -> Any:
-        """All that the encoder gives for what is read."""
+        """All that the encoder gives for what is read; of rows in windows what they give together."""
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if texts is not None:
+        parts: TwoTexts | Windows | None = texts
+        if texts is None:
+            parts = find_windows(attention_mask.bool(), self.config.window, self.config.window_stride)
+        if parts is not None:
             # Tokens are looked up at their places in the rows: who listens at the embeddings finds them there.
             embedded_BTE = self.get_input_embeddings()(input_ids)
-            inputs = {"inputs_embeds": texts.texts(embedded_BTE), "attention_mask": texts.mask_NU.to(torch.long)}
+            inputs = {"inputs_embeds": parts.texts(embedded_BTE), "attention_mask": parts.mask_NU.to(torch.long)}
         if token_type_ids is not None:
-            inputs["token_type_ids"] = token_type_ids if texts is None else texts.texts(token_type_ids)
+            inputs["token_type_ids"] = token_type_ids if parts is None else parts.texts(token_type_ids)
         with self._blurred(inputs["attention_mask"].bool()):
-            return self.encoder(**inputs, output_hidden_states=output_hidden_states, **options)
+            encoded = self.encoder(**inputs, output_hidden_states=output_hidden_states, **options)
+        return parts.merged(encoded) if isinstance(parts, Windows) else encoded
 
     def _blurred(self, mask_BT: Tensor) -> contextlib.AbstractContextManager[None]:
         """While the block runs, the encoder blurs a batch with these real tokens, if it blurs at all."""
@@ -276,20 +281,13 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         logits_BC = self.classifier(self.dropout(sentence_BD).to(dtype)).float()
         if self.outputs is not None:
             logits_BC = self.outputs(logits_BC)
+        if self.config.calibration_temperature != 1.0:
+            logits_BC = logits_BC / self.config.calibration_temperature
         return logits_BC, token_logits_BT2, importance_BT
 
     def _mean_loss(self, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
-        return row_losses(resolve_loss(self.config.loss, self.config.task_type), logits_BC, labels_B).mean()
-
-
-def _in_rows(tokens: Tensor | None, texts: TwoTexts | None) -> Tensor | None:
-    """What is told of tokens, at their places in the rows."""
-    return tokens if tokens is None or texts is None else texts.rows(tokens)
-
-
-def _mean_of_both(layer_weights_NL: Tensor) -> Tensor:
-    """(B, L), of the first and second texts of B rows."""
-    return layer_weights_NL.unflatten(0, (2, -1)).mean(dim=0)
+        loss = resolve_loss(self.config.loss, self.config.task_type)
+        return row_losses(loss, logits_BC, labels_B, focal_gamma=self.config.focal_gamma).mean()
 
 
 def drop_pooler(encoder: Any) -> None:

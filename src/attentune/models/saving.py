@@ -106,7 +106,8 @@ def label_space_of(config: AttentuneConfig) -> LabelSpace:
     if config.task_type == "regression":
         return LabelSpace("regression")
     names = tuple(config.id2label[index] for index in range(config.num_labels))
-    return LabelSpace(config.task_type, names, config.ordinal_prediction)
+    thresholds = None if config.thresholds is None else tuple(config.thresholds)
+    return LabelSpace(config.task_type, names, config.ordinal_prediction, thresholds)
 
 
 def model_type(folder: Path) -> str | None:

@@ -43,6 +43,16 @@ def _taken(values: Tensor, places: Tensor) -> Tensor:
     return values.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, places.shape)
 
 
+def in_rows(tokens: Tensor | None, texts: TwoTexts | None) -> Tensor | None:
+    """What is told of tokens, at their places in the rows."""
+    return tokens if tokens is None or texts is None else texts.rows(tokens)
+
+
+def mean_of_both(layer_weights_NL: Tensor) -> Tensor:
+    """(B, L), of the first and second texts of B rows."""
+    return layer_weights_NL.unflatten(0, (2, -1)).mean(dim=0)
+
+
 def find_texts(mask_BT: Tensor, second_start_B: Tensor) -> TwoTexts:
     """Where the texts of these rows stand.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -69,6 +70,72 @@ def binary_cross_entropy_rows(
     return RowLosses(loss_B, weight_B)
 
 
+def focal_rows(
+    logits_BC: Tensor,
+    labels_B: Tensor,
+    *,
+    gamma: float,
+    class_weights_C: Tensor | None = None,
+    label_smoothing: float = 0.0,
+) -> RowLosses:
+    """The focal loss of each row, in float32: a cross-entropy in which what is known well counts for little.
+
+    A class with probability p and target share t adds t (1 - p)^gamma (-log p); with gamma 0 that is
+    `cross_entropy_rows`, and weights and smoothing mean what they mean there.
+
+    Args:
+        logits_BC: scores before the softmax.
+        labels_B: class ids.
+        gamma: at least 0; the higher, the less rows count whose class is likely.
+        class_weights_C: the weight of each class, or None for equal ones.
+        label_smoothing: the share of the target spread evenly over all classes.
+
+    Source: focal loss (Lin et al. 2017, section 3.2), over a softmax; alpha there is a class's weight here.
+    """
+    log_p_BC = logits_BC.float().log_softmax(dim=-1)
+    target_BC = F.one_hot(labels_B, logits_BC.shape[1]) * (1.0 - label_smoothing) + label_smoothing / logits_BC.shape[1]
+    weights_BC = target_BC if class_weights_C is None else target_BC * class_weights_C.float()
+    loss_B = (weights_BC * _focus(log_p_BC, gamma) * -log_p_BC).sum(dim=-1)
+    weight_B = loss_B.new_ones(loss_B.shape) if class_weights_C is None else class_weights_C[labels_B]
+    return RowLosses(loss_B, weight_B)
+
+
+def label_set_rows(
+    logits_BC: Tensor,
+    labels_BC: Tensor,
+    *,
+    gamma: float = 0.0,
+    label_weights_C: Tensor | None = None,
+    label_smoothing: float = 0.0,
+) -> RowLosses:
+    """The mean over labels of each one's own binary cross-entropy, in float32: any number of them may be there.
+
+    Without gamma its `mean` equals `torch.nn.functional.binary_cross_entropy_with_logits`.
+
+    Args:
+        logits_BC: scores before the sigmoid.
+        labels_BC: 1 where a row has the label, else 0.
+        gamma: of the focal loss (Lin et al. 2017), whose (1 - p)^gamma each label's part is multiplied with.
+        label_weights_C: what a label's presence weighs against its absence (PyTorch's `pos_weight`), or None.
+        label_smoothing: the share of the target spread evenly over presence and absence.
+    """
+    logits_BC, target_BC = logits_BC.float(), labels_BC.float() * (1.0 - label_smoothing) + label_smoothing / 2
+    log_p_BC, log_q_BC = F.logsigmoid(logits_BC), F.logsigmoid(-logits_BC)
+    present_BC, absent_BC = target_BC * -log_p_BC, (1.0 - target_BC) * -log_q_BC
+    if label_weights_C is not None:
+        present_BC = present_BC * label_weights_C.float()
+    if gamma > 0:
+        present_BC, absent_BC = present_BC * _focus(log_p_BC, gamma), absent_BC * _focus(log_q_BC, gamma)
+    loss_B = (present_BC + absent_BC).mean(dim=-1)
+    return RowLosses(loss_B, loss_B.new_ones(loss_B.shape))
+
+
+def _focus(log_p: Tensor, gamma: float) -> Tensor:
+    """(1 - p)^gamma, with a gradient that is finite where p is 1."""
+    # expm1 keeps the digits of 1 - p near p = 1; the floor keeps the slope of a root (gamma below 1) finite there.
+    return (-torch.expm1(log_p)).clamp(min=1e-12) ** gamma
+
+
 def pearson_rows(logits_B1: Tensor, scores_B: Tensor) -> RowLosses:
     """Minus the Pearson correlation of the batch, in float32, the same number for each of its rows.
 
@@ -126,7 +193,8 @@ def corn_rows(logits_BC: Tensor, labels_B: Tensor) -> RowLosses:
 # The kinds of task that each loss is for; what "auto" stands for comes first among those of a kind.
 LOSSES: dict[str, tuple[str, ...]] = {
     "cross-entropy": ("classification", "ordinal"),
-    "binary-cross-entropy": ("classification", "ordinal"),
+    "binary-cross-entropy": ("classification", "ordinal", "multi_label"),
+    "focal": ("classification", "ordinal", "multi_label"),
     "mse": ("regression",),
     "pearson": ("regression",),
     "corn": ("ordinal",),
@@ -134,7 +202,9 @@ LOSSES: dict[str, tuple[str, ...]] = {
 
 
 def resolve_loss(loss: str, task_type: str) -> str:
-    """The loss that "auto" stands for: "mse" for regression, "cross-entropy" for classes, ordered or not."""
+    """The loss that "auto" stands for: "mse" for regression, "cross-entropy" for classes, ordered or not, and
+    "binary-cross-entropy" for several labels a row.
+    """
     return next(name for name, kinds in LOSSES.items() if task_type in kinds) if loss == "auto" else loss
 
 
@@ -145,12 +215,24 @@ def row_losses(
     *,
     class_weights_C: Tensor | None = None,
     label_smoothing: float = 0.0,
+    focal_gamma: float = 2.0,
 ) -> RowLosses:
-    """The losses of a batch by the name of the loss, a key of `LOSSES`; weights and smoothing are for classes only."""
+    """The losses of a batch by the name of the loss, a key of `LOSSES`; weights and smoothing are for classes only.
+
+    Labels of two dimensions are several a row, for the losses that know such.
+    """
     if kind in ("mse", "pearson", "corn"):
         return {"mse": squared_error_rows, "pearson": pearson_rows, "corn": corn_rows}[kind](logits_BC, labels_B)
+    if labels_B.ndim == 2:
+        gamma = focal_gamma if kind == "focal" else 0.0
+        return label_set_rows(
+            logits_BC, labels_B, gamma=gamma, label_weights_C=class_weights_C, label_smoothing=label_smoothing
+        )
+    options: dict[str, Any] = {"class_weights_C": class_weights_C, "label_smoothing": label_smoothing}
+    if kind == "focal":
+        return focal_rows(logits_BC, labels_B, gamma=focal_gamma, **options)
     function = binary_cross_entropy_rows if kind == "binary-cross-entropy" else cross_entropy_rows
-    return function(logits_BC, labels_B, class_weights_C=class_weights_C, label_smoothing=label_smoothing)
+    return function(logits_BC, labels_B, **options)
 
 
 # What a token label is where there is none.

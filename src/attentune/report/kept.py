@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from attentune.errors import CheckpointError
+from attentune.evaluation.predictions import values_of
 from attentune.files import read_text
 from attentune.records import RunRecord, record_file
 
@@ -24,8 +25,8 @@ class Predictions:
     Attributes:
         ids: of the rows.
         names: the classes in the order of their ids; empty for regression.
-        labels_N: (N,) class ids (int64) or scores (float64).
-        predictions_N: (N,) the same.
+        labels_N: (N,) class ids (int64) or scores (float64); with several labels a row (N, C) ones and zeros.
+        predictions_N: the same.
     """
 
     ids: tuple[str, ...]
@@ -79,15 +80,9 @@ def read_predictions(file: Path) -> Predictions:
         header, *rows = csv.reader(io.StringIO(read_text(file), newline=""))
         names = tuple(column.removeprefix("p_") for column in header[3:] if column.startswith("p_"))
         ids, labels, predictions = zip(*(row[:3] for row in rows), strict=True)
-        if header[:3] != ["id", "label", "prediction"]:
+        if header[:3] not in (["id", "label", "prediction"], ["id", "labels", "predictions"]):
             raise ValueError(f"its columns are {', '.join(header[:3])}")
-        return Predictions(ids, names, _values(labels, names), _values(predictions, names))
+        several = header[1] == "labels"
+        return Predictions(ids, names, *(values_of(texts, names, several=several) for texts in (labels, predictions)))
     except (OSError, ValueError, KeyError, csv.Error) as error:
         raise CheckpointError(f"{file}: holds no predictions with labels ({error}). {_MEND}") from error
-
-
-def _values(texts: Iterable[str], names: tuple[str, ...]) -> np.ndarray:
-    if not names:
-        return np.array([float(text) for text in texts])
-    number = {name: place for place, name in enumerate(names)}
-    return np.array([number[text] for text in texts], dtype=np.int64)

@@ -164,7 +164,7 @@ def confusion_counts(cells: Sequence[Cell]) -> tuple[dict[str, np.ndarray], tupl
     for cell in cells:
         for one in cell.kept:
             found = one.predictions()
-            if found is None or not found.names or (names and found.names != names):
+            if found is None or not found.names or found.labels_N.ndim == 2 or (names and found.names != names):
                 continue
             names = found.names
             own = counts.setdefault(cell.method, np.zeros((len(names), len(names)), dtype=np.int64))

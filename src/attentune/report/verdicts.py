@@ -157,13 +157,21 @@ class _Examples:
             return None
         scores: dict[int, float | None] = {}
         values: dict[int, np.ndarray] = {}
-        guess = None
+        guess, overlap, guesses = None, 0.0, []
         for one in kept:
             if not one.record.is_done or one.split is None:
                 continue
             score = one.record.scores[one.split].get(self.metric)
             scores[one.record.run.seed] = score
             found = one.predictions()
+            folds = one.record.config.get("data", {}).get("folds")
+            if folds:
+                # Each fold has examples of its own, so there are none to compare the methods' runs by.
+                overlap = 1.0 / (folds - 1)
+                if found is not None and len(found.ids) > 1:
+                    guesses.append(guess_score(self.metric, found.labels_N, is_regression=not found.names))
+                    guess = float(np.mean(guesses))
+                continue
             if found is not None and len(found.ids) > 1:
                 self._see(found)
                 guess = guess_score(self.metric, found.labels_N, is_regression=not found.names)
@@ -171,7 +179,7 @@ class _Examples:
         if not scores:
             return None
         better = METRICS[self.metric].greater_is_better
-        return Runs(method, name, self.metric, scores, values or None, greater_is_better=better, guess=guess)
+        return Runs(method, name, self.metric, scores, values or None, better, guess, overlap)
 
     def _see(self, found: Predictions) -> None:
         if self._first is None:

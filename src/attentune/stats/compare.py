@@ -28,6 +28,7 @@ class _Paired:
     method_S: np.ndarray
     advantage_S: np.ndarray
     advantage_SN: np.ndarray | None
+    overlap: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +72,7 @@ def compare_runs(baseline: Runs, method: Runs, *, alpha: float = 0.05, family: i
         p_holm=min(1.0, family * main.p) if math.isfinite(main.p) else math.nan,
         family=family,
         seeds=len(paired.seeds),
-        **_other_tests(paired.advantage_S),
+        **_other_tests(paired),
         **_means_and_spreads(paired),
         baseline_collapsed=tuple(baseline.collapsed()),
         method_collapsed=tuple(method.collapsed()),
@@ -129,9 +130,9 @@ def _no_baseline(missing: Sequence[Runs], baseline: str) -> list[str]:
 
 
 def _pair(baseline: Runs, method: Runs) -> _Paired:
-    ours, theirs = ((one.task, one.metric, one.greater_is_better) for one in (method, baseline))
+    ours, theirs = ((one.task, one.metric, one.greater_is_better, one.overlap) for one in (method, baseline))
     if ours != theirs:
-        raise ValueError(f"runs are of {ours} and of {theirs}; expected one task, metric and direction")
+        raise ValueError(f"runs are of {ours} and of {theirs}; expected one task, metric, direction and overlap")
     have = set(baseline.seeds())
     seeds = [seed for seed in method.seeds() if seed in have]
     sign = 1.0 if method.greater_is_better else -1.0
@@ -145,7 +146,7 @@ def _pair(baseline: Runs, method: Runs) -> _Paired:
                 f"{theirs_SN.shape[1]}; expected the same examples in the same order"
             )
         advantage_SN = sign * (ours_SN - theirs_SN)
-    return _Paired(seeds, baseline_S, method_S, sign * (method_S - baseline_S), advantage_SN)
+    return _Paired(seeds, baseline_S, method_S, sign * (method_S - baseline_S), advantage_SN, method.overlap)
 
 
 def _primary(paired: _Paired, alpha: float, family: int) -> _Primary:
@@ -155,11 +156,11 @@ def _primary(paired: _Paired, alpha: float, family: int) -> _Primary:
         # The same formula over examples. Its p stays out, so that nobody takes it for a verdict on the methods.
         alone = mean_over_seeds(values_SN[0], confidence=1.0 - alpha)
         return _Primary(float(alone.low), float(alone.high), math.nan, values_SN.shape[1], "examples", math.nan)
-    estimate, examples = estimate_of(paired.advantage_S, values_SN, 1.0 - alpha)
-    over = "seeds" if examples is None else "seeds and examples"
+    estimate, examples = estimate_of(paired.advantage_S, values_SN, 1.0 - alpha, paired.overlap)
+    over = "folds" if paired.overlap else "seeds" if examples is None else "seeds and examples"
     p, detectable = float(estimate.p), math.nan
     if seeds >= 2:
-        if math.isnan(p):
+        if math.isnan(p) and not paired.overlap:
             p = sign_flip_test(paired.advantage_S).p
         detectable = smallest_detectable_difference(
             seeds,
@@ -171,8 +172,10 @@ def _primary(paired: _Paired, alpha: float, family: int) -> _Primary:
     return _Primary(float(estimate.low), float(estimate.high), p, examples, over, detectable)
 
 
-def _other_tests(advantage_S: np.ndarray) -> dict[str, Any]:
-    if len(advantage_S) < 2:
+def _other_tests(paired: _Paired) -> dict[str, Any]:
+    advantage_S = paired.advantage_S
+    # Folds are not independent, which all of these take for granted.
+    if len(advantage_S) < 2 or paired.overlap:
         return dict.fromkeys(("p_seeds", "p_sign_flip", "p_wilcoxon", "smallest_p"), math.nan)
     return {
         "p_seeds": float(mean_over_seeds(advantage_S).p),
@@ -206,7 +209,12 @@ def _notes(baseline: Runs, method: Runs, paired: _Paired) -> list[str]:
                 f"{len(collapsed)} of {len(one.scores)} runs of {one.method} score no better than the majority guess, "
                 f"or have no defined score ({_seeds(collapsed)})."
             )
-    if len(paired.seeds) >= 2:
+    if paired.overlap and len(paired.seeds) >= 2:
+        notes.append(
+            "Folds share most of their training rows; interval and p are those of the corrected resampled t test"
+            " (Nadeau and Bengio 2003)."
+        )
+    elif len(paired.seeds) >= 2:
         notes += _notes_on_p(paired)
     return notes
 

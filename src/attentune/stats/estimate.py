@@ -40,15 +40,19 @@ class Estimate:
     example_variance: np.ndarray
 
 
-def mean_over_seeds(values_S: np.ndarray, *, confidence: float = 0.95) -> Estimate:
+def mean_over_seeds(values_S: np.ndarray, *, confidence: float = 0.95, overlap: float = 0.0) -> Estimate:
     """The mean of one number a seed, with the t interval.
 
     Null hypothesis of p: over all seeds that could have been drawn, the mean is zero; the examples are those at hand.
-    For paired differences this is the paired t test. It takes the values for independent and about normal.
+    For paired differences this is the paired t test. It takes the values for independent and about normal; those of
+    cross-validation are not independent, as they share training rows. With `overlap` the mean's variance is then
+    (1 / S + overlap) times that of the values, instead of 1 / S times: the corrected resampled t test (Nadeau and
+    Bengio, Machine Learning 52, 2003, section 3), for repeated folds as in Bouckaert and Frank 2004.
 
     Args:
         values_S: (..., S), one value a seed; for two methods their differences, seed by seed.
         confidence: of the interval.
+        overlap: rows scored on over rows trained on, 1 / (K - 1) for K folds; 0 for runs that were drawn apart.
     """
     values_S = np.asarray(values_S, dtype=np.float64)
     seeds = values_S.shape[-1]
@@ -56,7 +60,7 @@ def mean_over_seeds(values_S: np.ndarray, *, confidence: float = 0.95) -> Estima
     if seeds < 2:
         nothing = np.full_like(mean, np.nan)
         return Estimate(mean, nothing, nothing, nothing, nothing, np.zeros_like(mean))
-    variance = _without_rounding(values_S.var(axis=-1, ddof=1), np.abs(values_S).max(axis=-1)) / seeds
+    variance = _without_rounding(values_S.var(axis=-1, ddof=1), np.abs(values_S).max(axis=-1)) * (1 / seeds + overlap)
     return _estimate(mean, (variance, seeds - 1), (np.zeros_like(variance), 1), confidence)
 
 

@@ -27,6 +27,8 @@ class Runs:
         greater_is_better: the metric's direction.
         guess: what the majority guess scores, where that is known. Runs at or below it count as collapsed, and an
             undefined score counts as it.
+        overlap: of cross-validation, whose runs share training rows, the rows scored on over the rows trained on: with
+            K folds 1 / (K - 1). 0 where runs were drawn apart.
     """
 
     method: str
@@ -36,6 +38,7 @@ class Runs:
     examples: Mapping[int, np.ndarray] | None = None
     greater_is_better: bool = True
     guess: float | None = None
+    overlap: float = 0.0
 
     def score(self, seed: int) -> float:
         """The score of a seed, the guess's where it is undefined; NaN if that is not known either."""

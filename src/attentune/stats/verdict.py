@@ -29,7 +29,8 @@ class Comparison:
         family: how many comparisons were corrected for together.
         seeds: how many both methods have a score for.
         examples: how many were used as drawn by chance; None where they are taken as given.
-        over: what the interval and p take for drawn: "seeds", "seeds and examples", or "examples" (one seed).
+        over: what the interval and p take for drawn: "seeds", "seeds and examples", "examples" (one seed), or "folds"
+            (of cross-validation, whose overlap they allow for; `seeds` then counts the folds).
         detectable: the smallest true difference that this many seeds and examples, with the spread seen, show with a
             chance of 80 % at level alpha / family (the strictest of Holm's levels); NaN where nothing varies.
         p_seeds: of the paired t test over seeds, the examples taken as given.
@@ -99,9 +100,8 @@ class Comparison:
         facts = [self._number(self.difference, sign=True), self._interval(self.low, self.high), self._p_text()]
         found = f"{self._pair()} ({', '.join(fact for fact in facts if fact)})"
         if math.isnan(self.detectable):
-            return (
-                f"{found}; the difference is the same on all {self.seeds} seeds, which leaves no spread to judge it by"
-            )
+            every = f"all {self.seeds} {self._runs()}"
+            return f"{found}; the difference is the same on {every}, which leaves no spread to judge it by"
         if self.greater_is_better and self.detectable > 1:
             return f"{found}; with {self._counts(' and ')} not even a difference of 100 points could have been"
         return f"{found}; with {self._counts(' and ')} only {self._amount(self.detectable)} or more could have been"
@@ -129,8 +129,11 @@ class Comparison:
         after = _p_number(self.p_holm) if not alone else _p_number(self.p_holm).removeprefix("p = ")
         return f"{alone}{after} after Holm"
 
+    def _runs(self) -> str:
+        return "folds" if self.over == "folds" else "seeds"
+
     def _counts(self, joined_by: str) -> str:
-        counts = [f"{self.seeds} seeds", f"{self.examples} examples"]
+        counts = [f"{self.seeds} {self._runs()}", f"{self.examples} examples"]
         return joined_by.join(counts if self.over == "seeds and examples" else counts[:1])
 
     def _amount(self, value: float) -> str:

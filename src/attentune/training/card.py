@@ -28,7 +28,9 @@ _HOME = "https://attentune.readthedocs.io"
 _RESAMPLES = 500
 # What the hub calls them, where it has a name of its own.
 _HUB_METRICS = {
-    "f1_macro": "f1",
+    **dict.fromkeys(("f1_macro", "f1_micro", "f1_weighted"), "f1"),
+    "precision_macro": "precision",
+    "recall_macro": "recall",
     "pearson": "pearsonr",
     "mean_absolute_error": "mae",
     "mean_squared_error": "mse",
@@ -136,6 +138,9 @@ def _summary(facts: CardFacts) -> str:
     what = "Pairs of texts" if facts.data.is_pair else "Texts"
     if space.task_type == "regression":
         return f"{what} in, a score out."
+    if space.has_several:
+        names = ", ".join(plain(name) for name in space.names[:20]) + (", ..." if len(space.names) > 20 else "")
+        return f"{what} in, any of {len(space.names)} labels out ({names}), each with a probability of its own."
     order = " ordered," if space.task_type == "ordinal" else ""
     names = ", ".join(plain(name) for name in space.names[:20])
     more = f" and {len(space.names) - 20} more" if len(space.names) > 20 else ""
@@ -263,19 +268,30 @@ print(classify({given}, top_k=None, truncation=True))
 ```"""
 
 
+def _calibration(facts: CardFacts) -> str:
+    found = facts.result.train.get("calibration")
+    if found is None:
+        return "Probabilities are those of the model, not calibrated."
+    said = plain(facts.result.notes[-1])
+    if facts.data.label_space.thresholds is not None:
+        said += " Attentune predicts by the thresholds; transformers gives the probabilities alone."
+    return said
+
+
 def _limits(facts: CardFacts) -> str:
-    space, limit = facts.data.label_space, facts.config.data.max_length
+    space, limit = facts.data.label_space, facts.config.data.longest_row
     apart = facts.data.is_pair and facts.config.model.pair_encoding == "bi-encoder"
     read = "each text of a pair" if apart else "a text or pair" if facts.data.is_pair else "a text"
     lines = [
         "One run with one seed. Another seed gives another score; compare methods over several.",
         "The scores hold for rows such as those it was scored on. Other sources, times and languages were not tried.",
-        f"Of {read} at most {limit} tokens are read; the rest is cut.",
+        f"Of {read} at most {limit} tokens are read"
+        f"{f', {facts.config.data.max_length} at once' * (limit > facts.config.data.max_length)}; the rest is cut.",
         "It needs Attentune to be installed; transformers alone cannot load it.",
         "What the encoder has learnt from its own texts, its prejudices too, is still in it.",
     ]
     if space.task_type != "regression":
-        lines.append("Probabilities are those of the model, not calibrated.")
+        lines.append(_calibration(facts))
     if space.ordinal_prediction == "expected-value":
         lines.append(
             "Attentune predicts the class nearest to the mean of the classes; transformers names the likeliest one."

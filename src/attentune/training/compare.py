@@ -31,7 +31,8 @@ def compare(
     presets: Sequence[str] = (),
     settings: Mapping[str, Any] | str | Path | None = None,
     tasks: Sequence[str] | None = None,
-    seeds: int | Sequence[int] = 5,
+    seeds: int | Sequence[int] | None = None,
+    folds: int | None = None,
     train_sizes: Sequence[int | None] | None = None,
     config: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -52,7 +53,10 @@ def compare(
         presets: names of presets, or of methods in `settings`; if not given, all of `settings`.
         settings: methods by name, {"preset": NAME, "set": {...}, "tasks": {TASK: {...}}}, or a YAML file of them.
         tasks: known tasks; None for the data that `config` and `overrides` name.
-        seeds: how many (1, 2, ...), or which. The rows taken, fresh weights and order depend on the seed.
+        seeds: how many (1, 2, ...), or which; 5 if not given. The rows taken, fresh weights and order depend on the
+            seed.
+        folds: cross-validate: train is cut in this many parts, and each method is trained on all but one of them and
+            scored on that one, for each of them. `seeds` is then how many times the rows are cut anew, 1 if not given.
         train_sizes: rows to train on, None for all. The rows of a seed are the same for every preset.
         config: a YAML file of settings for all.
         overrides: settings for all by dotted name; they go before `config` and the presets.
@@ -75,10 +79,10 @@ def compare(
     matrix = plan_matrix(
         tasks=tasks,
         methods=choose_methods(presets, named),
-        seeds=range(1, seeds + 1) if isinstance(seeds, int) else list(seeds),
+        seeds=_seeds(seeds, folds),
         train_sizes=train_sizes,
         file=config,
-        overrides=overrides,
+        overrides=dict(overrides or {}) | ({} if folds is None else {"data.folds": folds}),
     )
     if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs: got {jobs}, expected a whole number of at least 1.")
@@ -100,6 +104,20 @@ def compare(
         with stop_on_signal() as stop:
             Conductor(FixedPlan(matrix, task), queue, shown).run(crew, stop, retry_failed=retry_failed)
     return _records(queue, matrix, shown, keep_runs=keep_runs)
+
+
+def _seeds(seeds: int | Sequence[int] | None, folds: int | None) -> list[int]:
+    """The seeds of the runs; with folds one for each of them.
+
+    Raises:
+        ConfigError: a list of seeds with folds.
+    """
+    if folds is None:
+        number = 5 if seeds is None else seeds
+        return list(range(1, number + 1)) if isinstance(number, int) else list(number)
+    if seeds is not None and not isinstance(seeds, int):
+        raise ConfigError("seeds: with folds they say how many times the rows are cut anew; give a number, such as 2.")
+    return list(range(1, folds * (seeds or 1) + 1))
 
 
 def _check_inputs(matrix: Matrix, runs: Sequence[Run], display: MatrixDisplay) -> MadeFrom:

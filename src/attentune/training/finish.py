@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from attentune.config import TrainingConfig, to_dict
+from attentune.data.calibration import CALIBRATION
 from attentune.errors import CheckpointError
 from attentune.evaluation.predict import score_rows
 from attentune.evaluation.predictions import predictions_csv
@@ -21,6 +24,7 @@ from attentune.models.counting import count_parameters
 from attentune.models.saving import save_model
 from attentune.nn.outputs import ScaledOutput
 from attentune.results import RESULT_FILE, RunResult, to_json, versions
+from attentune.training.calibrating import calibrate
 from attentune.training.card import CARD_FILE, CardFacts, model_card
 from attentune.training.checkpoint import TEMPORARY, damage
 from attentune.training.folder import METRICS_FILE
@@ -41,34 +45,49 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
     parts.embeddings.expand(parts.decay(state.step))
     final_step = _load_best(run, parts, state)
     scale_note = _settle_scale(parts)
-    splits = [name for name in inputs.data.splits if name != "train"]
-    reuses = final_step == state.last_scored_step and scale_note is None
+    splits = [name for name in inputs.data.splits if name not in ("train", CALIBRATION)]
+    calibration = calibrate(parts, splits)
+    reuses = (final_step == state.last_scored_step and scale_note is None) or calibration is not None
     scores = evaluator.score(splits, reuse=reuses)
     labels = parts.label_tensors()
     result = RunResult(
         scores={split: dict(part) for split, part in scores.items()},
-        train=_train_facts(parts, state, final_step),
+        train=_train_facts(parts, state, final_step)
+        | ({} if calibration is None else {"calibration": calibration.facts(evaluator.label_space)}),
         best=state.best,
         config=to_dict(inputs.config),
         seed=inputs.config.training.seed,
         versions=versions(),
         data_fingerprint=inputs.fingerprint,
-        notes=[*inputs.data.notes, *([] if scale_note is None else [scale_note])],
+        notes=[
+            *inputs.data.notes,
+            *([] if scale_note is None else [scale_note]),
+            *([] if calibration is None else [calibration.sentence()]),
+        ],
     )
     if inputs.accelerator.is_main_process:
-        _save_whole(run, parts)
-        for split in splits:
-            text = predictions_csv(inputs.data.splits[split], evaluator.logits[split], inputs.data.label_space)
-            write_text(run / f"predictions_{split}.csv", text)
-        if labels:
-            with storage_errors(run / LABELS_FILE):
-                save_labels(run, labels, train_fingerprint=inputs.fingerprint["train"])
-        facts = CardFacts(inputs.config, inputs.data, inputs.metric, result, evaluator.logits)
-        write_text(run / CARD_FILE, model_card(facts))
-        write_text(run / METRICS_FILE, to_json(result.metrics()))
-        write_text(run / RESULT_FILE, result.to_json())
+        _write(run, parts, result, splits, labels)
     inputs.accelerator.end_training()
     return result
+
+
+def _write(
+    run: Path, parts: RunParts, result: RunResult, splits: Sequence[str], labels: Mapping[str, np.ndarray]
+) -> None:
+    """All files of a finished run but its log and checkpoints."""
+    inputs, evaluator = parts.inputs, parts.evaluator
+    _save_whole(run, parts)
+    for split in splits:
+        text = predictions_csv(inputs.data.splits[split], evaluator.logits[split], evaluator.label_space)
+        write_text(run / f"predictions_{split}.csv", text)
+    if labels:
+        with storage_errors(run / LABELS_FILE):
+            save_labels(run, dict(labels), train_fingerprint=inputs.fingerprint["train"])
+    data = replace(inputs.data, label_space=evaluator.label_space)
+    facts = CardFacts(inputs.config, data, inputs.metric, result, evaluator.logits)
+    write_text(run / CARD_FILE, model_card(facts))
+    write_text(run / METRICS_FILE, to_json(result.metrics()))
+    write_text(run / RESULT_FILE, result.to_json())
 
 
 def _save_whole(run: Path, parts: RunParts) -> None:

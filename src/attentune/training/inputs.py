@@ -10,6 +10,7 @@ import numpy as np
 from accelerate import Accelerator
 
 from attentune.config import Config
+from attentune.data.calibration import CALIBRATION, with_calibration
 from attentune.data.doctor import examine, summary_lines
 from attentune.data.features import Features, encode_rows
 from attentune.data.load import load_data
@@ -19,6 +20,7 @@ from attentune.evaluation.metrics import Metric, choose_metric
 from attentune.evaluation.predict import make_accelerator
 from attentune.models.build import load_tokenizer
 from attentune.models.hub import Tokenizer
+from attentune.training.calibration_check import check_calibration
 from attentune.training.display import Display
 from attentune.training.objective import with_ordinal_prediction
 
@@ -92,8 +94,12 @@ def prepare_inputs(config: Config, data: TaskData | None, display: Display) -> R
     """
     settings = config.training
     # All of a user's own files; of a known task only what is trained and scored on.
-    wanted = ("train", "validation") if config.data.task is not None else None
-    data = data or load_data(config.data, seed=settings.seed, splits=wanted)
+    wanted = ("train", "validation", CALIBRATION) if config.data.task is not None else None
+    if data is None:
+        data = load_data(config.data, seed=settings.seed, splits=wanted)
+    else:
+        data = with_calibration(data, config.data, settings.seed)
+    check_calibration(settings, data.label_space)
     data = replace(data, label_space=with_ordinal_prediction(data.label_space, config.objective))
     train = data.splits.get("train")
     if train is None or len(train) == 0 or train.labels is None:
@@ -108,7 +114,7 @@ def prepare_inputs(config: Config, data: TaskData | None, display: Display) -> R
         folder=str(settings.output_dir),
     )
     tokenizer = load_tokenizer(config.model)
-    limit, apart = config.data.max_length, config.model.pair_encoding == "bi-encoder"
+    limit, apart = config.data.longest_row, config.model.pair_encoding == "bi-encoder"
     features = {name: encode_rows(rows, tokenizer, max_length=limit, apart=apart) for name, rows in data.splits.items()}
     lengths = {name: part.full_lengths for name, part in features.items()}
     report = examine(data, token_lengths=lengths, max_length=limit)

@@ -36,7 +36,9 @@ class Matrix:
 
     def config(self, run: Run, folder: Path, *, resume: bool = False) -> Config:
         """The configuration of a run that is trained in `folder`."""
-        changes = {"training.output_dir": str(folder), "training.seed": run.seed, "training.resume": resume}
+        folds = self.configs[run.method][run.task].get("data.folds")
+        changes: dict[str, Any] = {} if folds is None else fold_settings(run.seed, int(folds))
+        changes |= {"training.output_dir": str(folder), "training.seed": run.seed, "training.resume": resume}
         return load_config(
             overrides={
                 **self.configs[run.method][run.task],
@@ -93,6 +95,11 @@ def plan_matrix(
         {method.name: tuple(sorted(_own_names(method, common))) for method in methods},
         tuple(sorted({name for part in by_task.values() for name in part})),
     )
+
+
+def fold_settings(seed: int, folds: int) -> dict[str, int]:
+    """Which part a cross-validated run is scored on: seeds 1 to K go through the first cut, K + 1 to 2 K the second."""
+    return {"data.fold": (seed - 1) % folds + 1, "data.fold_seed": (seed - 1) // folds + 1}
 
 
 def _taken(name: str, file: str | Path | None, common: dict[str, Any]) -> Any:

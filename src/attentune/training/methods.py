@@ -23,10 +23,12 @@ PER_RUN = {
     "training.resume": "a comparison always goes on where it was",
     "training.overwrite_output_dir": "a comparison always goes on where it was; to start anew, name another folder",
     "training.seed": "give --seeds, a number of seeds or a list such as 3,7,11",
+    "data.fold": "a comparison runs all folds",
+    "data.fold_seed": "with --folds, --seeds says how many times they are cut anew",
     "training.multi_task": "a comparison trains on each task by itself",
 }
 # What says which runs there are; no method may have its own.
-WHICH_RUNS = ("preset", "data.task", "data.tasks", "data.task_settings", "data.max_train_samples")
+WHICH_RUNS = ("preset", "data.folds", "data.task", "data.tasks", "data.task_settings", "data.max_train_samples")
 _NAME = re.compile(r"\w[\w.+ -]{0,79}")
 _KEYS = ("preset", "set", "tasks")
 

@@ -42,11 +42,13 @@ class Objective:
 
     Attributes:
         loss: a key of `nn.losses.LOSSES`.
-        class_weights: (C,) float32 weight of each class, or None for equal ones.
+        class_weights: (C,) float32 weight of each class, or None for equal ones; with several labels a row what a
+            label's presence weighs against its absence.
         label_smoothing: the share of the target spread over all classes.
         alpha: the weight of the task's loss beside the token head's, where tokens are labelled.
         warmup_epochs: epochs over which the token head's share rises to 1 - alpha.
         num_labels: the number of classes, or 1 for regression.
+        focal_gamma: with loss "focal", its gamma.
     """
 
     loss: str
@@ -55,6 +57,7 @@ class Objective:
     alpha: float = 1.0
     warmup_epochs: float = 0.0
     num_labels: int = 1
+    focal_gamma: float = 2.0
 
     def sums(self, output: Any, labels_B: torch.Tensor, token_labels_BT: torch.Tensor | None) -> torch.Tensor:
         """(3,): the sum of the rows' losses, the sum of the labelled tokens' losses, and the token head's hits."""
@@ -77,14 +80,19 @@ class Objective:
         """The losses of a batch, row by row."""
         weights_C = None if self.class_weights is None else self.class_weights.to(logits_BC.device)
         return row_losses(
-            self.loss, logits_BC, labels_B, class_weights_C=weights_C, label_smoothing=self.label_smoothing
+            self.loss,
+            logits_BC,
+            labels_B,
+            class_weights_C=weights_C,
+            label_smoothing=self.label_smoothing,
+            focal_gamma=self.focal_gamma,
         )
 
     def weight_sum(self, labels: np.ndarray) -> float:
         """The denominator of these rows' mean loss; known before the forward pass, on every process alike."""
         if self.loss == "corn":
             return float(corn_task_counts(torch.from_numpy(labels), self.num_labels).double().sum())
-        if self.class_weights is None:
+        if self.class_weights is None or labels.ndim == 2:
             return float(len(labels))
         return float(self.class_weights.numpy()[labels].astype(np.float64).sum())
 
@@ -108,6 +116,7 @@ def build_objective(settings: ObjectiveConfig, label_space: LabelSpace, labels: 
         settings.alpha,
         settings.token_loss_warmup_epochs,
         label_space.num_labels,
+        settings.focal_gamma,
     )
 
 
@@ -120,6 +129,8 @@ def _check_loss(loss: str, label_space: LabelSpace) -> None:
             f"objective.loss: got {loss!r}, which does not fit {kind}; expected auto or one of {fitting}{hint}."
         )
     count = label_space.num_labels
+    if label_space.has_several:
+        return
     if (loss == "binary-cross-entropy" and count != 2) or (loss == "corn" and count < 2):
         wanted = "at least two" if loss == "corn" else "two"
         raise ConfigError(
@@ -159,6 +170,11 @@ def check_metric(objective: Objective, metric: Metric) -> None:
 
 def _class_weights(wanted: Any, label_space: LabelSpace, labels: np.ndarray) -> torch.Tensor:
     names = label_space.names
+    if wanted == "balanced" and label_space.has_several:
+        # As many rows without a label as with it, on balance; a label without a training row is never there to weigh.
+        present_C = labels.sum(axis=0)
+        balance_C = np.maximum(len(labels) - present_C, 1) / np.maximum(present_C, 1)
+        return torch.tensor(balance_C, dtype=torch.float32)
     if wanted == "balanced":
         counts = np.bincount(labels, minlength=len(names))
         # scikit-learn's rule; a class without a training row gets weight 0, which no row ever uses.

@@ -105,10 +105,13 @@ def new_model(inputs: RunInputs, *, like: Any = None) -> Any:
         config.model,
         inputs.data.label_space,
         inputs.tokenizer,
-        max_length=config.data.max_length,
+        max_length=config.data.longest_row,
+        window=config.data.max_length if config.data.long_texts == "windows" else None,
+        window_stride=config.data.stride if config.data.long_texts == "windows" else 0,
         is_pair=inputs.data.is_pair,
         seed=config.training.seed,
         loss=objective.loss,
+        focal_gamma=objective.focal_gamma,
     )
     if like is not None:
         model.share_encoder_of(like)

@@ -67,6 +67,8 @@ def train(
         with opened_folder(config, is_main=inputs.accelerator.is_main_process) as run, stop_on_signal() as stop:
             state = _train_in(run, parts, shown, stop, on_scores)
             result = finish_run(run, parts, state)
+        if "calibration" in result.train:
+            shown.say(result.notes[-1])
         shown.say(f"done: {one_line(result.scores)}; saved in {run}")
         return result
 

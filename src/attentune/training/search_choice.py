@@ -15,6 +15,7 @@ import numpy as np
 
 from attentune.data.sampling import stratified_parts
 from attentune.evaluation.metrics import METRICS
+from attentune.evaluation.predictions import values_of
 
 RULES = ("score", "three-parts")
 PARTS = 3
@@ -113,10 +114,9 @@ def part_scores(predictions: str, metric: str, *key: int | str) -> list[float]:
 
 
 def _columns(predictions: str) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) labels and predictions: class ids, or scores."""
+    """Labels and predictions, as `values_of` gives them."""
     header, *rows = csv.reader(io.StringIO(predictions))
     names = [name[2:] for name in header[3:] if name.startswith("p_")]
-    if not names:
-        return np.array([float(row[1]) for row in rows]), np.array([float(row[2]) for row in rows])
-    ids = {name: number for number, name in enumerate(names)}
-    return np.array([ids[row[1]] for row in rows]), np.array([ids[row[2]] for row in rows])
+    several = header[1] == "labels"
+    labels, predicted = (values_of([row[place] for row in rows], names, several=several) for place in (1, 2))
+    return labels, predicted

@@ -1,0 +1,81 @@
+"""`attentune compare --folds`: every preset on every fold, paired, with verdicts that allow for the overlap."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from samples import write_reviews
+
+QUICK = ("--num_train_epochs", "1", "--per_device_train_batch_size", "8", "--max_length", "16", "--use_cpu")
+
+
+def words(folder: Path, tiny, *more: object) -> tuple[object, ...]:
+    if not (folder / "rows.csv").exists():
+        write_reviews(folder / "rows.csv", 30)
+    own = ("--train_file", folder / "rows.csv", "--model_name_or_path", tiny("bert"), *QUICK)
+    return ("compare", "--presets", "bert,bert-mean", *own, "--output_dir", folder / "c", "--quiet", *more)
+
+
+@pytest.mark.slow
+def test_all_folds_of_all_cuts(attentune, tiny, tmp_path: Path) -> None:
+    status, out, err = attentune(*words(tmp_path, tiny, "--folds", "2", "--seeds", "2", "--format", "json"))
+    assert status == 0, err
+    found = json.loads(out)
+    assert [cell["n"] for cell in found["cells"]] == [4, 4]
+    (one,) = found["comparisons"]
+    assert (one["over"], one["seeds"], one["p_sign_flip"]) == ("folds", 4, None)
+    assert "corrected resampled t test" in " ".join(one["notes"])
+    scored: dict[int, list[str]] = {1: [], 2: []}
+    for seed in range(1, 5):
+        prints = []
+        for method in ("bert", "bert-mean"):
+            file = tmp_path / "c" / "records" / "own" / "all" / method / f"seed-{seed}.json"
+            record = json.loads(file.read_text())
+            assert record["config"]["data"]["folds"] == 2
+            assert record["config"]["data"]["fold"] == (seed - 1) % 2 + 1
+            assert record["config"]["data"]["fold_seed"] == (seed - 1) // 2 + 1
+            assert record["train"]["rows"] == 15
+            prints.append(record["data_fingerprint"])
+        assert prints[0] == prints[1], "paired"
+        lines = file.with_name(record["predictions"]["validation"]).read_text().splitlines()[1:]
+        scored[(seed - 1) // 2 + 1] += [line.split(",")[0] for line in lines]
+    assert sorted(scored[1]) == sorted(scored[2]) == sorted(f"r{number}" for number in range(30))
+    assert scored[1] != scored[2]
+    # A third cut is added; nothing is done again.
+    before = (tmp_path / "c/records/own/all/bert/seed-1.json").stat().st_mtime_ns
+    status, out, _ = attentune(*words(tmp_path, tiny, "--folds", "2", "--seeds", "3"))
+    assert status == 0
+    assert (tmp_path / "c/records/own/all/bert/seed-1.json").stat().st_mtime_ns == before
+    assert "6 folds" in out
+    status, _, err = attentune("report", tmp_path / "c", "--output_file", tmp_path / "report.md")
+    assert status == 0, err
+    assert "6 folds" in (tmp_path / "report.md").read_text()
+
+
+def test_one_fold_alone(attentune, tiny, tmp_path: Path) -> None:
+    made = words(tmp_path, tiny)
+    flags = (*made[3 : made.index("--output_dir")], "--folds", "3", "--fold", "2", "--output_dir", tmp_path / "run")
+    status, out, err = attentune("train", *flags, "--format", "json")
+    assert status == 0, err
+    assert json.loads(out)["train"]["rows"] == 20
+    assert "Fold 2 of 3: 10 of the 30 training rows are scored on" in err
+    status, scored, _ = attentune("evaluate", tmp_path / "run", "--format", "json")
+    assert json.loads(scored)["validation"] == pytest.approx(json.loads(out)["validation"])
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--folds", "3", "--seeds", "1,2"), "seeds: with folds they say how many times the rows are cut anew"),
+        (("--folds", "1"), "--folds: got '1', expected a whole number of at least 2"),
+        (("--folds", "3", "--fold", "1"), "data.fold: a comparison runs all folds"),
+    ],
+)
+def test_what_cannot_be_is_refused(attentune, tiny, tmp_path: Path, more, message) -> None:
+    status, _, err = attentune(*words(tmp_path, tiny, *more))
+    assert status == 2
+    assert message in err
+    assert not (tmp_path / "c").exists()

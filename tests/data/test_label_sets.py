@@ -1,0 +1,179 @@
+"""Several labels a row: read from lists and from texts with a separator, cut, sampled and looked over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attentune.config import DataConfig
+from attentune.data.doctor import examine
+from attentune.data.doctor_report import full_lines
+from attentune.data.load import load_data
+from attentune.data.sampling import stratified_cut, stratified_part, stratified_parts
+from attentune.errors import ConfigError, DataError, LabelError
+
+ROWS = [["joy", "love"], ["anger"], [], ["love"], ["anger", "joy", "anger"], ["joy"]] * 4
+
+
+def write_json(path: Path, sets: list[Any]) -> str:
+    lines = [json.dumps({"text": f"text {number}", "labels": own}) for number, own in enumerate(sets)]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def write_csv(path: Path, cells: list[str]) -> str:
+    lines = [f'text {number},"{cell}"' for number, cell in enumerate(cells)]
+    path.write_text("text,labels\n" + "\n".join(lines) + "\n")
+    return str(path)
+
+
+def load(**settings: Any) -> Any:
+    return load_data(DataConfig(task_type="multi_label", validation_share=0.25, **settings), seed=1)
+
+
+def test_lists_in_json_lines_become_ones_and_zeros(tmp_path: Path) -> None:
+    data = load(
+        train_file=write_json(tmp_path / "t.jsonl", ROWS), validation_file=write_json(tmp_path / "v.jsonl", ROWS)
+    )
+    assert data.label_space.names == ("anger", "joy", "love")
+    assert data.label_space.has_several
+    assert data.metrics == ("f1_micro", "f1_macro", "subset_accuracy")
+    labels = data.splits["train"].labels
+    assert labels.dtype == np.int64
+    assert labels[:6].tolist() == [[0, 1, 1], [1, 0, 0], [0, 0, 0], [0, 0, 1], [1, 1, 0], [0, 1, 0]]
+
+
+@pytest.mark.parametrize("separator", [None, "|", ";", ", "])
+def test_texts_with_a_separator_are_the_same(tmp_path: Path, separator: str | None) -> None:
+    train = write_csv(tmp_path / "t.csv", [f" {separator or '|'} ".join(own) for own in ROWS])
+    data = load(train_file=train, validation_file=train, label_separator=separator)
+    other = write_json(tmp_path / "t.jsonl", ROWS)
+    expected = load(train_file=other, validation_file=other)
+    assert data.label_space == expected.label_space
+    assert np.array_equal(data.splits["train"].labels, expected.splits["train"].labels)
+    assert not any("--label_separator" in note for note in data.notes)
+
+
+def test_numbers_are_names_in_their_order(tmp_path: Path) -> None:
+    train = write_json(tmp_path / "t.jsonl", [[10, 2], 2, "10", [1]])
+    data = load(train_file=train, validation_file=train)
+    assert data.label_space.names == ("1", "2", "10")
+    assert data.splits["train"].labels.tolist() == [[0, 1, 1], [0, 1, 0], [0, 0, 1], [1, 0, 0]]
+
+
+def test_another_separator_than_the_files_is_noticed(tmp_path: Path) -> None:
+    train = write_csv(tmp_path / "t.csv", ["a, b", "b", "a"])
+    data = load(train_file=train, validation_file=train)
+    assert data.label_space.names == ("a", "a, b", "b")
+    assert any("use --label_separator ','" in note for note in data.notes)
+
+
+def test_a_test_file_without_labels_has_none(tmp_path: Path) -> None:
+    train = write_json(tmp_path / "t.jsonl", ROWS)
+    for name, cells in (("empty", [""] * 3), ("lists", [[]] * 3), ("nulls", [None] * 3), ("unknown", [-1] * 3)):
+        data = load(train_file=train, test_file=write_json(tmp_path / f"{name}.jsonl", cells))
+        assert data.splits["test"].labels is None, name
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (None, "column 'labels' has no label here"),
+        ({"a": 1}, "expected labels: a list such as"),
+        ([["joy"]], "expected labels: a list such as"),
+        (["joy", None], "expected labels: a list such as"),
+        (["a|b"], "got the label 'a|b', expected none with '|' in its name"),
+    ],
+)
+def test_what_is_no_set_of_labels_is_refused(tmp_path: Path, cell: Any, message: str) -> None:
+    with pytest.raises(LabelError) as caught:
+        load(train_file=write_json(tmp_path / "t.jsonl", [*ROWS, cell]))
+    assert message in str(caught.value)
+
+
+def test_unknown_labels_are_all_named(tmp_path: Path) -> None:
+    train = write_json(tmp_path / "t.jsonl", ROWS)
+    wrong = write_json(tmp_path / "v.jsonl", [["joy"], ["joyy", "love"], ["fear"], ["joyy"]])
+    with pytest.raises(LabelError) as caught:
+        load(train_file=train, validation_file=wrong)
+    message = str(caught.value)
+    assert "'joyy' (first at" in message
+    assert "v.jsonl:2) Did you mean 'joy'?" in message or "v.jsonl:2). Did you mean 'joy'?" in message
+    assert "'fear'" in message
+
+
+def test_a_list_in_a_task_with_one_label_a_row_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(LabelError, match="use --task_type multi_label"):
+        load_data(DataConfig(train_file=write_json(tmp_path / "t.jsonl", ROWS)), seed=1)
+
+
+def test_fewer_than_two_labels_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(LabelError, match="only the label 'joy'"):
+        load(train_file=write_json(tmp_path / "t.jsonl", [["joy"], []]))
+
+
+def test_known_tasks_have_one_label_a_row(data_dir: Path) -> None:
+    with pytest.raises(ConfigError, match="the rows of rte have one label each"):
+        load_data(DataConfig(task="rte", data_dir=str(data_dir), task_type="multi_label"), seed=1)
+    with pytest.raises(ConfigError, match="data.label_separator: is for own data"):
+        load_data(DataConfig(task="rte", data_dir=str(data_dir), label_separator=";"), seed=1)
+
+
+def test_rare_labels_are_in_every_part() -> None:
+    """A label that 1 row in 20 has beside a common one, and rows without any."""
+    labels = np.zeros((200, 3), dtype=np.int64)
+    labels[:180, 0] = 1
+    labels[::20, 1] = 1
+    labels[100:150, 2] = 1
+    kept, cut = stratified_cut(labels, 0.2, 7)
+    assert len(cut) == 40
+    assert sorted([*kept, *cut]) == list(range(200))
+    assert labels[cut].sum(axis=0)[1] == 2
+    assert labels[cut].any(axis=1).sum() in range(34, 39)
+    assert labels[stratified_part(labels, 20, 7)].sum(axis=0)[1] == 1
+    assert [labels[part].sum(axis=0)[1] for part in stratified_parts(labels, 5, 7)] == [2, 2, 2, 2, 2]
+
+
+def test_the_doctor_counts_labels_and_finds_those_that_teach_nothing(tmp_path: Path) -> None:
+    train = write_json(tmp_path / "t.jsonl", [*ROWS, ["joy"]])
+    data = load(train_file=train, validation_file=train, label_names=("anger", "joy", "love", "fear"))
+    report = examine(data)
+    lines = "\n".join(full_lines(report))
+    assert "multi_label into 4 labels, any number of them a row" in lines
+    assert "labels: anger 8 (32.0 %), joy 13 (52.0 %), love 8 (32.0 %), fear 0 (0.0 %), no label 4 (16.0 %)" in lines
+    assert [f.message for f in report.findings if f.kind == "missing-class" and f.split == "train"] == [
+        "train: no row has the label 'fear'."
+    ]
+
+
+def test_texts_with_other_sets_conflict(tmp_path: Path) -> None:
+    rows = [("same", ["a"]), ("same", ["a", "b"]), ("other", ["b"]), ("other", ["b"]), ("x", [])]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(json.dumps({"text": text, "labels": own}) for text, own in rows))
+    report = examine(load(train_file=str(path), validation_file=str(path)))
+    assert report.splits["train"].conflicts == 1
+
+
+def test_a_hub_data_set_with_lists_of_classes(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    names = ["sad", "glad", "calm"]
+    features = datasets.Features(
+        {
+            "text": datasets.Value("string"),
+            "labels": datasets.Sequence(datasets.ClassLabel(names=names)),
+            "tags": datasets.Sequence(datasets.Value("string")),
+        }
+    )
+    rows = {"text": ["a", "b", "c", "d"], "labels": [[0, 2], [1], [], [2]], "tags": [["x"], ["y"], [], ["x", "y"]]}
+    datasets.DatasetDict({"train": datasets.Dataset.from_dict(rows, features=features)}).save_to_disk(tmp_path / "set")
+    config = {"dataset_name": str(tmp_path / "set"), "task_type": "multi_label", "validation_share": 0.3}
+    data = load_data(DataConfig(**config, label_column="labels"), seed=1)
+    assert data.label_space.names == ("sad", "glad", "calm")
+    tags = load_data(DataConfig(**config, label_column="tags"), seed=1)
+    assert tags.label_space.names == ("x", "y")
+    with pytest.raises(DataError, match="use --task_type multi_label"):
+        load_data(DataConfig(dataset_name=str(tmp_path / "set"), label_column="tags"), seed=1)
