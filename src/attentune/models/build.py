@@ -126,7 +126,7 @@ def build_model(
         pair_separators=pair_separators(tokenizer),
         loss=loss,
         ordinal_prediction=label_space.ordinal_prediction,
-        **_label_options(label_space),
+        **label_options(label_space),
     )
     seed_global(seed, "fresh weights")
     dense = pooler_dense(encoder)
@@ -176,7 +176,8 @@ def _set_dropout(config: PreTrainedConfig, dropout: float | None) -> None:
             setattr(config, name, dropout)
 
 
-def _label_options(label_space: LabelSpace) -> dict[str, object]:
+def label_options(label_space: LabelSpace) -> dict[str, Any]:
+    """What a saved model's configuration says of its labels."""
     if label_space.task_type == "regression":
         return {"num_labels": 1, "problem_type": "regression"}
     return {
