@@ -81,6 +81,8 @@ PASSED_OVER = {
     "config_name": "the encoder's own is taken",
     "tokenizer_name": "the encoder's own is taken",
     "do_compare": "see attentune compare",
+    "server_ip": "no debugger is waited for",
+    "server_port": "no debugger is waited for",
 }
 
 
