@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
@@ -41,6 +41,14 @@ class AttentuneConfig(PreTrainedConfig):
     """
 
     model_type = "attentune"
+    # Transformers' Trainer hands a metric the logits alone.
+    keys_to_ignore_at_inference: ClassVar = [
+        "token_scores",
+        "token_logits",
+        "layer_weights",
+        "hidden_states",
+        "attentions",
+    ]
 
     def __init__(
         self,

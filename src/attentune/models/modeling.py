@@ -13,12 +13,13 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from attentune.models.configuration import AttentuneConfig
+from attentune.models.families import drop_pooler
 from attentune.models.slots import blur_slot, classifier_slot, head_slot, layer_mix_slot, token_gate_slot
 from attentune.models.two_texts import TwoTexts, find_texts, part_rows
 from attentune.nn.attention_block import NearOneLinear
 from attentune.nn.blur import GaussianBlur
 from attentune.nn.layer_mix import ExcitationLinear
-from attentune.nn.losses import resolve_loss, row_losses
+from attentune.nn.losses import resolve_loss, row_losses, with_token_loss
 from attentune.nn.outputs import ScaledOutput, build_outputs
 from attentune.nn.token_gate import PositionLinear
 
@@ -61,6 +62,10 @@ class AttentuneForSequenceClassification(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
+    # To transformers' Trainer: its losses are means, to be averaged over the batches of a step.
+    accepts_loss_kwargs = False
+    # The token head's part of `loss`, where `token_targets` are given; `SSACallback` sets it.
+    token_loss_share = 0.3
 
     def __init__(self, config: AttentuneConfig, encoder: nn.Module | None = None) -> None:
         super().__init__(config)
@@ -134,6 +139,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         return_dict: bool | None = None,
         encoded_BTD: Tensor | None = None,
         second_start: Tensor | None = None,
+        token_targets: Tensor | None = None,
         **kwargs: Any,
     ) -> AttentuneOutput:
         """Score a batch of texts.
@@ -176,7 +182,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             hidden, layer_weights = self.layer_mix((*encoded.hidden_states[1:-1], hidden), read_mask)
         logits_BC, token_logits, importance = self.classify(hidden, read_ids, read_mask)
         return AttentuneOutput(
-            loss=None if labels is None else self._mean_loss(logits_BC, labels),
+            loss=None if labels is None else self._mean_loss(logits_BC, labels, token_logits, token_targets),
             logits=logits_BC,
             token_scores=_in_rows(importance, texts),
             token_logits=_in_rows(token_logits, texts),
@@ -272,8 +278,13 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             logits_BC = self.outputs(logits_BC)
         return logits_BC, token_logits_BT2, importance_BT
 
-    def _mean_loss(self, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
-        return row_losses(resolve_loss(self.config.loss, self.config.task_type), logits_BC, labels_B).mean()
+    def _mean_loss(
+        self, logits_BC: Tensor, labels_B: Tensor, token_logits: Tensor | None, token_targets: Tensor | None
+    ) -> Tensor:
+        loss = row_losses(resolve_loss(self.config.loss, self.config.task_type), logits_BC, labels_B).mean()
+        if token_logits is None or token_targets is None:
+            return loss
+        return with_token_loss(loss, token_logits, token_targets, share=self.token_loss_share)
 
 
 def _in_rows(tokens: Tensor | None, texts: TwoTexts | None) -> Tensor | None:
@@ -284,12 +295,6 @@ def _in_rows(tokens: Tensor | None, texts: TwoTexts | None) -> Tensor | None:
 def _mean_of_both(layer_weights_NL: Tensor) -> Tensor:
     """(B, L), of the first and second texts of B rows."""
     return layer_weights_NL.unflatten(0, (2, -1)).mean(dim=0)
-
-
-def drop_pooler(encoder: Any) -> None:
-    """Take the pooler out of an encoder that has one: pooling is the head's work."""
-    if getattr(encoder, "pooler", None) is not None:
-        encoder.pooler = None
 
 
 AutoModelForSequenceClassification.register(AttentuneConfig, AttentuneForSequenceClassification, exist_ok=True)
