@@ -207,6 +207,11 @@ def _contradictions(config: Config) -> list[str]:
         problems.append("data.task and data.tasks: choose one; tasks names several, one works too.")
     if training.multi_task and config.data.tasks is None:
         problems.append("training.multi_task: needs data.tasks, as in --tasks sst5,quora,sts.")
+    if training.multi_task and training.report_to != "none":
+        problems.append(
+            "training.report_to: a tracker follows the run of one model, which training.multi_task has several of; set"
+            " it to none and look at each task's log.jsonl."
+        )
     if config.data.task_settings is not None and config.data.tasks is None:
         problems.append("data.task_settings: goes with data.tasks; set a single task's settings directly.")
     if config.model.blur.size % 2 == 0:

@@ -151,7 +151,9 @@ class TrainingConfig:
     early_stopping_patience: int | None = _f(None, "stop after this many scores without a gain", minimum=1)
     early_stopping_threshold: float = _f(0.0, "a gain smaller than this is none", minimum=0)
     logging_steps: int = _f(10, "optimiser steps between lines in log.jsonl", minimum=1)
-    report_to: str = _f("none", "also log for a tracker", choices=("none", "tensorboard"))
+    report_to: str = _f(
+        "none", "also log for a tracker; wandb is Weights & Biases", choices=("none", "tensorboard", "mlflow", "wandb")
+    )
 
 
 @dataclass(frozen=True)

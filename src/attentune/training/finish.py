@@ -25,6 +25,7 @@ from attentune.training.checkpoint import TEMPORARY
 from attentune.training.folder import METRICS_FILE
 from attentune.training.parts import RunParts
 from attentune.training.state import TrainingState
+from attentune.training.trackers import log_final
 from attentune.training.usage import peak_memory_bytes
 
 
@@ -64,6 +65,7 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
         write_text(run / CARD_FILE, model_card(facts))
         write_text(run / METRICS_FILE, to_json(result.metrics()))
         write_text(run / RESULT_FILE, result.to_json())
+    log_final(inputs.accelerator, result.scores, state.step)
     inputs.accelerator.end_training()
     return result
 
