@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,29 +39,39 @@ def config(tiny: Tiny, tmp_path: Path) -> Callable[..., Any]:
     return made
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A local store of MLflow; to make one takes seconds."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+
+
 @pytest.fixture
-def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """MLflow with a local store."""
+def mlflow(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """MLflow with that store, and an experiment of the test's own."""
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     module = pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    module.set_tracking_uri(uri)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", tmp_path.name)
+    module.set_tracking_uri(store)
     yield module
     module.end_run()
     module.set_tracking_uri(None)
 
 
-def runs_of(mlflow: Any) -> list[Any]:
+def runs_of(mlflow: Any, experiment: str | None = None) -> list[Any]:
     client = mlflow.MlflowClient()
-    (experiment,) = client.search_experiments(filter_string="name = 'attentune'")
-    return client.search_runs([experiment.experiment_id])
+    name = experiment or os.environ["MLFLOW_EXPERIMENT_NAME"]
+    (found,) = client.search_experiments(filter_string=f"name = '{name}'")
+    return client.search_runs([found.experiment_id])
 
 
-def test_mlflow_has_settings_course_and_final_scores(mlflow: Any, config: Callable[..., Any], tmp_path: Path) -> None:
+def test_mlflow_has_settings_course_and_final_scores(
+    mlflow: Any, config: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME")
     result = train(config("mlflow"))
-    (run,) = runs_of(mlflow)
+    (run,) = runs_of(mlflow, "attentune")
     assert run.info.status == "FINISHED"
     assert run.info.run_name == "run"
     assert run.data.params["preset"] == "bert-mean"
@@ -118,7 +129,10 @@ def test_wandb_offline_keeps_its_files_in_the_run_folder(
     name = json.loads((folder / "run-id.json").read_text())["wandb"]
     (file,) = offline.glob("run-*.wandb")
     assert name in file.name
-    content = file.read_bytes()
+    # Its own process writes the last of it once the run has ended.
+    deadline = time.monotonic() + 30
+    while b"final/validation/accuracy" not in (content := file.read_bytes()) and time.monotonic() < deadline:
+        time.sleep(0.1)
     for word in ("train/loss", "final/validation/accuracy", "training.learning_rate", "bert-mean"):
         assert word.encode() in content
     assert f"{result.scores['validation']['accuracy']}".encode() in content

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Sequence, Split
@@ -30,12 +29,6 @@ def pooler_dense(encoder: nn.Module) -> nn.Linear | None:
 def is_pooler_weight(name: str) -> bool:
     """Whether a weight of this name belongs to a pooler."""
     return "pooler" in name.split(".")
-
-
-def drop_pooler(encoder: Any) -> None:
-    """Take the pooler out of an encoder that has one: pooling is the head's work."""
-    if getattr(encoder, "pooler", None) is not None:
-        encoder.pooler = None
 
 
 def check_is_encoder(name: str, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -13,8 +13,14 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from attentune.models.configuration import AttentuneConfig
-from attentune.models.families import drop_pooler
-from attentune.models.slots import blur_slot, classifier_slot, head_slot, layer_mix_slot, token_gate_slot
+from attentune.models.slots import (
+    blur_slot,
+    classifier_slot,
+    drop_pooler,
+    head_slot,
+    layer_mix_slot,
+    token_gate_slot,
+)
 from attentune.models.two_texts import TwoTexts, find_texts, part_rows
 from attentune.nn.attention_block import NearOneLinear
 from attentune.nn.blur import GaussianBlur
