@@ -1,7 +1,7 @@
 """The code of the model as flat files, for a folder that transformers loads where Attentune is not installed.
 
 transformers copies the files that an `auto_map` names, and what these import from beside them, out of a folder; it
-knows no packages. So each module that the model is made of becomes one file, and its imports of others name these files.
+knows no packages. So each module that the model is made of becomes one file, and its imports of others name these.
 """
 
 from __future__ import annotations

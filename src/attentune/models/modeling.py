@@ -21,7 +21,7 @@ from attentune.models.slots import (
     layer_mix_slot,
     token_gate_slot,
 )
-from attentune.models.two_texts import TwoTexts, find_texts, part_rows
+from attentune.models.two_texts import TwoTexts, find_texts, in_rows, mean_of_both, part_rows
 from attentune.nn.attention_block import NearOneLinear
 from attentune.nn.blur import GaussianBlur
 from attentune.nn.layer_mix import ExcitationLinear
@@ -190,9 +190,9 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         return AttentuneOutput(
             loss=None if labels is None else self._mean_loss(logits_BC, labels, token_logits, token_targets),
             logits=logits_BC,
-            token_scores=_in_rows(importance, texts),
-            token_logits=_in_rows(token_logits, texts),
-            layer_weights=layer_weights if texts is None or layer_weights is None else _mean_of_both(layer_weights),
+            token_scores=in_rows(importance, texts),
+            token_logits=in_rows(token_logits, texts),
+            layer_weights=layer_weights if texts is None or layer_weights is None else mean_of_both(layer_weights),
             hidden_states=encoded.hidden_states if output_hidden_states else None,
             attentions=encoded.attentions if output_attentions else None,
         )
@@ -291,16 +291,6 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         if token_logits is None or token_targets is None:
             return loss
         return with_token_loss(loss, token_logits, token_targets, share=self.token_loss_share)
-
-
-def _in_rows(tokens: Tensor | None, texts: TwoTexts | None) -> Tensor | None:
-    """What is told of tokens, at their places in the rows."""
-    return tokens if tokens is None or texts is None else texts.rows(tokens)
-
-
-def _mean_of_both(layer_weights_NL: Tensor) -> Tensor:
-    """(B, L), of the first and second texts of B rows."""
-    return layer_weights_NL.unflatten(0, (2, -1)).mean(dim=0)
 
 
 AutoModelForSequenceClassification.register(AttentuneConfig, AttentuneForSequenceClassification, exist_ok=True)

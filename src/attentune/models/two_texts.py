@@ -136,3 +136,13 @@ def _padded(parted: list[tuple[list[int], list[int]]], like: Tensor) -> PartedRo
     mask_BT = torch.arange(ids_BT.shape[1])[None] < lengths_B1
     starts_B = torch.tensor([len(first) for first, _ in parted])
     return PartedRows(ids_BT.to(like), mask_BT.to(like.device), starts_B.to(like.device))
+
+
+def in_rows(tokens: Tensor | None, texts: TwoTexts | None) -> Tensor | None:
+    """What is told of tokens, at their places in the rows."""
+    return tokens if tokens is None or texts is None else texts.rows(tokens)
+
+
+def mean_of_both(layer_weights_NL: Tensor) -> Tensor:
+    """(B, L), of the first and second texts of B rows."""
+    return layer_weights_NL.unflatten(0, (2, -1)).mean(dim=0)
