@@ -116,6 +116,16 @@ class TrainingConfig:
         None, "peak learning rate of the encoder, embeddings too (learning_rate if not given)", minimum=0, open=True
     )
     freeze_encoder: bool = _f(False, "train the slots and the classifier only; the encoder stays as it is")
+    lora_rank: int | None = _f(
+        None, "train low-rank adapters of this rank in the encoder's attention, not the encoder itself", minimum=1
+    )
+    lora_alpha: float | None = _f(
+        None,
+        "what the adapters' output is scaled by, times the rank (twice the rank if not given)",
+        minimum=0,
+        open=True,
+    )
+    lora_dropout: float = _f(0.0, "dropout before the adapters", minimum=0, maximum=0.99)
     num_train_epochs: float = _f(
         3.0, "passes over the training rows (a fraction stops within one)", minimum=0, open=True
     )

@@ -17,6 +17,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedConfig
 from attentune.config import ModelConfig, to_dict
 from attentune.data.rows import LabelSpace
 from attentune.errors import UnsupportedEncoderError
+from attentune.models.adapters import check_peft, merge_adapters
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.families import (
     check_is_encoder,
@@ -92,6 +93,7 @@ def build_model(
     is_pair: bool,
     seed: int,
     loss: str = "auto",
+    lora: dict[str, Any] | None = None,
 ) -> AttentuneForSequenceClassification:
     """A pre-trained encoder with fresh slots and classifier; from the folder of a run, with its own where they fit.
 
@@ -103,11 +105,14 @@ def build_model(
         is_pair: whether the rows are pairs of texts.
         seed: fresh weights are a function of it.
         loss: what it will be trained with; the classifier's outputs depend on it.
+        lora: "rank", "alpha" and "dropout" of adapters that train in the place of the encoder.
 
     Raises:
         UnsupportedEncoderError: the encoder cannot be loaded, or cannot take what the slots ask of it.
         ConfigError: the head does not fit the rows, the labels or the encoder.
     """
+    if lora is not None:
+        check_peft()
     encoder, has_pooler, saved = _load_encoder(settings)
     _check_fit(settings, encoder, tokenizer, max_length)
     if reads_texts_apart(settings, is_pair=is_pair):
@@ -126,6 +131,7 @@ def build_model(
         pair_separators=pair_separators(tokenizer),
         loss=loss,
         ordinal_prediction=label_space.ordinal_prediction,
+        lora=lora,
         **label_options(label_space),
     )
     seed_global(seed, "fresh weights")
@@ -149,6 +155,7 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForS
         _set_dropout(config, settings.dropout)
         if is_saved_run(source):
             saved = load_saved(source, config)
+            merge_adapters(saved)
             return saved.encoder, bool(saved.config.head["with_pooler"]), saved
         encoder, info = AutoModel.from_pretrained(
             source, config=config, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options

@@ -38,6 +38,8 @@ class AttentuneConfig(PreTrainedConfig):
             not known.
         loss: what it was trained with, a key of `nn.losses.LOSSES` or "auto"; the classifier's outputs depend on it.
         ordinal_prediction: how an ordered class is predicted, "argmax" or "expected-value".
+        lora: {"rank": ..., "alpha": ..., "dropout": ...} of adapters in the encoder, while it trains; a finished run
+            has them in its weights, and None here.
     """
 
     model_type = "attentune"
@@ -65,6 +67,7 @@ class AttentuneConfig(PreTrainedConfig):
         pair_separators: int | None = None,
         loss: str = "auto",
         ordinal_prediction: str = "argmax",
+        lora: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         if isinstance(encoder, dict):
@@ -83,6 +86,7 @@ class AttentuneConfig(PreTrainedConfig):
         self.pair_separators = pair_separators
         self.loss = loss
         self.ordinal_prediction = ordinal_prediction
+        self.lora = lora
         super().__init__(**kwargs)
 
     @property

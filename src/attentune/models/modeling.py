@@ -12,6 +12,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, PreTrain
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
+from attentune.models.adapters import inject_adapters
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.slots import (
     blur_slot,
@@ -77,6 +78,8 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         super().__init__(config)
         self.encoder: Any = encoder if encoder is not None else AutoModel.from_config(config.encoder)
         drop_pooler(self.encoder)
+        if config.lora is not None:
+            inject_adapters(self.encoder, config.lora)
         self.blur, self.blur_taps = blur_slot(config, self.encoder)
         self.layer_mix = layer_mix_slot(config)
         self.head = head_slot(config)
