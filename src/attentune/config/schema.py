@@ -121,7 +121,7 @@ class TrainingConfig:
     )
     lora_alpha: float | None = _f(
         None,
-        "what the adapters' output is scaled by, times the rank (twice the rank if not given)",
+        "the adapters' output is scaled by this over the rank (twice the rank if not given)",
         minimum=0,
         open=True,
     )
