@@ -130,9 +130,9 @@ def test_bf16_with_flip_labels_and_the_best_weights(config: Callable[..., Any], 
 def test_what_does_not_go_together_is_said(config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="lora_rank and training.freeze_encoder: choose one"):
         config("bert", freeze_encoder=True)
-    with pytest.raises(ConfigError, match="go with training.lora_rank"):
+    with pytest.raises(ConfigError, match="lora_alpha and training.lora_dropout need it"):
         load_config(overrides={"training.lora_alpha": 2})
-    with pytest.raises(ConfigError, match="gradient reads the gradients of the word embeddings"):
+    with pytest.raises(ConfigError, match="gradient needs the gradients of the word embeddings"):
         load_config(preset="ssa-co", overrides={"labels.generator": "gradient", "training.lora_rank": 2})
     monkeypatch.setattr("attentune.models.adapters.importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs peft, which is not installed; run: pip install 'attentune\[peft\]'"):

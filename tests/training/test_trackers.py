@@ -156,5 +156,5 @@ def test_what_cannot_be_tracked_is_said(config: Callable[..., Any], monkeypatch:
     with pytest.raises(ConfigError, match="wandb is not installed; run: pip install wandb"):
         train(config("wandb"))
     several = {"data.tasks": "cola,rte", "training.multi_task": True, "training.report_to": "mlflow"}
-    with pytest.raises(ConfigError, match="a tracker follows the run of one model"):
+    with pytest.raises(ConfigError, match="a tracker works with the run of one model"):
         load_config(overrides=several)

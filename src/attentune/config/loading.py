@@ -209,8 +209,8 @@ def _contradictions(config: Config) -> list[str]:
         problems.append("training.multi_task: needs data.tasks, as in --tasks sst5,quora,sts.")
     if training.multi_task and training.report_to != "none":
         problems.append(
-            "training.report_to: a tracker follows the run of one model, which training.multi_task has several of; set"
-            " it to none and look at each task's log.jsonl."
+            "training.report_to: a tracker works with the run of one model, but training.multi_task has several; set it"
+            " to none and look at each task's log.jsonl."
         )
     if config.data.task_settings is not None and config.data.tasks is None:
         problems.append("data.task_settings: goes with data.tasks; set a single task's settings directly.")
@@ -275,7 +275,7 @@ def _lora_contradictions(config: Config) -> list[str]:
     training, problems = config.training, []
     if training.lora_rank is None:
         if training.lora_alpha is not None or training.lora_dropout > 0:
-            problems.append("training.lora_alpha and training.lora_dropout: go with training.lora_rank; give one too.")
+            problems.append("training.lora_rank: training.lora_alpha and training.lora_dropout need it; give one too.")
         return problems
     if training.freeze_encoder:
         problems.append("training.lora_rank and training.freeze_encoder: choose one; adapters train in the encoder.")
@@ -283,7 +283,7 @@ def _lora_contradictions(config: Config) -> list[str]:
         problems.append("training.lora_rank: works with one model; leave it out with training.multi_task.")
     if config.labels.generator == "gradient":
         problems.append(
-            "labels.generator: gradient reads the gradients of the word embeddings, which stay as they are with"
+            "labels.generator: gradient needs the gradients of the word embeddings, which stay as they are with"
             " training.lora_rank; take another generator, or leave the adapters out."
         )
     return problems
