@@ -129,7 +129,7 @@ def test_a_documented_command_line_is_understood(words: list[str], capsys: pytes
         assert main(words) == 0
         assert capsys.readouterr().err == ""
         return
-    parsed, problems = importlib.import_module(f"attentune.cli.{verb}").parser().parse(words[1:])
+    parsed, problems = importlib.import_module(f"attentune.cli.{verb.replace('-', '_')}").parser().parse(words[1:])
     assert problems == []
     # The values too, and whether they go together; a file of settings is not there to be read.
     load_config(overrides=overrides_of(parsed, problems), preset=getattr(parsed, "preset", None))

@@ -76,6 +76,8 @@ OTHER = {"model.blur.size": ("5", 5), "model.blur.layers": ("1,2", "1,2")}
 NEEDS: dict[str, dict[str, str]] = {
     "training.eval_strategy": {"training.eval_steps": "5"},
     "training.multi_task": {"data.tasks": "cola,rte"},
+    "training.lora_alpha": {"training.lora_rank": "4"},
+    "training.lora_dropout": {"training.lora_rank": "4"},
     "data.task_settings": {"data.tasks": "cola,rte"},
     "objective.focal_gamma": {"objective.loss": "focal"},
     "training.calibrate": {"data.calibration_share": "0.1"},
@@ -123,6 +125,7 @@ def test_flags_have_the_names_of_training_arguments():
         "overwrite_output_dir", "resume", "precision", "early_stopping_patience", "early_stopping_threshold",
         "warmup_ratio", "multi_task", "task_sampling_exponent", "encoder_learning_rate", "freeze_encoder",
             "calibrate", "thresholds",
+        "lora_rank", "lora_alpha", "lora_dropout",
     }  # fmt: skip
     flat = [name.split(".")[1] for name in WITH_FLAG]
     assert len(set(flat)) == len(flat), "two sections have a flag of the same name"

@@ -242,7 +242,7 @@ def test_settings_that_cannot_be_used_are_all_told_at_once(run: Path, tmp_path: 
     with pytest.raises(ConfigError) as caught:
         export_run(run, tmp_path / "full", output_format="onx", opset=7, quantize="int4", check_rows=0)
     told = caught.value.problems
-    assert told[0] == "--format: got 'onx', expected onnx. Did you mean 'onnx'?"
+    assert told[0] == "--format: got 'onx', expected onnx or transformers. Did you mean 'onnx'?"
     assert told[1].startswith("--quantize: got 'int4', expected int8.")
     assert told[2] == "--opset: got 7, expected a number from 18 to 23."
     assert told[3] == "--check_rows: got 0, expected a whole number above 0."

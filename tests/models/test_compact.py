@@ -10,7 +10,7 @@ from transformers import AutoModel
 from attentune.config import TrainingConfig
 from attentune.errors import CheckpointError
 from attentune.models.compact import CompactEmbeddings
-from attentune.models.modeling import drop_pooler
+from attentune.models.slots import drop_pooler
 from attentune.training.optimizer import build_optimizer, decay_factor, learning_rate_factor, set_learning_rate
 from tiny import FAMILIES
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """examples:
   attentune export runs/cola --format onnx --output_dir served/cola
-  attentune export runs/cola --output_dir served/cola --quantize int8     (a smaller graph beside it)"""
+  attentune export runs/cola --output_dir served/cola --quantize int8     (a smaller graph beside it)
+  attentune export runs/cola --format transformers --output_dir served/hub     (loads there by trust_remote_code)"""
 
 
 def parser() -> Parser:
@@ -22,12 +23,16 @@ def parser() -> Parser:
     made = Parser(
         prog="attentune export",
         usage="attentune export RUN --output_dir DIR [flags]",
-        description="Write a saved run as a folder that serves without PyTorch, and check that it says the same.",
+        description="Write a saved run as a folder that serves without PyTorch, or without Attentune, and check it.",
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
     made.add_argument("--output_dir", metavar="DIR", help="where it goes: a folder that is new or empty")
-    made.add_argument("--format", default="onnx", help="what it is written as: onnx, the default")
+    made.add_argument(
+        "--format",
+        default="onnx",
+        help="what it is written as: onnx, the default, or transformers (with the model's code)",
+    )
     made.add_argument(
         "--opset", type=int, metavar="N", help="the version of ONNX's operators (default: PyTorch's choice)"
     )
@@ -43,8 +48,12 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     if parsed.output_dir is None:
         problems.append("--output_dir: is missing; name a new folder: --output_dir served/my-run")
+    if parsed.format == "transformers" and (parsed.quantize is not None or parsed.opset is not None):
+        problems.append("--quantize and --opset: go with --format onnx; leave them out for transformers.")
     if problems:
         raise ConfigError(problems)
+    if parsed.format == "transformers":
+        return _for_transformers(parsed.run, parsed.output_dir)
 
     from attentune.export.writing import export_run
 
@@ -58,6 +67,17 @@ def run(arguments: Sequence[str]) -> int:
         say=lambda text: print(text, file=sys.stderr),
     )
     print("\n".join(_lines(export)))
+    return 0
+
+
+def _for_transformers(run: str, output_dir: str) -> int:
+    from attentune.export.transformers_folder import export_for_transformers
+
+    made = export_for_transformers(run, output_dir, say=lambda text: print(text, file=sys.stderr))
+    print(f"{made.folder}: loads with trust_remote_code=True; {len(made.files)} files of code")
+    print(
+        f"max difference from the run, loaded without Attentune: {made.max_difference:.1e} ({made.rows} made-up rows)"
+    )
     return 0
 
 

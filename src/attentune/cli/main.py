@@ -24,6 +24,8 @@ VERBS = {
     "predict": "label texts with a saved run",
     "explain": "show how much each word of a text mattered to what a run says of it",
     "export": "write a saved run as ONNX, to serve it without PyTorch",
+    "run-ssa": "take the flags of the released SSA program, and write its result files",
+    "import-ssa": "write a checkpoint of the released SSA program as a run folder",
     "app": "serve a page on which texts are predicted and explained",
     "faithfulness": "find out whether explanations are true",
     "label": "show what a run was taught of each token, and how important it holds each to be",
@@ -93,7 +95,7 @@ def _dispatch(words: list[str]) -> int:
     if verb not in VERBS:
         raise ConfigError(f"{verb!r}: there is no such verb.{did_you_mean(verb, VERBS)} Known: {', '.join(VERBS)}.")
     try:
-        return importlib.import_module(f"attentune.cli.{verb}").run(words[1:])
+        return importlib.import_module(f"attentune.cli.{verb.replace('-', '_')}").run(words[1:])
     except SystemExit as end:  # argparse's --help
         return int(end.code or 0)
 

@@ -30,6 +30,11 @@ def contradictions(config: Config) -> list[str]:
         problems.append("data.task and data.tasks: choose one; tasks names several, one works too.")
     if training.multi_task and config.data.tasks is None:
         problems.append("training.multi_task: needs data.tasks, as in --tasks sst5,quora,sts.")
+    if training.multi_task and training.report_to != "none":
+        problems.append(
+            "training.report_to: a tracker works with the run of one model, but training.multi_task has several; set it"
+            " to none and look at each task's log.jsonl."
+        )
     if config.data.task_settings is not None and config.data.tasks is None:
         problems.append("data.task_settings: goes with data.tasks; set a single task's settings directly.")
     if config.model.blur.size % 2 == 0:
@@ -83,9 +88,9 @@ def _loss_contradictions(config: Config) -> list[str]:
 
 
 def _frozen_contradictions(config: Config) -> list[str]:
-    training, problems = config.training, []
+    training, problems = config.training, _lora_contradictions(config)
     if not training.freeze_encoder:
-        return []
+        return problems
     if training.encoder_learning_rate is not None:
         problems.append(
             "training.encoder_learning_rate and training.freeze_encoder: choose one; a frozen encoder does not learn."
@@ -94,6 +99,24 @@ def _frozen_contradictions(config: Config) -> list[str]:
         problems.append(
             "labels.generator: gradient needs the backward pass through the encoder, which training.freeze_encoder"
             " leaves out; take another generator, or do not freeze."
+        )
+    return problems
+
+
+def _lora_contradictions(config: Config) -> list[str]:
+    training, problems = config.training, []
+    if training.lora_rank is None:
+        if training.lora_alpha is not None or training.lora_dropout > 0:
+            problems.append("training.lora_rank: training.lora_alpha and training.lora_dropout need it; give one too.")
+        return problems
+    if training.freeze_encoder:
+        problems.append("training.lora_rank and training.freeze_encoder: choose one; adapters train in the encoder.")
+    if training.multi_task:
+        problems.append("training.lora_rank: works with one model; leave it out with training.multi_task.")
+    if config.labels.generator == "gradient":
+        problems.append(
+            "labels.generator: gradient needs the gradients of the word embeddings, which stay as they are with"
+            " training.lora_rank; take another generator, or leave the adapters out."
         )
     return problems
 

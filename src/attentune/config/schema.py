@@ -119,6 +119,16 @@ class TrainingConfig:
         None, "peak learning rate of the encoder, embeddings too (learning_rate if not given)", minimum=0, open=True
     )
     freeze_encoder: bool = _f(False, "train the slots and the classifier only; the encoder stays as it is")
+    lora_rank: int | None = _f(
+        None, "train low-rank adapters of this rank in the encoder's attention, not the encoder itself", minimum=1
+    )
+    lora_alpha: float | None = _f(
+        None,
+        "the adapters' output is scaled by this over the rank (twice the rank if not given)",
+        minimum=0,
+        open=True,
+    )
+    lora_dropout: float = _f(0.0, "dropout before the adapters", minimum=0, maximum=0.99)
     num_train_epochs: float = _f(
         3.0, "passes over the training rows (a fraction stops within one)", minimum=0, open=True
     )
@@ -164,7 +174,9 @@ class TrainingConfig:
         "at the end, fit there from which probability on a label (of two classes the second) is predicted: for its F1",
         choices=("none", "f1"),
     )
-    report_to: str = _f("none", "also log for a tracker", choices=("none", "tensorboard"))
+    report_to: str = _f(
+        "none", "also log for a tracker; wandb is Weights & Biases", choices=("none", "tensorboard", "mlflow", "wandb")
+    )
 
 
 @dataclass(frozen=True)

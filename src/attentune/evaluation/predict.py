@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedType, is_tensorboard_available
+from accelerate.utils import DistributedType, is_mlflow_available, is_tensorboard_available, is_wandb_available
 from torch import nn
 
 from attentune.data.batches import budget_order, pad_batch, sorted_order
@@ -21,6 +21,7 @@ from attentune.models.precision import MIXED_PRECISION, resolve_precision
 
 # Enough to keep matrix products busy, and little enough that what lies between them stays near the cores.
 BATCH_TOKENS = 2048
+_TRACKERS = {"tensorboard": is_tensorboard_available, "mlflow": is_mlflow_available, "wandb": is_wandb_available}
 
 
 def make_accelerator(
@@ -37,8 +38,11 @@ def make_accelerator(
     Raises:
         ConfigError: the device cannot do what is wanted, or the tracker is not installed.
     """
-    if tracker == "tensorboard" and not is_tensorboard_available():
-        raise ConfigError("training.report_to: tensorboard is not installed; run: pip install tensorboard")
+    if tracker != "none" and not _TRACKERS[tracker]():
+        raise ConfigError(
+            f"training.report_to: {tracker} is not installed; run: pip install {tracker} (all trackers: pip install"
+            " 'attentune[trackers]')"
+        )
     device = PartialState(cpu=use_cpu).device
     settled = resolve_precision(precision, device)
     # One process may make several of these with other settings; Accelerate keeps the first unless told to forget it.

@@ -216,7 +216,7 @@ def _predicted(
     report = None if progress is None else lambda count: progress(file.name, count, len(rows))
     logits_NC = predict_rows(saved, rows, precision=precision, progress=report)
     predictions = predictions_of(logits_NC, saved.label_space)
-    return _tsv(site_words(load_spec(file.task), predictions, saved.label_space.names))
+    return site_file(site_words(load_spec(file.task), predictions, saved.label_space.names))
 
 
 def site_words(spec: TaskSpec, predictions: np.ndarray, names: Sequence[str]) -> list[str]:
@@ -233,7 +233,8 @@ def site_words(spec: TaskSpec, predictions: np.ndarray, names: Sequence[str]) ->
     return [written.get(names[int(label)], names[int(label)]) for label in predictions]
 
 
-def _tsv(words: Sequence[str]) -> str:
+def site_file(words: Sequence[str]) -> str:
+    """The text of one of the site's files."""
     return "index\tprediction\n" + "".join(f"{index}\t{word}\n" for index, word in enumerate(words))
 
 
@@ -245,7 +246,7 @@ def _whole(predicted: Mapping[str, str], plan: _Plan, *, fill_missing: bool) -> 
         if file.file_name in predicted:
             contents[file.file_name], runs[file.file_name] = predicted[file.file_name], plan.rows[file.name][0]
         elif fill_missing:
-            contents[file.file_name], runs[file.file_name] = _tsv([file.fill] * file.rows), None
+            contents[file.file_name], runs[file.file_name] = site_file([file.fill] * file.rows), None
         else:
             missing.append(file.name)
     return Submission(contents, runs, tuple(missing), tuple(plan.warnings))

@@ -33,7 +33,8 @@ from attentune.files import storage_errors, write_text
 from attentune.models.hub import quiet
 from attentune.results import to_json
 
-FORMATS, QUANTIZATIONS = ("onnx",), ("int8",)
+# "transformers" is written by `export_for_transformers`.
+FORMATS, QUANTIZATIONS = ("onnx", "transformers"), ("int8",)
 GRAPH_FILE, INT8_FILE, ABOUT_FILE = "model.onnx", "model.int8.onnx", "export.json"
 # Outputs may differ by so much from PyTorch's.
 TOLERANCE = 1e-4
@@ -132,6 +133,8 @@ def _check_settings(target: Path, output_format: str, opset: int | None, quantiz
         if got not in known:
             words = [word for word in known if word is not None]
             problems.append(f"--{name}: got {got!r}, expected {' or '.join(words)}.{did_you_mean(str(got), words)}")
+    if output_format == "transformers":
+        problems.append("--format: transformers is written by attentune.export.transformers_folder, not as a graph.")
     if opset is not None and opset not in OPSETS:
         problems.append(f"--opset: got {opset}, expected a number from {OPSETS[0]} to {OPSETS[-1]}.")
     if rows < 1:

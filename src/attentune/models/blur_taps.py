@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -109,8 +109,8 @@ def projections(encoder: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
     for module in encoder.modules():
         for value, output in _PROJECTIONS:
             pair = (_at(module, value), _at(module, output))
-            if isinstance(pair[0], nn.Linear) and isinstance(pair[1], nn.Linear):
-                found.append((pair[0], pair[1]))
+            if _linear(pair[0]) is not None and _linear(pair[1]) is not None:
+                found.append((cast(nn.Module, pair[0]), cast(nn.Module, pair[1])))
                 break
     return found
 
@@ -149,7 +149,14 @@ def chosen_projections(encoder: Any, layers: tuple[int, ...] | None) -> list[tup
 
 
 def _is_joint(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear) and module.out_features == 3 * module.in_features
+    linear = _linear(module)
+    return linear is not None and linear.out_features == 3 * linear.in_features
+
+
+def _linear(module: nn.Module | None) -> nn.Linear | None:
+    """The linear that a module is, or that an adapter stands around; None of anything else."""
+    inner = getattr(module, "base_layer", module)
+    return inner if isinstance(inner, nn.Linear) else None
 
 
 def _at(module: nn.Module, path: str) -> nn.Module | None:

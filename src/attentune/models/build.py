@@ -17,6 +17,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedConfig
 from attentune.config import ModelConfig, to_dict
 from attentune.data.rows import LabelSpace
 from attentune.errors import ConfigError, UnsupportedEncoderError
+from attentune.models.adapters import check_peft, merge_adapters
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.families import (
     check_is_encoder,
@@ -99,6 +100,7 @@ def build_model(
     focal_gamma: float = 2.0,
     window: int | None = None,
     window_stride: int = 0,
+    lora: dict[str, Any] | None = None,
 ) -> AttentuneForSequenceClassification:
     """A pre-trained encoder with fresh slots and classifier; from the folder of a run, with its own where they fit.
 
@@ -113,11 +115,14 @@ def build_model(
         focal_gamma: with loss "focal", its gamma.
         window: tokens that are read at once of a text longer than that; None for all.
         window_stride: tokens that a window shares with the one before.
+        lora: "rank", "alpha" and "dropout" of adapters that train in the place of the encoder.
 
     Raises:
         UnsupportedEncoderError: the encoder cannot be loaded, or cannot take what the slots ask of it.
         ConfigError: the head does not fit the rows, the labels or the encoder.
     """
+    if lora is not None:
+        check_peft()
     encoder, pooler, saved = _load_encoder(settings)
     _check_fit(settings, encoder, tokenizer, window or max_length)
     if window is not None:
@@ -141,7 +146,8 @@ def build_model(
         loss=loss,
         focal_gamma=focal_gamma,
         ordinal_prediction=label_space.ordinal_prediction,
-        **_label_options(label_space),
+        lora=lora,
+        **label_options(label_space),
     )
     seed_global(seed, "fresh weights")
     dense = pooler_dense(encoder)
@@ -165,6 +171,7 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, str, AttentuneForSe
         _set_dropout(config, settings.dropout)
         if is_saved_run(source):
             saved = load_saved(source, config)
+            merge_adapters(saved)
             has_pooler = bool(saved.config.head["with_pooler"])
             return saved.encoder, _pooler(settings, has_pooler=has_pooler, left_out=False), saved
         if Path(source).is_dir() and not settings.trust_remote_code:
@@ -201,7 +208,8 @@ def _set_dropout(config: PreTrainedConfig, dropout: float | None) -> None:
             setattr(config, name, dropout)
 
 
-def _label_options(label_space: LabelSpace) -> dict[str, Any]:
+def label_options(label_space: LabelSpace) -> dict[str, Any]:
+    """What a saved model's configuration says of its labels."""
     if label_space.task_type == "regression":
         return {"num_labels": 1, "problem_type": "regression"}
     problem = "single_label_classification" if label_space.num_labels > 1 else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
@@ -46,9 +46,19 @@ class AttentuneConfig(PreTrainedConfig):
         calibration_temperature: what the logits are divided by; from calibration.
         thresholds: from which probability on a label (of two classes the second one) is predicted; None where there are
             none of its own. The model itself gives logits, so whoever makes predictions of them has to look here.
+        lora: {"rank": ..., "alpha": ..., "dropout": ...} of adapters in the encoder, while it trains; a finished run
+            has them in its weights, and None here.
     """
 
     model_type = "attentune"
+    # Transformers' Trainer hands a metric the logits alone.
+    keys_to_ignore_at_inference: ClassVar = [
+        "token_scores",
+        "token_logits",
+        "layer_weights",
+        "hidden_states",
+        "attentions",
+    ]
 
     def __init__(
         self,
@@ -70,6 +80,7 @@ class AttentuneConfig(PreTrainedConfig):
         ordinal_prediction: str = "argmax",
         calibration_temperature: float = 1.0,
         thresholds: list[float] | None = None,
+        lora: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         if isinstance(encoder, dict):
@@ -93,6 +104,7 @@ class AttentuneConfig(PreTrainedConfig):
         self.ordinal_prediction = ordinal_prediction
         self.calibration_temperature = calibration_temperature
         self.thresholds = thresholds
+        self.lora = lora
         super().__init__(**kwargs)
 
     @property

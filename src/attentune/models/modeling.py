@@ -12,15 +12,23 @@ from transformers import AutoModel, AutoModelForSequenceClassification, PreTrain
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
+from attentune.models.adapters import inject_adapters
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.half_stream import HalfStream
-from attentune.models.slots import blur_slot, classifier_slot, head_slot, layer_mix_slot, token_gate_slot
+from attentune.models.slots import (
+    blur_slot,
+    classifier_slot,
+    drop_pooler,
+    head_slot,
+    layer_mix_slot,
+    token_gate_slot,
+)
 from attentune.models.two_texts import TwoTexts, find_texts, in_rows, mean_of_both, part_rows
 from attentune.models.windows import Windows, find_windows
 from attentune.nn.attention_block import NearOneLinear
 from attentune.nn.blur import GaussianBlur
 from attentune.nn.layer_mix import ExcitationLinear
-from attentune.nn.losses import resolve_loss, row_losses
+from attentune.nn.losses import resolve_loss, row_losses, with_token_loss
 from attentune.nn.outputs import ScaledOutput, build_outputs
 from attentune.nn.token_gate import PositionLinear
 
@@ -63,11 +71,17 @@ class AttentuneForSequenceClassification(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
+    # To transformers' Trainer: its losses are means, to be averaged over the batches of a step.
+    accepts_loss_kwargs = False
+    # The token head's part of `loss`, where `token_targets` are given; `SSACallback` sets it.
+    token_loss_share = 0.3
 
     def __init__(self, config: AttentuneConfig, encoder: nn.Module | None = None) -> None:
         super().__init__(config)
         self.encoder: Any = encoder if encoder is not None else AutoModel.from_config(config.encoder)
         drop_pooler(self.encoder)
+        if config.lora is not None:
+            inject_adapters(self.encoder, config.lora)
         self.blur, self.blur_taps = blur_slot(config, self.encoder)
         self.layer_mix = layer_mix_slot(config)
         self.head = head_slot(config)
@@ -141,6 +155,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         return_dict: bool | None = None,
         encoded_BTD: Tensor | None = None,
         second_start: Tensor | None = None,
+        token_targets: Tensor | None = None,
         **kwargs: Any,
     ) -> AttentuneOutput:
         """Score a batch of texts.
@@ -183,7 +198,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             hidden, layer_weights = self.layer_mix((*encoded.hidden_states[1:-1], hidden), read_mask)
         logits_BC, token_logits, importance = self.classify(hidden, read_ids, read_mask)
         return AttentuneOutput(
-            loss=None if labels is None else self._mean_loss(logits_BC, labels),
+            loss=None if labels is None else self._mean_loss(logits_BC, labels, token_logits, token_targets),
             logits=logits_BC,
             token_scores=in_rows(importance, texts),
             token_logits=in_rows(token_logits, texts),
@@ -285,15 +300,14 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             logits_BC = logits_BC / self.config.calibration_temperature
         return logits_BC, token_logits_BT2, importance_BT
 
-    def _mean_loss(self, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
-        loss = resolve_loss(self.config.loss, self.config.task_type)
-        return row_losses(loss, logits_BC, labels_B, focal_gamma=self.config.focal_gamma).mean()
-
-
-def drop_pooler(encoder: Any) -> None:
-    """Take the pooler out of an encoder that has one: pooling is the head's work."""
-    if getattr(encoder, "pooler", None) is not None:
-        encoder.pooler = None
+    def _mean_loss(
+        self, logits_BC: Tensor, labels_B: Tensor, token_logits: Tensor | None, token_targets: Tensor | None
+    ) -> Tensor:
+        kind = resolve_loss(self.config.loss, self.config.task_type)
+        loss = row_losses(kind, logits_BC, labels_B, focal_gamma=self.config.focal_gamma).mean()
+        if token_logits is None or token_targets is None:
+            return loss
+        return with_token_loss(loss, token_logits, token_targets, share=self.token_loss_share)
 
 
 AutoModelForSequenceClassification.register(AttentuneConfig, AttentuneForSequenceClassification, exist_ok=True)

@@ -19,6 +19,12 @@ from attentune.nn.pair_combine import build_classifier
 from attentune.nn.token_gate import TOKEN_GATES, ImportanceGate, TokenHead
 
 
+def drop_pooler(encoder: Any) -> None:
+    """Take the pooler out of an encoder that has one: pooling is the head's work."""
+    if getattr(encoder, "pooler", None) is not None:
+        encoder.pooler = None
+
+
 def blur_slot(config: AttentuneConfig, encoder: Any) -> tuple[GaussianBlur | None, BlurTaps | None]:
     """The blur and the hooks that it works through; None where there is none."""
     blur = config.blur

@@ -258,3 +258,20 @@ def token_label_sums(token_logits_BT2: Tensor, labels_BT: Tensor) -> tuple[Tenso
     loss = -(labels_N * log_p_N2[:, 1] + (1.0 - labels_N) * log_p_N2[:, 0]).sum()
     hits = ((log_p_N2[:, 1] > log_p_N2[:, 0]) == (labels_N >= 0.5)).sum()
     return loss, hits.to(torch.float32)
+
+
+def with_token_loss(loss: Tensor, token_logits_BT2: Tensor, labels_BT: Tensor, *, share: float) -> Tensor:
+    """(1 - share) x the task's mean loss + share x the token head's; the task's alone where no token is labelled.
+
+    Args:
+        loss: the task's mean loss, a scalar.
+        token_logits_BT2, labels_BT: as of `token_label_sums`.
+        share: the paper's 1 - alpha.
+
+    Source: SSA (Kou et al. 2020, section 3.3).
+    """
+    count = (labels_BT >= 0).sum()
+    # Looked at on the device: the share is 0, not another branch, and the token head stays in the graph.
+    share_now = share * (count > 0).to(loss.dtype)
+    token_loss = token_label_sums(token_logits_BT2, labels_BT)[0] / count.clamp(min=1)
+    return (1.0 - share_now) * loss + share_now * token_loss

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from attentune.config import TrainingConfig, to_dict
 from attentune.data.calibration import CALIBRATION
@@ -20,7 +20,9 @@ from attentune.evaluation.predict import score_rows
 from attentune.evaluation.predictions import predictions_csv
 from attentune.files import storage_errors, sync_file, sync_folder, write_text
 from attentune.labels.stored import LABELS_FILE, save_labels
-from attentune.models.counting import count_parameters
+from attentune.models.adapters import adapter_settings, merge_adapters
+from attentune.models.build import hub_name
+from attentune.models.counting import ParameterCounts, count_parameters
 from attentune.models.saving import save_model
 from attentune.nn.outputs import ScaledOutput
 from attentune.results import RESULT_FILE, RunResult, to_json, versions
@@ -31,7 +33,11 @@ from attentune.training.folder import METRICS_FILE
 from attentune.training.parts import RunParts
 from attentune.training.signals import command_to_resume
 from attentune.training.state import TrainingState
+from attentune.training.trackers import log_final
 from attentune.training.usage import peak_memory_bytes
+
+# Beside the merged weights, where adapters were trained.
+ADAPTER_FOLDER = "adapter"
 
 
 def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
@@ -44,15 +50,19 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
     inputs, evaluator = parts.inputs, parts.evaluator
     parts.embeddings.expand(parts.decay(state.step))
     final_step = _load_best(run, parts, state)
+    # Before they are merged: what was trained.
+    counts, lora = count_parameters(parts.model), parts.model.config.lora
+    adapters = merge_adapters(parts.model)
     scale_note = _settle_scale(parts)
     splits = [name for name in inputs.data.splits if name not in ("train", CALIBRATION)]
     calibration = calibrate(parts, splits)
-    reuses = (final_step == state.last_scored_step and scale_note is None) or calibration is not None
+    as_scored = final_step == state.last_scored_step and scale_note is None and adapters is None
+    reuses = as_scored or calibration is not None
     scores = evaluator.score(splits, reuse=reuses)
     labels = parts.label_tensors()
     result = RunResult(
         scores={split: dict(part) for split, part in scores.items()},
-        train=_train_facts(parts, state, final_step)
+        train=_train_facts(parts, state, final_step, counts)
         | ({} if calibration is None else {"calibration": calibration.facts(evaluator.label_space)}),
         best=state.best,
         config=to_dict(inputs.config),
@@ -67,6 +77,9 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
     )
     if inputs.accelerator.is_main_process:
         _write(run, parts, result, splits, labels)
+        if adapters is not None:
+            _save_adapters(run / ADAPTER_FOLDER, adapters, parts, lora)
+    log_final(inputs.accelerator, result.scores, state.step)
     inputs.accelerator.end_training()
     return result
 
@@ -107,6 +120,15 @@ def _save_whole(run: Path, parts: RunParts) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _save_adapters(folder: Path, adapters: dict[str, torch.Tensor], parts: RunParts, lora: dict[str, Any]) -> None:
+    """The encoder's adapters by themselves, as peft reads them."""
+    base = hub_name(parts.inputs.config.model.name_or_path)
+    with storage_errors(folder):
+        folder.mkdir(exist_ok=True)
+        save_file(adapters, folder / "adapter_model.safetensors")
+        adapter_settings(lora, parts.model.encoder, base).save_pretrained(str(folder))
+
+
 def wants_best(settings: TrainingConfig) -> bool:
     """Whether a run ends with its best weights."""
     return settings.load_best_model_at_end or settings.early_stopping_patience is not None
@@ -144,8 +166,8 @@ def _settle_scale(parts: RunParts) -> str | None:
     return "Predictions do not rise with the labels of train, so they were not put on the labels' scale."
 
 
-def _train_facts(parts: RunParts, state: TrainingState, final_step: int) -> dict[str, Any]:
-    inputs, counts = parts.inputs, count_parameters(parts.model)
+def _train_facts(parts: RunParts, state: TrainingState, final_step: int, counts: ParameterCounts) -> dict[str, Any]:
+    inputs = parts.inputs
     return {
         "seconds": round(state.seconds, 3),
         "tokens": state.tokens,

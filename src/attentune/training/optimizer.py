@@ -75,7 +75,8 @@ def decay_factor(settings: TrainingConfig, steps: int, total_steps: int) -> floa
 
     Computed anew from the schedule, never from the last value, so that a resumed run gets the same number.
     """
-    factor, peak = 1.0, encoder_peak_rate(settings)
+    # With adapters the word embeddings are no parameter at all.
+    factor, peak = 1.0, 0.0 if settings.lora_rank is not None else encoder_peak_rate(settings)
     for step in range(steps):
         rate = peak * learning_rate_factor(settings, step, total_steps)
         factor *= 1.0 - rate * settings.weight_decay

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from attentune.config import TrainingConfig
 from attentune.evaluation.evaluator import Evaluator
 from attentune.labels.generator import LabelGenerator, LabelSource
 from attentune.labels.judge import Judge
@@ -16,6 +17,7 @@ from attentune.labels.plan import EpochPlan
 from attentune.labels.table import build_generator
 from attentune.models.build import build_model
 from attentune.models.compact import CompactEmbeddings
+from attentune.models.counting import count_parameters
 from attentune.models.half_copy import HalfCopy
 from attentune.models.on_cpu import suit_cpu
 from attentune.training.frozen import FrozenStates, freeze
@@ -112,6 +114,7 @@ def new_model(inputs: RunInputs, *, like: Any = None) -> Any:
         seed=config.training.seed,
         loss=objective.loss,
         focal_gamma=objective.focal_gamma,
+        lora=lora_settings(config.training),
     )
     if like is not None:
         model.share_encoder_of(like)
@@ -119,6 +122,14 @@ def new_model(inputs: RunInputs, *, like: Any = None) -> Any:
     if accelerator.device.type == "cpu":
         suit_cpu(model)
     return model
+
+
+def lora_settings(settings: TrainingConfig) -> dict[str, Any] | None:
+    """Of adapters in the encoder, None where there are none."""
+    if settings.lora_rank is None:
+        return None
+    alpha = 2.0 * settings.lora_rank if settings.lora_alpha is None else settings.lora_alpha
+    return {"rank": settings.lora_rank, "alpha": alpha, "dropout": settings.lora_dropout}
 
 
 def used_ids(inputs: RunInputs) -> np.ndarray:
@@ -129,6 +140,10 @@ def used_ids(inputs: RunInputs) -> np.ndarray:
 
 def freeze_encoder(inputs: RunInputs, model: Any) -> tuple[FrozenStates | None, str | None]:
     """Freeze the encoder if asked: its hidden states where they can be kept, and what to tell the user."""
+    if inputs.config.training.lora_rank is not None:
+        counts = count_parameters(model)
+        share = f"{counts.total.trainable:,} of {counts.total.parameters:,} parameters train"
+        return None, f"adapters in the encoder: {share} (slots and classifier included)"
     if not inputs.config.training.freeze_encoder:
         return None, None
     return freeze(

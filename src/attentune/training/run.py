@@ -24,6 +24,7 @@ from attentune.training.log import JsonLog
 from attentune.training.parts import RunParts, build_parts
 from attentune.training.signals import Interrupted, stop_on_signal
 from attentune.training.state import TrainingState
+from attentune.training.trackers import tracked
 from attentune.training.watcher import RunWatcher, ScoresHook
 
 
@@ -64,7 +65,11 @@ def train(
         parts = build_parts(inputs)
         if parts.note is not None:
             shown.say(parts.note)
-        with opened_folder(config, is_main=inputs.accelerator.is_main_process) as run, stop_on_signal() as stop:
+        with (
+            opened_folder(config, is_main=inputs.accelerator.is_main_process) as run,
+            stop_on_signal() as stop,
+            tracked(inputs.accelerator, config, run),
+        ):
             state = _train_in(run, parts, shown, stop, on_scores)
             result = finish_run(run, parts, state)
         if "calibration" in result.train:
@@ -85,8 +90,6 @@ def _train_in(run: Path, parts: RunParts, display: Display, stop: Any, on_scores
     log = None
     if parts.inputs.accelerator.is_main_process:
         log = _opened_log(run, content.get("training", {}), display)
-    if settings.report_to != "none":
-        parts.inputs.accelerator.init_trackers("tracker")
     watcher = RunWatcher(run=run, parts=parts, log=log, display=display, hook=on_scores)
     state = TrainingState()
     if folder is not None:

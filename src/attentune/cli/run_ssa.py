@@ -1,0 +1,106 @@
+"""`attentune run-ssa`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from attentune.cli.flags import Parser, overrides_of
+from attentune.errors import ConfigError
+from attentune.released.flags import FLAGS, PASSED_OVER, SAME, read_flags
+
+if TYPE_CHECKING:
+    from attentune.released.program import Outcome
+
+_EXAMPLES = """examples:
+  attentune run-ssa --data_dir ./glue_data/ --task_name RTE --num_train_epochs 5.0 --use_saved 0
+  attentune run-ssa --data_dir ./glue_data/ --task_name CoLA --cls_weight 0.999 --output_dir results
+  attentune run-ssa --data_dir ./glue_data/ --task_name RTE --only_bert 1
+  attentune run-ssa --task_name RTE --use_saved 1 --ckpt ssa_ckpt_base/RTE/ssa_base --do_first_eval 1
+
+Its flags mean what they meant there; the page "Moving from the released SSA program" says what each is here."""
+# Flags that some of the program's own scripts give without a value.
+_BARE = {flag.name for flag in FLAGS if flag.kind is bool} | {"do_train", "do_eval", "do_test"}
+
+
+def parser() -> Parser:
+    """The flags of this verb."""
+    made = Parser(
+        prog="attentune run-ssa",
+        usage="attentune run-ssa [the released program's flags]",
+        description="Take the flags of the program that SSA's authors released, and write the same result files.",
+        epilog=_EXAMPLES,
+    )
+    group = made.add_argument_group("the released program's")
+    for flag in FLAGS:
+        default = int(flag.default) if flag.kind is bool else flag.default
+        shown = f"{flag.here} (default: {default})".replace("%", "%%")
+        group.add_argument(f"--{flag.name}", metavar=_metavar(flag.kind), help=shown, **_bare(flag.name))
+    for name, other in SAME.items():
+        group.add_argument(f"--{name}", metavar="VALUE", help=f"as --{other}")
+    for name, instead in PASSED_OVER.items():
+        group.add_argument(f"--{name}", metavar="VALUE", help=f"passed over: {instead}", **_bare(name))
+    ours = made.add_argument_group("ours")
+    ours.add_argument("--resume", action="store_true", help="go on from the newest good checkpoint of the run")
+    ours.add_argument("--overwrite_output_dir", action="store_true", help="train anew where there is a run")
+    ours.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="any setting of attentune train"
+    )
+    ours.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    ours.add_argument("--format", choices=("text", "json"), default="text", help="how the scores are printed")
+    return made
+
+
+def _metavar(kind: type) -> str:
+    return {bool: "0|1", int: "N", float: "X"}.get(kind, "VALUE")
+
+
+def _bare(name: str) -> dict[str, Any]:
+    return {"nargs": "?", "const": "1"} if name in _BARE else {}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Train and score, or score; the exit status is returned."""
+    parsed, problems = parser().parse(arguments)
+    given = {name: value for name, value in vars(parsed).items() if isinstance(value, str)}
+    values = read_flags(given, problems)
+    more = overrides_of(parsed, problems)
+    if problems:
+        raise ConfigError(problems)
+
+    from attentune.released.program import run_ssa
+    from attentune.training.display import Display
+    from attentune.training.signals import Interrupted
+
+    more |= {f"training.{name}": True for name in ("resume", "overwrite_output_dir") if getattr(parsed, name)}
+    display = Display(quiet=parsed.quiet)
+    for name in sorted(set(given) & set(PASSED_OVER)):
+        display.say(f"--{name}: is passed over ({PASSED_OVER[name]}).")
+    try:
+        outcome = run_ssa(values, more=more, display=display, say=display.say)
+    except Interrupted as stop:
+        print(f"attentune: {stop}", file=sys.stderr)
+        return 130
+    _show(outcome, parsed.format)
+    for file in outcome.files:
+        display.say(f"written: {file}")
+    return 0
+
+
+def _show(outcome: Outcome, form: str) -> None:
+    from attentune.cli.output import number, table
+    from attentune.results import to_json
+
+    scores = outcome.scores
+    if form == "json":
+        files = [str(file) for file in outcome.files]
+        content = {"mean_of_parts": scores.means, "parts": list(scores.parts), "whole": scores.whole}
+        print(to_json({"run": str(outcome.run), "files": files, "dev": content}), end="")
+        return
+    rows = [
+        (name, number(mean), *(number(part[name]) for part in scores.parts), number(scores.whole[name]))
+        for name, mean in scores.means.items()
+    ]
+    header = ("metric", "mean of parts", "part 1", "part 2", "part 3", "whole dev set")
+    print(table(header, rows, right=range(1, len(header))))

@@ -1,0 +1,61 @@
+"""The code of the model as flat files, for a folder that transformers loads where Attentune is not installed.
+
+transformers copies the files that an `auto_map` names, and what these import from beside them, out of a folder; it
+knows no packages. So each module that the model is made of becomes one file, and its imports of others name these.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from importlib import resources
+from pathlib import PurePosixPath
+
+from attentune import __version__
+
+_ROOTS = {
+    "attentune.models.configuration": "configuration_attentune",
+    "attentune.models.modeling": "modeling_attentune",
+}
+AUTO_MAP = {
+    "AutoConfig": "configuration_attentune.AttentuneConfig",
+    "AutoModelForSequenceClassification": "modeling_attentune.AttentuneForSequenceClassification",
+}
+_IMPORT = re.compile(r"^(\s*)from (attentune(?:\.\w+)+) import ", re.MULTILINE)
+# Where Attentune is not imported, an `auto_map` does this.
+_REGISTERING = re.compile(r"^Auto\w+\.register\(.*\)\n", re.MULTILINE)
+_HEADER = f"# From Attentune {__version__}, Apache License 2.0. Written by `attentune export --format transformers`.\n"
+
+
+def code_files() -> dict[str, str]:
+    """Names and texts of the files, those that `AUTO_MAP` names first."""
+    texts: dict[str, str] = {}
+    waiting = list(_ROOTS)
+    while waiting:
+        module = waiting.pop(0)
+        name = f"{_flat(module)}.py"
+        if name not in texts:
+            text = _source(module)
+            texts[name] = _HEADER + _REGISTERING.sub("", _IMPORT.sub(_beside, text))
+            waiting += _imported(text)
+    return texts
+
+
+def _flat(module: str) -> str:
+    return _ROOTS.get(module, module.replace(".", "_"))
+
+
+def _beside(found: re.Match[str]) -> str:
+    return f"{found[1]}from .{_flat(found[2])} import "
+
+
+def _source(module: str) -> str:
+    path = PurePosixPath(*module.split(".")[1:]).with_suffix(".py")
+    return (resources.files("attentune") / str(path)).read_text(encoding="utf-8")
+
+
+def _imported(text: str) -> list[str]:
+    """The modules of Attentune that a module imports."""
+    nodes = ast.walk(ast.parse(text))
+    names = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module is not None]
+    return sorted({name for name in names if name.split(".")[0] == "attentune"})

@@ -1,0 +1,112 @@
+"""Low-rank adapters (LoRA) in an encoder's attention, through the library peft, and putting them into its weights.
+
+Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models"; on queries and values, as there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+from torch import Tensor, nn
+
+from attentune.errors import ConfigError, UnsupportedEncoderError
+from attentune.models.slots import blur_slot
+
+# The projections to queries and values by the families' names of them; the first that are all there are taken.
+_TARGETS = (("query", "value"), ("query_proj", "value_proj"), ("q_lin", "v_lin"), ("q", "v"), ("Wqkv",))
+_NAME = "default"
+
+
+def check_peft() -> None:
+    """Say what to install where peft is not.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if importlib.util.find_spec("peft") is None:
+        raise ConfigError("training.lora_rank: needs peft, which is not installed; run: pip install 'attentune[peft]'")
+
+
+def adapter_targets(encoder: nn.Module) -> list[str]:
+    """The names of the linears that get adapters.
+
+    Raises:
+        UnsupportedEncoderError: no family's names are there.
+    """
+    names = {name.split(".")[-1] for name, module in encoder.named_modules() if isinstance(module, nn.Linear)}
+    for targets in _TARGETS:
+        if names.issuperset(targets):
+            return list(targets)
+    raise UnsupportedEncoderError(
+        "training.lora_rank: found no projections to queries and values in this encoder, expected those of a BERT-like"
+        " one. Train it without --lora_rank."
+    )
+
+
+def inject_adapters(encoder: nn.Module, settings: dict[str, Any]) -> None:
+    """Put fresh adapters into an encoder, which says at first what it said before; only they will train.
+
+    Args:
+        encoder: changed in place.
+        settings: "rank", "alpha" and "dropout".
+    """
+    _peft().inject_adapter_in_model(_lora_config(settings, adapter_targets(encoder)), encoder)
+    for name, module in encoder.named_modules():
+        if ".lora_" in f".{name}":
+            # peft has drawn them: B is zero, and must not be drawn again.
+            module._is_hf_initialized = True
+
+
+def merge_adapters(model: Any) -> dict[str, Tensor] | None:
+    """Put a model's adapters into the weights of its encoder, which then is one like any other.
+
+    Returns:
+        What the adapters were, by peft's names in its files; None where there are none.
+    """
+    if model.config.lora is None:
+        return None
+    layer = importlib.import_module("peft.tuners.lora").LoraLayer
+    found = {
+        f"base_model.model.{name.replace(f'.{_NAME}.', '.')}": value.detach().cpu().clone().contiguous()
+        for name, value in model.encoder.named_parameters()
+        if ".lora_" in name
+    }
+    for parent in list(model.encoder.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, layer):
+                child.merge()
+                setattr(parent, name, child.get_base_layer())
+    model.encoder.requires_grad_(True)
+    if hasattr(model.encoder, "peft_config"):
+        del model.encoder.peft_config
+    model.config.lora = None
+    if model.blur_taps is not None:
+        # Its hooks sat on what has just gone.
+        model.blur_taps.remove()
+        model.blur_taps = blur_slot(model.config, model.encoder)[1]
+    return found
+
+
+def adapter_settings(settings: dict[str, Any], encoder: nn.Module, base: str | None) -> Any:
+    """What peft's `adapter_config.json` holds."""
+    config = _lora_config(settings, adapter_targets(encoder))
+    config.base_model_name_or_path = base
+    config.inference_mode = True
+    return config
+
+
+def _lora_config(settings: dict[str, Any], targets: list[str]) -> Any:
+    return _peft().LoraConfig(
+        r=settings["rank"],
+        lora_alpha=settings["alpha"],
+        lora_dropout=settings["dropout"],
+        target_modules=targets,
+        bias="none",
+    )
+
+
+def _peft() -> Any:
+    # By name, so that transformers does not ask for it where it loads the code of a model without adapters.
+    return importlib.import_module("peft")

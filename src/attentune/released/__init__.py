@@ -1,0 +1,1 @@
+"""For users of the program that SSA's authors released: its flags, its checkpoints, its result files."""

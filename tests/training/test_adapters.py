@@ -1,0 +1,144 @@
+"""Low-rank adapters in the encoder: what trains, what is saved, and that nobody needs peft afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel
+
+import attentune
+from attentune.config import Config, load_config, to_flat
+from attentune.errors import ConfigError
+from attentune.evaluation.saved import SavedRun
+from attentune.models.adapters import merge_adapters
+from attentune.models.build import build_model, load_tokenizer
+from attentune.training.run import train
+from attentune.training.signals import Interrupted
+from samples import write_reviews
+from tiny import FAMILIES
+from tiny_models import TWO, build, encoded
+
+peft = pytest.importorskip("peft")
+Tiny = Callable[..., Path]
+LORA = {"rank": 3, "alpha": 6.0, "dropout": 0.0}
+TEXTS = ("The movie was not unwatchable.", "Birds!")
+
+
+@pytest.fixture
+def config(tiny: Tiny, tmp_path: Path) -> Callable[..., Any]:
+    """`config("ssa-hybrid", **changes)`: a tiny run with adapters."""
+    write_reviews(tmp_path / "train.csv", 40)
+
+    def made(preset: str, *, run: str = "run", **changes: Any) -> Any:
+        settings = {
+            "data.train_file": str(tmp_path / "train.csv"), "model.name_or_path": str(tiny("bert")),
+            "training.output_dir": str(tmp_path / run), "training.use_cpu": True, "training.precision": "fp32",
+            "training.num_train_epochs": 2, "training.per_device_train_batch_size": 8, "training.lora_rank": 3,
+            "training.learning_rate": 1e-2, "training.lora_dropout": 0.1,
+        }  # fmt: skip
+        return load_config(preset=preset, overrides={**settings, **{f"training.{k}": v for k, v in changes.items()}})
+
+    return made
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fresh_adapters_say_what_the_encoder_said_and_merged_ones_what_they_said(family: str, tiny: Tiny) -> None:
+    settings = replace(Config().model, name_or_path=str(tiny(family)))
+    tokenizer = load_tokenizer(settings)
+    model = build_model(settings, TWO, tokenizer, max_length=64, is_pair=False, seed=1, lora=LORA).eval()
+    trainable = {name for name, p in model.named_parameters() if p.requires_grad and name.startswith("encoder.")}
+    assert trainable
+    assert all(".lora_" in name for name in trainable)
+    batch = encoded(tokenizer, *TEXTS)
+    with torch.no_grad():
+        plain = AutoModel.from_pretrained(tiny(family)).eval()(**batch).last_hidden_state
+        torch.testing.assert_close(model.encode(**batch).last_hidden_state, plain, rtol=1e-5, atol=1e-5)
+        for name, parameter in model.named_parameters():
+            if ".lora_" in name:
+                parameter.normal_(std=0.3)
+        before = model(**batch).logits
+        assert (model.encode(**batch).last_hidden_state - plain).abs().max() > 1e-2
+        adapters = merge_adapters(model)
+        torch.testing.assert_close(model(**batch).logits, before, rtol=1e-4, atol=1e-4)
+    assert adapters is not None
+    assert len(adapters) == len(trainable)
+    assert not any("lora" in name or "base_layer" in name for name in model.state_dict())
+    assert (model.config.lora, merge_adapters(model)) == (None, None)
+
+
+def test_a_run_ends_as_a_plain_one_with_its_adapters_beside_it(
+    config: Callable[..., Any], tiny: Tiny, tmp_path: Path
+) -> None:
+    result = train(config("ssa-hybrid"))
+    run = tmp_path / "run"
+    weights, base = load_file(run / "model.safetensors"), AutoModel.from_pretrained(tiny("bert")).state_dict()
+    changed = {name for name, value in base.items() if not torch.equal(weights.get(f"encoder.{name}", value), value)}
+    assert changed == {
+        f"encoder.layer.{layer}.attention.self.{part}.weight" for layer in range(3) for part in ("query", "value")
+    }
+    assert result.train["trainable_parameters"] < 0.5 * result.train["parameters"]
+    assert json.loads((run / "config.json").read_text())["lora"] is None
+    # peft puts them on the base encoder again.
+    wrapped = peft.PeftModel.from_pretrained(AutoModel.from_pretrained(tiny("bert")), str(run / "adapter")).eval()
+    saved = SavedRun.load(run)
+    batch = encoded(saved.tokenizer, *TEXTS)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            wrapped(**batch).last_hidden_state, saved.model.encode(**batch).last_hidden_state, rtol=1e-4, atol=1e-5
+        )
+    assert attentune.evaluate(run)["validation"] == pytest.approx(result.scores["validation"])
+    # A checkpoint has them apart, and can be asked, too; a new run can begin with either.
+    checkpoint = run / "checkpoint-10"
+    assert SavedRun.load(checkpoint).model.config.lora["rank"] == 3
+    rows = [row["probabilities"]["good"] for row in attentune.predict(checkpoint, list(TEXTS))]
+    assert rows == pytest.approx(
+        [row["probabilities"]["good"] for row in attentune.predict(run, list(TEXTS))], abs=1e-5
+    )
+    flat = {name: value for name, value in to_flat(config("bert", run="next", max_steps=1)).items() if name != "preset"}
+    assert train(load_config(preset="bert", overrides={**flat, "model.name_or_path": str(checkpoint)})).scores
+
+
+def test_a_run_that_is_broken_off_ends_as_one_that_was_not(config: Callable[..., Any], tmp_path: Path) -> None:
+    def stop(state: Any, scores: Any, is_last: bool) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    train(config("blur-value", run="whole"))
+    with pytest.raises(Interrupted):
+        train(config("blur-value"), on_scores=stop)
+    train(config("blur-value", resume=True))
+    whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run"))
+    assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
+    log = [json.loads(line) for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()]
+    last = next(line["validation"] for line in reversed(log) if "validation" in line)
+    assert attentune.evaluate(tmp_path / "whole")["validation"] == pytest.approx(last)
+
+
+def test_bf16_with_flip_labels_and_the_best_weights(config: Callable[..., Any], tmp_path: Path) -> None:
+    result = train(config("ssa-co", precision="bf16", load_best_model_at_end=True))
+    assert attentune.evaluate(tmp_path / "run")["validation"] == pytest.approx(result.scores["validation"])
+
+
+def test_what_does_not_go_together_is_said(config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="lora_rank and training.freeze_encoder: choose one"):
+        config("bert", freeze_encoder=True)
+    with pytest.raises(ConfigError, match="lora_alpha and training.lora_dropout need it"):
+        load_config(overrides={"training.lora_alpha": 2})
+    with pytest.raises(ConfigError, match="gradient needs the gradients of the word embeddings"):
+        load_config(preset="ssa-co", overrides={"labels.generator": "gradient", "training.lora_rank": 2})
+    monkeypatch.setattr("attentune.models.adapters.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs peft, which is not installed; run: pip install 'attentune\[peft\]'"):
+        train(config("bert"))
+
+
+def test_a_model_without_adapters_has_nothing_to_merge(tiny: Tiny) -> None:
+    model, _ = build(tiny("bert"))
+    assert merge_adapters(model) is None

@@ -1,0 +1,160 @@
+"""Trackers: what they are told, and how their runs end and go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attentune.config import load_config
+from attentune.errors import ConfigError
+from attentune.training.run import train
+from attentune.training.signals import Interrupted
+from attentune.training.trackers import settings_to_tell
+from samples import write_reviews
+
+Tiny = Callable[..., Path]
+
+
+@pytest.fixture
+def config(tiny: Tiny, tmp_path: Path) -> Callable[..., Any]:
+    """`config("mlflow", **{"training.resume": True})`: a tiny run in tmp_path/run."""
+    write_reviews(tmp_path / "train.csv", 40)
+
+    def made(tracker: str, **changes: Any) -> Any:
+        settings = {
+            "data.train_file": str(tmp_path / "train.csv"), "model.name_or_path": str(tiny("bert")),
+            "training.output_dir": str(tmp_path / "run"), "training.use_cpu": True, "training.precision": "fp32",
+            "training.num_train_epochs": 2, "training.logging_steps": 1, "training.report_to": tracker,
+            "training.per_device_train_batch_size": 8, "training.save_steps": 2,
+        }  # fmt: skip
+        return load_config(preset="bert-mean", overrides={**settings, **changes})
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A local store of MLflow; to make one takes seconds."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+
+
+@pytest.fixture
+def mlflow(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """MLflow with that store, and an experiment of the test's own."""
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    module = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", tmp_path.name)
+    module.set_tracking_uri(store)
+    yield module
+    module.end_run()
+    module.set_tracking_uri(None)
+
+
+def runs_of(mlflow: Any, experiment: str | None = None) -> list[Any]:
+    client = mlflow.MlflowClient()
+    name = experiment or os.environ["MLFLOW_EXPERIMENT_NAME"]
+    (found,) = client.search_experiments(filter_string=f"name = '{name}'")
+    return client.search_runs([found.experiment_id])
+
+
+def test_mlflow_has_settings_course_and_final_scores(
+    mlflow: Any, config: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME")
+    result = train(config("mlflow"))
+    (run,) = runs_of(mlflow, "attentune")
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "run"
+    assert run.data.params["preset"] == "bert-mean"
+    assert run.data.params["training.num_train_epochs"] == "2.0"
+    assert str(tmp_path) not in json.dumps(run.data.params)
+    assert run.data.metrics["final/validation/accuracy"] == pytest.approx(result.scores["validation"]["accuracy"])
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    losses = {line["step"]: line["loss"] for line in lines if "loss" in line}
+    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "train/loss")
+    assert {point.step: point.value for point in history} == pytest.approx(losses)
+    scores = mlflow.MlflowClient().get_metric_history(run.info.run_id, "validation/accuracy")
+    assert [point.step for point in scores] == [5, 10]
+
+
+def test_a_run_that_is_broken_off_goes_on_in_the_same_mlflow_run(mlflow: Any, config: Callable[..., Any]) -> None:
+    def stop(state: Any, scores: Any, is_last: bool) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        train(config("mlflow"), on_scores=stop)
+    (run,) = runs_of(mlflow)
+    assert run.info.status == "KILLED"
+    train(config("mlflow", **{"training.resume": True}))
+    (again,) = runs_of(mlflow)
+    assert (again.info.run_id, again.info.status) == (run.info.run_id, "FINISHED")
+    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "train/loss")
+    assert sorted(point.step for point in history) == list(range(1, 11))
+
+
+def test_a_run_that_fails_is_marked_so(mlflow: Any, config: Callable[..., Any]) -> None:
+    def fail(state: Any, scores: Any, is_last: bool) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        train(config("mlflow"), on_scores=fail)
+    assert [run.info.status for run in runs_of(mlflow)] == ["FAILED"]
+
+
+def test_a_store_that_is_not_there_is_said(mlflow: Any, config: Callable[..., Any], tmp_path: Path) -> None:
+    mlflow.set_tracking_uri("nosuch://store")
+    with pytest.raises(ConfigError, match="mlflow could not be started: .* MLFLOW_TRACKING_URI says where"):
+        train(config("mlflow"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_wandb_offline_keeps_its_files_in_the_run_folder(
+    config: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    result = train(config("wandb"))
+    folder = tmp_path / "run" / "tracker"
+    (offline,) = (folder / "wandb").glob("offline-run-*")
+    name = json.loads((folder / "run-id.json").read_text())["wandb"]
+    (file,) = offline.glob("run-*.wandb")
+    assert name in file.name
+    # Its own process writes the last of it once the run has ended.
+    deadline = time.monotonic() + 30
+    while b"final/validation/accuracy" not in (content := file.read_bytes()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for word in ("train/loss", "final/validation/accuracy", "training.learning_rate", "bert-mean"):
+        assert word.encode() in content
+    assert f"{result.scores['validation']['accuracy']}".encode() in content
+
+
+def test_trackers_are_told_no_places(tiny: Tiny, tmp_path: Path) -> None:
+    places = {
+        "data.train_file": str(tmp_path / "a.csv"),
+        "data.test_file": str(tmp_path / "b.csv"),
+        "training.output_dir": str(tmp_path / "run"),
+        "model.name_or_path": str(tiny("bert")),
+    }
+    told = settings_to_tell(load_config(overrides={**places, "data.label_names": "a,b"}))
+    assert str(tmp_path) not in json.dumps(told)
+    assert told["model.name_or_path"] == tiny("bert").name
+    assert told["data.label_names"] == "('a', 'b')"
+
+
+def test_what_cannot_be_tracked_is_said(config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("attentune.evaluation.predict").evaluation.predict._TRACKERS, "wandb", lambda: False)
+    with pytest.raises(ConfigError, match="wandb is not installed; run: pip install wandb"):
+        train(config("wandb"))
+    several = {"data.tasks": "cola,rte", "training.multi_task": True, "training.report_to": "mlflow"}
+    with pytest.raises(ConfigError, match="a tracker works with the run of one model"):
+        load_config(overrides=several)
