@@ -18,19 +18,21 @@ class Disk:
             pytest.skip("mounting a file system needs root and the command mount")
         self.folder = folder
         folder.mkdir()
-        self._mount(f"size={size}k", "-t", "tmpfs", "none")
+        refusal = self._mount(f"size={size}k", "-t", "tmpfs", "none")
+        if refusal:
+            pytest.skip(f"mounting a file system is not permitted here: {refusal}")
 
-    def _mount(self, options: str, *words: str) -> None:
+    def _mount(self, options: str, *words: str) -> str:
+        """What was said against it."""
         command = ["mount", "-o", options, *words, str(self.folder)]
         done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            pytest.skip(f"mounting a file system is not permitted here: {done.stderr.strip()}")
+        return (done.stderr.strip() or "no reason given") if done.returncode else ""
 
     def resize(self, size: int) -> None:
-        self._mount(f"remount,rw,size={size}k")
+        assert not self._mount(f"remount,rw,size={size}k"), f"{size} KiB are too few for what is there"
 
     def lock(self) -> None:
-        self._mount("remount,ro")
+        assert not self._mount("remount,ro")
 
     def fill(self) -> None:
         with (self.folder / "filler").open("wb", buffering=0) as file:
