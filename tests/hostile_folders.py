@@ -81,7 +81,7 @@ def gone(*names: str) -> Poison:
 
 
 def settings(name: str, **changes: Any) -> Poison:
-    """Change keys of a JSON object; a dotted name (written with __) goes into it; SECRET stands for the other folder."""
+    """Change keys of a JSON object; a name with __ goes into it; SECRET stands for the other folder."""
 
     def poison(folder: Path, secret: Path) -> None:
         content = json.loads((folder / name).read_text())

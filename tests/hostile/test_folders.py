@@ -206,8 +206,9 @@ COMPARISONS: dict[str, tuple[Poison, tuple[str, ...]]] = {
         put("queue.journal", '{"op_code": 5, "worker_id": "a", "study_id": 77}\n'), ("queue.journal",)),
     "a journal of distributions": (
         put("queue.journal", '{"op_code": 0, "worker_id": "a", "study_name": "compare", "directions": [1]}\n'
-            '{"op_code": 4, "worker_id": "a", "study_id": 0, "datetime_start": "2020-01-01", "state": 1, "distributions":'
-            ' {"x": "{\\"name\\": \\"os.system\\", \\"attributes\\": {}}"}, "params": {"x": 1}}\n'), ("queue.journal",)),
+            '{"op_code": 4, "worker_id": "a", "study_id": 0, "datetime_start": "2020-01-01", "state": 1,'
+            ' "distributions": {"x": "{\\"name\\": \\"os.system\\", \\"attributes\\": {}}"}, "params": {"x": 1}}\n'),
+        ("queue.journal",)),
     "a journal that is a link": (link("queue.journal", "SECRET/precious"), ("holds the link queue.journal",)),
     "locks that are a link": (link(".locks/queue", "SECRET/precious"), ("link",)),
     "records that are a link": (link("records", "SECRET"), ("holds the link records",)),

@@ -7,7 +7,6 @@ fill the memory.
 from __future__ import annotations
 
 import math
-import os
 import stat
 import struct
 from collections.abc import Iterator, Mapping
@@ -40,9 +39,9 @@ def problem_in(folder: Path, *, trust_remote_code: bool = False) -> str | None:
             problem = _problem_of_entry(entry, folder)
             if problem is not None:
                 return f"{entry.name} {problem}"
-        if not (folder / WEIGHTS).exists() and not (folder / INDEX).exists():
-            if any(entry.suffix.lower() in _PICKLES for entry in folder.iterdir()):
-                return f"there is no {WEIGHTS}. {CONVERT}"
+        has_weights = (folder / WEIGHTS).exists() or (folder / INDEX).exists()
+        if not has_weights and any(entry.suffix.lower() in _PICKLES for entry in folder.iterdir()):
+            return f"there is no {WEIGHTS}. {CONVERT}"
         return _problem_of_contents(folder, trust_remote_code)
     except (OSError, RuntimeError) as error:  # of a link to itself resolve() makes a RuntimeError
         reason = error.strerror if isinstance(error, OSError) else None
@@ -107,7 +106,7 @@ def _problem_of_entry(entry: Path, folder: Path) -> str | None:
             return "is a link out of the folder. Put the file itself there (cp -L)."
         if not target.exists():
             return "is a link to nothing. Use a whole copy of the folder."
-    mode = os.stat(entry).st_mode
+    mode = entry.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         return "is a pipe or a device, expected a file. Use another copy of the folder."
     return None
