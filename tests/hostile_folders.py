@@ -203,7 +203,8 @@ MODEL: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "code of the hub for a kind of its own": (
         settings("config.json", auto_map=_REMOTE, model_type="evil"), ("auto_map|plain evil",)),
     "code of a kind of its own": (
-        both(settings("config.json", auto_map=_MAP, model_type="evil"), put("evil.py", code)), ("auto_map|plain evil",)),
+        both(settings("config.json", auto_map=_MAP, model_type="evil"), put("evil.py", code)),
+        ("auto_map|plain evil",)),
     "code for the tokenizer": (
         both(settings("tokenizer_config.json", auto_map=_MAP), put("evil.py", code)), ("auto_map",)),
     "a tokenizer class of code": (
