@@ -9,28 +9,13 @@ import pickle
 import struct
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+# Called with the folder and with one beside it that nothing may open.
 Poison = Callable[[Path, Path], None]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A malicious folder.
-
-    Attributes:
-        kind: the good folder that it is made of, and with it the command that is run.
-        poison: called with the folder and with a folder beside it that nothing may open.
-        says: parts of the message; none where the file is not looked at, and the command works as ever.
-    """
-
-    kind: str
-    poison: Poison
-    says: tuple[str, ...]
 
 
 class _Payload:

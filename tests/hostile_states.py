@@ -1,4 +1,4 @@
-"""Malicious checkpoints, records, comparisons, searches and settings: by name what is poisoned, and what is answered."""
+"""Malicious checkpoints, records, comparisons, searches and settings: what is poisoned, and what is answered."""
 
 from __future__ import annotations
 
