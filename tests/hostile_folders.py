@@ -9,28 +9,13 @@ import pickle
 import struct
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+# Called with the folder and with one beside it that nothing may open.
 Poison = Callable[[Path, Path], None]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A malicious folder.
-
-    Attributes:
-        kind: the good folder that it is made of, and with it the command that is run.
-        poison: called with the folder and with a folder beside it that nothing may open.
-        says: parts of the message; none where the file is not looked at, and the command works as ever.
-    """
-
-    kind: str
-    poison: Poison
-    says: tuple[str, ...]
 
 
 class _Payload:
@@ -81,7 +66,7 @@ def gone(*names: str) -> Poison:
 
 
 def settings(name: str, **changes: Any) -> Poison:
-    """Change keys of a JSON object; a dotted name (written with __) goes into it; SECRET stands for the other folder."""
+    """Change keys of a JSON object; a name with __ goes into it; SECRET stands for the other folder."""
 
     def poison(folder: Path, secret: Path) -> None:
         content = json.loads((folder / name).read_text())
@@ -198,10 +183,13 @@ MODEL: dict[str, tuple[Poison, tuple[str, ...]]] = {
         both(put("model.safetensors.index.json", DEEP), gone("model.safetensors")), ("too deeply",)),
     "other weights in the settings": (
         settings("config.json", transformers_weights="../secret/adapter_model.bin"), ("transformers_weights",)),
-    "code of the folder": (both(settings("config.json", auto_map=_MAP), put("evil.py", code)), ("auto_map", "--trust")),
-    "code of the hub": (settings("config.json", auto_map=_REMOTE), ("auto_map", "--trust_remote_code")),
+    "code of the folder": (both(settings("config.json", auto_map=_MAP), put("evil.py", code)), ("works",)),
+    "code of the hub": (settings("config.json", auto_map=_REMOTE), ("works",)),
+    "code of the hub for a kind of its own": (
+        settings("config.json", auto_map=_REMOTE, model_type="evil"), ("auto_map|plain evil",)),
     "code of a kind of its own": (
-        both(settings("config.json", auto_map=_MAP, model_type="evil"), put("evil.py", code)), ("",)),
+        both(settings("config.json", auto_map=_MAP, model_type="evil"), put("evil.py", code)),
+        ("auto_map|plain evil",)),
     "code for the tokenizer": (
         both(settings("tokenizer_config.json", auto_map=_MAP), put("evil.py", code)), ("auto_map",)),
     "a tokenizer class of code": (
@@ -247,7 +235,10 @@ MODEL: dict[str, tuple[Poison, tuple[str, ...]]] = {
 # What only a run's folder has.
 RUN: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "code for the encoder": (
-        both(settings("config.json", encoder__auto_map=_MAP), put("evil.py", code)), ("auto_map",)),
+        both(settings("config.json", encoder__auto_map=_MAP), put("evil.py", code)), ("works",)),
+    "code for an encoder of its own kind": (
+        both(settings("config.json", encoder__auto_map=_MAP, encoder__model_type="evil"), put("evil.py", code)),
+        ("auto_map", "--trust_remote_code")),
     "an encoder that is a path": (settings("config.json", encoder__model_type="../../secret"), ("",)),
     "an encoder that is none": (settings("config.json", encoder=None), ("",)),
     "an encoder that is a word": (settings("config.json", encoder="os.system"), ("",)),

@@ -110,7 +110,7 @@ def read_text(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
         OSError: it cannot be read.
         ValueError: it is a pipe or a device, is too large, or not UTF-8.
     """
-    facts = os.stat(path)
+    facts = Path(path).stat()
     if not stat.S_ISREG(facts.st_mode):
         raise ValueError("this is a folder, a pipe or a device, expected a file")
     if facts.st_size > max_bytes:

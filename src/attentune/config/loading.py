@@ -14,37 +14,10 @@ import yaml
 from attentune.config.contradictions import contradictions
 from attentune.config.parsing import did_you_mean, parse_section, shown
 from attentune.config.schema import Config
+from attentune.config.yaml_files import read_yaml
 from attentune.errors import ConfigError
-from attentune.files import read_text
 
-_MAX_YAML_BYTES = 1 << 18
 _TRUST = "model.trust_remote_code"
-
-
-class _Loader(yaml.SafeLoader):
-    """The safe loader without what a settings file has no use for and a hostile one has."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()
-        if getattr(event, "anchor", None) is not None:
-            raise ConfigError(f"{event.start_mark.line + 1}: YAML anchors and aliases are not read; write it out.")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        repeated = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and names.count(key.value) > 1]
-        if repeated:
-            line = repeated[-1].start_mark.line + 1
-            raise ConfigError(f"{line}: {repeated[-1].value!r} is named more than once; keep one of them.")
-        return super().construct_mapping(node, deep)
-
-    def construct_integer(self, node: Any) -> int:
-        if len(node.value) > 40:
-            raise ConfigError(f"{node.start_mark.line + 1}: a number of {len(node.value)} digits; write a shorter one.")
-        return int(self.construct_yaml_int(node))
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_integer)
 
 
 def preset_names() -> tuple[str, ...]:
@@ -111,48 +84,6 @@ def load_config(
     if problems:
         raise ConfigError(problems)
     return config
-
-
-def read_yaml(file: str | Path) -> dict[str, Any]:
-    """The mapping in a YAML file, read with the safe loader.
-
-    Raises:
-        ConfigError: the file is missing, too large, not YAML, or not a mapping.
-    """
-    path = Path(file)
-    try:
-        content = parse_yaml(read_text(path, _MAX_YAML_BYTES))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file. Expected a YAML file such as a run's config.yaml.") from None
-    except ConfigError as error:
-        raise ConfigError(f"{path}:{error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as a YAML file of settings: {error}.") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: holds {type(content).__name__}, expected sections such as model: and training:.")
-    return content
-
-
-def parse_yaml(text: str) -> Any:
-    """The value of a YAML text that anyone may have written.
-
-    Raises:
-        ConfigError: it has anchors, repeated names or endless numbers; the text begins with the line.
-        ValueError: it holds a value that is none, such as the date 2001-99-99, or is nested too deeply.
-        yaml.YAMLError: it is not YAML, or has tags.
-    """
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except (ConfigError, yaml.YAMLError):
-        raise
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except Exception as error:  # for odd values the safe loader raises whatever int(), datetime() and others do
-        raise ValueError(f"it holds a value that cannot be read ({' '.join(str(error).split())})") from None
 
 
 def _refuse_trust(

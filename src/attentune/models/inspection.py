@@ -7,7 +7,6 @@ fill the memory.
 from __future__ import annotations
 
 import math
-import os
 import stat
 import struct
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import nn
+from transformers import CONFIG_MAPPING
 
 from attentune.files import read_json
 
@@ -26,6 +26,9 @@ _SETTINGS_BYTES, _TOKENIZER_BYTES, _HEADER_BYTES = 1 << 23, 1 << 28, 10**8
 _LARGEST, _MOST_LAYERS = 1 << 24, 1000
 # Weights that a checkpoint may lack, such as a pooler's.
 _SLACK = 1 << 24
+# What transformers reads.
+_SETTINGS = ("config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_WORDS = ("tokenizer.json", "vocab.json")
 _ATTENTIONS = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
 CONVERT = (
     "It holds weights as a pickle, which can run code when it is read; only safetensors are read. Convert it in a"
@@ -40,9 +43,9 @@ def problem_in(folder: Path, *, trust_remote_code: bool = False) -> str | None:
             problem = _problem_of_entry(entry, folder)
             if problem is not None:
                 return f"{entry.name} {problem}"
-        if not (folder / WEIGHTS).exists() and not (folder / INDEX).exists():
-            if any(entry.suffix.lower() in _PICKLES for entry in folder.iterdir()):
-                return f"there is no {WEIGHTS}. {CONVERT}"
+        has_weights = (folder / WEIGHTS).exists() or (folder / INDEX).exists()
+        if not has_weights and any(entry.suffix.lower() in _PICKLES for entry in folder.iterdir()):
+            return f"there is no {WEIGHTS}. {CONVERT}"
         return _problem_of_contents(folder, trust_remote_code)
     except (OSError, RuntimeError) as error:  # of a link to itself resolve() makes a RuntimeError
         reason = error.strerror if isinstance(error, OSError) else None
@@ -53,7 +56,7 @@ def problem_in_settings(values: Any, *, trust_remote_code: bool = False, with_nu
     """Why these settings of a model or a tokenizer are not used; None if nothing speaks against them."""
     for name, value in _flat(values):
         key = name.split(".")[-1]
-        if key == "auto_map" and not trust_remote_code:
+        if key == "auto_map" and not trust_remote_code and not _is_known(values, name):
             return (
                 "names code that comes with the model (auto_map). If you trust whoever wrote it, add"
                 " --trust_remote_code; else take another model."
@@ -69,6 +72,14 @@ def problem_in_settings(values: Any, *, trust_remote_code: bool = False, with_nu
         if with_numbers and isinstance(value, int) and abs(value) > (_MOST_LAYERS if "layers" in key else _LARGEST):
             return f"sets {name} to more than any encoder has. Mend the number, or use another copy."
     return None
+
+
+def _is_known(values: Any, name: str) -> bool:
+    """Whether transformers itself has the model that brings code, and so passes that over."""
+    for section in name.split(".")[:-1]:
+        values = values.get(section) if isinstance(values, Mapping) else None
+    kind = values.get("model_type") if isinstance(values, Mapping) else None
+    return isinstance(kind, str) and kind in CONFIG_MAPPING
 
 
 def weights_in(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -98,7 +109,7 @@ def check_size(shell: nn.Module, folder: Path) -> None:
 
 
 def _problem_of_entry(entry: Path, folder: Path) -> str | None:
-    if entry.is_symlink():
+    if entry.is_symlink() and not entry.is_dir():
         target = entry.resolve()
         homes = [folder.resolve()]
         if folder.resolve().parent.name == "snapshots":  # the hub's own cache keeps its files beside the snapshots
@@ -107,7 +118,7 @@ def _problem_of_entry(entry: Path, folder: Path) -> str | None:
             return "is a link out of the folder. Put the file itself there (cp -L)."
         if not target.exists():
             return "is a link to nothing. Use a whole copy of the folder."
-    mode = os.stat(entry).st_mode
+    mode = entry.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         return "is a pipe or a device, expected a file. Use another copy of the folder."
     return None
@@ -119,9 +130,9 @@ def _problem_of_contents(folder: Path, trust_remote_code: bool) -> str | None:
             "adapter_config.json makes it an adapter of another model. Merge it into that model first, and save both."
         )
     for file in sorted(folder.glob("*.json")):
-        if not file.is_file() or file.name in (INDEX, "run.json", "metrics.json"):
+        if not file.is_file() or file.name not in (*_SETTINGS, *_WORDS):
             continue
-        is_tokenizer = file.name in ("tokenizer.json", "vocab.json")
+        is_tokenizer = file.name in _WORDS
         if file.stat().st_size > (_TOKENIZER_BYTES if is_tokenizer else _SETTINGS_BYTES):
             return f"{file.name} is larger than any that is known. Use another copy of the folder."
         if file.name not in ("config.json", "tokenizer_config.json"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, load_config, load_preset
-from attentune.config.loading import read_yaml
+from attentune.config.yaml_files import read_yaml
 from attentune.data.specs import load_spec
 from attentune.errors import ConfigError
 from attentune.records import Run

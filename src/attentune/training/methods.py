@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, preset_names
-from attentune.config.loading import read_yaml
 from attentune.config.parsing import did_you_mean
+from attentune.config.yaml_files import read_yaml
 from attentune.data.specs import load_spec
 from attentune.errors import ConfigError
 

@@ -177,8 +177,8 @@ def storage_troubles(place: Place) -> Iterator[None]:
             raise
         except _OF_A_JOURNAL as error:
             raise CheckpointError(
-                f"{place.journal}: is damaged ({repr(error)[:200]}). Delete it while no worker runs; what is recorded stays, and"
-                " the same command goes on."
+                f"{place.journal}: is damaged ({repr(error)[:200]}). Delete it while no worker runs; what is recorded"
+                " stays, and the same command goes on."
             ) from error
 
 

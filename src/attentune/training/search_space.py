@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from attentune.config.loading import read_yaml
 from attentune.config.parsing import did_you_mean
+from attentune.config.yaml_files import read_yaml
 from attentune.errors import ConfigError
 from attentune.training.methods import dotted
 
