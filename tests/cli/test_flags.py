@@ -71,7 +71,7 @@ def another_value(field: dataclasses.Field, hint: Any) -> tuple[str, Any]:
 LEAVES = {name: (field, hint) for name, field, hint in leaves() if name != "preset"}
 WITH_FLAG = [name for name in LEAVES if name.count(".") == 1 and name.split(".")[0] in FLAT]
 # Where not every value of the type is one of the setting.
-OTHER = {"model.blur.size": ("5", 5), "model.blur.layers": ("1,2", "1,2")}
+OTHER = {"model.blur.size": ("5", 5), "model.blur.layers": ("1,2", "1,2"), "data.max_windows": ("5", 5)}
 # What one setting alone would contradict.
 NEEDS: dict[str, dict[str, str]] = {
     "training.eval_strategy": {"training.eval_steps": "5"},
