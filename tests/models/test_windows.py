@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def test_windows_cover_every_token_overlap_and_are_full(tokens: int, window: int
     covered = {place for start in starts for place in range(start, min(start + inner, tokens))}
     assert covered == set(range(tokens))
     assert all(start + inner <= max(tokens, inner) for start in starts)
-    assert all(later - earlier <= inner - overlap for earlier, later in zip(starts, starts[1:], strict=False))
+    assert all(later - earlier <= inner - overlap for earlier, later in pairwise(starts))
     assert len(starts) == 1 or starts[-1] > starts[-2]
 
 

@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.results import to_json
 
     data = load_data(config.data, seed=config.training.seed)
-    tokenizer, limit = load_tokenizer(config.model), config.data.max_length
+    tokenizer, limit = load_tokenizer(config.model), config.data.longest_row
     apart = config.model.pair_encoding == "bi-encoder"
     lengths = {
         name: encode_rows(rows, tokenizer, max_length=limit, apart=apart).full_lengths

@@ -108,8 +108,8 @@ def export_run(
     saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
     if saved.model.config.window is not None:
         raise ExportError(
-            f"{saved.folder}: reads long texts in windows (data.long_texts), which the graph cannot; expected a run that"
-            " cuts them. Train one with --long_texts cut, or serve this one with attentune.predict."
+            f"{saved.folder}: reads long texts in windows (data.long_texts), which the graph cannot; expected a run"
+            " that cuts them. Train one with --long_texts cut, or serve this one with attentune.predict."
         )
     saved.model.to("cpu").float().eval()
     temporary = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.tmp")

@@ -137,7 +137,7 @@ def check_values(config: AttentuneConfig) -> None:
     """
     names = list(config.id2label.values()) if config.task_type != "regression" else []
     wrong = {
-        "task_type": config.task_type not in ("classification", "regression", "ordinal"),
+        "task_type": config.task_type not in ("classification", "regression", "ordinal", "multi_label"),
         "id2label": sorted(config.id2label) != list(range(config.num_labels)) or len(set(names)) < len(names),
         "special_token_ids": not _are_ids(config.special_token_ids),
         "max_seq_length": type(config.max_seq_length) is not int or not 4 <= config.max_seq_length <= 1 << 20,
