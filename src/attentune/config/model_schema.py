@@ -75,9 +75,8 @@ class HeadConfig:
     )
     pooler: str = _f(
         "auto",
-        "dense + tanh after [CLS]: auto takes the encoder's own where its checkpoint has one, and a fresh one in its"
-        " place where the checkpoint is of sentence-transformers, which pool without it",
-        choices=("auto", "own", "fresh", "none"),
+        "dense + tanh after [CLS]: auto takes the encoder's own where its checkpoint has one",
+        choices=("auto", "fresh", "none"),
     )
     dropout: float = _f(
         0.1, "dropout before the linear classifier, and in the head's attention blocks", minimum=0, maximum=0.99

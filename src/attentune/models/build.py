@@ -31,7 +31,6 @@ from attentune.models.head_settings import reads_texts_apart, settle_head
 from attentune.models.hub import Tokenizer, loading, prepare_tokenizer
 from attentune.models.inspection import CONVERT, check_size
 from attentune.models.modeling import AttentuneForSequenceClassification
-from attentune.models.pooler import leaves_pooler_out, settle_pooler
 from attentune.models.warm_start import copy_slots, encoder_config_of, inspect_encoder, is_saved_run, load_saved
 from attentune.models.windows import SPECIAL
 from attentune.nn.layer_mix import MINIMUM_LAYERS
@@ -123,7 +122,7 @@ def build_model(
     """
     if lora is not None:
         check_peft()
-    encoder, pooler, saved = _load_encoder(settings)
+    encoder, has_pooler, saved = _load_encoder(settings)
     _check_fit(settings, encoder, tokenizer, window or max_length)
     if window is not None:
         _check_windows(settings, encoder, tokenizer, is_pair=is_pair)
@@ -134,7 +133,7 @@ def build_model(
         blur=to_dict(settings.blur),
         layer_mix=to_dict(settings.layer_mix),
         token_gate=to_dict(settings.token_gate),
-        head=settle_head(settings, label_space, encoder.config, is_pair=is_pair, pooler=pooler),
+        head=settle_head(settings, label_space, encoder.config, is_pair=is_pair, has_pooler=has_pooler),
         task_type=label_space.task_type,
         special_token_ids=special_token_ids(tokenizer),
         max_seq_length=max_length,
@@ -154,15 +153,15 @@ def build_model(
     model = AttentuneForSequenceClassification(config, encoder)
     head: Any = model.head
     # The encoder came with its weights; post_init leaves loaded weights alone and draws the others.
-    if config.head["with_pooler"] and pooler == "own" and dense is not None:
+    if config.head["with_pooler"] and settings.head.pooler == "auto" and dense is not None:
         head.pooler.dense.load_state_dict(dense.state_dict())
     if saved is not None:
         copy_slots(saved, model)
     return model
 
 
-def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, str, AttentuneForSequenceClassification | None]:
-    """The encoder, its pooler as `settle_pooler` has it, and the model of the run that it is from, if it is."""
+def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForSequenceClassification | None]:
+    """The encoder, whether its checkpoint came with a pooler, and the model of the run that it is from, if it is."""
     source = resolve_encoder(settings.name_or_path)
     options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
     with _explained(settings.name_or_path):
@@ -172,15 +171,13 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, str, AttentuneForSe
         if is_saved_run(source):
             saved = load_saved(source, config)
             merge_adapters(saved)
-            has_pooler = bool(saved.config.head["with_pooler"])
-            return saved.encoder, _pooler(settings, has_pooler=has_pooler, left_out=False), saved
+            return saved.encoder, bool(saved.config.head["with_pooler"]), saved
         if Path(source).is_dir() and not settings.trust_remote_code:
             with torch.device("meta"):
                 check_size(AutoModel.from_config(config), Path(source))
         encoder, info = AutoModel.from_pretrained(
             source, config=config, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options
         )
-        left_out = leaves_pooler_out(source, settings.revision)
     # What is saved never names a path of one machine.
     encoder.config.name_or_path = (
         Path(settings.name_or_path).name if Path(settings.name_or_path).exists() else settings.name_or_path
@@ -193,11 +190,7 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, str, AttentuneForSe
             f" ({', '.join(lost[:3])}), expected all. It is damaged, or of another architecture than its config.json."
         )
     has_pooler = pooler_dense(encoder) is not None and not any(is_pooler_weight(name) for name in missing)
-    return encoder, _pooler(settings, has_pooler=has_pooler, left_out=left_out), None
-
-
-def _pooler(settings: ModelConfig, *, has_pooler: bool, left_out: bool) -> str:
-    return settle_pooler(settings.head.pooler, settings.name_or_path, has_pooler=has_pooler, left_out=left_out)
+    return encoder, has_pooler, None
 
 
 def _set_dropout(config: PreTrainedConfig, dropout: float | None) -> None:

@@ -14,7 +14,7 @@ _SELF_LAYERS, _CROSS_BLOCKS = 2, 1
 
 
 def settle_head(
-    settings: ModelConfig, label_space: LabelSpace, encoder_config: Any, *, is_pair: bool, pooler: str
+    settings: ModelConfig, label_space: LabelSpace, encoder_config: Any, *, is_pair: bool, has_pooler: bool
 ) -> dict[str, object]:
     """What a saved model's configuration says of its head: nothing in it is left to choose.
 
@@ -23,7 +23,7 @@ def settle_head(
         label_space: what is predicted.
         encoder_config: the encoder's own.
         is_pair: whether the rows are pairs of texts.
-        pooler: from `settle_pooler`.
+        has_pooler: whether the encoder's checkpoint came with a pooler.
 
     Raises:
         ConfigError: the head does not fit the rows, the labels or the encoder.
@@ -43,7 +43,7 @@ def settle_head(
     return {
         "kind": kind,
         "beta": head.beta,
-        "with_pooler": kind == "cls" and pooler != "none",
+        "with_pooler": kind == "cls" and (head.pooler == "fresh" or (head.pooler == "auto" and has_pooler)),
         "dropout": head.dropout,
         "layers": _layers(kind, head.layers, bare=head.bare),
         "bare": head.bare and kind == "cross-attention",

@@ -173,12 +173,11 @@ def build_released(
         CheckpointError: weights are missing, left over or of another shape.
     """
     weights = our_weights(checkpoint.state, checkpoint.form, classes)
-    # What it has is what it is; nothing is begun here.
-    pooler = "own" if "head.pooler.dense.weight" in weights else "none"
+    has_pooler = "head.pooler.dense.weight" in weights
     config = AttentuneConfig(
         encoder=checkpoint.encoder,
         token_gate=to_dict(settings.token_gate),
-        head=settle_head(settings, label_space, checkpoint.encoder, is_pair=is_pair, pooler=pooler),
+        head=settle_head(settings, label_space, checkpoint.encoder, is_pair=is_pair, has_pooler=has_pooler),
         task_type=label_space.task_type,
         special_token_ids=special_token_ids(tokenizer),
         max_seq_length=max_length,
