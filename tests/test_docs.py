@@ -217,3 +217,9 @@ def test_python_blocks_run(page: str, tiny, tmp_path, monkeypatch: pytest.Monkey
             exec(compile(text, page, "exec"), names)
     if page != "docs/scikit-learn.md":  # its runs are temporary
         assert any((folder / "run.json").is_file() for folder in (tmp_path / "runs").iterdir())
+
+
+def test_the_api_reference_has_every_exported_name_under_its_home():
+    named = re.findall(r"^::: (\S+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    homes = {f"{home}.{name}" for name, home in attentune._HOMES.items()}
+    assert sorted(named) == sorted(homes)

@@ -141,7 +141,9 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
     Args:
         preset: the method, such as "ssa-hybrid"; `attentune presets` lists them.
         model_name_or_path: the encoder; "embedded" needs no network.
-        learning_rate, num_train_epochs, per_device_train_batch_size: as in transformers' TrainingArguments.
+        learning_rate: as in transformers' TrainingArguments, as the next two.
+        num_train_epochs: passes over the rows.
+        per_device_train_batch_size: rows in a batch.
         max_length: longest text, or pair of texts, in tokens.
         alpha: weight of the task's loss beside the token loss, for presets with token labels; the preset's own if not
             given.

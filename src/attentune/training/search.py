@@ -118,8 +118,15 @@ def search(
         pruner: "none", "median" or "halving", on the first seed's scores while it trains; median with tpe, else none,
             if not given.
         startup: finished trials before TPE models them, and before the median prunes.
-        preset, config, overrides: settings of all trials, as for `load_config`.
-        storage, study, jobs, retry_failed, heartbeat_s, display: as for `compare`.
+        preset: of all trials, as for `load_config`, as the next two.
+        config: a YAML file of settings.
+        overrides: settings by dotted name.
+        storage: as for `compare`, as all that follow.
+        study: the study's name.
+        jobs: runs side by side.
+        retry_failed: run what failed again.
+        heartbeat_s: seconds between signs of life.
+        display: where progress is shown.
 
     Raises:
         AttentuneError: anything that the user can mend, other than what fails in a single trial.

@@ -1,0 +1,76 @@
+"""The wheel and the source archive hold all that is needed: installed alone, outside of the checkout, they work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import attentune
+
+ROOT = Path(__file__).resolve().parent.parent
+Tiny = Callable[..., Path]
+ROWS = "text,label\n" + "".join(f"{'good fine' if n % 2 else 'bad poor'} thing {n},{n % 2}\n" for n in range(40))
+
+
+def said(*words: str | Path, cwd: Path) -> str:
+    around = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([*map(str, words)], cwd=cwd, env=around, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel, made from the source archive, and that archive."""
+    folder = tmp_path_factory.mktemp("dist")
+    said(sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=folder)
+    (wheel,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return wheel, source
+
+
+@pytest.fixture(scope="module")
+def python(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with the wheel, which finds the libraries of this one but not the checkout."""
+    folder = tmp_path_factory.mktemp("environment")
+    said(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
+    made = folder / "venv" / "bin" / "python"
+    said(sys.executable, "-m", "pip", "--python", made, "install", "--no-deps", archives[0], cwd=folder)
+    libraries = Path(pytest.__file__).parent.parent
+    (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    # A .pth file of a folder that is itself named by one is not read, so the checkout's is not.
+    (site / "libraries.pth").write_text(f"{libraries}\n")
+    return made
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_trains_and_predicts_outside_of_the_checkout(
+    python: Path, tiny: Tiny, tmp_path: Path
+) -> None:
+    where = said(python, "-c", "import attentune; print(attentune.__file__)", cwd=tmp_path)
+    assert Path(where.strip()).is_relative_to(python.parent.parent)
+    command = python.parent / "attentune"
+    assert said(command, "--version", cwd=tmp_path).strip().endswith(attentune.__version__)
+    assert "ssa-hybrid" in said(command, "presets", cwd=tmp_path)
+    assert "cola" in said(command, "tasks", cwd=tmp_path)
+    (tmp_path / "rows.csv").write_text(ROWS)
+    flags = ["--model_name_or_path", tiny("bert"), "--num_train_epochs", "1", "--output_dir", "run", "--quiet"]
+    said(command, "train", "--train_file", "rows.csv", "--preset", "ssa-hybrid", *flags, cwd=tmp_path)
+    header, row = said(command, "predict", "run", "--text", "a good thing", cwd=tmp_path).splitlines()
+    assert header == "id,label,prediction,p_0,p_1"
+    assert row.split(",")[2] in ("0", "1")
+
+
+@pytest.mark.slow
+def test_the_source_archive_has_what_its_makefile_and_tests_need(archives: tuple[Path, Path]) -> None:
+    with tarfile.open(archives[1]) as opened:
+        names = {name.split("/", 1)[1] for name in opened.getnames() if "/" in name}
+    for wanted in ("Makefile", "README.md", "CHANGELOG.md", "LICENSE", "CITATION.cff", "requirements/constraints.txt"):
+        assert wanted in names
+    assert {"tests/tiny.py", "docs/index.md", "src/attentune/presets/bert.yaml"} <= names
+    assert not {name for name in names if name.startswith(("results/", "runs/", ".venv/"))}
