@@ -16,7 +16,7 @@ from attentune.errors import CheckpointError
 from attentune.evaluation.predict import score_rows
 from attentune.evaluation.predictions import predictions_csv
 from attentune.files import storage_errors, sync_file, sync_folder, write_text
-from attentune.labels.stored import LABELS_FILE, save_labels
+from attentune.labels.stored import save_labels
 from attentune.models.counting import count_parameters
 from attentune.models.saving import save_model
 from attentune.nn.outputs import ScaledOutput
@@ -56,13 +56,10 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
         notes=[*inputs.data.notes, *([] if scale_note is None else [scale_note])],
     )
     if inputs.accelerator.is_main_process:
-        _save_whole(run, parts)
+        _save_whole(run, parts, labels)
         for split in splits:
             text = predictions_csv(inputs.data.splits[split], evaluator.logits[split], inputs.data.label_space)
             write_text(run / f"predictions_{split}.csv", text)
-        if labels:
-            with storage_errors(run / LABELS_FILE):
-                save_labels(run, labels, train_fingerprint=inputs.fingerprint["train"])
         facts = CardFacts(inputs.config, inputs.data, inputs.metric, result, evaluator.logits)
         write_text(run / CARD_FILE, model_card(facts))
         write_text(run / METRICS_FILE, to_json(result.metrics()))
@@ -71,13 +68,16 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
     return result
 
 
-def _save_whole(run: Path, parts: RunParts) -> None:
-    """Write the model's files beside their places and move them there once all are on the disk."""
+def _save_whole(run: Path, parts: RunParts, labels: dict[str, np.ndarray]) -> None:
+    """Write the model's files, and the labels if there are some, beside their places; move them there once all are on
+    the disk."""
     temporary = run / f"{TEMPORARY}model-{os.getpid()}"
     with storage_errors(run):
         try:
             temporary.mkdir()
             save_model(parts.model, parts.inputs.tokenizer, temporary)
+            if labels:
+                save_labels(temporary, labels, train_fingerprint=parts.inputs.fingerprint["train"])
             files = sorted(temporary.iterdir())
             for path in files:
                 sync_file(path)
