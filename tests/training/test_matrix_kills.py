@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from comparisons import command, finish, is_alive, outcomes, start, times_done, wait_for, workers_of
+from comparisons import command, is_alive, outcomes, start, times_done, wait_for, workers_of
 
 pytestmark = pytest.mark.slow
-KILLS = 10
+KILLS, LIMIT_S = 10, 1800
 LONG = {"training__num_train_epochs": 3, "training__save_steps": 2}
 COMPARE = ("--presets", "bert,ssa-hybrid", "--seeds", "3", "--jobs", "2")
 SEARCH = ("--search", "objective.alpha=0.5,0.7,0.9", "--preset", "ssa-hybrid", "--sampler", "grid", "--jobs", "2")
@@ -24,6 +24,13 @@ def words(verb: str, folder: Path, encoder: Path) -> list[str]:
     folder.mkdir()
     flags = COMPARE if verb == "compare" else SEARCH
     return command(folder, encoder, *flags, verb=verb, output="work", **LONG)
+
+
+def to_end(line: list[str]) -> None:
+    """The command as it ends when nobody disturbs it."""
+    process = start(line)
+    _, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, errors
 
 
 def kill_one(line: list[str], folder: Path, draw: random.Random) -> None:
@@ -40,7 +47,7 @@ def kill_one(line: list[str], folder: Path, draw: random.Random) -> None:
             os.kill(victim, signal.SIGKILL)
     if process.poll() is None:
         process.send_signal(number)
-    process.communicate(timeout=600)
+    process.communicate(timeout=LIMIT_S)
     wait_for(lambda: not workers_of(folder), "end of the workers")
 
 
@@ -49,13 +56,11 @@ def test_killed_again_and_again(
     verb: str, tiny: Callable[..., Path], tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     encoder, draw = tiny("bert", layers=2, hidden=16), random.Random(3)
-    status, _, errors = finish(start(words(verb, tmp_path / "whole", encoder)))
-    assert status == 0, errors
+    to_end(words(verb, tmp_path / "whole", encoder))
     line, folder = words(verb, tmp_path / "killed", encoder), tmp_path / "killed" / "work"
     for _ in range(KILLS):
         kill_one(line, folder, draw)
-    status, _, errors = finish(start(line))
-    assert status == 0, errors
+    to_end(line)
     assert outcomes(folder) == outcomes(tmp_path / "whole" / "work")
     assert set(times_done(folder).values()) == {1}
     assert not (folder / "runs").exists()

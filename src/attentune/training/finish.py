@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from attentune.errors import CheckpointError
 from attentune.evaluation.predict import score_rows
 from attentune.evaluation.predictions import predictions_csv
 from attentune.files import storage_errors, sync_file, sync_folder, write_text
-from attentune.labels.stored import LABELS_FILE, save_labels
+from attentune.labels.stored import save_labels
 from attentune.models.adapters import adapter_settings, merge_adapters
 from attentune.models.build import hub_name
 from attentune.models.counting import ParameterCounts, count_parameters
@@ -76,26 +76,23 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
         ],
     )
     if inputs.accelerator.is_main_process:
-        _write(run, parts, result, splits, labels)
         if adapters is not None:
             _save_adapters(run / ADAPTER_FOLDER, adapters, parts, lora)
+        _write(run, parts, result, splits, labels)
     log_final(inputs.accelerator, result.scores, state.step)
     inputs.accelerator.end_training()
     return result
 
 
 def _write(
-    run: Path, parts: RunParts, result: RunResult, splits: Sequence[str], labels: Mapping[str, np.ndarray]
+    run: Path, parts: RunParts, result: RunResult, splits: Sequence[str], labels: dict[str, np.ndarray]
 ) -> None:
     """All files of a finished run but its log and checkpoints."""
     inputs, evaluator = parts.inputs, parts.evaluator
-    _save_whole(run, parts)
+    _save_whole(run, parts, labels)
     for split in splits:
         text = predictions_csv(inputs.data.splits[split], evaluator.logits[split], evaluator.label_space)
         write_text(run / f"predictions_{split}.csv", text)
-    if labels:
-        with storage_errors(run / LABELS_FILE):
-            save_labels(run, dict(labels), train_fingerprint=inputs.fingerprint["train"])
     data = replace(inputs.data, label_space=evaluator.label_space)
     facts = CardFacts(inputs.config, data, inputs.metric, result, evaluator.logits)
     write_text(run / CARD_FILE, model_card(facts))
@@ -103,13 +100,16 @@ def _write(
     write_text(run / RESULT_FILE, result.to_json())
 
 
-def _save_whole(run: Path, parts: RunParts) -> None:
-    """Write the model's files beside their places and move them there once all are on the disk."""
+def _save_whole(run: Path, parts: RunParts, labels: dict[str, np.ndarray]) -> None:
+    """Write the model's files, and the labels if there are some, beside their places; move them there once all are on
+    the disk."""
     temporary = run / f"{TEMPORARY}model-{os.getpid()}"
     with storage_errors(run):
         try:
             temporary.mkdir()
             save_model(parts.model, parts.inputs.tokenizer, temporary)
+            if labels:
+                save_labels(temporary, labels, train_fingerprint=parts.inputs.fingerprint["train"])
             files = sorted(temporary.iterdir())
             for path in files:
                 sync_file(path)
