@@ -104,6 +104,8 @@ def _save_adapters(folder: Path, adapters: dict[str, torch.Tensor], parts: RunPa
         folder.mkdir(exist_ok=True)
         save_file(adapters, folder / "adapter_model.safetensors")
         adapter_settings(lora, parts.model.encoder, base).save_pretrained(str(folder))
+        # As public as the rest, which safetensors does not make them.
+        (folder / "adapter_model.safetensors").chmod((folder / "adapter_config.json").stat().st_mode)
 
 
 def _load_best(run: Path, parts: RunParts, state: TrainingState) -> int:
