@@ -89,6 +89,8 @@ def test_a_run_ends_as_a_plain_one_with_its_adapters_beside_it(
     assert json.loads((run / "config.json").read_text())["lora"] is None
     # peft puts them on the base encoder again.
     wrapped = peft.PeftModel.from_pretrained(AutoModel.from_pretrained(tiny("bert")), str(run / "adapter")).eval()
+    modes = {path.stat().st_mode for path in (run / "adapter").iterdir()}
+    assert len(modes) == 1
     saved = SavedRun.load(run)
     batch = encoded(saved.tokenizer, *TEXTS)
     with torch.no_grad():

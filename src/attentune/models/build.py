@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedConfig
 from attentune.config import ModelConfig, to_dict
 from attentune.data.rows import LabelSpace
 from attentune.errors import ConfigError, UnsupportedEncoderError
-from attentune.models.adapters import check_peft, merge_adapters
+from attentune.models.adapters import merge_adapters
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.families import (
     check_is_encoder,
@@ -120,8 +120,6 @@ def build_model(
         UnsupportedEncoderError: the encoder cannot be loaded, or cannot take what the slots ask of it.
         ConfigError: the head does not fit the rows, the labels or the encoder.
     """
-    if lora is not None:
-        check_peft()
     encoder, has_pooler, saved = _load_encoder(settings)
     _check_fit(settings, encoder, tokenizer, window or max_length)
     if window is not None:

@@ -84,9 +84,7 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
     return result
 
 
-def _write(
-    run: Path, parts: RunParts, result: RunResult, splits: Sequence[str], labels: dict[str, np.ndarray]
-) -> None:
+def _write(run: Path, parts: RunParts, result: RunResult, splits: Sequence[str], labels: dict[str, np.ndarray]) -> None:
     """All files of a finished run but its log and checkpoints."""
     inputs, evaluator = parts.inputs, parts.evaluator
     _save_whole(run, parts, labels)
@@ -127,6 +125,8 @@ def _save_adapters(folder: Path, adapters: dict[str, torch.Tensor], parts: RunPa
         folder.mkdir(exist_ok=True)
         save_file(adapters, folder / "adapter_model.safetensors")
         adapter_settings(lora, parts.model.encoder, base).save_pretrained(str(folder))
+        # As public as the rest, which safetensors does not make them.
+        (folder / "adapter_model.safetensors").chmod((folder / "adapter_config.json").stat().st_mode)
 
 
 def wants_best(settings: TrainingConfig) -> bool:

@@ -15,6 +15,7 @@ from attentune.labels.generator import LabelGenerator, LabelSource
 from attentune.labels.judge import Judge
 from attentune.labels.plan import EpochPlan
 from attentune.labels.table import build_generator
+from attentune.models.adapters import check_peft
 from attentune.models.build import build_model
 from attentune.models.compact import CompactEmbeddings
 from attentune.models.counting import count_parameters
@@ -125,9 +126,14 @@ def new_model(inputs: RunInputs, *, like: Any = None) -> Any:
 
 
 def lora_settings(settings: TrainingConfig) -> dict[str, Any] | None:
-    """Of adapters in the encoder, None where there are none."""
+    """Of adapters in the encoder, None where there are none.
+
+    Raises:
+        ConfigError: peft is not installed.
+    """
     if settings.lora_rank is None:
         return None
+    check_peft()
     alpha = 2.0 * settings.lora_rank if settings.lora_alpha is None else settings.lora_alpha
     return {"rank": settings.lora_rank, "alpha": alpha, "dropout": settings.lora_dropout}
 
