@@ -34,12 +34,14 @@ def test_example_values_have_the_metric_as_their_mean_and_are_those_of_leaving_e
     draw = numpy_generator("by-example", metric)
     if METRICS[metric].needs == "an order":
         labels, given = draw.random(40), draw.random(40).round(1)
+    elif METRICS[metric].needs == "sets":
+        labels, given = draw.integers(2, size=(40, 3)), draw.integers(2, size=(40, 3))
     else:
         labels, given = draw.integers(2, size=40), draw.integers(2, size=40)
     found = example_values(metric, labels, given)
     score = METRICS[metric].score
     assert found.mean() == pytest.approx(score(labels, given), abs=1e-12)
-    if metric not in ("accuracy", "mean_absolute_error", "mean_squared_error"):
+    if metric not in ("accuracy", "mean_absolute_error", "mean_squared_error", "subset_accuracy", "hamming_loss"):
         plain = jackknife_values(lambda rows: score(labels[rows], given[rows]), 40)
         assert found == pytest.approx(plain, abs=1e-9)
 
