@@ -1,6 +1,6 @@
-"""How often the tests over folds of cross-validation find a difference that is not there.
+"""How often tests over folds of cross-validation find a difference that is not there.
 
-    python benchmarks/fold_rates.py
+Run: python benchmarks/fold_rates.py [PLAYS]
 
 Two learners that are equally good by construction - nearest class mean on one half of the features, or on the other -
 are cross-validated on made-up rows, again and again. One JSON object on standard output.

@@ -108,6 +108,13 @@ def test_a_validation_part_is_scored(fast, tmp_path):
     assert attentune.SavedRun.load(tmp_path / "run").label_space.names == ("bad", "good")
 
 
+def test_a_validation_part_of_scores_is_scored(fast):
+    texts, labels = reviews(24)
+    scores = [float(label == "good") + number / 100 for number, label in enumerate(labels)]
+    model = AttentuneRegressor(**fast | {"num_train_epochs": 1}, validation_share=0.25).fit(texts, scores)
+    assert list(model.result_.scores["validation"]) == ["pearson", "spearmanr"]
+
+
 def test_in_scikit_learns_tools(fast):
     texts, labels = reviews(24)
     quick = AttentuneClassifier(**fast | {"num_train_epochs": 1})

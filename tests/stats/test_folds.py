@@ -57,7 +57,7 @@ def test_folds_that_all_differ_alike_have_no_p() -> None:
 
 
 def test_folds_and_seeds_are_not_compared() -> None:
-    with pytest.raises(ValueError, match="direction and overlap"):
+    with pytest.raises(ValueError, match="expected folds of one number, or none"):
         compare_runs(fold_runs("bert", VALUES), Runs("ssa", "rte", "accuracy", dict(enumerate(VALUES, start=1))))
 
 

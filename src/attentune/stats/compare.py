@@ -130,9 +130,13 @@ def _no_baseline(missing: Sequence[Runs], baseline: str) -> list[str]:
 
 
 def _pair(baseline: Runs, method: Runs) -> _Paired:
-    ours, theirs = ((one.task, one.metric, one.greater_is_better, one.overlap) for one in (method, baseline))
+    ours, theirs = ((one.task, one.metric, one.greater_is_better) for one in (method, baseline))
     if ours != theirs:
-        raise ValueError(f"runs are of {ours} and of {theirs}; expected one task, metric, direction and overlap")
+        raise ValueError(f"runs are of {ours} and of {theirs}; expected one task, metric and direction")
+    if method.overlap != baseline.overlap:
+        raise ValueError(
+            f"runs overlap by {method.overlap:g} and by {baseline.overlap:g}; expected folds of one number, or none"
+        )
     have = set(baseline.seeds())
     seeds = [seed for seed in method.seeds() if seed in have]
     sign = 1.0 if method.greater_is_better else -1.0
