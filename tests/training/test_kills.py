@@ -113,7 +113,7 @@ def kill_at_moment(folder: Path, encoder: Path, expected: dict[str, object], mom
     check_resumes(folder, encoder, expected, polite=polite)
 
 
-@pytest.mark.parametrize("share", [0.015, 0.1, 0.35, 0.55, 0.75, 0.97])
+@pytest.mark.parametrize("share", [0.015, 0.1, 0.35, 0.55, 0.857, 0.97])
 def test_killed_at_a_file_operation(
     encoder: Path, reference: tuple[Path, dict[str, object]], moments: int, tmp_path: Path, share: float
 ) -> None:

@@ -200,9 +200,13 @@ class _Keeper:
     def save(self) -> None:
         """Write a checkpoint, unless there is one of this step."""
         shared = self._shared
-        if self._saved_steps == shared.steps_done:
-            return
-        self._saved_steps = shared.steps_done
+        if self._saved_steps != shared.steps_done:
+            self._saved_steps = shared.steps_done
+            self._write_checkpoint()
+        keep_newest(self._run, shared.steps_done, self._whole.training.save_total_limit, None)
+
+    def _write_checkpoint(self) -> None:
+        shared = self._shared
         for task, parts in shared.parts.items():
             parts.loop.check_weights(shared.states[task])
         content = {
@@ -223,7 +227,6 @@ class _Keeper:
 
         with shared.embeddings.whole(shared.decay()):
             write_checkpoint(self._run, shared.steps_done, content, write_files)
-        keep_newest(self._run, shared.steps_done, self._whole.training.save_total_limit, None)
 
     def restore(self, folder: Path) -> int:
         """Put everything back; the length that the log then had is returned.

@@ -87,9 +87,14 @@ class RunWatcher:
 
     def save(self, state: TrainingState) -> None:
         """Write a checkpoint, unless this step has one, then remove the oldest beyond the limit."""
-        if self._saved_step == state.step:
-            return
-        self._saved_step = state.step
+        if self._saved_step != state.step:
+            self._saved_step = state.step
+            self._write_checkpoint(state)
+        if self._accelerator.is_main_process:  # a killed run may have left more than it should have
+            best_step = None if state.best is None else state.best["step"]
+            keep_newest(self._run, state.step, self._settings.save_total_limit, best_step)
+
+    def _write_checkpoint(self, state: TrainingState) -> None:
         self._accelerator.wait_for_everyone()
         labels = self._parts.label_tensors()
         if not self._accelerator.is_main_process:
@@ -108,8 +113,6 @@ class RunWatcher:
 
         with self._parts.embeddings.whole(self._parts.decay(state.step)):
             write_checkpoint(self._run, state.step, content, write_files)
-        best_step = None if state.best is None else state.best["step"]
-        keep_newest(self._run, state.step, self._settings.save_total_limit, best_step)
 
     def restore(self, folder: Path, content: dict[str, Any]) -> TrainingState:
         """Put a checkpoint's weights, optimiser and scaler back; its state is returned."""
