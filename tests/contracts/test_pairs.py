@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from attentune.config import BlurConfig, HeadConfig, LayerMixConfig, ModelConfig, TokenGateConfig, load_config
-from attentune.models.modeling import AttentuneOutput
+from attentune.models.output import AttentuneOutput
 from attentune.models.saving import load_model, save_model
 from attentune.nn.blur import BLUR_PLACES
 from attentune.nn.heads import HEADS
