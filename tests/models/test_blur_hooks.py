@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from attentune.config import BlurConfig
-from attentune.models.attention import PLAIN
+from attentune.models.attention import PLAIN, use_plain_attention
 from attentune.models.half_copy import HalfCopy
-from attentune.models.on_cpu import suit_cpu
-from attentune.nn.dropout import FastDropout
+from attentune.nn.dropout import FastDropout, use_fast_dropout
 from blur_references import PLACES, PROJECTIONS, TEXTS, Tiny, blurred, distance, hidden_of, hooks_of
 from tiny import FAMILIES
 from tiny_models import LONG, build, encoded
@@ -81,10 +80,10 @@ def test_fast_dropout_and_plain_attention_keep_the_blur(tiny: Tiny, family: str,
     made = model, _ = blurred(tiny, family, where)
     before, hooks = hidden_of(made, *TEXTS), hooks_of(model)
     program = model.encoder.config._attn_implementation
-    suit_cpu(model)
+    assert use_fast_dropout(model) > 0
+    use_plain_attention(model)
     assert [type(part) for part in model.modules()].count(FastDropout) > 0
     assert model.encoder.config._attn_implementation == (PLAIN if program == "sdpa" else program)
-    model.half_stream.remove()
     assert hooks_of(model) == hooks
     assert distance(hidden_of(made, *TEXTS), before) < 1e-4
 

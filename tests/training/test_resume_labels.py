@@ -35,7 +35,7 @@ METHOD: dict[str, Any] = {
 }
 GENERATORS: dict[str, dict[str, Any]] = {
     "flip": {"labels__ratio": 1.0},
-    "released": {"labels__aug_ratio_each": 0.4, "labels__aug_threshold": 0.3},
+    "released": {"labels__aug_ratio_each": 0.4, "labels__aug_threshold": 0.3, "training__seed": 2},
     "gradient": {},
 }
 

@@ -19,9 +19,9 @@ from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.evaluation.evaluator import Evaluator
 from attentune.evaluation.metrics import predictions_of, probabilities_of
 from attentune.evaluation.predict import make_accelerator
+from attentune.models.attention import use_plain_attention
 from attentune.models.hub import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
-from attentune.models.on_cpu import suit_cpu
 from attentune.models.saving import label_space_of, load_model
 from attentune.results import TASKS_FILE
 
@@ -81,7 +81,7 @@ class SavedRun:
         accelerator, _ = make_accelerator(precision=settings.precision, use_cpu=settings.use_cpu)
         lengths = {"max_length": self.model.config.max_seq_length, "apart": self.model.config.reads_apart}
         if accelerator.device.type == "cpu":
-            suit_cpu(self.model)  # as in training, so that scores repeat to the last digit
+            use_plain_attention(self.model)  # as in training, so that scores repeat to the last digit
         return Evaluator(
             # Not prepared by Accelerate, which would bind the model itself to this precision for good: who asks it sets
             # the precision around the question.

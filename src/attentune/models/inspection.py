@@ -90,6 +90,8 @@ def weights_in(folder: Path) -> dict[str, tuple[int, ...]]:
         OSError: they cannot be read.
     """
     files = [folder / WEIGHTS]
+    if not files[0].exists() and not (folder / INDEX).exists():
+        raise ValueError(f"there is no {WEIGHTS}")
     if not files[0].exists():
         files = [folder / name for name in sorted(set(read_json(folder / INDEX)["weight_map"].values()))]
     return {name: shape for file in files for name, shape in _shapes(file).items()}

@@ -12,7 +12,6 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from attentune.models.adapters import inject_adapters
 from attentune.models.configuration import AttentuneConfig
-from attentune.models.half_stream import HalfStream
 from attentune.models.output import AttentuneOutput
 from attentune.models.slots import (
     blur_slot,
@@ -63,8 +62,6 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         self.dropout = nn.Dropout(config.head["dropout"])
         self.classifier = classifier_slot(config)
         self.outputs = build_outputs(config.loss)
-        # Set by `suit_cpu`.
-        self.half_stream: HalfStream | None = None
         self._encoder_is_frozen = False
         self.special_ids: Tensor
         self.register_buffer("special_ids", torch.tensor(config.special_token_ids, dtype=torch.long), persistent=False)
@@ -111,10 +108,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         """Take another model's encoder, with its blur, in the place of the own one; both then train it."""
         if self.blur_taps is not None:
             self.blur_taps.remove()
-        if self.half_stream is not None:
-            self.half_stream.remove()
         self.encoder, self.blur, self.blur_taps = other.encoder, other.blur, other.blur_taps
-        self.half_stream = other.half_stream
         # Saved with this model, too: what the encoder is.
         self.config.encoder = other.config.encoder
 

@@ -16,11 +16,12 @@ from attentune.labels.judge import Judge
 from attentune.labels.plan import EpochPlan
 from attentune.labels.table import build_generator
 from attentune.models.adapters import check_peft
+from attentune.models.attention import use_plain_attention
 from attentune.models.build import build_model
 from attentune.models.compact import CompactEmbeddings
 from attentune.models.counting import count_parameters
 from attentune.models.half_copy import HalfCopy
-from attentune.models.on_cpu import suit_cpu
+from attentune.nn.dropout import use_fast_dropout
 from attentune.training.frozen import FrozenStates, freeze
 from attentune.training.inputs import RunInputs
 from attentune.training.loop import Scores, TrainingLoop, TrainingRows
@@ -121,7 +122,8 @@ def new_model(inputs: RunInputs, *, like: Any = None) -> Any:
         model.share_encoder_of(like)
     model = model.to(accelerator.device)
     if accelerator.device.type == "cpu":
-        suit_cpu(model)
+        use_fast_dropout(model)
+        use_plain_attention(model)
     return model
 
 
