@@ -33,7 +33,7 @@ METHOD: dict[str, Any] = {
     "training__save_steps": 2,
     "training__save_total_limit": 2,
     "training__learning_rate": 1e-2,
-    "training__seed": 30,
+    "training__seed": 32,
 }
 STEPS = 12
 POLITE = (signal.SIGTERM, signal.SIGINT)
