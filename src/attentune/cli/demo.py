@@ -19,7 +19,7 @@ high on both; one that leans on the shortcut falls on the challenge. Interrupted
 was."""
 
 _FOOTNOTE = """validation: the cinema's name goes with the label, as in training; challenge: it goes against it.
-Accuracy on 600 reviews each, one seed: differences below about 3 points mean nothing."""
+Accuracy on 600 reviews each, one seed: another seed can turn the order round; `attentune compare` asks several."""
 
 
 def parser() -> Parser:
