@@ -18,9 +18,8 @@ from sklearn.metrics import matthews_corrcoef
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
 
 from attentune.config import load_config
-from attentune.data.features import encode_rows
-from attentune.data.load import load_data
-from attentune.models.build import load_tokenizer, resolve_encoder
+from attentune.models.build import resolve_encoder
+from peer_runs import examples_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -31,18 +30,10 @@ def main() -> None:
     parser.add_argument("--sampling", choices=("random", "group_by_length"), default="random")
     asked = parser.parse_args()
     data_dir = Path(os.environ.get("ATTENTUNE_DATA", ROOT / "../shared/data")) / "glue_data"
-    config = load_config(preset="bert", overrides={"data.task": "cola", "data.data_dir": str(data_dir)})
-    data = load_data(config.data, seed=asked.seed, splits=("train", "validation"))
-    tokenizer = load_tokenizer(config.model)
-
-    def examples(split: str) -> list[dict[str, object]]:
-        rows = data.splits[split]
-        features = encode_rows(rows, tokenizer, max_length=config.data.max_length)
-        return [
-            {"input_ids": features.ids[features.row(row)].tolist(), "labels": int(rows.labels[row])}
-            for row in range(len(features))
-        ]
-
+    config = load_config(
+        preset="bert", overrides={"data.task": "cola", "data.data_dir": str(data_dir), "training.seed": asked.seed}
+    )
+    examples, tokenizer, _ = examples_of(config)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
             model=AutoModelForSequenceClassification.from_pretrained(resolve_encoder("embedded"), num_labels=2),
@@ -62,8 +53,8 @@ def main() -> None:
                 report_to="none",
                 disable_tqdm=True,
             ),
-            train_dataset=examples("train"),
-            eval_dataset=examples("validation"),
+            train_dataset=examples["train"],
+            eval_dataset=examples["validation"],
             data_collator=DataCollatorWithPadding(tokenizer),
             compute_metrics=lambda said: {"mcc": matthews_corrcoef(said.label_ids, said.predictions.argmax(-1))},
         )

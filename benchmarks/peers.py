@@ -65,10 +65,11 @@ def summary(runs: dict[str, list[dict[str, Any]]], rows: int, peak_gflops: float
 
 def print_table(task: str, facts: dict[str, dict[str, Any]]) -> None:
     columns = ("tokens_per_second", "ratio", "epoch_seconds", "peak_memory_mib", "score", "utilisation")
-    lines = [
-        [name, *(str(own.get(column, own.get("reason", ""))) for column in columns)] for name, own in facts.items()
-    ]
+    lines = [[name, *(str(own.get(column, "")) for column in columns)] for name, own in facts.items()]
     print(f"\n{task}\n" + "\n".join(table([task, *columns], lines)))
+    for name, own in facts.items():
+        if "reason" in own:
+            print(f"{name}: {own['reason']}")
 
 
 def main() -> None:

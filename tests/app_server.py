@@ -21,6 +21,19 @@ from attentune.app.server import bound_socket, page_app
 Answer = tuple[int, dict[str, str], bytes]
 
 
+def asked(
+    port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, *, timeout_s: int = 180
+) -> Answer:
+    """One request to 127.0.0.1: status, headers, body. A body that is no bytes is sent as JSON."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+    sent = {"Content-Type": "application/json"} if body is not None and not isinstance(body, bytes) else {}
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    with contextlib.closing(connection):
+        connection.request(method, path, data, sent | (headers or {}))
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+
+
 @dataclass(frozen=True)
 class Served:
     """A server that is running.
@@ -41,13 +54,7 @@ class Served:
 
     def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
         """One request: status, headers, body. A body that is no bytes is sent as JSON."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=180)
-        sent = {"Content-Type": "application/json"} if body is not None and not isinstance(body, bytes) else {}
-        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        with contextlib.closing(connection):
-            connection.request(method, path, data, sent | (headers or {}))
-            answer = connection.getresponse()
-            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        return asked(self.port, method, path, body, headers)
 
     @cached_property
     def functions(self) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import random
@@ -23,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from app_server import asked
+from attentune.app.desk import PREDICTED
 from attentune.app.patience import HEAD_S
 from hostile_texts import HOSTILE
 from samples import write_reviews
@@ -43,19 +44,14 @@ class Program:
 
     def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
         """One request: status and body. A body that is no bytes is sent as JSON."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
-        sent = {"Content-Type": "application/json"} if body is not None and not isinstance(body, bytes) else {}
-        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        with contextlib.closing(connection):
-            connection.request(method, path, data, sent | (headers or {}))
-            answer = connection.getresponse()
-            return answer.status, answer.read()
+        status, _, content = asked(self.port, method, path, body, headers, timeout_s=300)
+        return status, content
 
     def explain(self, text: str) -> list[int]:
         """The statuses of a text's explanation, which takes two requests."""
         session = uuid.uuid4().hex
         request = {
-            "data": [text, "", "ssa", "word", "predicted"],
+            "data": [text, "", "ssa", "word", PREDICTED],
             "fn_index": self.functions["explain"],
             "session_hash": session,
         }
@@ -63,7 +59,8 @@ class Program:
         if status != 200:
             return [status]
         after, stream = self.ask("GET", f"/gradio_api/queue/data?session_hash={session}")
-        assert b"process_completed" in stream, stream[-300:]
+        assert b'"process_completed"' in stream, stream[-300:]
+        assert b'"success":true' in stream.replace(b" ", b""), stream[-300:]
         return [status, after]
 
     def upload(self, content: bytes) -> list[int]:
@@ -215,7 +212,7 @@ def test_cut_connections_leave_nothing_behind(program: Program) -> None:
         one.close()
     for _ in range(30):  # those who ask and do not wait for the answer
         session = uuid.uuid4().hex
-        request = {"data": ["so fine", "", "ssa", "word", "predicted"], "fn_index": program.functions["explain"]}
+        request = {"data": ["so fine", "", "ssa", "word", PREDICTED], "fn_index": program.functions["explain"]}
         assert program.ask("POST", "/gradio_api/queue/join", request | {"session_hash": session})[0] == 200
         one = socket.create_connection(("127.0.0.1", program.port), timeout=60)
         one.sendall(f"GET /gradio_api/queue/data?session_hash={session} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())

@@ -12,10 +12,9 @@ from safetensors.numpy import load_file
 
 from attentune.records import Run
 from attentune.training.checkpoint import checkpoint_folders
-from hostile_folders import Poison, both
+from hostile_folders import Poison, both, ground
 from hostile_states import CHECKPOINTS, COMPARISONS, FILES, RECORDS, SEARCHES
 from made_records import predictions, write_record
-from samples import write_reviews
 from watched import watched
 
 Command = Callable[..., tuple[int, str, str]]
@@ -26,10 +25,7 @@ def good(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a stopped run, a comparison, a search, records, an encoder and data."""
     from attentune.cli.main import main
 
-    folder = tmp_path_factory.mktemp("good")
-    write_reviews(folder / "train.csv", 24, seed=1)
-    write_reviews(folder / "dev.csv", 10, seed=2)
-    shutil.copytree(tiny("bert"), folder / "encoder")
+    folder = ground(tmp_path_factory.mktemp("good"), tiny("bert"))
     assert main(trained("train", folder, "--preset", "ssa-hybrid", "--output_dir", f"{folder}/stopped", "--quiet")) == 0
     for path in (folder / "stopped").iterdir():
         if path.is_file() and path.name not in ("config.yaml", "log.jsonl"):

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hostile_folders import MODEL, RUN
-from samples import write_reviews
+from hostile_folders import MODEL, RUN, ground
 from watched import watched
 
 Run = Callable[..., tuple[int, str, str]]
@@ -28,10 +27,7 @@ def good(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a good run, a good encoder and data."""
     from attentune.cli.main import main
 
-    folder = tmp_path_factory.mktemp("good")
-    write_reviews(folder / "train.csv", 24, seed=1)
-    write_reviews(folder / "dev.csv", 10, seed=2)
-    shutil.copytree(tiny("bert"), folder / "encoder")
+    folder = ground(tmp_path_factory.mktemp("good"), tiny("bert"))
     words = (
         f"train --train_file {folder}/train.csv --validation_file {folder}/dev.csv --use_cpu --quiet --max_length 32"
     )
@@ -56,8 +52,7 @@ def test_nothing_is_run_and_one_message_says_why(attentune: Run, good: Path, tmp
     folder, secret = tmp_path / kind, tmp_path / "secret"
     shutil.copytree(good / kind, folder)
     shutil.copytree(good / kind, secret)
-    for pickled in ("adapter_model.bin",):
-        (secret / pickled).write_bytes(b"\x80\x04.")
+    (secret / "adapter_model.bin").write_bytes(b"\x80\x04.")
     poison(folder, secret)
     with watched(secret) as seen:
         status, out, err = attentune(*commands(kind, folder, good))

@@ -26,17 +26,6 @@ def contradictions(config: Config) -> list[str]:
         problems.append(
             "training.resume and training.overwrite_output_dir: choose one; the second deletes what the first needs."
         )
-    if config.data.tasks is not None and config.data.task is not None:
-        problems.append("data.task and data.tasks: choose one; tasks names several, one works too.")
-    if training.multi_task and config.data.tasks is None:
-        problems.append("training.multi_task: needs data.tasks, as in --tasks sst5,quora,sts.")
-    if training.multi_task and training.report_to != "none":
-        problems.append(
-            "training.report_to: a tracker works with the run of one model, but training.multi_task has several; set it"
-            " to none and look at each task's log.jsonl."
-        )
-    if config.data.task_settings is not None and config.data.tasks is None:
-        problems.append("data.task_settings: goes with data.tasks; set a single task's settings directly.")
     if config.model.blur.size % 2 == 0:
         problems.append(f"model.blur.size: got {config.model.blur.size}, expected an odd number.")
     if config.model.blur.layers != "all" and not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", config.model.blur.layers):
@@ -54,12 +43,29 @@ def contradictions(config: Config) -> list[str]:
         )
     return (
         problems
+        + _tasks(config)
         + _loss_contradictions(config)
         + _frozen_contradictions(config)
         + _calibration(config)
         + _folds(config.data)
         + _windows(config.data)
     )
+
+
+def _tasks(config: Config) -> list[str]:
+    training, problems = config.training, []
+    if config.data.tasks is not None and config.data.task is not None:
+        problems.append("data.task and data.tasks: choose one; tasks names several, one works too.")
+    if training.multi_task and config.data.tasks is None:
+        problems.append("training.multi_task: needs data.tasks, as in --tasks sst5,quora,sts.")
+    if training.multi_task and training.report_to != "none":
+        problems.append(
+            "training.report_to: a tracker works with the run of one model, but training.multi_task has several; set it"
+            " to none and look at each task's log.jsonl."
+        )
+    if config.data.task_settings is not None and config.data.tasks is None:
+        problems.append("data.task_settings: goes with data.tasks; set a single task's settings directly.")
+    return problems
 
 
 def _loss_contradictions(config: Config) -> list[str]:

@@ -57,6 +57,10 @@ class Evaluator:
         self._check_finite(split)
         return self.logits[split]
 
+    def logits_of(self, split: str, *, reuse: bool, progress: Callable[[int], None] | None = None) -> np.ndarray:
+        """(N, C) logits of a split: with `reuse` those of the last call where there are some, else anew."""
+        return self.logits[split] if reuse and split in self.logits else self.predict(split, progress)
+
     def _check_finite(self, split: str) -> None:
         """No score and no prediction is made of numbers that are none."""
         bad = np.flatnonzero(~np.isfinite(self.logits[split]).all(axis=1))
@@ -80,7 +84,7 @@ class Evaluator:
         """
         scores = {}
         for split in splits:
-            logits_NC = self.logits[split] if reuse and split in self.logits else self.predict(split, progress)
+            logits_NC = self.logits_of(split, reuse=reuse, progress=progress)
             labels = self.splits[split].labels
             if labels is not None and len(labels):
                 scores[split] = score_predictions(self.metrics, labels, logits_NC, self.label_space)

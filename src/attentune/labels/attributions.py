@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,9 @@ class Attributions(RowLabelGenerator):
                 " pip install 'attentune[explain]'"
             )
 
+    @abstractmethod
     def attribute(self, row: int, inputs: dict[str, Tensor], key: int) -> np.ndarray:
         """(T,) what each token of a row adds to minus the loss."""
-        raise NotImplementedError
 
     def label_rows(self, epoch: int) -> tuple[np.ndarray, dict[str, Any]]:
         source, settings = self.source, self.settings

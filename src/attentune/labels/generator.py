@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ class LabelGenerator:
         """Put back what `tensors` gave."""
 
 
-class RowLabelGenerator(LabelGenerator):
+class RowLabelGenerator(LabelGenerator, ABC):
     """A generator that trains on every row once and labels tokens of it. Subclasses fill in `label_rows`."""
 
     asks_model = True
@@ -117,9 +118,9 @@ class RowLabelGenerator(LabelGenerator):
         values, facts = self.label_rows(epoch)
         return labelled_plan(self, epoch, rows, values, facts)
 
+    @abstractmethod
     def label_rows(self, epoch: int) -> tuple[np.ndarray, dict[str, Any]]:
         """(sum of lengths,) labels of all training tokens, and what the log is to say."""
-        raise NotImplementedError
 
 
 def labelled_plan(

@@ -132,19 +132,14 @@ def build_model(
         layer_mix=to_dict(settings.layer_mix),
         token_gate=to_dict(settings.token_gate),
         head=settle_head(settings, label_space, encoder.config, is_pair=is_pair, has_pooler=has_pooler),
-        task_type=label_space.task_type,
-        special_token_ids=special_token_ids(tokenizer),
-        max_seq_length=max_length,
         window=window,
         window_stride=window_stride,
-        is_pair=is_pair,
         pair_encoding=settings.pair_encoding if is_pair else "cross-encoder",
-        pair_separators=pair_separators(tokenizer),
         loss=loss,
         focal_gamma=focal_gamma,
         ordinal_prediction=label_space.ordinal_prediction,
         lora=lora,
-        **label_options(label_space),
+        **row_options(label_space, tokenizer, max_length=max_length, is_pair=is_pair),
     )
     seed_global(seed, "fresh weights")
     dense = pooler_dense(encoder)
@@ -199,8 +194,19 @@ def _set_dropout(config: PreTrainedConfig, dropout: float | None) -> None:
             setattr(config, name, dropout)
 
 
-def label_options(label_space: LabelSpace) -> dict[str, Any]:
-    """What a saved model's configuration says of its labels."""
+def row_options(label_space: LabelSpace, tokenizer: Tokenizer, *, max_length: int, is_pair: bool) -> dict[str, Any]:
+    """What a saved model's configuration says of the rows it reads and of their labels."""
+    return {
+        "task_type": label_space.task_type,
+        "special_token_ids": special_token_ids(tokenizer),
+        "max_seq_length": max_length,
+        "is_pair": is_pair,
+        "pair_separators": pair_separators(tokenizer),
+        **_label_options(label_space),
+    }
+
+
+def _label_options(label_space: LabelSpace) -> dict[str, Any]:
     if label_space.task_type == "regression":
         return {"num_labels": 1, "problem_type": "regression"}
     problem = "single_label_classification" if label_space.num_labels > 1 else None

@@ -15,9 +15,8 @@ from transformers import CONFIG_MAPPING, AutoTokenizer, BertTokenizer, PreTraine
 from attentune.config import ModelConfig, to_dict
 from attentune.data.rows import LabelSpace
 from attentune.errors import CheckpointError
-from attentune.models.build import label_options
+from attentune.models.build import row_options
 from attentune.models.configuration import AttentuneConfig
-from attentune.models.families import pair_separators, special_token_ids
 from attentune.models.head_settings import settle_head
 from attentune.models.hub import Tokenizer, first_line, prepare_tokenizer, quiet
 from attentune.models.modeling import AttentuneForSequenceClassification
@@ -178,12 +177,7 @@ def build_released(
         encoder=checkpoint.encoder,
         token_gate=to_dict(settings.token_gate),
         head=settle_head(settings, label_space, checkpoint.encoder, is_pair=is_pair, has_pooler=has_pooler),
-        task_type=label_space.task_type,
-        special_token_ids=special_token_ids(tokenizer),
-        max_seq_length=max_length,
-        is_pair=is_pair,
-        pair_separators=pair_separators(tokenizer),
-        **label_options(label_space),
+        **row_options(label_space, tokenizer, max_length=max_length, is_pair=is_pair),
     )
     model = AttentuneForSequenceClassification(config)
     try:

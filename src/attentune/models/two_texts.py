@@ -31,15 +31,15 @@ class TwoTexts:
 
     def texts(self, rows_BT: Tensor) -> Tensor:
         """(N, U, ...) of the texts, from (B, T, ...) of the rows; at padding stands some other token's."""
-        return _taken(rows_BT, self.places_NU)
+        return taken(rows_BT, self.places_NU)
 
     def rows(self, texts_NU: Tensor) -> Tensor:
         """(B, T, ...) of the rows, from (N, U, ...) of the texts; zeros at padding."""
-        rows_BT = _taken(texts_NU, self.back_BT)
+        rows_BT = taken(texts_NU, self.back_BT)
         return rows_BT.masked_fill(~self.mask_BT.view(*self.mask_BT.shape, *(1,) * (rows_BT.ndim - 2)), 0.0)
 
 
-def _taken(values: Tensor, places: Tensor) -> Tensor:
+def taken(values: Tensor, places: Tensor) -> Tensor:
     return values.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, places.shape)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
 from attentune.errors import ConfigError
+from attentune.models.two_texts import taken
 
 # [CLS] and [SEP].
 SPECIAL = 2
@@ -39,7 +40,7 @@ class Windows:
 
     def texts(self, rows_BT: Tensor) -> Tensor:
         """(N, U, ...) of the windows, from (B, T, ...) of the rows; at padding stands some other token's."""
-        return rows_BT.flatten(0, 1).index_select(0, self.places_NU.flatten()).unflatten(0, self.places_NU.shape)
+        return taken(rows_BT, self.places_NU)
 
     def rows(self, windows_NUD: Tensor) -> Tensor:
         """(B, T, D) of the rows: the mean over the windows that a token stands in; zeros at padding."""

@@ -10,7 +10,7 @@ from attentune.training.calibration_check import is_wanted
 from attentune.training.parts import RunParts
 
 
-def calibrate(parts: RunParts, splits: list[str]) -> Calibration | None:
+def calibrate(parts: RunParts, splits: list[str], *, reuse: bool) -> Calibration | None:
     """Fit what the settings ask for with the final weights, and put it into the model and the evaluator.
 
     The evaluator then holds the calibrated logits of these splits.
@@ -18,6 +18,7 @@ def calibrate(parts: RunParts, splits: list[str]) -> Calibration | None:
     Args:
         parts: what computes, with the final weights.
         splits: those that are scored.
+        reuse: whether the evaluator's logits, where it has some, are of these weights.
     """
     inputs, evaluator, settings = parts.inputs, parts.evaluator, parts.inputs.config.training
     rows = inputs.data.splits.get(CALIBRATION)
@@ -28,7 +29,7 @@ def calibrate(parts: RunParts, splits: list[str]) -> Calibration | None:
     found = fit(evaluator.predict(CALIBRATION), rows.labels, space, **wanted)
     errors: dict[str, tuple[float, float]] = {}
     for split in splits:
-        before_NC, labels = evaluator.predict(split), inputs.data.splits[split].labels
+        before_NC, labels = evaluator.logits_of(split, reuse=reuse), inputs.data.splits[split].labels
         evaluator.logits[split] = before_NC / before_NC.dtype.type(found.temperature)
         if labels is not None and len(labels):
             errors[split] = error_of(before_NC, labels, space), error_of(evaluator.logits[split], labels, space)

@@ -55,10 +55,9 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
     adapters = merge_adapters(parts.model)
     scale_note = _settle_scale(parts)
     splits = [name for name in inputs.data.splits if name not in ("train", CALIBRATION)]
-    calibration = calibrate(parts, splits)
     as_scored = final_step == state.last_scored_step and scale_note is None and adapters is None
-    reuses = as_scored or calibration is not None
-    scores = evaluator.score(splits, reuse=reuses)
+    calibration = calibrate(parts, splits, reuse=as_scored)
+    scores = evaluator.score(splits, reuse=as_scored or calibration is not None)
     labels = parts.label_tensors()
     result = RunResult(
         scores={split: dict(part) for split, part in scores.items()},
