@@ -12,11 +12,8 @@ Data: $ATTENTUNE_DATA, else ../shared/data. The record goes to results/bench/.
 from __future__ import annotations
 
 import argparse
-import atexit
-import functools
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -24,10 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoModel, AutoTokenizer
-
 from attentune.config import load_config
-from attentune.models.build import resolve_encoder
 from attentune.results import versions
 from attentune.training.display import Display
 from attentune.training.folder import config_for_run
@@ -36,6 +30,8 @@ from attentune.training.parts import RunParts, build_parts
 from attentune.training.run import train
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
+from random_encoders import random_encoder
+from silent_watcher import SilentWatcher
 
 ROOT = Path(__file__).resolve().parents[1]
 EPOCHS = 3
@@ -89,28 +85,6 @@ def settings_of(study: str, method: str, rows: int, layers: int | None, folder: 
     }
 
 
-@functools.cache
-def random_encoder(layers: int) -> Path:
-    """The folder of an encoder like the embedded one, with so many layers and random weights."""
-    folder = Path(tempfile.mkdtemp(prefix="attentune-encoder-"))
-    source = resolve_encoder("embedded")
-    config = AutoConfig.from_pretrained(source, num_hidden_layers=layers)
-    AutoModel.from_config(config).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-class _Nobody:
-    """Watches a loop and does nothing."""
-
-    def score(self, state: TrainingState) -> dict[str, dict[str, float]]:
-        return {}
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *facts: None
-
-
 def build(settings: Settings) -> RunParts:
     with Display(quiet=True) as display:
         return build_parts(prepare_inputs(config_for_run(load_config(overrides=settings)), None, display))
@@ -121,8 +95,7 @@ def epoch_seconds(study: str, rows: int, layers: int | None) -> dict[str, dict[s
     with tempfile.TemporaryDirectory() as folder:
         parts = {method: build(settings_of(study, method, rows, layers, folder)) for method in STUDIES[study]}
         states = {method: TrainingState() for method in parts}
-        watcher: Any = _Nobody()
-        loops = [parts[method].loop.steps(states[method], watcher, StopRequest()) for method in parts]
+        loops = [parts[method].loop.steps(states[method], SilentWatcher(), StopRequest()) for method in parts]
         while loops:
             loops = [loop for loop in loops if next(loop, loops) is not loops]
     seconds = {}

@@ -1,6 +1,7 @@
 """One training run of one contender, for `peers.py`: `python benchmarks/peer_runs.py CONTENDER TASK ROWS`.
 
-Prints a line of JSON: seconds of training, real tokens, the process's peak memory, the score on the validation file.
+Prints a line of JSON: seconds of training, real tokens, the process's peak memory (on a GPU the GPU's), the score on the
+validation file. $ATTENTUNE_BENCH_DEVICE is "cpu" if not set, or "cuda".
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ OURS: dict[str, dict[str, Any]] = {
     "attentune sesame": {"preset": "sesame"},
     "attentune task-attention": {"preset": "task-attention"},
 }
+DEVICE = torch.device(os.environ.get("ATTENTUNE_BENCH_DEVICE", "cpu"))
 EPOCHS = 2  # the first epoch of SSA has no labels yet
 
 
@@ -53,6 +55,7 @@ def settings(task: str, rows: int, folder: str, **changes: Any) -> Config:
             "training.eval_steps": None,
             "training.output_dir": folder,
             "training.overwrite_output_dir": True,
+            "training.use_cpu": DEVICE.type == "cpu",
             "training.per_device_train_batch_size": 32,
             **changes,
         },
@@ -93,7 +96,7 @@ def trainer(at_best: bool, task: str, rows: int) -> dict[str, float]:
     config = settings(task, rows, "unused")
     examples, tokenizer, tokens = examples_of(config)
     best: dict[str, Any] = {
-        "bf16": has_fast_bf16(torch.device("cpu")),
+        "bf16": has_fast_bf16(DEVICE),
         "train_sampling_strategy": "group_by_length",
         "optim": "adamw_torch_fused",
     }
@@ -109,7 +112,7 @@ def trainer(at_best: bool, task: str, rows: int) -> dict[str, float]:
                 learning_rate=config.training.learning_rate,
                 warmup_steps=0.1,
                 weight_decay=0.01,
-                use_cpu=True,
+                use_cpu=DEVICE.type == "cpu",
                 save_strategy="no",
                 report_to="none",
                 disable_tqdm=True,
@@ -143,7 +146,7 @@ def cross_encoder(task: str, rows: int) -> dict[str, float]:
     if train_rows.pairs is None:
         raise SystemExit("CrossEncoder reads pairs")
     columns = {"sentence1": list(train_rows.texts), "sentence2": list(train_rows.pairs)}
-    model = CrossEncoder(resolve_encoder("embedded"), num_labels=2, max_length=128, device="cpu")
+    model = CrossEncoder(resolve_encoder("embedded"), num_labels=2, max_length=128, device=str(DEVICE))
     with tempfile.TemporaryDirectory() as folder:
         peer = CrossEncoderTrainer(
             model=model,
@@ -152,8 +155,8 @@ def cross_encoder(task: str, rows: int) -> dict[str, float]:
                 per_device_train_batch_size=32,
                 num_train_epochs=EPOCHS,
                 learning_rate=config.training.learning_rate,
-                bf16=has_fast_bf16(torch.device("cpu")),
-                use_cpu=True,
+                bf16=has_fast_bf16(DEVICE),
+                use_cpu=DEVICE.type == "cpu",
                 save_strategy="no",
                 report_to="none",
                 disable_tqdm=True,
@@ -186,5 +189,9 @@ CONTENDERS: dict[str, Callable[[str, int], dict[str, float]]] = {
 
 if __name__ == "__main__":
     facts = CONTENDERS[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
-    facts["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    facts["peak_memory_bytes"] = (
+        torch.cuda.max_memory_allocated()
+        if DEVICE.type == "cuda"
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
     print(json.dumps(facts))

@@ -15,6 +15,7 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,15 @@ from tables import table
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "results" / "bench" / "peers.json"
+SCRIPT = Path(__file__).with_name("peer_runs.py")
+COLUMNS = ("tokens_per_second", "ratio", "epoch_seconds", "peak_memory_mib", "score", "utilisation")
 REFERENCE = "Trainer at its best"
 EMBEDDED = {"layers": 6, "width": 384, "inner": 1536}
 
 
-def one_run(contender: str, task: str, rows: int) -> dict[str, Any]:
-    """The facts of one run, or the reason why there are none."""
-    command = [sys.executable, str(Path(__file__).with_name("peer_runs.py")), contender, task, str(rows)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def one_run(script: Path, *words: object) -> dict[str, Any]:
+    """The facts that a script prints of one contender's run, or the reason why there are none."""
+    done = subprocess.run([sys.executable, script, *map(str, words)], capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return dict(json.loads(done.stdout.strip().splitlines()[-1]))
     return {"reason": (done.stderr.strip().splitlines() or ["no message"])[-1]}
@@ -63,8 +65,7 @@ def summary(runs: dict[str, list[dict[str, Any]]], rows: int, peak_gflops: float
     return made
 
 
-def print_table(task: str, facts: dict[str, dict[str, Any]]) -> None:
-    columns = ("tokens_per_second", "ratio", "epoch_seconds", "peak_memory_mib", "score", "utilisation")
+def print_table(task: str, facts: dict[str, dict[str, Any]], columns: Sequence[str]) -> None:
     lines = [[name, *(str(own.get(column, "")) for column in columns)] for name, own in facts.items()]
     print(f"\n{task}\n" + "\n".join(table([task, *columns], lines)))
     for name, own in facts.items():
@@ -72,27 +73,28 @@ def print_table(task: str, facts: dict[str, dict[str, Any]]) -> None:
             print(f"{name}: {own['reason']}")
 
 
-def main() -> None:
+def main(arguments: Sequence[str], device: torch.device = roofline.CPU, target: Path = TARGET) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default="cola,rte,sst2")
     parser.add_argument("--rows", default="1000,500,8000")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--contenders", default=";".join(CONTENDERS), help="names, between semicolons")
-    given = parser.parse_args()
-    machine = roofline.measure()
-    rates = machine["gflops"]["bfloat16" if has_fast_bf16(torch.device("cpu")) else "float32"]  # type: ignore[index]
+    given = parser.parse_args(arguments)
+    machine = roofline.measure(device)
+    rates = machine["gflops"]["bfloat16" if has_fast_bf16(device) else "float32"]
     tasks: dict[str, Any] = {}
     for task, rows in zip(given.tasks.split(","), map(int, given.rows.split(",")), strict=True):
         runs: dict[str, list[dict[str, Any]]] = {name: [] for name in given.contenders.split(";")}
         for _ in range(given.repeats):
             for name, own in runs.items():
                 if not own or "reason" not in own[0]:
-                    own.append(one_run(name, task, rows))
+                    own.append(one_run(SCRIPT, name, task, rows))
         tasks[task] = {"rows": rows, "contenders": summary(runs, rows, max(rates.values())), "runs": runs}
-        print_table(task, tasks[task]["contenders"])
-        record = {"command": "python benchmarks/peers.py " + " ".join(sys.argv[1:]), "machine": machine, "tasks": tasks}
-        TARGET.write_text(json.dumps({**record, "versions": versions()}, indent=1) + "\n")
+        print_table(task, tasks[task]["contenders"], COLUMNS)
+        command = f"python benchmarks/{Path(sys.argv[0]).name} " + " ".join(arguments)
+        record = {"command": command.strip(), "machine": machine, "tasks": tasks}
+        target.write_text(json.dumps({**record, "versions": versions()}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,30 +25,38 @@ TARGET = ROOT / "results" / "bench" / "roofline.json"
 # Rows x inner x columns: the feed-forward layer of the embedded encoder, and larger ones.
 SHAPES = ((2048, 384, 1536), (2048, 1536, 384), (4096, 768, 3072), (4096, 4096, 4096))
 COPIED_BYTES = 512 * 1024 * 1024
+CPU = torch.device("cpu")
 
 
 def seconds_of(work: Callable[[], object], repeats: int = 7) -> float:
     """The median time of one call, after two that do not count."""
-    for _ in range(2):
+
+    def done() -> None:
         work()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    for _ in range(2):
+        done()
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
-        work()
+        done()
         times.append(time.perf_counter() - began)
     return statistics.median(times)
 
 
-def product_rate(shape: tuple[int, int, int], dtype: torch.dtype) -> float:
+def product_rate(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> float:
     """GFLOP/s of one matrix product; a multiplication and an addition are two operations."""
     rows, inner, columns = shape
-    left, right = torch.randn(rows, inner, dtype=dtype), torch.randn(inner, columns, dtype=dtype)
+    left = torch.randn(rows, inner, dtype=dtype, device=device)
+    right = torch.randn(inner, columns, dtype=dtype, device=device)
     return 2 * rows * inner * columns / seconds_of(lambda: left @ right) / 1e9
 
 
-def memory_rate() -> float:
+def memory_rate(device: torch.device) -> float:
     """GB/s of copying a block that no cache holds, read and written bytes counted."""
-    source = torch.zeros(COPIED_BYTES, dtype=torch.uint8)
+    source = torch.zeros(COPIED_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * COPIED_BYTES / seconds_of(lambda: target.copy_(source)) / 1e9
 
@@ -62,17 +71,17 @@ def flops_per_token(*, layers: int, width: int, inner: int, tokens: float) -> fl
     return 3 * forward
 
 
-def measure() -> dict[str, object]:
+def measure(device: torch.device = CPU) -> dict[str, Any]:
     """The record of this machine, without the command."""
     rates = {
         str(dtype).removeprefix("torch."): {
-            "x".join(map(str, shape)): round(product_rate(shape, dtype)) for shape in SHAPES
+            "x".join(map(str, shape)): round(product_rate(shape, dtype, device)) for shape in SHAPES
         }
         for dtype in (torch.float32, torch.bfloat16)
     }
     return {
         "gflops": rates,
-        "memory_gb_per_second": round(memory_rate(), 1),
+        "memory_gb_per_second": round(memory_rate(device), 1),
         "threads": torch.get_num_threads(),
         "versions": versions(),
     }

@@ -233,3 +233,20 @@ def test_a_run_answers_in_the_precision_that_is_asked_for_whatever_came_before(r
     assert not np.array_equal(rough, exact)
     assert np.array_equal(predict_rows(saved, rows, precision="fp32"), exact)
     assert np.array_equal(predict_rows(saved, rows, precision="bf16"), rough)
+
+
+def test_a_run_answers_in_int8_too(run):
+    rows = TextRows(("0", "1"), tuple(TEXTS[:2]), None, None, "texts")
+    saved = SavedRun.load(run)
+    exact = predict_rows(saved, rows, precision="fp32")
+    rough = predict_rows(saved, rows, precision="int8")
+    assert not np.array_equal(rough, exact)
+    np.testing.assert_allclose(rough, exact, atol=0.1)
+    assert np.array_equal(predict_rows(saved, rows, precision="fp32"), exact)
+    exactly, roughly = (evaluate(saved, precision=kind)["validation"] for kind in ("fp32", "int8"))
+    assert exactly.keys() == roughly.keys()
+
+
+def test_int8_is_for_prediction_alone(run):
+    with pytest.raises(ConfigError, match=r"training\.precision: got 'int8', expected one of auto, fp32, bf16, fp16"):
+        attentune.explain_texts(run, ["so fine"], method="gradient", precision="int8")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from torch import nn
 from transformers import (
     get_constant_schedule_with_warmup,
@@ -17,6 +18,7 @@ from transformers import (
 from attentune.config import BlurConfig, LayerMixConfig, TrainingConfig
 from attentune.training.optimizer import (
     build_optimizer,
+    clip_gradients,
     decay_factor,
     decays,
     learning_rate_factor,
@@ -250,3 +252,22 @@ def test_a_saved_state_goes_on_as_if_never_stopped() -> None:
     load_optimizer_tensors(optimizer, second, {name: tensor.clone() for name, tensor in tensors.items()})
     train(second, optimizer, range(3, 6))
     assert all(torch.equal(weight, whole.state_dict()[name]) for name, weight in second.state_dict().items())
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.5, 1e9])
+def test_clipping_in_the_optimiser_is_clipping_before_it(limit: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    own, plain = Small(), Small()
+    plain.load_state_dict(own.state_dict())
+    optimizers = [build_optimizer(model, SETTINGS) for model in (own, plain)]
+    for size in (3.0, 0.01, 3.0):  # beyond the limit of 0.5, below it, and beyond it once more
+        for mine, other in zip(own.parameters(), plain.parameters(), strict=True):
+            mine.grad = size * torch.randn(mine.shape, generator=generator)
+            other.grad = mine.grad.clone()
+        norm = clip_gradients(Accelerator(cpu=True), optimizers[0], own.parameters(), limit)
+        expected = torch.nn.utils.clip_grad_norm_(plain.parameters(), limit or math.inf)
+        assert norm == float(expected)
+        for optimizer in optimizers:
+            optimizer.step()
+    for mine, other in zip(own.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-7)

@@ -22,7 +22,7 @@ def parser() -> Parser:
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
     made.add_argument("--split", default="validation", help="validation, test or train (default: validation)")
-    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16")
+    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16, int8 (on a CPU)")
     made.add_argument("--format", choices=("text", "json"), default="text", help="how the scores are printed")
     add_config_flags(made, sections=("data",))
     return made

@@ -26,7 +26,7 @@ def parser() -> Parser:
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
     made.add_argument("--output_file", help="where the CSV goes (standard output if not given)")
-    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16")
+    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16, int8 (on a CPU)")
     made.add_argument(
         "--explain",
         action="store_true",

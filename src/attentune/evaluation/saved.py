@@ -21,6 +21,7 @@ from attentune.evaluation.metrics import predictions_of, probabilities_of
 from attentune.evaluation.predict import make_accelerator
 from attentune.models.attention import use_plain_attention
 from attentune.models.hub import Tokenizer
+from attentune.models.int8_copy import INT8, int8_copy
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import label_space_of, load_model
 from attentune.results import TASKS_FILE
@@ -94,6 +95,17 @@ class SavedRun:
             pad_token_id=self.tokenizer.pad_token_id,
             batch_size=settings.per_device_eval_batch_size,
         )
+
+    def predictor(self, data: TaskData, *, precision: str | None) -> Evaluator:
+        """What predicts and scores these rows in the run's precision or another one; "int8" is one too, on a CPU.
+
+        Raises:
+            ConfigError, DataError: as `evaluator`; or this PyTorch has no int8.
+        """
+        if precision != INT8:
+            return self.evaluator(data, precision=precision)
+        made = self.evaluator(data, precision="fp32", use_cpu=True)
+        return replace(made, model=int8_copy(self.model))
 
     def _settings(self, changes: dict[str, Any]) -> TrainingConfig:
         problems: list[str] = []
@@ -197,7 +209,7 @@ def evaluate(
         run: a run folder.
         data: which rows; the run's own validation rows if not given.
         splits: "validation", "test", ...
-        precision: another one than the run's.
+        precision: another one than the run's: auto, fp32, bf16, fp16, or int8 on a CPU.
         progress: called with the number of rows done in each batch.
 
     Returns:
@@ -208,7 +220,7 @@ def evaluate(
     """
     saved = run if isinstance(run, SavedRun) else SavedRun.load(run, None if data is None else data.task)
     found = saved.data(data, splits)
-    scores = saved.evaluator(found, precision=precision).score(tuple(found.splits), progress=progress)
+    scores = saved.predictor(found, precision=precision).score(tuple(found.splits), progress=progress)
     if not scores:
         raise DataError(f"{found.name}: {', '.join(splits)} has no labels to score against; use predict for such rows.")
     return scores
@@ -217,10 +229,10 @@ def evaluate(
 def predict_rows(
     run: str | Path | SavedRun, rows: TextRows, *, precision: str | None = None, progress: Progress | None = None
 ) -> np.ndarray:
-    """(N, C) logits of a saved run for these rows."""
+    """(N, C) logits of a saved run for these rows, in its precision or another one (int8 too, on a CPU)."""
     saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
     data = TaskData("input", saved.label_space, (), {"input": rows})
-    return saved.evaluator(data, precision=precision).predict("input", progress)
+    return saved.predictor(data, precision=precision).predict("input", progress)
 
 
 def predict(

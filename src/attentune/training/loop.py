@@ -25,7 +25,7 @@ from attentune.seeding import seed_global
 from attentune.training.frozen import FrozenStates
 from attentune.training.non_finite import bad_value, bad_weights, odd_weights
 from attentune.training.objective import Denominators, Objective
-from attentune.training.optimizer import learning_rate_factor, logged_rates, set_learning_rate
+from attentune.training.optimizer import clip_gradients, learning_rate_factor, logged_rates, set_learning_rate
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
 
@@ -248,8 +248,8 @@ class TrainingLoop:
         return sums_3.detach()
 
     def _clip(self, state: TrainingState, plan: EpochPlan, group: list[np.ndarray]) -> float:
-        limit = self.settings.max_grad_norm or float("inf")
-        norm = float(self.accelerator.clip_grad_norm_(self.model.parameters(), limit))
+        limit = self.settings.max_grad_norm
+        norm = clip_gradients(self.accelerator, self.optimizer, self.model.parameters(), limit)
         # With fp16 an overflow is everyday business: the scaler skips the step and lowers its scale.
         if not math.isfinite(norm) and self.accelerator.mixed_precision != "fp16":
             raise bad_value("the gradient's norm", norm, state.step + 1, self._row_names(plan, group))

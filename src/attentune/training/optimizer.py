@@ -6,8 +6,11 @@ Source: Devlin et al. 2019, appendix A.2; the regime that all presets share.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import nn
 
 from attentune.config import TrainingConfig
@@ -53,6 +56,26 @@ def build_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.A
         eps=settings.adam_epsilon,
         fused=named[0][1].device.type in ("cpu", "cuda"),
     )
+
+
+def clip_gradients(accelerator: Accelerator, optimizer: Any, parameters: Iterable[nn.Parameter], limit: float) -> float:
+    """The norm of all gradients together; where it is beyond the limit, the next step takes them scaled down to it.
+
+    On a CPU the optimiser's fused program scales as it reads them, which spares a pass over all gradients.
+
+    Args:
+        accelerator: which device, and what scales losses.
+        optimizer: what steps them, from `build_optimizer`, as it is or prepared by Accelerate.
+        parameters: those it steps.
+        limit: the norm they may have; 0 for any.
+    """
+    if accelerator.device.type != "cpu":
+        return float(accelerator.clip_grad_norm_(parameters, limit or float("inf")))
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    fused = getattr(optimizer, "optimizer", optimizer)
+    # The same small number as in torch.nn.utils.clip_grad_norm_.
+    fused.grad_scale = (norm + 1e-6) / limit if limit and norm > limit else None
+    return float(norm)
 
 
 def learning_rate_factor(settings: TrainingConfig, step: int, total_steps: int) -> float:

@@ -1,0 +1,41 @@
+"""The int8 copy answers nearly as the model does, in every family, and leaves it alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from attentune.config import TokenGateConfig
+from attentune.models.int8_copy import int8_copy
+from copies import answers, close, made
+from tiny import FAMILIES
+
+Tiny = Callable[..., Path]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", ["none", "ssa"])
+def test_its_logits_are_nearly_the_models(tiny: Tiny, family: str, kind: str) -> None:
+    model, inputs = made(tiny, family, token_gate=TokenGateConfig(kind=kind))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    theirs = answers(model, inputs)
+    ours = answers(int8_copy(model), inputs)
+    assert theirs.std() > 0.5
+    # The logits are stretched here, so that the rounding shows.
+    assert torch.corrcoef(torch.stack([ours.flatten(), theirs.flatten()]))[0, 1] > 0.9
+    assert close(ours, theirs, within=0.4)
+    assert not torch.equal(ours, theirs)
+    assert torch.equal(answers(model, inputs), theirs)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_all_linear_layers_of_the_encoder_are_of_eight_bits(tiny: Tiny) -> None:
+    model, _ = made(tiny, "bert")
+    copied = int8_copy(model)
+    wide = sum(isinstance(module, torch.nn.Linear) for module in model.encoder.modules())
+    assert wide > 0
+    kinds = [type(module) for module in copied.encoder.modules()]
+    assert sum("quantized" in kind.__module__ and kind.__name__ == "Linear" for kind in kinds) == wide
+    assert not copied.training
+    assert isinstance(copied.classifier, torch.nn.Linear)
