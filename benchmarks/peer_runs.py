@@ -1,7 +1,7 @@
 """One training run of one contender, for `peers.py`: `python benchmarks/peer_runs.py CONTENDER TASK ROWS`.
 
-Prints a line of JSON: seconds of training, real tokens, the process's peak memory (on a GPU the GPU's), the score on the
-validation file. $ATTENTUNE_BENCH_DEVICE is "cpu" if not set, or "cuda".
+Prints a line of JSON: seconds of training, real tokens, the process's peak memory (on a GPU the GPU's), the score on
+the validation file. $ATTENTUNE_BENCH_DEVICE is "cpu" if not set, or "cuda".
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Whether time and memory grow as the work does: over rows, tokens, rows in a batch, and layers.
 
-    python benchmarks/scale.py [--steps 6]
+    python benchmarks/scale.py [--steps 8]
 
 From one starting point each of the four is changed by itself; each point is a training run in a process of its own, on
 made-up texts of exactly so many tokens and an encoder like the embedded one with random weights. Writes
 results/bench/scale.json and prints a table: seconds to read and tokenise, seconds a step (the median), the rate of
-products that this is, and peak memory. The rate should not fall as the work grows. What 1,000,000 texts take to predict:
-benchmarks/stream.py.
+products that this is, and peak memory. The rate should not fall as the work grows. What 1,000,000 texts take to
+predict: benchmarks/stream.py.
 """
 
 from __future__ import annotations
@@ -44,25 +44,7 @@ SERIES = {
     "batch": (8, 32, 128),
     "layers": (2, 6, 12),
 }
-WORDS = [
-    "time",
-    "year",
-    "people",
-    "way",
-    "day",
-    "man",
-    "thing",
-    "woman",
-    "life",
-    "child",
-    "world",
-    "school",
-    "state",
-    "family",
-    "student",
-    "group",
-    "country",
-]
+WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state")
 COLUMNS = ("read_seconds", "step_seconds", "tokens_per_second", "gflops", "peak_memory_mib")
 
 
