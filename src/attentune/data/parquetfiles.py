@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from attentune.data.parts import WHOLE, PartLimit
 from attentune.data.streams import check_ratio
 from attentune.data.table import Table, as_cell
 from attentune.errors import DataError
@@ -15,14 +16,17 @@ _BATCH_ROWS = 4096
 _CELL_BYTES = 8
 
 
-def read_parquet(stream: IO[bytes], path: Path, keep: Collection[str] | None, max_bytes: int) -> Table:
-    """A table from a Parquet file.
+def parse_parquet(
+    stream: IO[bytes], path: Path, keep: Collection[str] | None, max_bytes: int, limit: PartLimit = WHOLE
+) -> Iterator[Table]:
+    """Tables from a Parquet file, one for each part of it; of a whole file one.
 
     Args:
         stream: the file, unpacked where its name ends in .gz; else it is read by its path, piece by piece.
         path: the file's path.
         keep: the columns to hold in memory; all of them if None.
         max_bytes: the most that its texts may have, told before they are unpacked.
+        limit: of a part.
 
     Raises:
         DataError: it is no whole Parquet file, has no rows or repeated names, or is too large.
@@ -37,13 +41,17 @@ def read_parquet(stream: IO[bytes], path: Path, keep: Collection[str] | None, ma
         kept = [name for name in names if keep is None or name in keep]
         _check(file, path, names, kept, max_bytes)
         texts = [field.name for field in file.schema_arrow if field.name in kept and _is_text(field.type)]
-        columns = _cells(_opened(source, texts), path, kept, max_bytes)
+        total, done = file.metadata.num_rows, 0
+        for columns, rows in _parts(_opened(source, texts), path, kept, max_bytes, limit):
+            done += rows
+            if done > total:
+                break
+            yield Table(str(path), names, columns, rows, first_row=done - rows)
     except (pa.ArrowException, ValueError, OSError, MemoryError, OverflowError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"not a whole Parquet file ({reason}). Write it again.", path=path) from error
-    if any(len(cells) != file.metadata.num_rows for cells in columns.values()):
+    if done != total:
         raise DataError("not a whole Parquet file (its parts differ in their rows). Write it again.", path=path)
-    return Table(str(path), names, columns, file.metadata.num_rows)
 
 
 def _opened(source: bytes | Path, texts: Collection[str]) -> Any:
@@ -80,18 +88,26 @@ def _check(file: Any, path: Path, names: tuple[str, ...], kept: Collection[str],
         )
 
 
-def _cells(file: Any, path: Path, kept: list[str], max_bytes: int) -> dict[str, list[Any]]:
+def _parts(
+    file: Any, path: Path, kept: list[str], max_bytes: int, limit: PartLimit
+) -> Iterator[tuple[dict[str, list[Any]], int]]:
+    """The kept columns' cells and the number of rows of each part."""
     columns: dict[str, list[Any]] = {name: [] for name in kept}
-    unpacked, packed = 0, path.stat().st_size
+    rows, own, unpacked, packed = 0, 0, 0, path.stat().st_size
     for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=kept):
-        for name, array in zip(batch.schema.names, batch.columns, strict=True):
-            cells, size = _of_array(array)
-            columns[name] += cells
-            unpacked += size
+        found = [_of_array(array) for array in batch.columns]
+        size = sum(size for _, size in found)
+        unpacked += size
         if unpacked > max_bytes:
             raise DataError(f"holds more than the {max_bytes} bytes that are read. Split the file.", path=path)
         check_ratio(unpacked, packed, path)
-    return columns
+        if rows and (rows + batch.num_rows > limit.rows or own + size > limit.characters):
+            yield columns, rows
+            columns, rows, own = {name: [] for name in kept}, 0, 0
+        for name, (cells, _) in zip(batch.schema.names, found, strict=True):
+            columns[name] += cells
+        rows, own = rows + batch.num_rows, own + size
+    yield columns, rows
 
 
 def _of_array(array: Any) -> tuple[list[Any], int]:

@@ -22,6 +22,7 @@ class Table:
         lines: the line that each row began at (from 1), or None where the source has no lines.
         class_names: the classes of columns that declare them (`datasets.ClassLabel`), in the order of their ids.
         dropped: lines of broken rows that were left out, where that was asked for.
+        first_row: the number of its first row in the source (from 0), where this is a part of it.
     """
 
     source: str
@@ -31,6 +32,7 @@ class Table:
     lines: tuple[int, ...] | None = None
     class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     dropped: tuple[int, ...] = ()
+    first_row: int = 0
 
     def __len__(self) -> int:
         return self.num_rows
@@ -43,12 +45,14 @@ class Table:
 
     def place(self, row: int) -> str:
         """Where a row is, as an editor can jump to: `path:line`, or `source, row N` where there are no lines."""
-        return f"{self.source}, row {row}" if self.lines is None else f"{self.source}:{self.lines[row]}"
+        return (
+            f"{self.source}, row {self.first_row + row}" if self.lines is None else f"{self.source}:{self.lines[row]}"
+        )
 
     def error(self, row: int, message: str, kind: type[DataError] = DataError) -> DataError:
         """An error that names the row's place. Rows without lines are counted from 0."""
         if self.lines is None:
-            return kind(f"row {row}: {message}", path=self.source)
+            return kind(f"row {self.first_row + row}: {message}", path=self.source)
         return kind(message, path=self.source, line=self.lines[row])
 
     def values(self, column: str) -> tuple[str | None, ...]:
