@@ -23,7 +23,9 @@ def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stream") / "run"
     folder.mkdir()
     save_model(*build(tiny("bert", layers=1, hidden=16), token_gate=TokenGateConfig(kind="ssa")), folder)
-    (folder / "config.yaml").write_text("training: {per_device_eval_batch_size: 1024, precision: fp32, use_cpu: true}\n")
+    (folder / "config.yaml").write_text(
+        "training: {per_device_eval_batch_size: 1024, precision: fp32, use_cpu: true}\n"
+    )
     return folder
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from attentune.data.table import Table
+from attentune.data.table import Table, has_return
 from attentune.errors import DataError
 
 IDS = ("id", "idx", "index")
@@ -27,6 +27,7 @@ class IdColumns:
     def __init__(self, names: Sequence[str], *, strict: bool, hash_of: Callable[[str], int] = hash) -> None:
         self._strict, self._hash_of = strict, hash_of
         self._hashes = {name: array("q") for name in names}
+        self._returning: set[str] = set()
 
     @property
     def names(self) -> list[str]:
@@ -41,11 +42,19 @@ class IdColumns:
         """
         for name in self.names:
             try:
-                self._hashes[name].extend(map(self._hash_of, _ids(table, name)))
+                ids = _ids(table, name)
             except DataError:
                 if self._strict:
                     raise
                 del self._hashes[name]
+                continue
+            self._hashes[name].extend(map(self._hash_of, ids))
+            if has_return(ids):
+                self._returning.add(name)
+
+    def has_return(self, name: str | None) -> bool:
+        """Whether an id in this column holds a carriage return; without a column none does."""
+        return name in self._returning
 
     def first_usable(self, tables: Tables) -> str | None:
         """The first column that names each row once, or None.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,7 +11,8 @@ from attentune.data.streams import check_ratio
 from attentune.data.table import Table, as_cell
 from attentune.errors import DataError
 
-_BATCH_ROWS = 4096
+# What is written out at once: so many rows, or fewer if they may have more bytes.
+_BATCH_ROWS, _BATCH_BYTES = 4096, 1 << 24
 # What a cell takes at least, whatever it holds.
 _CELL_BYTES = 8
 
@@ -42,7 +43,8 @@ def parse_parquet(
         _check(file, path, names, kept, max_bytes)
         texts = [field.name for field in file.schema_arrow if field.name in kept and _is_text(field.type)]
         total, done = file.metadata.num_rows, 0
-        for columns, rows in _parts(_opened(source, texts), path, kept, max_bytes, limit):
+        batches = _batches(file, _opened(source, texts), kept, texts)
+        for columns, rows in _parts(batches, path, kept, max_bytes, limit):
             done += rows
             if done > total:
                 break
@@ -55,7 +57,7 @@ def parse_parquet(
 
 
 def _opened(source: bytes | Path, texts: Collection[str]) -> Any:
-    """The file; a text that many rows share comes once for all of them."""
+    """The file; of these columns a text that many rows share comes once for all of them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -88,13 +90,42 @@ def _check(file: Any, path: Path, names: tuple[str, ...], kept: Collection[str],
         )
 
 
+def _batches(file: Any, shared: Any, kept: list[str], texts: list[str]) -> Iterator[Any]:
+    """The rows of each group, few at a time where their texts are long.
+
+    Args:
+        file: with each row's texts written out.
+        shared: the same file, with texts that rows share given once.
+        kept: the columns to read.
+        texts: those of them that hold texts.
+    """
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        longest = group.total_byte_size // max(group.num_rows, 1)
+        # Texts that rows share come with the first row that has one of them.
+        first = next(shared.iter_batches(batch_size=1, row_groups=[number], columns=texts), None) if texts else None
+        for array in () if first is None else first.columns:
+            longest = max(longest, _longest_bytes(array))
+        rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(longest, 1)))
+        yield from file.iter_batches(batch_size=rows, row_groups=[number], columns=kept)
+
+
+def _longest_bytes(array: Any) -> int:
+    """Of the texts that rows share."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = array.dictionary if isinstance(array, pa.DictionaryArray) else array
+    return pc.max(pc.binary_length(texts)).as_py() or 0
+
+
 def _parts(
-    file: Any, path: Path, kept: list[str], max_bytes: int, limit: PartLimit
+    batches: Iterable[Any], path: Path, kept: list[str], max_bytes: int, limit: PartLimit
 ) -> Iterator[tuple[dict[str, list[Any]], int]]:
     """The kept columns' cells and the number of rows of each part."""
     columns: dict[str, list[Any]] = {name: [] for name in kept}
     rows, own, unpacked, packed = 0, 0, 0, path.stat().st_size
-    for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=kept):
+    for batch in batches:
         found = [_of_array(array) for array in batch.columns]
         size = sum(size for _, size in found)
         unpacked += size
@@ -111,13 +142,17 @@ def _parts(
 
 
 def _of_array(array: Any) -> tuple[list[Any], int]:
-    """Its cells, and how many bytes they are of when each is written out."""
+    """Its cells, and how many bytes they are of when each is written out. Equal texts are held once."""
     import pyarrow as pa
 
-    if not isinstance(array, pa.DictionaryArray):
-        return [as_cell(value) for value in array.to_pylist()], array.nbytes
-    values = [as_cell(value) for value in array.dictionary.to_pylist()]
-    places = array.indices.to_pylist()
-    sizes = [len(value) if isinstance(value, str) else _CELL_BYTES for value in values]
-    size = sum(_CELL_BYTES if place is None else sizes[place] for place in places)
-    return [None if place is None else values[place] for place in places], size
+    if isinstance(array, pa.DictionaryArray):
+        values = [as_cell(value) for value in array.dictionary.to_pylist()]
+        places = array.indices.to_pylist()
+        sizes = [len(value) if isinstance(value, str) else _CELL_BYTES for value in values]
+        size = sum(_CELL_BYTES if place is None else sizes[place] for place in places)
+        return [None if place is None else values[place] for place in places], size
+    cells = [as_cell(value) for value in array.to_pylist()]
+    if _is_text(array.type):
+        known: dict[str | None, str | None] = {}
+        cells = [known.setdefault(cell, cell) for cell in cells]
+    return cells, array.nbytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
@@ -99,6 +99,11 @@ def shown(text: str, limit: int = 60) -> str:
     """A text in quotes, its middle left out where it is long; nothing in it can be obeyed by a terminal."""
     whole = ascii(text) if any(not sign.isprintable() for sign in text[: 2 * limit]) else repr(text)
     return whole if len(whole) <= limit else f"{whole[: limit - 20]}...{whole[-10:]} ({len(text)} characters)"
+
+
+def has_return(texts: Iterable[str]) -> bool:
+    """Whether one of the texts holds a carriage return."""
+    return any("\r" in text for text in texts)
 
 
 def as_cell(value: Any) -> Any:

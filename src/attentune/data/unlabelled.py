@@ -16,7 +16,7 @@ from attentune.data.reading import read_parts
 from attentune.data.rows import LabelSpace, TextRows
 from attentune.data.specs import load_spec
 from attentune.data.streams import check_file
-from attentune.data.table import Table
+from attentune.data.table import Table, has_return
 from attentune.errors import DataError
 
 
@@ -38,11 +38,6 @@ class RowParts:
     def of(cls, rows: TextRows) -> RowParts:
         """Rows in memory as one part."""
         return cls(len(rows), has_return(rows.ids), lambda: iter([rows]))
-
-
-def has_return(texts: Iterable[str]) -> bool:
-    """Whether one of the texts holds a carriage return."""
-    return any("\r" in text for text in texts)
 
 
 def read_unlabelled(path: str, *, label_space: LabelSpace, is_pair: bool, config: DataConfig) -> TextRows:
@@ -90,8 +85,7 @@ def unlabelled_parts(
 
     has_labels = _checked(parts(), columns, reader, ids)
     columns = replace(columns, id=ids.first_usable(parts), label=columns.label if has_labels else None)
-    returns = columns.id is not None and any(has_return(table.texts(columns.id)) for table in parts())
-    return RowParts(num_rows, returns, lambda: (_rows(table, columns, reader) for table in parts()))
+    return RowParts(num_rows, ids.has_return(columns.id), lambda: (_rows(table, columns, reader) for table in parts()))
 
 
 def _scanned(path: str, limit: PartLimit) -> tuple[tuple[str, ...], int, Callable[[Sequence[str]], Iterator[Table]]]:

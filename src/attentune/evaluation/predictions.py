@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from attentune.data.rows import SEPARATOR, LabelSpace, TextRows
-from attentune.data.unlabelled import has_return
+from attentune.data.table import has_return
 from attentune.evaluation.metrics import predictions_of, probabilities_of
 
 

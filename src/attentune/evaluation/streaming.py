@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from attentune.data.rows import TextRows
-from attentune.data.unlabelled import RowParts, has_return
+from attentune.data.table import has_return
+from attentune.data.unlabelled import RowParts
 from attentune.evaluation.predictions import csv_header, csv_rows
 from attentune.evaluation.saved import Progress, SavedRun, predict_rows
 
