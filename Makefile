@@ -55,6 +55,7 @@ bench: $(STAMP)  ## measure speed against the peers, and what each method costs;
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/method_cost.py sesame
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/method_cost.py cross-attention
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/method_cost.py self-attention
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/stream.py
 
 .PHONY: docs
 docs: $(STAMP)  ## build the documentation into site/
