@@ -9,7 +9,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,19 +68,41 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     Raises:
         StorageError: it could not be written; the old content stands.
     """
+    with replacing(path) as add:
+        add(content)
+
+
+@contextlib.contextmanager
+def replacing(path: str | Path) -> Iterator[Callable[[bytes], None]]:
+    """A file that is written piece by piece, by calling what is given, and takes its place when the block has ended.
+
+    Where the block ends with an error nothing is left of it, and the old content stands.
+
+    Raises:
+        StorageError: it could not be written.
+    """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     with storage_errors(target):
-        try:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+        file = temporary.open("wb")
+
+    def add(content: bytes) -> None:
+        with storage_errors(target):
+            file.write(content)
+
+    try:
+        yield add
+        with storage_errors(target):
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
             temporary.replace(target)
             sync_folder(target.parent)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+    except BaseException:
+        with contextlib.suppress(OSError):  # what is still to be written may not fit either
+            file.close()
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def check_links(folder: Path) -> None:

@@ -61,8 +61,9 @@ def test_rows_are_encoded_as_one_by_one(tokenizers, family: str, pairs: list[str
 
 def test_chunks_change_nothing(tokenizers, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = encode_rows(rows_of(TEXTS, PAIRS), tokenizers["bert"], max_length=16)
-    for rows in (1, 4, len(TEXTS), 100):
+    for rows, characters in ((1, 99), (4, 1 << 20), (len(TEXTS), 1), (100, 1), (100, 120), (100, 1 << 20)):
         monkeypatch.setattr(features_module, "_CHUNK_ROWS", rows)
+        monkeypatch.setattr(features_module, "_CHUNK_CHARACTERS", characters)
         part = encode_rows(rows_of(TEXTS, PAIRS), tokenizers["bert"], max_length=16)
         for name in ("ids", "type_ids", "special", "starts", "full_lengths"):
             assert np.array_equal(getattr(part, name), getattr(whole, name))

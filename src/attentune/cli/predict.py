@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
 
 from attentune.cli.flags import Parser
-from attentune.cli.text_rows import add_text_flags, check_text_flags, read_texts
+from attentune.cli.output import destination, row_bar
+from attentune.cli.text_rows import add_text_flags, check_text_flags, read_text_parts
 
 _EXAMPLES = """examples:
   attentune predict runs/cola --text "The car honked its way down the road."
@@ -41,22 +44,32 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     data = check_text_flags("predict", parsed, problems)
 
-    from attentune.evaluation.predictions import predictions_csv
-    from attentune.evaluation.saved import SavedRun, predict_rows
-    from attentune.files import write_text
+    from attentune.data.parts import PART
+    from attentune.evaluation.saved import SavedRun
+    from attentune.evaluation.streaming import predictions_in_parts
 
     saved = SavedRun.load(parsed.run, data.task)
-    rows = read_texts(parsed, data, saved)
-    if parsed.explain:
-        from attentune.explain.column import EXPLANATION, predict_explained
-
-        logits, column = predict_explained(saved, rows, precision=parsed.precision)
-        text = predictions_csv(rows, logits, saved.label_space, {EXPLANATION: column})
-    else:
-        text = predictions_csv(rows, predict_rows(saved, rows, precision=parsed.precision), saved.label_space)
-    if parsed.output_file is None:
-        sys.stdout.write(text)
-    else:
-        write_text(parsed.output_file, text)
-        print(f"{len(rows)} predictions written to {parsed.output_file}", file=sys.stderr)
+    parts = read_text_parts(parsed, data, saved, PART)
+    # A bar and the lines of a result do not go together on one terminal.
+    is_shown = parsed.output_file is not None or not sys.stdout.isatty()
+    with (
+        destination(parsed.output_file) as put,
+        row_bar(parts.num_rows, least=int(PART.rows)) if is_shown else nullcontext() as progress,
+    ):
+        options = _explaining(saved, parsed, progress) if parsed.explain else {}
+        for text in predictions_in_parts(saved, parts, precision=parsed.precision, progress=progress, **options):
+            put(text)
+    if parsed.output_file is not None:
+        print(f"{parts.num_rows} predictions written to {parsed.output_file}", file=sys.stderr)
     return 0
+
+
+def _explaining(saved: Any, parsed: Any, progress: Any) -> dict[str, Any]:
+    """What makes predictions with each word's importance beside them."""
+    from attentune.explain.column import EXPLANATION, predict_explained
+
+    def predict(rows: Any) -> Any:
+        logits_NC, column = predict_explained(saved, rows, precision=parsed.precision, progress=progress)
+        return logits_NC, [column]
+
+    return {"more": (EXPLANATION,), "predict": predict}

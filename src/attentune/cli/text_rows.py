@@ -36,14 +36,22 @@ def check_text_flags(verb: str, parsed: Any, problems: list[str]) -> Any:
 
 
 def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
-    """The rows that the flags name, for this run.
+    """The rows that the flags name, for this run, all at once.
 
     Raises:
         ConfigError: a pair for a model of single texts, or the other way round.
         DataError: rows that cannot be read.
     """
-    from attentune.data.load import read_unlabelled
+    from attentune.data.parts import WHOLE
+
+    (rows,) = read_text_parts(parsed, data, saved, WHOLE).read()
+    return rows
+
+
+def read_text_parts(parsed: Any, data: Any, saved: Any, limit: Any) -> Any:
+    """As `read_texts`, but the rows of a file in parts of which one is held at a time."""
     from attentune.data.rows import TextRows
+    from attentune.data.unlabelled import RowParts, unlabelled_parts
 
     is_pair = saved.is_pair
     if parsed.text is not None:
@@ -51,9 +59,9 @@ def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
             wanted = "pairs: add --text_pair" if is_pair else "single texts: leave out --text_pair"
             raise ConfigError(f"{parsed.run}: was trained on {wanted}.")
         pairs = None if parsed.text_pair is None else (parsed.text_pair,)
-        return TextRows(("0",), (parsed.text,), pairs, None, "--text")
+        return RowParts.of(TextRows(("0",), (parsed.text,), pairs, None, "--text"))
     if parsed.input_file is not None:
-        data = saved.with_columns(data)
-        return read_unlabelled(parsed.input_file, label_space=saved.label_space, is_pair=is_pair, config=data)
+        config, space = saved.with_columns(data), saved.label_space
+        return unlabelled_parts(parsed.input_file, label_space=space, is_pair=is_pair, config=config, limit=limit)
     found = saved.data(data, (parsed.split,))
-    return next(iter(found.splits.values()))
+    return RowParts.of(next(iter(found.splits.values())))

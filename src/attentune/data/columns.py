@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attentune.config.parsing import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.delimited import separator_hint
-from attentune.data.table import Table
+from attentune.data.ids import IDS
 from attentune.errors import DataError
 
 TEXT_PAIRS = (
@@ -36,7 +36,6 @@ LABELS = (
     "rating",
     "is_duplicate",
 )
-IDS = ("id", "idx", "index")
 
 
 @dataclass(frozen=True)
@@ -137,48 +136,3 @@ def _not_found(what: str, setting: str, names: Sequence[str], source: str) -> Da
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(map(repr, names[:30]))
     return f"{shown}, and {len(names) - 30} more" if len(names) > 30 else shown
-
-
-def row_ids(table: Table, column: str | None, *, strict: bool = True) -> tuple[tuple[str, ...], str | None]:
-    """The id of each row.
-
-    Args:
-        table: the rows.
-        column: the column that was asked for; None takes `id`, `idx` or `index` where it names each row once, else
-            the row's number from 0.
-        strict: whether an asked column that cannot be used is an error, or passed over like the others.
-
-    Returns:
-        The ids, and a sentence where such a column could not be used.
-
-    Raises:
-        DataError: if the asked column has empty or repeated values.
-    """
-    names = [column] if column is not None else [name for name in table.columns if name.lower() in IDS]
-    for name in names:
-        try:
-            return _unique_ids(table, name), None
-        except DataError:
-            if column is not None and strict:
-                raise
-    numbers = tuple(str(row) for row in range(len(table)))
-    if not names:
-        return numbers, None
-    shown = " and ".join(map(repr, names))
-    return numbers, f"{table.source}: rows are numbered from 0, since {shown} does not name each row once."
-
-
-def _unique_ids(table: Table, column: str) -> tuple[str, ...]:
-    values = table.values(column)
-    for row, value in enumerate(values):
-        if not value:
-            raise table.error(row, f"column {column!r} has no id here. Give each row one, or leave --id_column out.")
-    if len(set(values)) < len(values):
-        first: dict[str | None, int] = {}
-        row = next(row for row, value in enumerate(values) if first.setdefault(value, row) != row)
-        raise table.error(
-            row,
-            f"id {values[row]!r} in column {column!r} was used before ({table.place(first[values[row]])}), expected"
-            " each once. Mend it, or leave --id_column out to number the rows.",
-        )
-    return table.texts(column)

@@ -9,8 +9,12 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 
+from attentune.data.parts import WHOLE, PartLimit, in_parts
 from attentune.data.table import Table
 from attentune.errors import DataError
+
+# A row's line and its fields.
+_Row = tuple[int, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -31,14 +35,17 @@ class Dialect:
     drop_broken: bool = False
 
 
-def parse_delimited(lines: Iterable[str], path: Path, dialect: Dialect, keep: Collection[str] | None = None) -> Table:
-    """A table from the lines of a file.
+def parse_delimited(
+    lines: Iterable[str], path: Path, dialect: Dialect, keep: Collection[str] | None = None, limit: PartLimit = WHOLE
+) -> Iterator[Table]:
+    """Tables from the lines of a file, one for each part of it; of a whole file one.
 
     Args:
         lines: the file's lines with their line ends.
         path: the file's path, for messages.
         dialect: how the file is written.
         keep: the columns to hold in memory; all of them if None.
+        limit: of a part.
 
     Raises:
         DataError: for a missing header or rows, repeated names, blank lines between rows, rows with another number of
@@ -47,23 +54,42 @@ def parse_delimited(lines: Iterable[str], path: Path, dialect: Dialect, keep: Co
     records = _without_blank_end(_records(lines, path, dialect), path)
     header = dialect.header or _header(records, path)
     wanted = [place for place, name in enumerate(header) if name and (keep is None or name in keep)]
+    names = tuple(name for name in header if name)
+    done, dropped = 0, list[int]()
+
+    def table(rows: list[_Row]) -> Table:
+        nonlocal done
+        lines, kept = zip(*rows, strict=True)
+        cells = list(zip(*kept, strict=True)) if wanted else []
+        columns = {header[place]: column for place, column in zip(wanted, cells, strict=True)}
+        made = Table(str(path), names, columns, len(rows), lines, dropped=tuple(dropped), first_row=done)
+        done += len(rows)
+        dropped.clear()
+        return made
+
+    yield from in_parts(_rows(records, header, wanted, dropped, path, dialect), limit, table)
+    if not done:
+        raise DataError("holds a header but no rows. Add rows below it.", path=path)
+
+
+def _rows(
+    records: Iterable[tuple[int, list[str]]],
+    header: Sequence[str],
+    wanted: Sequence[int],
+    dropped: list[int],
+    path: Path,
+    dialect: Dialect,
+) -> Iterator[tuple[_Row, int]]:
+    """Each row's line and wanted fields, and how many characters they have."""
     pick = itemgetter(*wanted) if len(wanted) > 1 else lambda fields: tuple(fields[place] for place in wanted)
-    rows, places, dropped = [], [], []
     for line, fields in records:
         if len(fields) == len(header):
-            rows.append(pick(fields))
-            places.append(line)
+            kept = pick(fields)
+            yield (line, kept), sum(map(len, kept))
         elif dialect.drop_broken:
             dropped.append(line)
         else:
             raise _ragged(fields, header, path, line, dialect)
-    if not rows:
-        raise DataError("holds a header but no rows. Add rows below it.", path=path)
-    cells = list(zip(*rows, strict=True)) if wanted else []
-    columns = {header[place]: column for place, column in zip(wanted, cells, strict=True)}
-    return Table(
-        str(path), tuple(name for name in header if name), columns, len(rows), tuple(places), dropped=tuple(dropped)
-    )
 
 
 def _records(lines: Iterable[str], path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:

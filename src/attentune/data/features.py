@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +13,8 @@ from transformers import PreTrainedTokenizerBase
 from attentune.data.rows import TextRows
 from attentune.errors import DataError
 
-_CHUNK_ROWS = 4096
+# What is tokenised at once: a tokenizer holds some hundred bytes for each token.
+_CHUNK_ROWS, _CHUNK_CHARACTERS = 4096, 1 << 20
 
 # Of each token of a row: None for special ones, else "text" or "pair" and where it begins and ends there.
 Spans = list[tuple[str, int, int] | None]
@@ -114,8 +116,7 @@ def _encoded(
     type_ids: list[np.ndarray] = []
     special: list[np.ndarray] = []
     full_lengths = np.zeros(len(rows), dtype=np.int64)
-    for begin in range(0, len(rows), _CHUNK_ROWS):
-        places = range(begin, min(begin + _CHUNK_ROWS, len(rows)))
+    for places in _chunks(rows):
         whole = _tokenise(rows, places, tokenizer, None, with_offsets=spans is not None)
         full_lengths[places.start : places.stop] = [len(row) for row in whole["input_ids"]]
         long_places = [place for place in places if full_lengths[place] > max_length]
@@ -129,11 +130,11 @@ def _encoded(
         ):
             if name in whole:
                 for place in places:
-                    source = cut[name][replaced[place]] if place in replaced else whole[name][place - begin]
+                    source = cut[name][replaced[place]] if place in replaced else whole[name][place - places.start]
                     column.append(np.asarray(source, dtype=dtype))
         if spans is not None:
             for place in places:
-                home, number = (cut, replaced[place]) if place in replaced else (whole, place - begin)
+                home, number = (cut, replaced[place]) if place in replaced else (whole, place - places.start)
                 spans.append(_spans(rows, place, home, number))
     starts = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum([len(row) for row in ids], out=starts[1:])
@@ -144,6 +145,19 @@ def _encoded(
         starts=starts,
         full_lengths=full_lengths,
     )
+
+
+def _chunks(rows: TextRows) -> Iterator[range]:
+    """Places of consecutive rows to tokenise together; each row's tokens are its own, whatever stands beside it."""
+    begin, characters = 0, 0
+    for place in range(len(rows)):
+        own = len(rows.texts[place]) + (0 if rows.pairs is None else len(rows.pairs[place]))
+        if place - begin >= _CHUNK_ROWS or (place > begin and characters + own > _CHUNK_CHARACTERS):
+            yield range(begin, place)
+            begin, characters = place, 0
+        characters += own
+    if begin < len(rows):
+        yield range(begin, len(rows))
 
 
 def _parted(rows: TextRows, pairs: tuple[str, ...]) -> tuple[TextRows, TextRows]:
@@ -188,8 +202,7 @@ def token_spans(
             for first, second in zip(*parts, strict=True)
         ]
     spans: list[Spans] = []
-    for begin in range(0, len(rows), _CHUNK_ROWS):
-        places = range(begin, min(begin + _CHUNK_ROWS, len(rows)))
+    for places in _chunks(rows):
         encoded = _tokenise(rows, places, tokenizer, max_length, with_offsets=True)
         spans += [_spans(rows, place, encoded, number) for number, place in enumerate(places)]
     return spans

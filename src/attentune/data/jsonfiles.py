@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from attentune.data.parts import WHOLE, PartLimit, in_parts
 from attentune.data.table import Table, as_cell
 from attentune.errors import DataError
 
@@ -30,18 +31,30 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_float=str, parse_constant=str)
 
 
-def parse_json_lines(lines: Iterable[str], path: Path, keep: Collection[str] | None = None) -> Table:
-    """A table from lines that hold one object each; blank lines are passed over.
+def parse_json_lines(
+    lines: Iterable[str], path: Path, keep: Collection[str] | None = None, limit: PartLimit = WHOLE
+) -> Iterator[Table]:
+    """Tables from lines that hold one object each, one for each part of them; blank lines are passed over.
+
+    A part names the columns that its own objects have.
 
     Raises:
         DataError: for a line that is not one JSON object, with its number.
     """
-    records, places = [], []
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            records.append(_decode(line, path, number))
-            places.append(number)
-    return _table(records, places, path, keep)
+    done = 0
+
+    def table(rows: list[tuple[Any, int]]) -> Table:
+        nonlocal done
+        records, places = zip(*rows, strict=True)
+        made = _table(records, places, path, keep, first_row=done)
+        done += len(rows)
+        return made
+
+    numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+    records = (((_decode(line, path, number), number), len(line)) for number, line in numbered)
+    yield from in_parts(records, limit, table)
+    if not done:
+        raise _no_rows(path)
 
 
 def parse_json(text: str, path: Path, keep: Collection[str] | None = None) -> Table:
@@ -53,7 +66,7 @@ def parse_json(text: str, path: Path, keep: Collection[str] | None = None) -> Ta
     start = _blank_end(text, 0)
     first_line = text[start:].split("\n", 1)[0]
     if text[start : start + 1] == "{" and _is_record(first_line):
-        return parse_json_lines(text.split("\n"), path, keep)
+        return next(parse_json_lines(text.split("\n"), path, keep))
     whole = _decode(text, path, 0)
     place = start if isinstance(whole, list) else _data_place(text, start, whole)
     if place is None:
@@ -132,9 +145,15 @@ def _items(text: str, place: int) -> tuple[list[Any], list[int]]:
     return items, lines
 
 
-def _table(records: list[Any], lines: list[int], path: Path, keep: Collection[str] | None) -> Table:
+def _no_rows(path: Path) -> DataError:
+    return DataError("holds no rows, expected at least one object.", path=path)
+
+
+def _table(
+    records: Sequence[Any], lines: Sequence[int], path: Path, keep: Collection[str] | None, first_row: int = 0
+) -> Table:
     if not records:
-        raise DataError("holds no rows, expected at least one object.", path=path)
+        raise _no_rows(path)
     for record, line in zip(records, lines, strict=True):
         if not isinstance(record, dict):
             raise DataError(
@@ -145,4 +164,4 @@ def _table(records: list[Any], lines: list[int], path: Path, keep: Collection[st
     names = tuple(dict.fromkeys(name for record in records for name in record))
     kept = [name for name in names if keep is None or name in keep]
     columns = {name: [as_cell(record.get(name)) for record in records] for name in kept}
-    return Table(str(path), names, columns, len(records), tuple(lines))
+    return Table(str(path), names, columns, len(records), tuple(lines), first_row=first_row)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attentune.config.schema import DataConfig
-from attentune.data.columns import IDS, row_ids
 from attentune.data.delimited import Dialect
+from attentune.data.ids import IDS, row_ids
 from attentune.data.labels import LabelReader, check_fits, decide_task_type, map_to, parse_number
 from attentune.data.reading import read_delimited
 from attentune.data.rows import LabelSpace, TaskData, TextRows

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from attentune.config.schema import DataConfig
-from attentune.data.columns import Columns, choose_columns, require, row_ids
+from attentune.data.columns import Columns, choose_columns, require
+from attentune.data.ids import row_ids
 from attentune.data.known import DEFAULT_METRICS
 from attentune.data.labels import LabelReader, decide_task_type, find_space
 from attentune.data.reading import read_table
 from attentune.data.rows import LabelSpace, TaskData, TextRows
 from attentune.data.sampling import stratified_cut
-from attentune.data.specs import load_spec
 from attentune.data.table import Table
 from attentune.errors import ConfigError, DataError, LabelError
 
@@ -142,54 +142,3 @@ def _chosen(rows: Mapping[str, TextRows], splits: Sequence[str] | None) -> dict[
         if not any(name == split or name.startswith(f"{split}_") for name in rows):
             raise ConfigError(f"there is no split {split!r} in this data. Its splits: {', '.join(rows)}.")
     return {name: part for name, part in rows.items() if any(name == s or name.startswith(f"{s}_") for s in splits)}
-
-
-def read_unlabelled(path: str, *, label_space: LabelSpace, is_pair: bool, config: DataConfig) -> TextRows:
-    """Rows to predict, from one file.
-
-    Columns are chosen as for own data; where a known task is set, its own column names count too. Labels are kept
-    where the file has them and the model knows them all, so that predictions can be compared.
-
-    Args:
-        path: the file, of any kind that `read_table` reads.
-        label_space: the trained model's labels.
-        is_pair: whether the model takes two texts.
-        config: the settings: columns, and the task whose names for columns and labels count.
-
-    Raises:
-        DataError: for a file that cannot be read, or that lacks a text column.
-    """
-    table = read_table(path)
-    spec = load_spec(config.task) if config.task else None
-    columns = _prediction_columns(table, is_pair, config)
-    values, missing = (spec.label_values, spec.missing_labels) if spec else ({}, ())
-    reader = LabelReader(label_space, values, missing=missing, separator=config.label_separator)
-    labels = None
-    if columns.label is not None:
-        try:
-            labels = reader.read(table, columns.label, is_test=True)
-        except DataError:
-            # To predict needs no labels: a column of that name that holds something else is no reason to stop.
-            labels = None
-    ids, _ = row_ids(table, columns.id, strict=config.id_column is not None)
-    pairs = None if columns.pair is None else table.texts(columns.pair)
-    return TextRows(ids, table.texts(columns.text), pairs, labels, table.source, table.lines)
-
-
-def _prediction_columns(table: Table, is_pair: bool, config: DataConfig) -> Columns:
-    if config.task is not None and config.text_column is None and config.text_pair_column is None:
-        for split in load_spec(config.task).splits.values():
-            if {split.text, split.pair or split.text} <= set(table.names):
-                label = config.label_column or split.label
-                own_id = split.id if split.id in table.names else None
-                if config.id_column is not None:
-                    own_id = require(table.names, config.id_column, table.source, "--id_column")
-                return Columns(split.text, split.pair, label if label in table.names else None, own_id)
-    columns, _ = choose_columns(table.names, config, table.source, want_label=False)
-    if is_pair and columns.pair is None:
-        raise DataError(
-            f"the model compares two texts, but only the column {columns.text!r} was found for them. Columns here:"
-            f" {', '.join(map(repr, table.names))}. Name the second with --text_pair_column.",
-            path=table.source,
-        )
-    return columns if is_pair else Columns(columns.text, None, columns.label, columns.id)

@@ -5,12 +5,13 @@ Nothing is guessed from the content: "None", "NA", "nan" and "null" are texts, a
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from attentune.data.delimited import Dialect, parse_delimited
 from attentune.data.jsonfiles import parse_json, parse_json_lines
-from attentune.data.parquetfiles import read_parquet
+from attentune.data.parquetfiles import parse_parquet
+from attentune.data.parts import PART, WHOLE, PartLimit
 from attentune.data.streams import MAX_BYTES, check_file, open_bytes, text_lines
 from attentune.data.table import Table
 from attentune.errors import DataError
@@ -32,6 +33,21 @@ def read_table(path: str | Path, *, keep: Collection[str] | None = None, max_byt
     Raises:
         DataError: if the file is missing, empty, of an unknown kind or broken; with the line where there is one.
     """
+    (table,) = read_parts(path, keep=keep, max_bytes=max_bytes, limit=WHOLE)
+    return table
+
+
+def read_parts(
+    path: str | Path, *, keep: Collection[str] | None = None, max_bytes: int = MAX_BYTES, limit: PartLimit = PART
+) -> Iterator[Table]:
+    """Read a file as `read_table` does, in parts of consecutive rows, of which one is held at a time.
+
+    A .json file comes as one part, since it may be a list; a .parquet.gz file is unpacked as a whole. A part of a
+    .jsonl file names only the columns that its own rows have.
+
+    Raises:
+        DataError: as `read_table`; where a later part is broken, after the earlier ones were given out.
+    """
     path = check_file(path)
     kind = path.with_suffix("").suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
     if kind not in EXTENSIONS:
@@ -40,14 +56,16 @@ def read_table(path: str | Path, *, keep: Collection[str] | None = None, max_byt
             " Rename it to what it holds, or convert it.",
             path=path,
         )
-    if kind in (".csv", ".tsv"):
-        dialect = Dialect(delimiter="," if kind == ".csv" else "\t")
-        return read_delimited(path, dialect, keep=keep, max_bytes=max_bytes)
     with open_bytes(path, max_bytes) as stream:
         if kind == ".parquet":
-            return read_parquet(stream, path, keep, max_bytes)
-        lines = text_lines(stream, path)
-        return parse_json("".join(lines), path, keep) if kind == ".json" else parse_json_lines(lines, path, keep)
+            yield from parse_parquet(stream, path, keep, max_bytes, limit)
+        elif kind == ".json":
+            yield parse_json("".join(text_lines(stream, path)), path, keep)
+        elif kind in (".csv", ".tsv"):
+            dialect = Dialect(delimiter="," if kind == ".csv" else "\t")
+            yield from parse_delimited(text_lines(stream, path), path, dialect, keep, limit)
+        else:
+            yield from parse_json_lines(text_lines(stream, path), path, keep, limit)
 
 
 def read_delimited(
@@ -60,4 +78,5 @@ def read_delimited(
     """
     path = check_file(path)
     with open_bytes(path, max_bytes) as stream:
-        return parse_delimited(text_lines(stream, path), path, dialect, keep)
+        (table,) = parse_delimited(text_lines(stream, path), path, dialect, keep)
+        return table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
@@ -22,6 +22,7 @@ class Table:
         lines: the line that each row began at (from 1), or None where the source has no lines.
         class_names: the classes of columns that declare them (`datasets.ClassLabel`), in the order of their ids.
         dropped: lines of broken rows that were left out, where that was asked for.
+        first_row: the number of its first row in the source (from 0), where this is a part of it.
     """
 
     source: str
@@ -31,6 +32,7 @@ class Table:
     lines: tuple[int, ...] | None = None
     class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     dropped: tuple[int, ...] = ()
+    first_row: int = 0
 
     def __len__(self) -> int:
         return self.num_rows
@@ -43,12 +45,14 @@ class Table:
 
     def place(self, row: int) -> str:
         """Where a row is, as an editor can jump to: `path:line`, or `source, row N` where there are no lines."""
-        return f"{self.source}, row {row}" if self.lines is None else f"{self.source}:{self.lines[row]}"
+        return (
+            f"{self.source}, row {self.first_row + row}" if self.lines is None else f"{self.source}:{self.lines[row]}"
+        )
 
     def error(self, row: int, message: str, kind: type[DataError] = DataError) -> DataError:
         """An error that names the row's place. Rows without lines are counted from 0."""
         if self.lines is None:
-            return kind(f"row {row}: {message}", path=self.source)
+            return kind(f"row {self.first_row + row}: {message}", path=self.source)
         return kind(message, path=self.source, line=self.lines[row])
 
     def values(self, column: str) -> tuple[str | None, ...]:
@@ -95,6 +99,11 @@ def shown(text: str, limit: int = 60) -> str:
     """A text in quotes, its middle left out where it is long; nothing in it can be obeyed by a terminal."""
     whole = ascii(text) if any(not sign.isprintable() for sign in text[: 2 * limit]) else repr(text)
     return whole if len(whole) <= limit else f"{whole[: limit - 20]}...{whole[-10:]} ({len(text)} characters)"
+
+
+def has_return(texts: Iterable[str]) -> bool:
+    """Whether one of the texts holds a carriage return."""
+    return any("\r" in text for text in texts)
 
 
 def as_cell(value: Any) -> Any:

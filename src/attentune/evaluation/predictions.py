@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from attentune.data.rows import SEPARATOR, LabelSpace, TextRows
+from attentune.data.table import has_return
 from attentune.evaluation.metrics import predictions_of, probabilities_of
 
 
@@ -26,20 +27,54 @@ def predictions_csv(
     entry a row.
     """
     more = more or {}
-    buffer = io.StringIO()
-    # Older versions of Python leave a carriage return without quotes, where readers see the end of a line.
-    has_return = any("\r" in text for text in itertools.chain(rows.ids, label_space.names, *more.values()))
-    writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_ALL if has_return else csv.QUOTE_MINIMAL)
+    quotes_all = has_return(itertools.chain(rows.ids, label_space.names, *more.values()))
+    header = csv_header(label_space, tuple(more), quotes_all=quotes_all)
+    return header + csv_rows(rows, logits_NC, label_space, tuple(more.values()), quotes_all=quotes_all)
+
+
+def csv_header(label_space: LabelSpace, more: Sequence[str] = (), *, quotes_all: bool = False) -> str:
+    """The first line of `predictions_csv`."""
     s = "s" if label_space.has_several else ""
-    writer.writerow(["id", f"label{s}", f"prediction{s}", *(f"p_{name}" for name in label_space.names), *more])
+    names = ["id", f"label{s}", f"prediction{s}", *(f"p_{name}" for name in label_space.names), *more]
+    return _csv([names], quotes_all)
+
+
+def csv_rows(
+    rows: TextRows,
+    logits_NC: np.ndarray,
+    label_space: LabelSpace,
+    more: Sequence[Sequence[str]] = (),
+    *,
+    quotes_all: bool = False,
+) -> str:
+    """The lines of `predictions_csv` below the first.
+
+    Args:
+        rows: the rows, or a part of them.
+        logits_NC: (N, C) what the model says of them.
+        label_space: what it predicts.
+        more: the entries of further columns, one a row.
+        quotes_all: every field is put in quotes. Needed where any field of any row holds a carriage return: older
+            versions of Python leave one without quotes, where readers see the end of a line.
+    """
     predictions = predictions_of(logits_NC, label_space)
     is_regression = label_space.task_type == "regression"
     probabilities = np.zeros((len(rows), 0)) if is_regression else probabilities_of(logits_NC, label_space)
-    for number, row_id in enumerate(rows.ids):
-        label = "" if rows.labels is None else label_space.text_of(rows.labels[number])
-        shares = (f"{value:.6f}" for value in probabilities[number])
-        others = (column[number] for column in more.values())
-        writer.writerow([row_id, label, label_space.text_of(predictions[number]), *shares, *others])
+
+    def fields(number: int) -> Iterator[str]:
+        yield rows.ids[number]
+        yield "" if rows.labels is None else label_space.text_of(rows.labels[number])
+        yield label_space.text_of(predictions[number])
+        yield from (f"{value:.6f}" for value in probabilities[number])
+        yield from (column[number] for column in more)
+
+    return _csv(map(fields, range(len(rows))), quotes_all)
+
+
+def _csv(lines: Iterable[Iterable[str]], quotes_all: bool) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_ALL if quotes_all else csv.QUOTE_MINIMAL)
+    writer.writerows(lines)
     return buffer.getvalue()
 
 
