@@ -32,14 +32,14 @@ ADDED = {
     "attentune app": ["--port", "0"],  # 7860 and 8080 may be taken
     "attentune demo": ["--num_train_epochs", "1"],
     "attentune reproduce ": ["--seeds", "1"],
-    "attentune compare": ["--seeds", "2"],
+    "attentune compare": ["--seeds", "1,"],
     "attentune compare --folds": ["--folds", "2", "--seeds", "1"],
     "attentune search": ["--trials", "2", "--seeds", "1"],
     "torchrun": [],
 }
 
 # In Python, where there is no later flag that wins.
-PYTHON = {"seeds=5": "seeds=2", "trials=20": "trials=2", '"/model/': '"model/'}
+PYTHON = {"seeds=5": "seeds=[1]", "trials=20": "trials=2", '"/model/': '"model/'}
 
 
 def added(command: str) -> list[str]:

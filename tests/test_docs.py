@@ -176,8 +176,14 @@ def test_internal_links_lead_somewhere(path: Path) -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    nav = [page for entry in yaml.safe_load(text)["nav"] for page in entry.values()]
-    assert sorted(nav) == [path.name for path in PAGES]
+    assert sorted(pages_of(yaml.safe_load(text)["nav"])) == [path.name for path in PAGES]
+
+
+def pages_of(nav: list[dict[str, Any]]) -> Iterator[str]:
+    """The files of a navigation, whose entries are pages or sections of pages."""
+    for entry in nav:
+        for page in entry.values():
+            yield from [page] if isinstance(page, str) else pages_of(page)
 
 
 @pytest.mark.parametrize("path", [*TEXTS, ROOT / "mkdocs.yml", ROOT / "CITATION.cff"], ids=name_of)
