@@ -30,7 +30,7 @@ NOT_RUN = {
 # What a command is given besides, by its first words: fewer runs, none less of a kind.
 ADDED = {
     "attentune app": ["--port", "0"],  # 7860 and 8080 may be taken
-    "attentune demo": ["--num_train_epochs", "1"],
+    "attentune demo": ["--presets", "bert,ssa-hybrid", "--num_train_epochs", "0.2"],
     "attentune reproduce ": ["--seeds", "1"],
     "attentune compare": ["--seeds", "1,"],
     "attentune compare --folds": ["--folds", "2", "--seeds", "1"],

@@ -115,6 +115,9 @@ def run_command(line: str) -> None:
     if line in NOT_RUN:
         return
     words = [*shlex.split(line), *added(line)]
+    while re.fullmatch(r"[A-Z_]+=\w*", words[0]):
+        assert os.environ[words[0].split("=")[0]] == words[0].split("=")[1], "the tests' own environment differs"
+        words = words[1:]
     if words[:2] == ["attentune", "app"]:
         serve(words[2:])
     elif words[0] == "attentune":
@@ -181,7 +184,7 @@ def test_the_blocks_of_a_page_run(path: Path, page: Pages) -> None:
             problems += problem(block.text, run_python, block, name, names)
         elif block.kind == "yaml" and not any(block.text.startswith(start) for _, start in FILES):
             problems += problem(block.text, check_settings, block.text)
-    assert problems == []
+    assert not problems, "\n\n".join(problems)
 
 
 def problem(text: str, run: Callable[..., None], *arguments: Any) -> list[str]:
