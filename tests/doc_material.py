@@ -48,7 +48,9 @@ def _write(path: Path, header: Iterable[str], rows: Iterable[Iterable[object]]) 
 def _labelled(path: Path, rows: int, header: list[str], *labels: Callable[[random.Random], object]) -> None:
     """A CSV of made-up texts: `header` ends in as many labels as there are functions; the rest are texts."""
     draw, texts = random.Random(path.name), len(header) - len(labels)
-    _write(path, header, [[*(_text(draw) for _ in range(texts)), *(label(draw) for label in labels)] for _ in range(rows)])
+    _write(
+        path, header, [[*(_text(draw) for _ in range(texts)), *(label(draw) for label in labels)] for _ in range(rows)]
+    )
 
 
 def _sides(draw: random.Random) -> str:

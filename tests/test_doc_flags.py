@@ -58,7 +58,9 @@ def test_the_page_for_run_glue_names_flags_that_exist_on_both_sides() -> None:
             assert set(found) <= ours(), first
 
 
-@pytest.mark.parametrize("page", ["from-run-glue.md", "from-setfit.md", "pairs.md", "small-data.md", "scores-and-order.md"])
+@pytest.mark.parametrize(
+    "page", ["from-run-glue.md", "from-setfit.md", "pairs.md", "small-data.md", "scores-and-order.md"]
+)
 def test_flags_named_in_prose_exist(page: str) -> None:
     text = re.sub(r"^\| `--.*? \|", "", prose(ROOT / "docs" / page), flags=re.MULTILINE)
     known = ours() | {"do_train", "do_eval", "do_predict", "deepspeed", "fsdp", "folds", "seeds", "no_cuda"}
