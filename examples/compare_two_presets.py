@@ -1,4 +1,4 @@
-"""Is one preset better than another, or was it luck? python examples/compare_two_presets.py [ENCODER] [FOLDER] [SEEDS]"""
+"""Is one preset better, or was it luck? python examples/compare_two_presets.py [ENCODER] [FOLDER] [SEEDS]"""
 
 import csv
 import random

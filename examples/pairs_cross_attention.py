@@ -25,7 +25,7 @@ with (folder / "pairs.csv").open("w", newline="", encoding="utf-8") as file:
 
 settings = {
     "model.name_or_path": encoder,
-    "model.head.combine": "concat",  # a linear on both vectors, their distance and product; the preset has a dot product
+    "model.head.combine": "concat",  # a linear on both vectors; the preset has a dot product
     "data.train_file": str(folder / "pairs.csv"),
     "data.text_column": "question",
     "data.text_pair_column": "answer",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -151,7 +152,8 @@ def write_pickle(folder: Path) -> None:
     torch.save({"linear.weight": torch.ones(2, 2)}, folder / "model" / "pytorch_model.bin")
 
 
-# Runs that a page may take as there: the words after `attentune train --output_dir NAME`.
+DEMO_RUN = "runs/demo/ssa-hybrid"
+# Runs that a page may take as there: the words of the command that makes them, without --output_dir.
 _OWN = ["--train_file", "reviews.csv", "--text_column", "text", "--label_column", "label"]
 _GLUE = ["--data_dir", "glue_data"]
 RUNS: dict[str, list[str]] = {
@@ -170,3 +172,15 @@ RUNS: dict[str, list[str]] = {
     "runs/sesame-2": ["--task", "rte", *_GLUE, "--preset", "sesame", "--seed", "2"],
     "runs/quora": ["--task", "quora", "--data_dir", "cs224n", "--preset", "task-attention"],
 }
+
+
+def command_for(run: str) -> list[str]:
+    """The command line that makes one of the earlier runs."""
+    if run == DEMO_RUN:
+        return ["demo", "--presets", "ssa-hybrid", "--num_train_epochs", "0.2", "--quiet"]
+    return ["train", "--quiet", *RUNS[run], "--output_dir", run]
+
+
+def needed(run: str, text: str) -> bool:
+    """Whether a command or a block of code names this run."""
+    return re.search(rf"\b{run}(?![\w-])", text) is not None

@@ -87,7 +87,7 @@ def page(ground: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pages
             write(tmp_path)
         for run in needed_runs(ROOT / name):
             if not (ground / "trained" / run).exists():
-                assert main(["train", "--quiet", *material.RUNS[run], "--output_dir", run]) == 0
+                assert main(material.command_for(run)) == 0
                 shutil.copytree(tmp_path / run, ground / "trained" / run)
             else:
                 shutil.copytree(ground / "trained" / run, tmp_path / run)
@@ -101,10 +101,11 @@ def needed_runs(path: Path) -> list[str]:
     made: set[str] = set()
     needed: list[str] = []
     for block in blocks(path):
-        for line in block.commands() if block.kind in COMMANDS else [block.text] if block.kind == "python" else []:
-            own = set(re.findall(r"output_dir\"?:? *\"?(runs/[\w/-]+)", line))
-            for run in re.findall(r"\bruns/[\w-]+", line):
-                if run in material.RUNS and run not in {*made, *own, *needed}:
+        texts = block.commands() if block.kind in COMMANDS else [block.text] if block.kind == "python" else []
+        for text in texts:
+            own = set(re.findall(r"output_dir\"?:? *\"?(runs/[\w/-]+)", text))
+            for run in (*material.RUNS, material.DEMO_RUN):
+                if material.needed(run, text) and run not in {*made, *own, *needed}:
                     needed.append(run)
             made |= own
     return needed
@@ -140,7 +141,10 @@ def run_verb(words: list[str]) -> None:
 
 def serve(words: list[str]) -> None:
     """The page is served at the address that is told, and ends with Ctrl-C."""
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from attentune.cli.main import run; run()"
+    code = (  # whoever starts the tests in the background has Ctrl-C ignored
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from attentune.cli.main import run; run()"
+    )
     process = subprocess.Popen([sys.executable, "-c", code, "app", *words], stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
