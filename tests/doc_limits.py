@@ -31,6 +31,7 @@ NOT_RUN = {
 ADDED = {
     "attentune app": ["--port", "0"],  # 7860 and 8080 may be taken
     "attentune demo": ["--presets", "bert,ssa-hybrid", "--num_train_epochs", "0.2"],
+    "attentune faithfulness": ["--max_samples", "4", "--draws", "2", "--beam", "2"],
     "attentune reproduce ": ["--seeds", "1"],
     "attentune compare": ["--seeds", "1,"],
     "attentune compare --folds": ["--folds", "2", "--seeds", "1"],
