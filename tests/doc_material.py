@@ -105,7 +105,7 @@ def write_known(folder: Path, data_dir: Path) -> None:
     _write_mnli(folder / "glue_data")
     _write_hans(folder, data_dir)
     (folder / "data").mkdir()
-    for name in ("CoLA", "RTE", "SST-2"):
+    for name in ("RTE", "SST-2"):
         target = folder / "data" / "glue_data" / name
         target.parent.mkdir(exist_ok=True)
         target.symlink_to(folder / "glue_data" / name)
