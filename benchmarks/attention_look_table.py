@@ -34,6 +34,9 @@ training on 1,000 rows of another seed and scoring on further rows of the traini
 ({FROZEN_REGIME[0]:g} x {FROZEN_REGIME[1]} epochs). The validation file was scored once a run, at the end. Scores in
 points (x 100), mean and standard deviation over three seeds where there are three.
 
+Measured before dropout on a CPU was made one product, which changed its draws (`CHANGELOG.md`): the same commands
+give other digits now, as another seed would.
+
 Made by `OMP_NUM_THREADS=1 python benchmarks/attention_look.py` (once for each core) and
 `python benchmarks/attention_look_table.py`; each record beside this page holds its settings, scores and versions.
 """

@@ -26,6 +26,9 @@ validation file was scored once a run, at the end. Mean and standard deviation o
 Three seeds tell little: with a standard deviation of s points a seed, two means must differ by about 2.3 s for a paired
 test at 5 % to notice, more where the seeds do not go together. Read the tables as a first look.
 
+Measured before dropout on a CPU was made one product, which changed its draws (`CHANGELOG.md`): the same commands
+give other digits now, as another seed would.
+
 Made by `OMP_NUM_THREADS=1 python benchmarks/first_look.py` (once for each core) and
 `python benchmarks/first_look_table.py`; each record beside this page holds its settings, scores, versions and, epoch by
 epoch, its labels.

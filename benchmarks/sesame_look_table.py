@@ -28,6 +28,9 @@ Three seeds tell little: with a standard deviation of s points a seed, two means
 test at 5 % to notice, more where the seeds do not go together. RTE's validation file has 277 rows: one row is 0.36
 points. Read the tables as a first look.
 
+Measured before dropout on a CPU was made one product, which changed its draws (`CHANGELOG.md`): the same commands
+give other digits now, as another seed would.
+
 Made by `OMP_NUM_THREADS=1 python benchmarks/sesame_look.py` (once for each core) and
 `python benchmarks/sesame_look_table.py`; each record beside this page holds its settings, scores and versions.
 """

@@ -17,34 +17,24 @@ import pytest
 import yaml
 
 import attentune
+import doc_blocks
 from attentune.cli.flags import _ALIASES, _SHORTHANDS, overrides_of
 from attentune.cli.main import VERBS, main
 from attentune.config import Config, load_config, preset_names
 from attentune.config.parsing import coerce
 from attentune.data.specs import spec_names
 from attentune.evaluation.metrics import METRICS
+from doc_blocks import PAGES, ROOT, name_of, prose
 from samples import write_reviews
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"))]
-_FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 _ROW = re.compile(r"^\| `([\w.]+)` \| `([^`]*)` \| (.+) \|$", re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
 
 
-def name_of(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
 def blocks(path: Path, *kinds: str) -> list[str]:
     """The fenced blocks of these kinds, in order."""
-    return [text for kind, text in _FENCE.findall(path.read_text(encoding="utf-8")) if kind in kinds]
-
-
-def prose(path: Path) -> str:
-    """A page without its fenced blocks."""
-    return _FENCE.sub("", path.read_text(encoding="utf-8"))
+    return [block.text for block in doc_blocks.blocks(path) if block.kind in kinds]
 
 
 def settings(cls: Any = Config, path: str = "") -> Iterator[tuple[str, Any, dataclasses.Field]]:
@@ -176,8 +166,14 @@ def test_internal_links_lead_somewhere(path: Path) -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    nav = [page for entry in yaml.safe_load(text)["nav"] for page in entry.values()]
-    assert sorted(nav) == [path.name for path in PAGES]
+    assert sorted(pages_of(yaml.safe_load(text)["nav"])) == [path.name for path in PAGES]
+
+
+def pages_of(nav: list[dict[str, Any]]) -> Iterator[str]:
+    """The files of a navigation, whose entries are pages or sections of pages."""
+    for entry in nav:
+        for page in entry.values():
+            yield from [page] if isinstance(page, str) else pages_of(page)
 
 
 @pytest.mark.parametrize("path", [*TEXTS, ROOT / "mkdocs.yml", ROOT / "CITATION.cff"], ids=name_of)

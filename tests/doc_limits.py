@@ -1,0 +1,60 @@
+"""What of the documentation's commands cannot run in a test, and what is made smaller. All of it stands here."""
+
+from __future__ import annotations
+
+import re
+
+# Command, as it stands in the documentation -> why it is not run. A name that no page has any more is an error.
+NOT_RUN = {
+    "attentune VERB '[flags]'": "a form, not a command",
+    "attentune VERB --help": "a form, not a command",
+    "make demo": "sets up an environment from the package index",
+    "make test": "would run the tests within themselves",
+    "make setup": "sets up an environment from the package index",
+    "source .venv/bin/activate": "there is no such environment in the folder of a test",
+    "pip install torch --index-url https://download.pytorch.org/whl/cpu": "needs the package index",
+    "pip install -e '.[embedded]'": "needs the package index",
+    "pip install 'attentune[app]'": "needs the package index",
+    "pip install 'attentune[export]'": "needs the package index",
+    "pip install 'attentune[peft]'": "needs the package index",
+    ".venv/bin/pre-commit install": "would change the checkout",
+    "docker run --rm --network none --user 1000 -v '$PWD/model:/model' IMAGE python /model/convert.py": (
+        "needs docker; the script itself is run"
+    ),
+    "accelerate launch --multi_gpu --num_processes 4 -m attentune.cli.main train --task rte --data_dir glue_data "
+    "--output_dir runs/rte": "needs four GPUs",
+    "attentune compare --tasks cola,rte --data_dir glue_data --presets bert,sesame --output_dir comparisons/first "
+    "--storage postgresql://me@server/attentune --study first": "needs a database; see tests/training/test_postgres.py",
+}
+
+# What a command is given besides, by its first words: fewer runs, none less of a kind.
+ADDED = {
+    "attentune app": ["--port", "0"],  # 7860 and 8080 may be taken
+    "attentune demo": ["--presets", "bert,ssa-hybrid", "--num_train_epochs", "0.2"],
+    "attentune faithfulness": ["--max_samples", "4", "--draws", "2", "--beam", "2"],
+    "attentune reproduce ": ["--seeds", "1"],
+    "attentune compare": ["--seeds", "1,"],
+    "attentune compare --folds": ["--folds", "2", "--seeds", "1"],
+    "attentune search": ["--trials", "2", "--seeds", "1"],
+    "torchrun": [],
+}
+
+# In Python, where there is no later flag that wins.
+PYTHON = {"seeds=5": "seeds=[1]", "trials=20": "trials=2", '"/model/': '"model/'}
+
+
+def added(command: str) -> list[str]:
+    """The words that are put behind a command."""
+    best = ""
+    for start in ADDED:
+        first, _, flag = start.partition(" --")
+        if command.startswith(first) and (not flag or f"--{flag} " in command) and len(start) > len(best):
+            best = start
+    return ADDED.get(best, [])
+
+
+def smaller(code: str) -> str:
+    """A block of Python with `PYTHON` put in force."""
+    for long, short in PYTHON.items():
+        code = re.sub(rf"{re.escape(long)}\b" if long[-1].isalnum() else re.escape(long), lambda _, s=short: s, code)
+    return code

@@ -1,0 +1,139 @@
+"""Outputs that the documentation shows are what the program says: messages to the letter, figures in their shape."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from doc_blocks import ROOT, blocks
+from samples import write_reviews
+
+Command = Callable[..., tuple[int, str, str]]
+BAD_FILES = {
+    "ragged.csv": b"text,label\na fine film,good\na dull film, really,bad\n",
+    "latin.csv": b"text,label\na caf\xe9 film,good\n",
+    "train.csv": b"text,label\na fine film,good\na dull film,bad\n" * 1,
+    "dev.csv": b"text,label\na fine story,good\na dull story,bda\n",
+    "reviews.csv": b"text,label\na fine film,good\na dull film,bad\n",
+}
+BAD_COMMANDS = [
+    ["--train_file", "ragged.csv"],
+    ["--train_file", "latin.csv"],
+    ["--train_file", "train.csv", "--validation_file", "dev.csv"],
+    ["--train_file", "reviews.csv", "--label_column", "lable"],
+    ["--learning_rat", "1e-5", "--sed", "1", "--task_type", "foo"],
+]
+
+
+def shown(page: str, start: str) -> str:
+    """The block of a page that begins so."""
+    return next(block.text for block in blocks(ROOT / page) if block.text.startswith(start))
+
+
+def shape(text: str) -> str:
+    """The text with each number as #."""
+    return re.sub(r"\d[\d,]*(\.\d+)?", "#", text)
+
+
+def keys(value: Any) -> Any:
+    """The names in a JSON value, without what they hold; of a list those of its first entry."""
+    if isinstance(value, dict):
+        return {name: keys(entry) for name, entry in value.items()}
+    return [keys(value[0])] if isinstance(value, list) and value else None
+
+
+@pytest.fixture(scope="module")
+def run(tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder in which the quick start's run was made with SSA's labels, and what training said."""
+    import contextlib
+    import io
+
+    from attentune.cli.main import main
+
+    folder, said = tmp_path_factory.mktemp("outputs"), io.StringIO()
+    write_reviews(folder / "reviews.csv", 120)
+    words = [
+        "--train_file",
+        "reviews.csv",
+        "--text_column",
+        "text",
+        "--label_column",
+        "label",
+        "--learning_rate",
+        "1e-3",
+    ]
+    with contextlib.chdir(folder), contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        assert (
+            main(
+                [
+                    "train",
+                    *words,
+                    "--preset",
+                    "ssa-hybrid",
+                    "--model_name_or_path",
+                    str(tiny("bert")),
+                    "--output_dir",
+                    "run",
+                ]
+            )
+            == 0
+        )
+    return folder, said.getvalue()
+
+
+def test_what_training_says(run: tuple[Path, str]) -> None:
+    said = {shape(line) for line in run[1].splitlines()}
+    found = [line for line in shown("docs/quickstart.md", "Task type").splitlines() if shape(line) not in said]
+    # Which class is more frequent is the file's own affair.
+    assert [line for line in found if not line.startswith("train: bad")] == []
+    assert any("always guessing" in line for line in said)
+    (labels,) = shown("docs/ssa.md", "epoch 3: labels").splitlines()
+    assert shape(labels) in said
+
+
+def test_predictions_metrics_tokens_and_explanations(
+    run: tuple[Path, str], attentune: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run[0])
+    header = attentune("predict", "run", "--text", "what is this?")[1].splitlines()[0]
+    assert shown("docs/quickstart.md", "id,label").splitlines()[0] == header
+    assert shown("docs/training.md", "id,label").splitlines()[0] == header
+    metrics = json.loads(Path("run/metrics.json").read_text())
+    assert keys(json.loads(shown("docs/training.md", "{"))) == keys(metrics)
+    tokens = json.loads(attentune("label", "run", "--max_samples", "1")[1])
+    assert keys(json.loads(shown("docs/commands.md", '{"id"'))) == keys(tokens)
+    found = json.loads(
+        attentune("explain", "run", "--text", "a dull film", "--method", "leave-one-out", "--format", "json")[1]
+    )
+    wanted = json.loads(shown("docs/explaining.md", '{"text"'))
+    assert keys(wanted) == keys(found)
+    assert [(word["text"], word["start"], word["end"]) for word in found["tokens"]] == [
+        (word["text"], word["start"], word["end"]) for word in wanted["tokens"]
+    ]
+
+
+def test_messages_on_bad_data_and_flags(attentune: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, content in BAD_FILES.items():
+        (tmp_path / name).write_bytes(content)
+    told = [block.text for block in blocks(ROOT / "docs/data.md") if block.text.startswith("attentune: ")]
+    assert len(told) == len(BAD_COMMANDS)
+    for words, text in zip(BAD_COMMANDS, told, strict=True):
+        status, _, error = attentune("train", *words, "--output_dir", "run")
+        assert status == 2
+        assert [line for line in text.splitlines() if line not in error] == []
+
+
+@pytest.mark.slow
+def test_the_doctor_s_report_on_rte(attentune: Command, data_dir: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "glue_data").symlink_to(data_dir / "glue_data")
+    status, out, error = attentune("doctor", "--task", "rte", "--data_dir", "glue_data")
+    assert status == 0
+    wanted = [line for line in shown("docs/data.md", "Task type").splitlines() if line]
+    assert wanted == [line for line in (error + out).splitlines() if line]
