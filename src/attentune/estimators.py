@@ -236,7 +236,7 @@ def _weights(sample_weight: Any, rows: int) -> np.ndarray | None:
     if len(weights_N) != rows or not (np.isfinite(weights_N).all() and (weights_N >= 0).all() and weights_N.any()):
         raise ValueError(
             f"sample_weight: got {len(weights_N)} values from {weights_N.min(initial=np.inf):g} to"
-            f" {weights_N.max(initial=-np.inf):g}, expected a number of at least 0 for each of {rows} rows, one above 0."
+            f" {weights_N.max(initial=-np.inf):g}, expected a number of at least 0 for each of {rows} rows, not all 0."
         )
     return None if np.ptp(weights_N) == 0 else weights_N / weights_N.mean()
 

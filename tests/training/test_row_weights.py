@@ -62,7 +62,7 @@ def written_out(space: LabelSpace, labels: np.ndarray, options: dict, alpha: flo
     given, above, below, tokens, count = outputs(space.num_labels), [], [], [], 0
     for row, weight in enumerate(WEIGHTS.tolist()):
         alone = objective.rows(given.logits[row : row + 1], torch.from_numpy(labels[row : row + 1]))
-        above.append(weight * float(alone.loss_B))
+        above.append(weight * float(alone.loss_B.detach()))
         below.append(float(alone.weight_B))
         for place in range(4):
             label = float(TOKEN_LABELS_BT[row, place])
