@@ -58,12 +58,14 @@ class TransformersExport:
         files: the names of the files of code.
         rows: how many were compared.
         max_difference: the largest absolute difference of a logit, from a process without Attentune.
+        own_pipeline: whether it brings a pipeline, as transformers' own would predict something else.
     """
 
     folder: Path
     files: tuple[str, ...]
     rows: int
     max_difference: float
+    own_pipeline: bool = False
 
 
 def export_for_transformers(
@@ -99,7 +101,8 @@ def export_for_transformers(
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    return TransformersExport(target, files, len(inputs["input_ids"]), difference)
+    own = has_own_answers(saved.model.config)
+    return TransformersExport(target, files, len(inputs["input_ids"]), difference, own)
 
 
 def _fill(saved: SavedRun, folder: Path) -> tuple[str, ...]:

@@ -244,7 +244,7 @@ def _calibration(facts: CardFacts) -> str:
         return "Probabilities are those of the model, not calibrated."
     said = plain(facts.result.notes[-1])
     if facts.data.label_space.thresholds is not None:
-        said += " Attentune predicts by the thresholds; transformers gives the probabilities alone."
+        said += " Attentune and its pipeline predict by the thresholds; the bare model gives logits alone."
     return said
 
 
@@ -263,7 +263,5 @@ def _limits(facts: CardFacts) -> str:
     if space.task_type != "regression":
         lines.append(_calibration(facts))
     if space.ordinal_prediction == "expected-value":
-        lines.append(
-            "Attentune predicts the class nearest to the mean of the classes; transformers names the likeliest one."
-        )
+        lines.append("It predicts the class nearest to the mean of the classes, which may not be the likeliest one.")
     return "\n".join(f"- {line}" for line in lines)
