@@ -238,6 +238,10 @@ print(classify({given}, top_k=None, truncation=True))
 ```"""
 
 
+# The line of a card that `_calibration` gives, as a pattern: a run may be calibrated later.
+LIMIT_OF_CALIBRATION = r"^- (Probabilities are those of the model, not calibrated\.|Calibrated on ).*$"
+
+
 def _calibration(facts: CardFacts) -> str:
     found = facts.result.train.get("calibration")
     if found is None:
