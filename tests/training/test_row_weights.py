@@ -236,3 +236,41 @@ def test_a_run_with_extra_rows_of_another_kind_is_refused_before_anything_is_wri
     with pytest.raises(LabelError, match="unknown labels: 'fine'"):
         train(load_config(overrides=settings(tmp_path, tiny("bert"), **more)), display=Display(quiet=True))
     assert not (tmp_path / "run").exists()
+
+
+def kinds(folder: Path) -> dict[str, dict[str, object]]:
+    """Settings of each kind of task and way of reading, with files train.csv and silver.csv of that kind."""
+    return {
+        "scores": {"data__task_type": "regression", "labels__generator": "flip", "preset": "ssa-hybrid"},
+        "ordered": {"data__task_type": "ordinal", "objective__loss": "corn", "preset": "ssa-co"},
+        "sets": {"data__task_type": "multi_label", "objective__class_weights": "balanced", "preset": "ssa-co"},
+        "pairs": {"preset": "bi-encoder-mean", "model__head__combine": "concat"},
+        "windows": {"data__long_texts": "windows", "data__max_length": 8, "data__stride": 2, "preset": "ssa-co"},
+        "frozen": {"training__freeze_encoder": True},
+        "calibrated": {"training__calibrate": "temperature", "data__calibration_share": 0.25},
+        "masked": {"preset": "bert-mask"},
+    }
+
+
+LABELS = {"scores": "{}.5", "ordered": "{}", "sets": "a|{}"}
+
+
+@pytest.mark.parametrize("name", list(kinds(Path())))
+def test_every_kind_of_task_takes_extra_rows(tiny, tmp_path: Path, name: str) -> None:
+    for file, rows in (("train.csv", 30), ("validation.csv", 9), ("silver.csv", 12)):
+        header = "text,text_pair,label" if name == "pairs" else "text,label"
+        lines = [header]
+        for number in range(rows):
+            texts = [f"we saw the film {file[0]} {number} and it was so very fine in town"]
+            texts += [f"a story {number}"] if name == "pairs" else []
+            lines.append(",".join([*texts, LABELS.get(name, "{}").format(number % 3)]))
+        (tmp_path / file).write_text("\n".join(lines) + "\n")
+    files = {"data__extra_train_files": str(tmp_path / "silver.csv"), "data__extra_train_weights": "0.4"}
+    run(tmp_path, tiny("bert"), **files, **kinds(tmp_path)[name], training__num_train_epochs=2)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    own = 22 if name == "calibrated" else 30
+    assert [(part["rows"], part["weight"]) for part in record["train"]["rows_from"]] == [(own, 1.0), (12, 0.4)]
+    assert record["train"]["rows"] == own + 12
+    losses = [line["loss"] for line in log_of(tmp_path / "run") if "loss" in line]
+    assert len(losses) > 3
+    assert np.isfinite(losses).all()

@@ -19,8 +19,9 @@ class RegisteredPipeline(AttentunePipeline):
     """Made for a model of ours; for any other model the class that was registered before is made instead."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        model = kwargs["model"] if "model" in kwargs else args[0]
-        if getattr(model.config, "model_type", None) == AttentuneConfig.model_type:
+        model = kwargs.get("model", args[0] if args else None)
+        # Without a model it is being copied.
+        if model is None or getattr(model.config, "model_type", None) == AttentuneConfig.model_type:
             return super().__new__(cls)
         # No instance of this class, so Python does not initialise it once more.
         return _resolved(_BEFORE)(*args, **kwargs)
