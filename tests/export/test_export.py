@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,24 +22,18 @@ from attentune.errors import ConfigError, ExportError
 from attentune.export import writing
 from attentune.training.display import Display
 from attentune.training.run import train
-from export_samples import save_run
+from export_samples import blocks, save_run, without_torch
 from samples import settings
 from tiny import FAMILIES
-from tiny_models import FIRST, LONG, SECOND, TWO, rows_of
+from tiny_models import FIRST, LONG, SECOND, rows_of
 
 Tiny = Callable[..., Path]
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "exporting.md"
 PAIRED = ("bi-encoder-mean", "task-attention")
 # Two shapes of batches that neither the example nor the check has.
 SHAPES = (
     ([FIRST], [LONG]),
     ([SECOND, "", LONG, FIRST + LONG, "a", FIRST, SECOND], [LONG, FIRST, "", "b", FIRST, "", SECOND]),
 )
-
-
-def blocks() -> list[str]:
-    """The Python of the page, in order."""
-    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def check(run: Path, folder: Path, **options: Any) -> writing.Export:
@@ -160,14 +150,6 @@ def test_what_the_folder_holds(served: tuple[Path, int, str], run: Path) -> None
     assert [file.name for file in folder.parent.iterdir()] == [folder.name]
 
 
-def without_torch(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run it where PyTorch, transformers and Attentune cannot be imported."""
-    barred = "import sys\nfor name in ('torch', 'transformers', 'attentune'):\n    sys.modules[name] = None\n"
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, "-c", barred + script, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-
-
 def test_the_documented_script_serves_it_without_torch(served: tuple[Path, int, str], run: Path) -> None:
     texts = ["the film was lovely", "a dull [SEP] and awful story", "", "so " * 60]
     done = without_torch(blocks()[0], str(served[0]), *texts)
@@ -178,55 +160,6 @@ def test_the_documented_script_serves_it_without_torch(served: tuple[Path, int, 
     for line, row in zip(lines, expected, strict=True):
         # `predict` may compute in bf16, where the processor multiplies it fast.
         assert line["probabilities"] == pytest.approx(row["probabilities"], abs=0.02)
-
-
-@pytest.mark.parametrize(
-    ("space", "more", "note"),
-    [
-        (TWO, {"thresholds": 1}, "the run predicts by probability, 'good' from 0."),
-        (LabelSpace("multi_label", ("a", "b", "c")), {"thresholds": 3}, "by probability, 'a' from 0."),
-        (LabelSpace("multi_label", ("a", "b", "c")), {}, None),
-        (
-            LabelSpace("ordinal", ("low", "middle", "high")),
-            {"ordinal_prediction": "expected-value"},
-            "nearest to the mean",
-        ),
-        (LabelSpace("regression"), {}, None),
-    ],
-    ids=["two classes", "labels", "labels at a half", "ordered", "scores"],
-)
-def test_the_documented_script_predicts_as_the_run_does(
-    tiny: Tiny, tmp_path: Path, space: LabelSpace, more: dict[str, Any], note: str | None, attentune: Any
-) -> None:
-    """Where thresholds, or the mean of ordered classes, change what is predicted."""
-    run = save_run(tiny("bert"), tmp_path / "run", label_space=space)
-    texts = ["the film was lovely", "a dull and awful story", "", "we saw it", "so great " * 9, "in town"]
-    file = run / "config.json"
-    (run / "config.yaml").write_text("training: {precision: fp32, use_cpu: true}\n")
-    if "thresholds" in more:  # in the middle of what the texts have
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"calibration_temperature": 0.4}))
-        shares = np.array([list(row["probabilities"].values()) for row in predict(run, texts)])[
-            :, -more["thresholds"] :
-        ]
-        more = {"thresholds": ((shares.min(axis=0) + shares.max(axis=0)) / 2).tolist()}
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"calibration_temperature": 0.4, **more}))
-    status, out, err = attentune("export", run, "--output_dir", tmp_path / "served")
-    assert status == 0, err
-    assert ("do that where you serve it" in out) == (note is not None)
-    assert note is None or note in out
-    done = without_torch(blocks()[0], str(tmp_path / "served"), *texts)
-    assert done.returncode == 0, done.stderr
-    lines, expected = [json.loads(line) for line in done.stdout.splitlines()], predict(run, texts)
-    if space.task_type == "regression":
-        assert [line["prediction"] for line in lines] == pytest.approx(
-            [row["prediction"] for row in expected], abs=1e-4
-        )
-        return
-    assert [line["prediction"] for line in lines] == [row["prediction"] for row in expected]
-    for line, row in zip(lines, expected, strict=True):
-        assert line["probabilities"] == pytest.approx(row["probabilities"], abs=1e-4)
-    if "thresholds" in more:
-        assert len({str(row["prediction"]) for row in expected}) > 1
 
 
 @pytest.mark.slow
