@@ -1,5 +1,9 @@
-"""Saved runs that were not trained: tiny models with slots moved away from where they begin."""
+"""Saved runs that were not trained: tiny models with slots moved away from where they begin; the documented code."""
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +11,8 @@ import torch
 
 from attentune.models.saving import save_model
 from tiny_models import build
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "exporting.md"
 
 
 def save_run(checkpoint: Path, folder: Path, **options: Any) -> Path:
@@ -20,3 +26,16 @@ def save_run(checkpoint: Path, folder: Path, **options: Any) -> Path:
     folder.mkdir(parents=True)
     save_model(model, tokenizer, folder)
     return folder
+
+
+def blocks() -> list[str]:
+    """The Python of the page, in order."""
+    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def without_torch(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run it where PyTorch, transformers and Attentune cannot be imported."""
+    barred = "import sys\nfor name in ('torch', 'transformers', 'attentune'):\n    sys.modules[name] = None\n"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", barred + script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

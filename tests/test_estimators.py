@@ -182,3 +182,34 @@ def _root(error: BaseException) -> str:
         texts.append(str(error))
         error = error.__cause__ or error.__context__
     return " ".join(texts)
+
+
+def test_weights_of_rows(fast):
+    """Wrong rows of little weight do little harm; weights that are all alike are none."""
+    texts, labels = reviews(48)
+    wrong = ["bad" if label == "good" else "good" for label in labels]
+    quick = AttentuneClassifier(**fast)
+    both, weights = labels + wrong, [1.0] * 48 + [0.05] * 48
+    model = clone(quick).fit(texts + texts, both, sample_weight=weights)
+    assert model.score(texts, labels) > 0.9
+    assert model.run_.config.training.num_train_epochs == 6
+    few = AttentuneClassifier(**fast | {"num_train_epochs": 1})
+    plain, alike, doubled = (
+        clone(few).fit(texts, labels, sample_weight=given).predict_proba(texts[:4])
+        for given in (None, [2.0] * 48, np.r_[np.full(24, 2.0), np.full(24, 4.0)])
+    )
+    assert np.array_equal(plain, alike)
+    assert not np.array_equal(plain, doubled)
+    halved = clone(few).fit(texts, labels, sample_weight=np.r_[np.full(24, 0.5), np.full(24, 1.0)])
+    assert np.array_equal(halved.predict_proba(texts[:4]), doubled)
+    scores = AttentuneRegressor(**fast | {"num_train_epochs": 1}, validation_share=0.25)
+    scores.fit(texts, np.arange(48.0), sample_weight=np.arange(48))
+    assert list(scores.result_.scores) == ["validation"]
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [0.0, 0.0], [1.0, np.nan], [1.0, np.inf]])
+def test_weights_that_cannot_be(fast, weights):
+    with pytest.raises(
+        ValueError, match=r"sample_weight: got \d values .* expected a number of at least 0 for each of 2"
+    ):
+        AttentuneClassifier(**fast).fit(["a", "b"], [0, 1], sample_weight=weights)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +61,14 @@ class _TextEstimator(BaseEstimator):
         self.output_dir = output_dir
         self.verbose = verbose
 
-    def _train(self, X: Any, labels_N: np.ndarray, space: LabelSpace) -> None:
+    def _train(self, X: Any, labels_N: np.ndarray, space: LabelSpace, sample_weight: Any) -> None:
         texts, pairs = texts_of(X)
-        rows = TextRows(tuple(map(str, range(len(texts)))), texts, pairs, labels_N, "X")
+        weights = _weights(sample_weight, len(texts))
+        rows = TextRows(tuple(map(str, range(len(texts)))), texts, pairs, labels_N, "X", weights=weights)
         splits = {"train": rows}
         if self.validation_share:
             kept, cut = stratified_cut(labels_N, self.validation_share, self._seed(), "validation")
-            splits = {"train": rows.take(kept), "validation": rows.take(cut)}
+            splits = {"train": rows.take(kept), "validation": replace(rows.take(cut), weights=None)}
         data = TaskData("own", space, _METRICS[space.task_type], splits)
         if self.output_dir is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="attentune-")
@@ -160,15 +162,16 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
         result_: the `RunResult`.
     """
 
-    def fit(self, X: Any, y: Any) -> AttentuneClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AttentuneClassifier:
         """Train.
 
         Args:
             X: N texts, N pairs of texts, or an array or data frame of one or two columns of texts.
             y: (N,) classes of any kind that sorts.
+            sample_weight: (N,) what each row's losses are multiplied with, over their mean; 1 each if not given.
 
         Raises:
-            ValueError: X and y do not fit each other, or there is one class only.
+            ValueError: X, y and sample_weight do not fit each other, or there is one class only.
             AttentuneError: settings that cannot be used.
         """
         check_consistent_length(X, y)
@@ -178,7 +181,7 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
             raise ValueError(f"y: got one class ({', '.join(names)}), expected at least 2.")
         if len(set(names)) < len(names):
             raise ValueError(f"y: got classes that read the same as text ({', '.join(names)}); rename them.")
-        self._train(X, labels_N.astype(np.int64), LabelSpace("classification", names))
+        self._train(X, labels_N.astype(np.int64), LabelSpace("classification", names), sample_weight)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -194,22 +197,23 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
 class AttentuneRegressor(RegressorMixin, _TextEstimator):
     """Predict a score of texts or pairs of texts; arguments as `AttentuneClassifier`."""
 
-    def fit(self, X: Any, y: Any) -> AttentuneRegressor:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AttentuneRegressor:
         """Train.
 
         Args:
             X: N texts, N pairs of texts, or an array or data frame of one or two columns of texts.
             y: (N,) numbers.
+            sample_weight: (N,) what each row's losses are multiplied with, over their mean; 1 each if not given.
 
         Raises:
-            ValueError: X and y do not fit each other, or a number is missing.
+            ValueError: X, y and sample_weight do not fit each other, or a number is missing.
             AttentuneError: settings that cannot be used.
         """
         check_consistent_length(X, y)
         scores_N = np.asarray(column_or_1d(y), dtype=np.float64)
         if not np.isfinite(scores_N).all():
             raise ValueError("y: got NaN or infinity, expected numbers.")
-        self._train(X, scores_N, LabelSpace("regression"))
+        self._train(X, scores_N, LabelSpace("regression"), sample_weight)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -222,6 +226,19 @@ def _labels(y: Any) -> np.ndarray:
     if labels_N.dtype.kind == "f" and not np.all(np.isfinite(labels_N) & (labels_N == np.floor(labels_N))):
         raise ValueError("y: got an unknown label type: continuous numbers or NaN; AttentuneRegressor takes numbers.")
     return labels_N
+
+
+def _weights(sample_weight: Any, rows: int) -> np.ndarray | None:
+    """(N,) weights with a mean of 1, so that only their ratios matter; None where all are alike."""
+    if sample_weight is None:
+        return None
+    weights_N = np.asarray(column_or_1d(sample_weight), dtype=np.float64)
+    if len(weights_N) != rows or not (np.isfinite(weights_N).all() and (weights_N >= 0).all() and weights_N.any()):
+        raise ValueError(
+            f"sample_weight: got {len(weights_N)} values from {weights_N.min(initial=np.inf):g} to"
+            f" {weights_N.max(initial=-np.inf):g}, expected a number of at least 0 for each of {rows} rows, not all 0."
+        )
+    return None if np.ptp(weights_N) == 0 else weights_N / weights_N.mean()
 
 
 def texts_of(X: Any) -> tuple[tuple[str, ...], tuple[str, ...] | None]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from attentune.errors import CheckpointError
 from attentune.files import is_plain_name, parse_json, read_json, read_text
-from attentune.results import LOG_FILE, RunResult, check_fields, to_json
+from attentune.results import LOG_FILE, OWN_TRAIN, RunResult, check_fields, to_json
 
 _FORMAT = 1
 STATUSES = ("done", "failed", "pruned")
@@ -174,11 +174,16 @@ def _order(record: RunRecord) -> tuple[Any, ...]:
 
 
 def unpaired(records: Iterable[RunRecord]) -> list[str]:
-    """Tasks, sizes and seeds whose methods did not all see the same rows, one text each."""
+    """Tasks, sizes and seeds whose methods did not all see the same rows, one text each.
+
+    Rows of extra files are a matter of the method, and do not count.
+    """
     seen: dict[tuple[str, str, int], dict[str, list[str]]] = {}
     for record in records:
         if record.is_done:
-            rows = json.dumps(record.data_fingerprint, sort_keys=True)
+            prints = dict(record.data_fingerprint)
+            prints |= {"train": own} if (own := prints.pop(OWN_TRAIN, None)) is not None else {}
+            rows = json.dumps(prints, sort_keys=True)
             key = (record.run.task, record.run.size, record.run.seed)
             seen.setdefault(key, {}).setdefault(rows, []).append(record.run.method)
     return [

@@ -1,8 +1,9 @@
 """Making the model known to transformers, without importing transformers where nobody else does.
 
-`AutoConfig` and `AutoModelForSequenceClassification` must know a class before they can load it.
-`models/configuration.py` and `models/modeling.py` register theirs when they are imported; here it is seen to that they
-are imported as soon as there is something to register with.
+`AutoConfig` and `AutoModelForSequenceClassification` must know a class before they can load it, and `pipeline` one
+that obeys a run's thresholds. `models/configuration.py`, `models/modeling.py` and `models/pipeline_registry.py`
+register theirs when they are imported; here it is seen to that they are imported as soon as there is something to
+register with.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 _FOLLOWERS = {
     "transformers.models.auto.configuration_auto": "attentune.models.configuration",
     "transformers.models.auto.modeling_auto": "attentune.models.modeling",
+    "transformers.pipelines": "attentune.models.pipeline_registry",
 }
 
 

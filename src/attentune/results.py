@@ -23,6 +23,8 @@ _PACKAGES = ("attentune", "torch", "transformers", "tokenizers", "accelerate", "
 RESULT_FILE, LOG_FILE = "run.json", "log.jsonl"
 # Marks the folder of several finished tasks, each of which has a run folder in it.
 TASKS_FILE = "tasks.json"
+# What fingerprints call the rows of train without those of extra files, where there are some.
+OWN_TRAIN = "train without extra files"
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class RunResult:
         config: the complete configuration.
         seed: the run's seed.
         versions: of Python, the platform and the packages that matter.
-        data_fingerprint: a SHA-256 a split.
+        data_fingerprint: a SHA-256 a split; where extra rows are mixed into train, also of its own rows (`OWN_TRAIN`).
         notes: what was decided for the user.
     """
 

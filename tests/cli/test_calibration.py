@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +123,39 @@ def test_every_way_in_obeys(attentune, files: Path, trained: Path) -> None:
         assert {one["label"]: one["score"] for one in answer}["good"] == pytest.approx(share, abs=1e-5)
     status, _, err = attentune("label", trained, "--max_samples", "3")
     assert status == 0, err
+
+
+def test_every_way_in_says_what_a_threshold_turns(attentune, files: Path, trained: Path, tmp_path: Path) -> None:
+    """With the threshold at the middle of what the rows have, whatever the fit was: the likeliest class is another."""
+    from attentune.app.desk import Desk
+    from attentune.data.rows import TextRows
+    from attentune.explain.answers import answer
+
+    run = tmp_path / "run"
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns("checkpoint-*"))
+    texts = [row["text"] for row in csv.DictReader((files / "dev.csv").open())]
+    shares = columns(trained / "predictions_validation.csv")[2]
+    threshold = float(np.median(shares) + 1e-4)
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"thresholds": [threshold]}))
+    expected = np.where(shares >= threshold, "good", "bad").tolist()
+    turned = [number for number, share in enumerate(shares) if (share >= 0.5) != (share >= threshold)]
+    assert turned, "the rows lie on one side of a half"
+    status, out, _ = attentune("predict", run, "--input_file", files / "dev.csv")
+    assert [row["prediction"] for row in csv.DictReader(io.StringIO(out))] == expected
+    assert [one["prediction"] for one in predict(run, texts)] == expected
+    classify = pipeline("text-classification", model=str(run))
+    assert [one["label"] for one in classify(texts)] == expected
+    saved = SavedRun.load(run)
+    desk = Desk([("run", saved)])
+    for number in turned[:2]:
+        said = answer(saved, TextRows(("0",), (texts[number],), None, None, "text"))
+        assert said.prediction == expected[number] != max(said.probabilities, key=said.probabilities.get)
+        shown = re.search(r"<strong>(?:<[^>]*>)*([^<]*)", desk.explain(texts[number]).html)
+        assert shown[1] == expected[number]
+    status, out, err = attentune("explain", run, "--text", texts[turned[0]], "--method", "ssa", "--format", "json")
+    assert status == 0, err
+    assert json.loads(out)["label"] == expected[turned[0]]
 
 
 def test_the_graph_has_the_temperature_and_tells_the_thresholds(attentune, trained: Path, tmp_path: Path) -> None:

@@ -65,6 +65,8 @@ def another_value(field: dataclasses.Field, hint: Any) -> tuple[str, Any]:
         return "0.25", 0.25
     if str in kinds:
         return "some words", "some words"
+    if tuple[float, ...] in kinds:
+        return "0.5,2", (0.5, 2.0)
     return ("1,2", "1,2") if hint is Any else ("a,b", ("a", "b"))
 
 
@@ -86,6 +88,7 @@ NEEDS: dict[str, dict[str, str]] = {
     "data.fold_seed": {"data.folds": "9", "data.fold": "2"},
     "data.calibration_share": {"training.calibrate": "temperature"},
     "data.calibration_file": {"training.calibrate": "temperature"},
+    "data.extra_train_weights": {"data.extra_train_files": "a.csv,b.csv"},
 }
 
 

@@ -191,6 +191,8 @@ def values_for(name: str, hint: Any, field: Any) -> st.SearchStrategy[Any]:
         strategy = st.one_of(st.none(), st.dictionaries(texts, st.floats(0, 9), max_size=3), st.lists(st.floats(0, 9)))
     elif name == "data.task_settings":
         strategy = st.one_of(st.none(), st.dictionaries(texts, st.dictionaries(texts, texts), max_size=3))
+    elif name == "data.extra_train_weights":
+        strategy = st.lists(st.floats(0, 9), max_size=3).map(tuple)
     else:
         strategy = st.lists(texts, max_size=3).map(tuple)
     return st.one_of(st.just(field.default), strategy)
@@ -201,7 +203,16 @@ def values_for(name: str, hint: Any, field: Any) -> st.SearchStrategy[Any]:
 def test_any_configuration_goes_to_yaml_and_back(tmp_path_factory: pytest.TempPathFactory, values: dict) -> None:
     config = config_or_problems(values)
     if not isinstance(config, Config):  # single values are right; only together can they be wrong
-        known = ("need", "choose one", "works with", "goes with")
+        known = (
+            "need",
+            "choose one",
+            "works with",
+            "goes with",
+            "one for each",
+            "once",
+            "rows of one task",
+            "multiply",
+        )
         assert all(any(words in problem for words in known) for problem in config)
         return
     assert all(value_of(config, name) == value for name, value in values.items())

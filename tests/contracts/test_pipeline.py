@@ -1,14 +1,24 @@
 """transformers' pipeline says of a saved model what Attentune says: every preset, family, kind of task and pair."""
 
+import copy
+import json
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    TextClassificationPipeline,
+    pipeline,
+)
 
-import attentune  # noqa: F401  (registers the model)
+import attentune
 from attentune.config import HeadConfig, ModelConfig, load_config, preset_names
 from attentune.data.rows import LabelSpace
 from attentune.evaluation.saved import predict
@@ -42,6 +52,19 @@ def saved(folder: Path, tiny: Tiny, family: str, space: LabelSpace = TWO, loss: 
     return str(folder)
 
 
+def rethreshold(run: str, texts: Sequence[str]) -> list[float]:
+    """Set thresholds at which what is predicted is another thing than what is likeliest, for some of these texts."""
+    shares = np.array([list(one["probabilities"].values()) for one in predict(run, list(texts))])
+    file = Path(run) / "config.json"
+    config = json.loads(file.read_text())
+    config["thresholds"] = (shares.min(axis=0) + shares.max(axis=0)).tolist()
+    config["thresholds"] = [value / 2 for value in config["thresholds"]]
+    if config["task_type"] == "classification":
+        del config["thresholds"][0]
+    file.write_text(json.dumps(config))
+    return config["thresholds"]
+
+
 def check(run: str, texts: Sequence[str], pairs: Sequence[str] | None = None, **options: object) -> None:
     """The pipeline's labels and scores are those of `attentune predict`, one by one and in batches."""
     classify = pipeline("text-classification", model=run)
@@ -56,6 +79,8 @@ def check(run: str, texts: Sequence[str], pairs: Sequence[str] | None = None, **
                 continue
             if isinstance(wanted["prediction"], str):
                 assert answer[0]["label"] == wanted["prediction"]
+            else:
+                assert {part["label"] for part in answer if part["predicted"]} == set(wanted["prediction"])
             found = {part["label"]: part["score"] for part in answer}
             assert found == pytest.approx(wanted["probabilities"], abs=TOLERANCE)
 
@@ -98,6 +123,90 @@ def test_every_family_on_pairs_that_are_read_apart(tiny: Tiny, tmp_path: Path, f
 def test_every_kind_of_task(tiny: Tiny, tmp_path: Path, space: LabelSpace, loss: str) -> None:
     check(saved(tmp_path / "one", tiny, "bert", space, loss), TEXTS)
     check(saved(tmp_path / "two", tiny, "roberta", space, loss, is_pair=True), *zip(*PAIRS, strict=True))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+@pytest.mark.parametrize("space", [TWO, SETS], ids=["two classes", "several labels"])
+def test_thresholds_are_obeyed(tiny: Tiny, tmp_path: Path, space: LabelSpace, temperature: float) -> None:
+    run = saved(tmp_path, tiny, "bert", space)
+    plain = pipeline("text-classification", model=run)(TEXTS)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"calibration_temperature": temperature}))
+    thresholds = rethreshold(run, TEXTS)
+    check(run, TEXTS)
+    classify, expected = pipeline("text-classification", model=run), predict(run, TEXTS)
+    if space is TWO:
+        labels = [wanted["prediction"] for wanted in expected]
+        assert labels != [answer["label"] for answer in plain], "some answers change"
+        assert [answer["label"] for answer in classify(TEXTS)] == labels
+        assert [answer["label"] for (answer,) in classify(TEXTS, top_k=1)] == labels
+        for answer, wanted in zip(classify(TEXTS), expected, strict=True):
+            assert answer["score"] == pytest.approx(wanted["probabilities"][answer["label"]], abs=TOLERANCE)
+            assert (wanted["probabilities"][space.names[1]] >= thresholds[0]) == (answer["label"] == space.names[1])
+        return
+    assert len({tuple(wanted["prediction"]) for wanted in expected}) > 1
+    for answer, wanted in zip(classify(TEXTS, top_k=None), expected, strict=True):
+        flags = [part["predicted"] for part in answer]
+        assert flags == sorted(flags, reverse=True), "what is predicted comes first"
+        assert [part["label"] for part in answer if part["predicted"]] == sorted(
+            wanted["prediction"], key=lambda name: -wanted["probabilities"][name]
+        )
+    for answer, wanted in zip(classify(TEXTS), expected, strict=True):
+        assert (answer["label"] in wanted["prediction"]) == bool(wanted["prediction"]) == answer["predicted"]
+
+
+def test_ordered_classes_by_expected_value(tiny: Tiny, tmp_path: Path) -> None:
+    run = saved(tmp_path, tiny, "bert", STARS)
+    with torch.no_grad():  # the ends are likely, and the mean is in the middle
+        model = AttentuneForSequenceClassification.from_pretrained(run)
+        model.classifier.bias.copy_(torch.tensor([3.0, 0.0, 3.0]))
+        model.config.ordinal_prediction = "expected-value"
+        model.save_pretrained(run)
+    answers, expected = pipeline("text-classification", model=run)(TEXTS), predict(run, TEXTS)
+    assert [answer["label"] for answer in answers] == [wanted["prediction"] for wanted in expected]
+    likeliest = [max(wanted["probabilities"], key=wanted["probabilities"].get) for wanted in expected]
+    assert likeliest != [answer["label"] for answer in answers]
+    check(run, TEXTS)
+
+
+def test_other_models_get_transformers_own_pipeline(tiny: Tiny, tmp_path: Path) -> None:
+    """The very class, for the task, its alias and a model that is handed over; scores as asked for stay theirs."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny("bert"))
+    torch.manual_seed(0)
+    plain = BertForSequenceClassification(BertConfig.from_pretrained(tiny("bert"), num_labels=3)).eval()
+    for task in ("text-classification", "sentiment-analysis"):
+        assert type(pipeline(task, model=plain, tokenizer=tokenizer)) is TextClassificationPipeline
+    plain.save_pretrained(tmp_path / "plain")
+    tokenizer.save_pretrained(tmp_path / "plain")
+    by_name = pipeline("text-classification", model=str(tmp_path / "plain"))
+    assert type(by_name) is TextClassificationPipeline
+    run = saved(tmp_path / "run", tiny, "bert", THREE)
+    ours, theirs = pipeline("sentiment-analysis", model=run), pipeline("text-classification", model=run)
+    assert isinstance(ours, TextClassificationPipeline)
+    base = TextClassificationPipeline(model=theirs.model, tokenizer=theirs.tokenizer)
+    for options in ({}, {"top_k": 1}, {"top_k": 2}, {"top_k": None}, {"function_to_apply": "none"}):
+        assert ours(TEXTS, **options) == base(TEXTS, **options)
+    assert ours(FIRST) == base(FIRST) == copy.copy(ours)(FIRST)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("thresholds", [0.2, 0.3]),
+        ("thresholds", [1.5]),
+        ("thresholds", 0.5),
+        ("thresholds", ["0.5"]),
+        ("calibration_temperature", 0),
+        ("calibration_temperature", "2"),
+        ("calibration_temperature", None),
+    ],
+)
+def test_what_no_calibration_gives_is_refused(tiny: Tiny, tmp_path: Path, name: str, value: object) -> None:
+    run = saved(tmp_path, tiny, "bert")
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {name: value}))
+    with pytest.raises(attentune.AttentuneError, match=f"config.json sets {name} to"):
+        predict(run, TEXTS)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

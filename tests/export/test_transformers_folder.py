@@ -80,6 +80,40 @@ def test_a_pipeline_without_attentune_says_what_the_run_says(tiny: Tiny, tmp_pat
     assert type(model) is attentune.AttentuneForSequenceClassification
 
 
+@pytest.mark.parametrize(
+    "space", [TWO, LabelSpace("multi_label", ("a", "b", "c"))], ids=["two classes", "several labels"]
+)
+def test_a_pipeline_without_attentune_obeys_thresholds(
+    tiny: Tiny, tmp_path: Path, attentune_command, space: LabelSpace
+) -> None:
+    run = run_of(tmp_path / "run", tiny("bert"), "ssa-hybrid", space=space)
+    shares = [list(row["probabilities"].values()) for row in attentune.predict(run, TEXTS)]
+    middles = [(min(own) + max(own)) / 2 for own in zip(*shares, strict=True)]
+    if space is TWO:  # between two rows on one side of a half, so that an answer turns
+        low, middle, high = sorted(good for _, good in shares)
+        middles[1] = (middle + high) / 2 if middle >= 0.5 else (low + middle) / 2
+    file = run / "config.json"
+    config = json.loads(file.read_text()) | {"thresholds": middles if space is not TWO else middles[1:]}
+    file.write_text(json.dumps(config))
+    status, out, err = attentune_command("export", run, "--format", "transformers", "--output_dir", tmp_path / "hub")
+    assert status == 0, err
+    assert "the folder brings a pipeline that predicts as the run does" in out
+    around = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
+    words = [sys.executable, "-c", PIPELINE, str(tmp_path / "hub"), json.dumps(TEXTS)]
+    done = subprocess.run(words, env=around, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found, expected = json.loads(done.stdout), [row["prediction"] for row in attentune.predict(run, TEXTS)]
+    if space is TWO:
+        assert [row[0]["label"] for row in found] == expected
+        assert any(row[0]["score"] < row[1]["score"] for row in found), "a threshold turned an answer"
+    else:
+        assert [{part["label"] for part in row if part["predicted"]} for row in found] == [set(row) for row in expected]
+    assert len({str(row) for row in expected}) > 1
+    # The run itself is as it was, and the folder loads here too.
+    assert "custom_pipelines" not in json.loads(file.read_text())
+    assert [row["prediction"] for row in attentune.predict(tmp_path / "hub", TEXTS)] == expected
+
+
 @pytest.fixture
 def attentune_command(attentune: object) -> object:
     """The fixture `attentune`, under a name that leaves the package its own."""

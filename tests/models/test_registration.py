@@ -41,6 +41,14 @@ for _ in range(2):
     known = AutoModelForSequenceClassification._model_mapping
     assert known[AttentuneConfig] is AttentuneForSequenceClassification
     assert list(known.keys()).count(AttentuneConfig) == 1
+    waiting = [finder for finder in sys.meta_path if isinstance(finder, _Watch)]
+    assert len(waiting) == ("transformers.pipelines" not in sys.modules)
+    register_with_transformers()
+from transformers.pipelines import PIPELINE_REGISTRY
+from attentune.models import pipeline_registry
+for _ in range(2):
+    assert PIPELINE_REGISTRY.supported_tasks["text-classification"]["impl"] is pipeline_registry.RegisteredPipeline
+    assert pipeline_registry._resolved(pipeline_registry._BEFORE).__module__.startswith("transformers.")
     assert not [finder for finder in sys.meta_path if isinstance(finder, _Watch)]
     register_with_transformers()
 # As if nobody had watched.

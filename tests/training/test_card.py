@@ -191,7 +191,7 @@ def test_other_metrics_have_an_interval_around_the_score(space: LabelSpace, metr
     assert f"| {score:.4f} | {low:.4f} to {high:.4f} | 40 |" in card
     assert card == model_card(made), "the same each time"
     assert "text_pair" in card
-    assert ("transformers names the likeliest one" in card) == (space.ordinal_prediction == "expected-value")
+    assert ("the class nearest to the mean of the classes" in card) == (space.ordinal_prediction == "expected-value")
     assert ("not calibrated" in card) == (space.task_type != "regression")
 
 

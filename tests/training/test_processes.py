@@ -26,7 +26,7 @@ from attentune.evaluation.predict import check_whole_models
 from attentune.training.display import Display
 from attentune.training.run import train
 from interrupted import LABELS_FILE, log_of, run, without_times
-from samples import settings
+from samples import settings, write_reviews
 
 Tiny = Callable[..., Path]
 Ran = tuple[Path, Path]
@@ -44,7 +44,7 @@ GENERATORS: dict[str, dict[str, Any]] = {
     "flip": {},
     "released": {"labels__aug_ratio_each": 0.4, "labels__aug_threshold": 0.3},
     "gradient": {"labels__targets": "hard"},
-    # 41 rows in batches of 8: of the last batch, which has one row, the second process has none.
+    # 41 rows and 16 extra ones in batches of 8: of the last batch, which has one row, the second process has none.
     "uneven": {
         "labels__generator": "gradient",
         "training__gradient_accumulation_steps": 3,
@@ -54,8 +54,12 @@ GENERATORS: dict[str, dict[str, Any]] = {
 EPOCHS = (0, 1, 2)
 
 
-def method(name: str) -> dict[str, Any]:
-    return METHOD | {"labels__generator": name} | GENERATORS[name]
+def method(name: str, folder: Path) -> dict[str, Any]:
+    more: dict[str, Any] = {}
+    if name == "uneven":
+        file = write_reviews(folder / "silver.csv", 16, seed=9)
+        more = {"data__extra_train_files": [str(file)], "data__extra_train_weights": [0.3]}
+    return METHOD | {"labels__generator": name} | GENERATORS[name] | more
 
 
 def free_port() -> int:
@@ -92,7 +96,7 @@ def both(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
         name: settings(
             folder,
             tiny("bert"),
-            **method(name),
+            **method(name, folder),
             training__per_device_train_batch_size=4,
             training__output_dir=str(folder / f"{name}-two"),
         )
@@ -103,7 +107,7 @@ def both(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     for name in GENERATORS:
-        run(folder, tiny("bert"), **method(name), training__output_dir=str(folder / f"{name}-one"))
+        run(folder, tiny("bert"), **method(name, folder), training__output_dir=str(folder / f"{name}-one"))
     torch.set_num_threads(threads)
     return folder
 

@@ -78,6 +78,11 @@ def _for_transformers(run: str, output_dir: str) -> int:
     print(
         f"max difference from the run, loaded without Attentune: {made.max_difference:.1e} ({made.rows} made-up rows)"
     )
+    if made.own_pipeline:
+        print(
+            "not simply the likeliest class is predicted: the folder brings a pipeline that predicts as the run does,"
+            " which needs trust_remote_code=True even where Attentune is installed; the bare model gives logits"
+        )
     return 0
 
 
@@ -89,6 +94,8 @@ def _lines(export: Export) -> list[str]:
         f" {', '.join(export.outputs)}",
         f"max difference from PyTorch: {export.max_difference:.1e} ({export.rows} rows, {export.checked_on})",
     ]
+    if export.note is not None:
+        lines.append(export.note)
     if export.int8_agreement is not None:
         lines.append(f"int8, {export.int8_meaning}: {number(export.int8_agreement)}")
     rows = [

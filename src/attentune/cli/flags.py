@@ -32,7 +32,7 @@ _SHORTHANDS = {
     "do_regression": ("data.task_type", "regression"),
 }
 # Settings that hold several values, which may be written as YAML.
-_LISTS = ("objective.class_weights", "data.label_names")
+_LISTS = ("objective.class_weights", "data.label_names", "data.extra_train_files", "data.extra_train_weights")
 _SECTIONS: tuple[tuple[str, type], ...] = (
     ("data", DataConfig),
     ("model", ModelConfig),

@@ -21,6 +21,7 @@ VERBS = {
     "reproduce": "make a table or figure of the papers again, and set it beside theirs",
     "search": "look for good settings on a task, and write the best as a configuration",
     "evaluate": "score a saved run on labelled texts",
+    "calibrate": "fit a temperature and thresholds of a finished run to rows it has not seen",
     "predict": "label texts with a saved run",
     "explain": "show how much each word of a text mattered to what a run says of it",
     "export": "write a saved run as ONNX, to serve it without PyTorch",

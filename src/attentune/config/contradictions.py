@@ -48,6 +48,7 @@ def contradictions(config: Config) -> list[str]:
         + _frozen_contradictions(config)
         + _calibration(config)
         + _folds(config.data)
+        + _extra_rows(config)
         + _windows(config.data)
     )
 
@@ -153,6 +154,32 @@ def _folds(data: DataConfig) -> list[str]:
     if data.fold is not None and data.fold > data.folds:
         return [f"data.fold: got {data.fold}, which needs as many folds, but data.folds is {data.folds}."]
     return []
+
+
+def _extra_rows(config: Config) -> list[str]:
+    data = config.data
+    files, weights = data.extra_train_files or (), data.extra_train_weights
+    problems = []
+    if weights is not None and len(weights) != len(files):
+        problems.append(
+            f"data.extra_train_weights: got {len(weights)} for {len(files)} extra_train_files, expected one for each."
+        )
+    elif config.objective.loss == "pearson" and any(weight not in (0, 1) for weight in weights or ()):
+        problems.append(
+            "data.extra_train_weights: multiply the losses of rows, but objective.loss pearson has one for a whole"
+            " batch; leave the weights out, or take loss mse."
+        )
+    twice = sorted({file for file in files if files.count(file) > 1 or file == data.train_file})
+    if twice:
+        problems.append(
+            f"data.extra_train_files: {', '.join(twice)} is named more than once; give it a weight instead."
+        )
+    if files and data.tasks is not None:
+        problems.append(
+            "data.extra_train_files: are rows of one task; with data.tasks name them in data.task_settings, as in"
+            " {sts: {data.extra_train_files: more.csv}}."
+        )
+    return problems
 
 
 def _windows(data: DataConfig) -> list[str]:

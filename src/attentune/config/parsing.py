@@ -73,7 +73,7 @@ def coerce(value: Any, hint: Any) -> Any:
     if hint is Any:
         return value
     if typing.get_origin(hint) is tuple:
-        return _as_names(value)
+        return _as_numbers(value) if typing.get_args(hint)[0] is float else _as_names(value)
     reader = {bool: _as_bool, int: _as_int, float: _as_float, str: _as_str}[hint]
     return reader(value)
 
@@ -98,6 +98,15 @@ def _as_names(value: Any) -> tuple[str, ...]:
         return tuple(_as_str(part) for part in value)
     except ValueError:
         raise ValueError("a list of texts; YAML reads a bare yes, no or null as something else: quote it.") from None
+
+
+def _as_numbers(value: Any) -> tuple[float, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+    try:
+        return tuple(_as_float(part) for part in (value if isinstance(value, (list, tuple)) else [value]))
+    except ValueError:
+        raise ValueError("a list of numbers, such as [0.5, 1] (on the command line: 0.5,1).") from None
 
 
 def _as_bool(value: Any) -> bool:
@@ -145,6 +154,8 @@ def _checked(value: Any, facts: Mapping[str, Any]) -> Any:
     choices = facts.get("choices")
     if choices and value not in choices:
         raise ValueError(f"one of {', '.join(choices)}.{did_you_mean(str(value), choices)}")
+    if isinstance(value, tuple):
+        return tuple(_checked(part, facts) for part in value)
     low, high = facts.get("minimum"), facts.get("maximum")
     if low is not None and (value < low or (facts.get("open") and value == low)):
         raise ValueError(f"a number {'above' if facts.get('open') else 'of at least'} {low}.")

@@ -194,6 +194,12 @@ class DataConfig:
     train_file: str | None = _f(None, "own rows to train on: .csv .tsv .json .jsonl .parquet, also with .gz")
     validation_file: str | None = _f(None, "own rows to score on (a part of train_file is cut if not given)")
     test_file: str | None = _f(None, "own rows to predict")
+    extra_train_files: tuple[str, ...] | None = _f(
+        None, "more rows to train on, mixed into train: files, or folders from save_to_disk, with commas between"
+    )
+    extra_train_weights: tuple[float, ...] | None = _f(
+        None, "what each row of these files counts beside a row of train (1 each if not given; 0: left out)", minimum=0
+    )
     text_column: str | None = _f(None, "the column of the (first) text")
     text_pair_column: str | None = _f(None, "the column of the second text")
     label_column: str | None = _f(None, "the column of the label")
@@ -225,6 +231,13 @@ class DataConfig:
     max_windows: int = _f(8, "windows: at most so many a text; what is longer is cut", minimum=1)
     max_train_samples: int | None = _f(None, "train on a seeded, stratified part of this many rows", minimum=1)
     max_eval_samples: int | None = _f(None, "score on a seeded, stratified part of this many rows", minimum=1)
+
+    @property
+    def extra_train(self) -> tuple[tuple[str, float], ...]:
+        """The extra files that are used, and the weight of each one's rows."""
+        files = self.extra_train_files or ()
+        weights = self.extra_train_weights or (1.0,) * len(files)
+        return tuple((file, weight) for file, weight in zip(files, weights, strict=True) if weight > 0)
 
     @property
     def longest_row(self) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from attentune.config.schema import DataConfig
 from attentune.data.own import load_own
 from attentune.data.reading import read_table
@@ -26,9 +28,12 @@ def with_calibration(data: TaskData, config: DataConfig, seed: int) -> TaskData:
     if config.calibration_file is not None:
         rows = _from_file(data, config, config.calibration_file, seed)
         return _placed(data, train, rows, f"{len(rows)} rows to calibrate on come from {config.calibration_file}.")
-    if len(train) < 2 or train.labels is None:
+    own = train.own_places
+    if len(own) < 2 or train.labels is None:
         raise DataError("holds fewer than two labelled rows, so none can be cut to calibrate on.", path=train.source)
-    kept, cut = stratified_cut(train.labels, config.calibration_share or 0.0, seed, CALIBRATION)
+    _, places = stratified_cut(train.labels[own], config.calibration_share or 0.0, seed, CALIBRATION)
+    cut = own[places]
+    kept = np.setdiff1d(np.arange(len(train)), cut)
     note = (
         f"{len(cut)} of the {len(train)} training rows were cut to calibrate on (calibration_share"
         f" {config.calibration_share:g}, stratified, seed {seed}), {len(kept)} are left to train on."

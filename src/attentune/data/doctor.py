@@ -88,6 +88,7 @@ def _examine_texts(
         empty=len(empty),
         duplicates=sum(len(places) - 1 for places in repeated),
         conflicts=None if conflicting is None else len(conflicting),
+        parts=None if rows.sources is None else tuple(rows.parts()),
         tokens=None if lengths is None else _token_lengths(lengths, max_length),
     )
     findings = _empty_findings(name, rows, empty) + _repeat_findings(name, rows, repeated, conflicting or [])
@@ -160,8 +161,8 @@ def _token_lengths(lengths: np.ndarray, max_length: int) -> TokenLengths:
 
 
 def _place(rows: TextRows, place: int) -> str:
-    where = "" if rows.lines is None else f" ({rows.source}:{rows.lines[place]})"
-    return f"row {rows.ids[place]}{where}"
+    known = rows.lines is not None or rows.sources is not None
+    return f"row {rows.ids[place]}" + (f" ({rows.where(place)})" if known else "")
 
 
 def _count(number: int, what: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from attentune.data.rows import RowPart
 from attentune.stats.power import DEFAULT_CORRELATION, DEFAULT_DISAGREEMENT
 
 SUMMARY_WARNINGS = 2
@@ -80,6 +81,7 @@ class SplitReport:
         conflicts: different texts that stand in the split with more than one label (regression: with scores more than
             one standard deviation apart); None without labels.
         found_in_train: rows whose text also stands in train, white space and case ignored; None for train itself.
+        parts: how many rows of which weight come from where; None where all are of one source.
         tokens: None where no token lengths were given.
         class_counts: rows a class, in the order of the labels; None without labels and for regression.
         unlabelled: rows without any label, where a row may have several; else None.
@@ -97,6 +99,7 @@ class SplitReport:
     duplicates: int
     conflicts: int | None = None
     found_in_train: int | None = None
+    parts: tuple[RowPart, ...] | None = None
     tokens: TokenLengths | None = None
     class_counts: dict[str, int] | None = None
     unlabelled: int | None = None
@@ -194,6 +197,8 @@ def _split_lines(name: str, split: SplitReport) -> list[str]:
     if split.found_in_train is not None:
         counts.append(f"also in train {split.found_in_train:,}")
     lines = [", ".join(counts)]
+    if split.parts is not None:
+        lines.append("from " + ", ".join(f"{p.source} {p.rows:,} (weight {p.weight:g})" for p in split.parts))
     if split.tokens:
         lines.append(_token_text(split.tokens))
     if split.class_counts:

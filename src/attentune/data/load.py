@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from attentune.config.schema import DataConfig
 from attentune.data.calibration import CALIBRATION, with_calibration
+from attentune.data.extra import with_extra
 from attentune.data.folds import splits_for_fold, with_fold
 from attentune.data.hub import read_dataset
 from attentune.data.known import load_known
@@ -36,7 +37,7 @@ def load_data(
 
     Args:
         config: where the data is and how it is read. `max_train_samples` and `max_eval_samples` take a stratified
-            part of train and of the validation splits.
+            part of train and of the validation splits; the rows of `extra_train_files` come on top of train.
         seed: decides the parts that are taken or cut; the same seed takes the same rows.
         splits: the splits wanted ("validation" includes "validation_matched" and its like, "calibration" is there if
             `config` asks for it); None gives all.
@@ -68,7 +69,7 @@ def load_data(
         # What was read or cut to make the others.
         made = {name: rows for name, rows in data.splits.items() if {name, name.split("_")[0]} & set(wanted)}
         data = replace(data, splits=made)
-    return _take_parts(data, config, seed)
+    return with_extra(_take_parts(data, config, seed), config)
 
 
 def _check_source(config: DataConfig) -> None:

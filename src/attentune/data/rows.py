@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from attentune.results import OWN_TRAIN
+
 TASK_TYPES = ("classification", "regression", "ordinal", "multi_label")
 # Stands between the labels of a row with several, in files that we write and, unless told otherwise, read.
 SEPARATOR = "|"
@@ -65,6 +67,15 @@ class LabelSpace:
 
 
 @dataclass(frozen=True)
+class RowPart:
+    """Rows of one split that come from one place and count alike in training."""
+
+    source: str
+    rows: int
+    weight: float
+
+
+@dataclass(frozen=True)
 class TextRows:
     """The rows of one split.
 
@@ -76,6 +87,8 @@ class TextRows:
             row has the label; None where the split has no labels.
         source: where the rows came from, for messages.
         lines: the line of the file that each row began at (from 1), or None where the source has no lines.
+        weights: (N,) float64, what each row counts in training; None where each counts 1.
+        sources: where each row came from, where not all are from `source`; None where they are.
     """
 
     ids: tuple[str, ...]
@@ -84,9 +97,30 @@ class TextRows:
     labels: np.ndarray | None
     source: str
     lines: tuple[int, ...] | None = None
+    weights: np.ndarray | None = None
+    sources: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    @property
+    def own_places(self) -> np.ndarray:
+        """The places of the rows that are from `source`, ascending."""
+        every = np.arange(len(self))
+        return every if self.sources is None else every[np.array(self.sources, dtype=object) == self.source]
+
+    def where(self, row: int) -> str:
+        """The source of a row, with its line where that is known; for messages."""
+        source = self.source if self.sources is None else self.sources[row]
+        return source if self.lines is None else f"{source}:{self.lines[row]}"
+
+    def parts(self) -> list[RowPart]:
+        """How many rows of which weight come from where, in the order of the first of each."""
+        counts: dict[tuple[str, float], int] = {}
+        weights = [1.0] * len(self) if self.weights is None else self.weights.tolist()
+        for key in zip(self.sources or (self.source,) * len(self), weights, strict=True):
+            counts[key] = counts.get(key, 0) + 1
+        return [RowPart(source, rows, weight) for (source, weight), rows in counts.items()]
 
     def take(self, indices: Sequence[int] | np.ndarray) -> TextRows:
         """The rows at these places, in this order."""
@@ -102,10 +136,12 @@ class TextRows:
             pairs=pick(self.pairs),
             labels=None if self.labels is None else self.labels[places],
             lines=pick(self.lines),
+            weights=None if self.weights is None else self.weights[places],
+            sources=pick(self.sources),
         )
 
     def fingerprint(self) -> str:
-        """A SHA-256 over ids, texts and labels: equal for equal rows in the same order, whatever their file."""
+        """A SHA-256 over ids, texts, labels, weights: equal for equal rows in the same order, whatever their file."""
         digest = hashlib.sha256()
         for column in (self.ids, self.texts, self.pairs or ()):
             digest.update(f"{len(column)}\x1e".encode())
@@ -114,6 +150,8 @@ class TextRows:
                 digest.update(f"{len(data)}\x1f".encode() + data)
         if self.labels is not None:
             digest.update(str(self.labels.dtype).encode() + np.ascontiguousarray(self.labels).tobytes())
+        if self.weights is not None:
+            digest.update(b"weights" + np.ascontiguousarray(self.weights).tobytes())
         return digest.hexdigest()
 
 
@@ -141,5 +179,10 @@ class TaskData:
         return any(rows.pairs is not None for rows in self.splits.values())
 
     def fingerprint(self) -> dict[str, str]:
-        """The SHA-256 of each split."""
-        return {name: rows.fingerprint() for name, rows in self.splits.items()}
+        """The SHA-256 of each split; where extra rows are mixed into train, also that of its own rows (`OWN_TRAIN`)."""
+        prints = {name: rows.fingerprint() for name, rows in self.splits.items()}
+        train = self.splits.get("train")
+        if train is not None and train.sources is not None:
+            own = replace(train.take(train.own_places), weights=None)
+            prints[OWN_TRAIN] = own.fingerprint()
+        return prints

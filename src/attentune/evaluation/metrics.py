@@ -13,6 +13,7 @@ from sklearn import metrics as sk
 from attentune.config.parsing import did_you_mean
 from attentune.data.rows import LabelSpace
 from attentune.errors import ConfigError
+from attentune.stats.predicting import chosen
 
 Score = Callable[[np.ndarray, np.ndarray], float]
 
@@ -119,20 +120,19 @@ METRICS: dict[str, Metric] = {
 def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
     """(N,) class ids, or scores for regression; with several labels a row (N, C) int64, 1 where one is predicted.
 
-    A class is the likeliest one, unless the label space wants expected values: then the one whose number is nearest to
-    the mean of class numbers under the probabilities (halves go up). Of several labels each is predicted whose
-    probability is at least a half, or its own threshold; of two classes with a threshold the second one likewise.
+    Classes and labels are chosen as `stats.predicting.chosen` says.
     """
     if label_space.task_type == "regression":
         return logits_NC[:, 0]
-    if label_space.has_several:
-        return (probabilities_of(logits_NC, label_space) >= np.array(label_space.thresholds or 0.5)).astype(np.int64)
-    if label_space.thresholds is not None:
-        return (probabilities_of(logits_NC, label_space)[:, 1] >= label_space.thresholds[0]).astype(np.int64)
-    if label_space.ordinal_prediction == "expected-value":
-        means_N = probabilities_of(logits_NC, label_space) @ np.arange(logits_NC.shape[1], dtype=np.float64)
-        return np.floor(means_N + 0.5).astype(np.int64)
-    return logits_NC.argmax(axis=1)
+    is_plain = label_space.thresholds is None and label_space.ordinal_prediction == "argmax"
+    if is_plain and not label_space.has_several:
+        return logits_NC.argmax(axis=1)  # no probabilities are needed
+    return chosen(
+        probabilities_of(logits_NC, label_space),
+        task_type=label_space.task_type,
+        ordinal_prediction=label_space.ordinal_prediction,
+        thresholds=label_space.thresholds,
+    )
 
 
 def probabilities_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:

@@ -16,10 +16,19 @@ from attentune import __version__
 _ROOTS = {
     "attentune.models.configuration": "configuration_attentune",
     "attentune.models.modeling": "modeling_attentune",
+    "attentune.models.pipeline": "pipeline_attentune",
 }
 AUTO_MAP = {
     "AutoConfig": "configuration_attentune.AttentuneConfig",
     "AutoModelForSequenceClassification": "modeling_attentune.AttentuneForSequenceClassification",
+}
+# Where the likeliest class is not what is predicted, or several are: transformers then takes this for its task.
+PIPELINES = {
+    "text-classification": {
+        "impl": "pipeline_attentune.AttentunePipeline",
+        "pt": ["AutoModelForSequenceClassification"],
+        "type": "text",
+    }
 }
 _IMPORT = re.compile(r"^(\s*)from (attentune(?:\.\w+)+) import ", re.MULTILINE)
 # Where Attentune is not imported, an `auto_map` does this.

@@ -19,9 +19,10 @@ from attentune.data.batches import pad_batch
 from attentune.data.features import encode_rows
 from attentune.errors import ConfigError, ExportError
 from attentune.evaluation.saved import SavedRun
-from attentune.export.remote_code import AUTO_MAP, code_files
+from attentune.export.remote_code import AUTO_MAP, PIPELINES, code_files
 from attentune.export.rows import made_up_rows
 from attentune.files import storage_errors, write_text
+from attentune.models.configuration import AttentuneConfig
 from attentune.models.saving import save_model
 
 TOLERANCE = 1e-5
@@ -57,12 +58,14 @@ class TransformersExport:
         files: the names of the files of code.
         rows: how many were compared.
         max_difference: the largest absolute difference of a logit, from a process without Attentune.
+        own_pipeline: whether it brings a pipeline, as transformers' own would predict something else.
     """
 
     folder: Path
     files: tuple[str, ...]
     rows: int
     max_difference: float
+    own_pipeline: bool = False
 
 
 def export_for_transformers(
@@ -98,18 +101,23 @@ def export_for_transformers(
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    return TransformersExport(target, files, len(inputs["input_ids"]), difference)
+    own = has_own_answers(saved.model.config)
+    return TransformersExport(target, files, len(inputs["input_ids"]), difference, own)
 
 
 def _fill(saved: SavedRun, folder: Path) -> tuple[str, ...]:
     """Weights, settings, tokenizer, code, and the run's model card."""
-    before = getattr(saved.model.config, "auto_map", None)
-    saved.model.config.auto_map = dict(AUTO_MAP)
+    config = saved.model.config
+    extra = {"auto_map": dict(AUTO_MAP)} | ({"custom_pipelines": PIPELINES} if has_own_answers(config) else {})
+    before = dict(vars(config))
     try:
+        config.update(extra)
         with storage_errors(folder):
             save_model(saved.model, saved.tokenizer, folder)
     finally:
-        saved.model.config.auto_map = before
+        for name in extra:
+            delattr(config, name)
+        config.update({name: before[name] for name in extra if name in before})
     files = code_files()
     for name, text in files.items():
         write_text(folder / name, text)
@@ -117,6 +125,16 @@ def _fill(saved: SavedRun, folder: Path) -> tuple[str, ...]:
     if card.is_file():
         write_text(folder / "README.md", card.read_text(encoding="utf-8"))
     return tuple(files)
+
+
+def has_own_answers(config: AttentuneConfig) -> bool:
+    """Whether transformers' own pipeline would say something else than the run: not the likeliest class is predicted,
+    or any number of labels."""
+    return (
+        config.thresholds is not None
+        or config.ordinal_prediction == "expected-value"
+        or config.task_type == "multi_label"
+    )
 
 
 def _inputs(saved: SavedRun) -> dict[str, Any]:

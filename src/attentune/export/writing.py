@@ -56,6 +56,7 @@ class Export:
         int8_agreement: the share of rows that the int8 graph predicts as the float32 one does (of a regression: the
             largest difference of a prediction); None where there is none.
         scores: by file and metric, over the rows checked, where they have labels.
+        note: what whoever serves the graph has to do beyond taking the likeliest class; None where nothing.
     """
 
     folder: Path
@@ -68,6 +69,7 @@ class Export:
     max_difference: float
     int8_agreement: float | None = None
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    note: str | None = None
 
     @property
     def int8_meaning(self) -> str:
@@ -191,6 +193,7 @@ class _Making:
             max_difference=difference,
             int8_agreement=alike,
             scores={} if data is None else _scores(programs, rows, data),
+            note=_note(self.saved.label_space),
         )
 
     def _write_settings(self) -> None:
@@ -227,6 +230,21 @@ class _Making:
                 " --opset, or serve it with attentune.predict."
             )
         return got, difference
+
+
+def _note(space: LabelSpace) -> str | None:
+    if space.thresholds is not None:
+        names = space.names if space.has_several else space.names[1:]
+        pairs = list(zip(names, space.thresholds, strict=True))
+        shown = ", ".join(f"{name!r} from {value:.3f}" for name, value in pairs[:5]) + (
+            ", ..." if len(pairs) > 5 else ""
+        )
+        what = f"by probability, {shown} on (thresholds in {ABOUT_FILE})"
+    elif space.ordinal_prediction == "expected-value":
+        what = f"as the class nearest to the mean of class numbers (ordinal_prediction in {ABOUT_FILE})"
+    else:
+        return None
+    return f"the run predicts {what}; the graph gives logits, so do that where you serve it (docs: Exporting)"
 
 
 def agreement(one: Answers, other: Answers, label_space: LabelSpace) -> float:

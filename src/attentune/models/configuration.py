@@ -45,7 +45,7 @@ class AttentuneConfig(PreTrainedConfig):
         ordinal_prediction: how an ordered class is predicted, "argmax" or "expected-value".
         calibration_temperature: what the logits are divided by; from calibration.
         thresholds: from which probability on a label (of two classes the second one) is predicted; None where there are
-            none of its own. The model itself gives logits, so whoever makes predictions of them has to look here.
+            none of its own. The model itself gives logits; `attentune predict` and the pipeline look here.
         lora: {"rank": ..., "alpha": ..., "dropout": ...} of adapters in the encoder, while it trains; a finished run
             has them in its weights, and None here.
     """
@@ -146,6 +146,8 @@ def check_values(config: AttentuneConfig) -> None:
         "pair_separators": not (config.pair_separators is None or _are_ids([config.pair_separators])),
         "loss": config.loss not in ("auto", *LOSSES),
         "ordinal_prediction": config.ordinal_prediction not in ("argmax", "expected-value"),
+        "calibration_temperature": not _is_positive(config.calibration_temperature),
+        "thresholds": config.thresholds is not None and not _are_thresholds(config),
     }
     for name, is_wrong in wrong.items():
         if is_wrong or not all(isinstance(label, str) for label in names):
@@ -153,6 +155,21 @@ def check_values(config: AttentuneConfig) -> None:
             raise ValueError(
                 f"config.json sets {name if is_wrong else 'id2label'} to {value}, which no run of ours does"
             )
+
+
+def _is_positive(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < float("inf")
+
+
+def _are_thresholds(config: AttentuneConfig) -> bool:
+    """Whether there is one a label, or one for the second of two classes, each a probability."""
+    count = {"multi_label": config.num_labels, "classification": 1 if config.num_labels == 2 else -1}
+    values: Any = config.thresholds
+    return (
+        isinstance(values, list)
+        and len(values) == count.get(config.task_type)
+        and all(type(value) in (int, float) and 0 <= value <= 1 for value in values)
+    )
 
 
 def _are_ids(values: Any) -> bool:

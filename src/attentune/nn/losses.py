@@ -239,12 +239,15 @@ def row_losses(
 NO_LABEL = -1.0
 
 
-def token_label_sums(token_logits_BT2: Tensor, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
+def token_label_sums(
+    token_logits_BT2: Tensor, labels_BT: Tensor, weights_B: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The token head's loss over labelled tokens, and how often it is right, as sums.
 
     Args:
         token_logits_BT2: scores before the softmax for "not important" and "important".
         labels_BT: from 0 to 1; negative where a token has no label.
+        weights_B: what the loss of each row's tokens is multiplied with; None for 1.
 
     Returns:
         The sum of the cross-entropies, and the number of labelled tokens whose more likely side is the label's
@@ -255,7 +258,10 @@ def token_label_sums(token_logits_BT2: Tensor, labels_BT: Tensor) -> tuple[Tenso
     labelled_BT = labels_BT >= 0
     log_p_N2 = token_logits_BT2[labelled_BT].float().log_softmax(dim=-1)
     labels_N = labels_BT[labelled_BT].float()
-    loss = -(labels_N * log_p_N2[:, 1] + (1.0 - labels_N) * log_p_N2[:, 0]).sum()
+    loss_N = -(labels_N * log_p_N2[:, 1] + (1.0 - labels_N) * log_p_N2[:, 0])
+    if weights_B is not None:
+        loss_N = loss_N * weights_B[:, None].expand_as(labelled_BT)[labelled_BT]
+    loss = loss_N.sum()
     hits = ((log_p_N2[:, 1] > log_p_N2[:, 0]) == (labels_N >= 0.5)).sum()
     return loss, hits.to(torch.float32)
 

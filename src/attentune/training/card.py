@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ import numpy as np
 
 from attentune.config import Config, to_flat
 from attentune.config.loading import load_preset
-from attentune.data.own import OWN_NAME
-from attentune.data.rows import TaskData, TextRows
-from attentune.evaluation.metrics import METRICS, Metric, predictions_of
+from attentune.data.rows import TextRows
+from attentune.evaluation.metrics import METRICS, predictions_of
 from attentune.models.build import hub_name
-from attentune.results import RunResult
 from attentune.seeding import numpy_generator
 from attentune.stats.bootstrap import bootstrap_interval
 from attentune.stats.proportion import wilson_interval
+from attentune.training.card_facts import CardFacts, data_name, dataset, encoder_name
 from attentune.training.card_text import front_matter, one_line, plain, table
 
 CARD_FILE = "README.md"
@@ -37,28 +35,9 @@ _HUB_METRICS = {
 }
 # Settings that name places on the machine that trained, or that say nothing of the model.
 _LEFT_OUT = re.compile(
-    r"preset|model\.(name_or_path|revision)|data\.(task|tasks|task_settings|dataset_\w+|\w+_file|data_dir)"
+    r"preset|model\.(name_or_path|revision)|data\.(task|tasks|task_settings|dataset_\w+|\w+_files?|extra_train_weights|data_dir)"
     r"|training\.(output_dir|resume|overwrite_output_dir|report_to|logging_steps|save_\w+|max_hours)"
 )
-
-
-@dataclass(frozen=True)
-class CardFacts:
-    """What a card is made of.
-
-    Attributes:
-        config: the run's settings.
-        data: its rows.
-        metric: what tells the best model.
-        result: the run's record.
-        logits: (N, C) of each split that was predicted.
-    """
-
-    config: Config
-    data: TaskData
-    metric: Metric
-    result: RunResult
-    logits: Mapping[str, np.ndarray]
 
 
 def model_card(facts: CardFacts) -> str:
@@ -76,27 +55,8 @@ def model_card(facts: CardFacts) -> str:
     return front_matter(_metadata(facts)) + "\n" + "\n\n".join(parts) + "\n"
 
 
-def _data_name(facts: CardFacts) -> str:
-    if facts.data.name != OWN_NAME:
-        return facts.data.name
-    named = facts.config.data.dataset_name or facts.config.data.train_file
-    return _dataset(facts) or ("own data" if named is None else Path(named).name)
-
-
-def _dataset(facts: CardFacts) -> str | None:
-    """The data set's name on the hub, if that is where it is from."""
-    named = facts.config.data.dataset_name
-    return None if named is None else hub_name(named)
-
-
-def _encoder_name(facts: CardFacts) -> str:
-    """A name on the hub, or of a folder no more than its last part."""
-    name = facts.config.model.name_or_path
-    return hub_name(name) or Path(name).name
-
-
 def _title(facts: CardFacts) -> str:
-    return f"{plain(_encoder_name(facts))} on {plain(_data_name(facts))}"
+    return f"{plain(encoder_name(facts))} on {plain(data_name(facts))}"
 
 
 def _metadata(facts: CardFacts) -> dict[str, Any]:
@@ -108,20 +68,20 @@ def _metadata(facts: CardFacts) -> dict[str, Any]:
         "library_name": "attentune",
         "pipeline_tag": "text-classification",
         **({} if base is None else {"base_model": base}),
-        **({} if _dataset(facts) is None else {"datasets": [_dataset(facts)]}),
+        **({} if dataset(facts) is None else {"datasets": [dataset(facts)]}),
         "tags": ["attentune", "text-classification", facts.data.label_space.task_type]
         + ([] if facts.config.preset is None else [facts.config.preset]),
         "metrics": metrics,
     }
     results = [part for part in results if part["metrics"]]
     if results:
-        values["model-index"] = [{"name": f"{_encoder_name(facts)} on {_data_name(facts)}", "results": results}]
+        values["model-index"] = [{"name": f"{encoder_name(facts)} on {data_name(facts)}", "results": results}]
     return values
 
 
 def _indexed(facts: CardFacts, split: str, scores: Mapping[str, float | None]) -> dict[str, Any]:
     """The scores of a split as the hub's model index has them; what is undefined is left out."""
-    name = _data_name(facts)
+    name = data_name(facts)
     return {
         "task": {"type": "text-classification"},
         "dataset": {"type": re.sub(r"[^\w.-]+", "-", one_line(name)) or "own", "name": name, "split": split},
@@ -196,12 +156,22 @@ def _data(facts: CardFacts) -> str:
         [split, str(len(part)), f"`{prints[split]}`" if split in prints else ""]
         for split, part in facts.data.splits.items()
     ]
-    intro = f"{plain(_data_name(facts))}. The fingerprint is a SHA-256 of a split's ids, texts and labels."
-    return f"{intro}\n\n" + table(["split", "rows", "fingerprint"], rows)
+    intro = f"{plain(data_name(facts))}. The fingerprint is a SHA-256 of a split's ids, texts and labels."
+    return f"{intro}\n\n" + table(["split", "rows", "fingerprint"], rows) + _mixed_rows(facts)
+
+
+def _mixed_rows(facts: CardFacts) -> str:
+    """Where the rows of train are from, if they are from more than one place."""
+    train = facts.data.splits["train"]
+    if train.sources is None:
+        return ""
+    rows = [[plain(Path(part.source).name), str(part.rows), f"{part.weight:g}"] for part in train.parts()]
+    intro = "Rows of several files were mixed to train on; a row's weight multiplies its loss."
+    return f"\n\n{intro}\n\n" + table(["train", "rows", "weight"], rows)
 
 
 def _method(facts: CardFacts) -> str:
-    base = f"Fine-tuned from {plain(_encoder_name(facts))}"
+    base = f"Fine-tuned from {plain(encoder_name(facts))}"
     name = facts.config.preset
     if name is None:
         return f"{base}, without a preset."
@@ -268,13 +238,17 @@ print(classify({given}, top_k=None, truncation=True))
 ```"""
 
 
+# The line of a card that `_calibration` gives, as a pattern: a run may be calibrated later.
+LIMIT_OF_CALIBRATION = r"^- (Probabilities are those of the model, not calibrated\.|Calibrated on ).*$"
+
+
 def _calibration(facts: CardFacts) -> str:
     found = facts.result.train.get("calibration")
     if found is None:
         return "Probabilities are those of the model, not calibrated."
     said = plain(facts.result.notes[-1])
     if facts.data.label_space.thresholds is not None:
-        said += " Attentune predicts by the thresholds; transformers gives the probabilities alone."
+        said += " Attentune and its pipeline predict by the thresholds; the bare model gives logits alone."
     return said
 
 
@@ -293,7 +267,5 @@ def _limits(facts: CardFacts) -> str:
     if space.task_type != "regression":
         lines.append(_calibration(facts))
     if space.ordinal_prediction == "expected-value":
-        lines.append(
-            "Attentune predicts the class nearest to the mean of the classes; transformers names the likeliest one."
-        )
+        lines.append("It predicts the class nearest to the mean of the classes, which may not be the likeliest one.")
     return "\n".join(f"- {line}" for line in lines)

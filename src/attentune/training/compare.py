@@ -12,7 +12,13 @@ from attentune.errors import ConfigError
 from attentune.training.conductor import ComparisonStopped, Conductor, FixedPlan, default_jobs
 from attentune.training.crew import Crew
 from attentune.training.ledger import Ledger, RunRecord, unpaired
-from attentune.training.made_from import MadeFrom, encoders_made_from, rows_made_from, rows_of_task
+from attentune.training.made_from import (
+    MadeFrom,
+    encoders_made_from,
+    extra_made_from,
+    rows_made_from,
+    rows_of_task,
+)
 from attentune.training.manifest import methods_of, open_comparison
 from attentune.training.matrix import Matrix, Run, plan_matrix
 from attentune.training.matrix_display import MatrixDisplay
@@ -136,6 +142,9 @@ def _check_inputs(matrix: Matrix, runs: Sequence[Run], display: MatrixDisplay) -
         own = [run for run in runs if run.task == task]
         data = rows_of_task(matrix.config(own[0], Path(os.devnull)))
         made_from |= rows_made_from(task, data)
+        methods = dict.fromkeys(run.method for run in own)
+        firsts = [next(run for run in own if run.method == method) for method in methods]
+        made_from |= extra_made_from(task, data, [matrix.config(run, Path(os.devnull)) for run in firsts])
         rows = len(data.splits["train"]) if "train" in data.splits else 0
         for size in sorted({run.train_size for run in own if run.train_size is not None and run.train_size > rows}):
             display.warn(f"{task}: has {rows:,} rows to train on, so the size {size:,} is the same as all")

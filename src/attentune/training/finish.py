@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from attentune.config import TrainingConfig, to_dict
 from attentune.data.calibration import CALIBRATION
+from attentune.data.rows import TextRows
 from attentune.errors import CheckpointError
 from attentune.evaluation.predict import score_rows
 from attentune.evaluation.predictions import predictions_csv
@@ -165,6 +166,11 @@ def _settle_scale(parts: RunParts) -> str | None:
     return "Predictions do not rise with the labels of train, so they were not put on the labels' scale."
 
 
+def _row_facts(train: TextRows) -> dict[str, Any]:
+    """Where the rows are from and what they weigh, where they differ in that."""
+    return {} if train.sources is None else {"rows_from": [asdict(part) for part in train.parts()]}
+
+
 def _train_facts(parts: RunParts, state: TrainingState, final_step: int, counts: ParameterCounts) -> dict[str, Any]:
     inputs = parts.inputs
     return {
@@ -175,6 +181,7 @@ def _train_facts(parts: RunParts, state: TrainingState, final_step: int, counts:
         "evaluation_seconds": round(state.evaluation_seconds, 3),
         "label_seconds": round(state.label_seconds, 3),
         "rows": len(inputs.labels),
+        **_row_facts(inputs.data.splits["train"]),
         "steps": state.step,
         "steps_per_epoch": parts.loop.steps_per_epoch,
         "final_step": final_step,

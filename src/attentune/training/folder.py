@@ -144,6 +144,22 @@ def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
         os.close(lock)
 
 
+@contextlib.contextmanager
+def locked_folder(run: Path) -> Iterator[None]:
+    """Keep other processes out of a run folder that is there.
+
+    Raises:
+        CheckpointError: another process is writing to it.
+        StorageError: it cannot be written to.
+    """
+    with storage_errors(run):
+        lock = _locked(run, is_new=False)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
 def _rerunnable(config: Config) -> Config:
     """Without what holds for one call only."""
     return replace(config, training=replace(config.training, resume=False, overwrite_output_dir=False))

@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from attentune.config import Config
 from attentune.data.calibration import CALIBRATION, with_calibration
 from attentune.data.doctor import examine, summary_lines
+from attentune.data.extra import with_extra
 from attentune.data.features import Features, encode_rows
 from attentune.data.load import load_data
 from attentune.data.rows import TaskData
@@ -63,7 +64,14 @@ class RunInputs:
     def row_name(self, row: int) -> str:
         """What a training row is called in messages."""
         rows = self.data.splits["train"]
+        if rows.sources is not None:
+            return f"{rows.ids[row]} ({rows.where(row)})"
         return rows.ids[row] if rows.lines is None else f"{rows.ids[row]} (line {rows.lines[row]})"
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """(N,) float64, what each training row counts; None where each counts 1."""
+        return self.data.splits["train"].weights
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
@@ -98,7 +106,7 @@ def prepare_inputs(config: Config, data: TaskData | None, display: Display) -> R
     if data is None:
         data = load_data(config.data, seed=settings.seed, splits=wanted)
     else:
-        data = with_calibration(data, config.data, settings.seed)
+        data = with_extra(with_calibration(data, config.data, settings.seed), config.data)
     check_calibration(settings, data.label_space)
     data = replace(data, label_space=with_ordinal_prediction(data.label_space, config.objective))
     train = data.splits.get("train")

@@ -17,7 +17,6 @@ from torch import nn
 
 from attentune.config import TrainingConfig
 from attentune.data.batches import bucketed_order, pad_batch
-from attentune.data.features import Features
 from attentune.evaluation.metrics import Metric
 from attentune.labels.generator import LabelGenerator
 from attentune.labels.plan import EpochPlan
@@ -26,29 +25,11 @@ from attentune.training.frozen import FrozenStates
 from attentune.training.non_finite import bad_value, bad_weights, odd_weights
 from attentune.training.objective import Denominators, Objective
 from attentune.training.optimizer import clip_gradients, learning_rate_factor, logged_rates, set_learning_rate
+from attentune.training.rows import TrainingRows
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
 
 Scores = dict[str, dict[str, float]]
-
-
-@dataclass(frozen=True)
-class TrainingRows:
-    """What is trained on.
-
-    Attributes:
-        features: the rows' tokens.
-        labels: (N,) class ids or scores.
-        names: what a row is called in messages, by its number.
-        pad_token_id: fills up shorter rows.
-        mask_token_id: stands at masked places.
-    """
-
-    features: Features
-    labels: np.ndarray
-    names: Callable[[int], str]
-    pad_token_id: int
-    mask_token_id: int
 
 
 class Watcher(Protocol):
@@ -236,11 +217,12 @@ class TrainingLoop:
         device = self.accelerator.device
         inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.inputs.items()}
         labels_B = torch.from_numpy(self.rows.labels[rows]).to(device)
+        weights_B = None if self.rows.weights is None else torch.from_numpy(self.rows.weights[rows]).to(device)
         token_labels_BT = None if batch.token_labels is None else batch.token_labels.to(device)
         if self.frozen is not None:
             inputs["encoded_BTD"] = self.frozen.batch(rows, inputs["input_ids"].shape[1])
         output = self.model(**inputs)
-        sums_3 = self.objective.sums(output, labels_B, token_labels_BT) * (0.0 if is_empty else 1.0)
+        sums_3 = self.objective.sums(output, labels_B, token_labels_BT, weights_B) * (0.0 if is_empty else 1.0)
         # Processes average their gradients; the factor turns that into the sum over all rows.
         self.accelerator.backward(denominators.combine(sums_3) * self.accelerator.num_processes)
         if not is_empty:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from attentune.config import Config
 from attentune.data.rows import TaskData
 from attentune.errors import CheckpointError
+from attentune.results import OWN_TRAIN
 
 # A name such as "rows of cola" or "encoder embedded", and what its content was.
 MadeFrom = dict[str, str]
@@ -26,12 +27,31 @@ def rows_of_task(config: Config) -> TaskData:
 
     wanted = ("train", "validation") if config.data.task is not None else None
     # With one seed for all: where there is no validation file, the rows cut from train depend on it.
-    return load_data(replace(config.data, max_train_samples=None, max_eval_samples=None), seed=0, splits=wanted)
+    every = replace(config.data, max_train_samples=None, max_eval_samples=None, extra_train_files=None)
+    return load_data(replace(every, extra_train_weights=None), seed=0, splits=wanted)
+
+
+def extra_made_from(task: str, data: TaskData, configs: Iterable[Config]) -> MadeFrom:
+    """What the rows of the extra files of these settings are, each file once.
+
+    Raises:
+        DataError, LabelError: as `read_extra`.
+    """
+    from attentune.data.extra import read_extra
+
+    files = {file: config.data for config in configs for file, _ in config.data.extra_train}
+    return {
+        f"rows of {file} for {task}": read_extra(file, config, data.label_space, is_pair=data.is_pair).fingerprint()[
+            :_DIGITS
+        ]
+        for file, config in files.items()
+    }
 
 
 def rows_made_from(task: str, data: TaskData) -> MadeFrom:
     """What the rows of a task are, by split."""
-    return {f"{split} rows of {task}": text[:_DIGITS] for split, text in data.fingerprint().items()}
+    prints = data.fingerprint()
+    return {f"{split} rows of {task}": text[:_DIGITS] for split, text in prints.items() if split != OWN_TRAIN}
 
 
 def encoders_made_from(configs: Iterable[Config]) -> MadeFrom:

@@ -59,16 +59,27 @@ class Objective:
     num_labels: int = 1
     focal_gamma: float = 2.0
 
-    def sums(self, output: Any, labels_B: torch.Tensor, token_labels_BT: torch.Tensor | None) -> torch.Tensor:
-        """(3,): the sum of the rows' losses, the sum of the labelled tokens' losses, and the token head's hits."""
-        target = self.rows(output.logits, labels_B).loss_B.sum()
+    def sums(
+        self,
+        output: Any,
+        labels_B: torch.Tensor,
+        token_labels_BT: torch.Tensor | None,
+        weights_B: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """(3,): the sum of the rows' losses, the sum of the labelled tokens' losses, and the token head's hits.
+
+        Both losses of a row are multiplied with its weight, None for 1. What they are divided by is not: a row of
+        weight 1 counts the same whatever it stands beside, and the sum over all batches is that of the weighted losses.
+        """
+        loss_B = self.rows(output.logits, labels_B).loss_B
+        target = loss_B.sum() if weights_B is None else (loss_B * weights_B).sum()
         nothing = target.new_zeros(())
         if output.token_logits is None:
             return torch.stack([target, nothing, nothing])
         if token_labels_BT is None:
             # The zero keeps the token head in the graph, as several processes need it.
             return torch.stack([target + 0.0 * output.token_logits.sum(), nothing, nothing])
-        return torch.stack([target, *token_label_sums(output.token_logits, token_labels_BT)])
+        return torch.stack([target, *token_label_sums(output.token_logits, token_labels_BT, weights_B)])
 
     def denominators(self, labels: np.ndarray, tokens: int, epoch: float) -> Denominators:
         """Of the rows of one optimiser step: their labels, how many tokens are labelled, and the time in epochs."""
@@ -97,18 +108,27 @@ class Objective:
         return float(self.class_weights.numpy()[labels].astype(np.float64).sum())
 
 
-def build_objective(settings: ObjectiveConfig, label_space: LabelSpace, labels: np.ndarray) -> Objective:
-    """The objective for these training labels.
+def build_objective(
+    settings: ObjectiveConfig, label_space: LabelSpace, labels: np.ndarray, row_weights: np.ndarray | None = None
+) -> Objective:
+    """The objective for these training labels, and what each row counts (None: 1).
 
     Raises:
         ConfigError: the loss or the weights do not fit the task.
     """
     loss = resolve_loss(settings.loss, label_space.task_type)
     _check_loss(loss, label_space)
+    if loss == "pearson" and row_weights is not None:
+        raise ConfigError(
+            "objective.loss: pearson has one loss for a whole batch, so rows cannot have weights. Leave the weights"
+            " out, or take mse."
+        )
     classes = label_space.task_type != "regression"
     if not classes and (settings.class_weights is not None or settings.label_smoothing > 0):
         raise ConfigError("objective: class_weights and label_smoothing need classes; this task is a regression.")
-    weights = None if settings.class_weights is None else _class_weights(settings.class_weights, label_space, labels)
+    weights = None
+    if settings.class_weights is not None:
+        weights = _class_weights(settings.class_weights, label_space, labels, row_weights)
     return Objective(
         loss,
         weights,
@@ -168,17 +188,22 @@ def check_metric(objective: Objective, metric: Metric) -> None:
         )
 
 
-def _class_weights(wanted: Any, label_space: LabelSpace, labels: np.ndarray) -> torch.Tensor:
+def _class_weights(
+    wanted: Any, label_space: LabelSpace, labels: np.ndarray, row_weights: np.ndarray | None
+) -> torch.Tensor:
     names = label_space.names
+    # Balanced is what the rows weigh.
+    count: Any = len(labels) if row_weights is None else row_weights.sum()
     if wanted == "balanced" and label_space.has_several:
         # As many rows without a label as with it, on balance; a label without a training row is never there to weigh.
-        present_C = labels.sum(axis=0)
-        balance_C = np.maximum(len(labels) - present_C, 1) / np.maximum(present_C, 1)
+        present_C = labels.sum(axis=0) if row_weights is None else (labels * row_weights[:, None]).sum(axis=0)
+        absent_C = count - present_C
+        balance_C = np.where(absent_C > 0, absent_C, 1) / np.where(present_C > 0, present_C, 1)
         return torch.tensor(balance_C, dtype=torch.float32)
     if wanted == "balanced":
-        counts = np.bincount(labels, minlength=len(names))
+        counts = np.bincount(labels, weights=row_weights, minlength=len(names))
         # scikit-learn's rule; a class without a training row gets weight 0, which no row ever uses.
-        values = [len(labels) / (len(names) * count) if count else 0.0 for count in counts]
+        values = [count / (len(names) * own) if own else 0.0 for own in counts]
         return torch.tensor(values, dtype=torch.float32)
     if isinstance(wanted, str):
         wanted = [part.strip() for part in wanted.split(",")]

@@ -24,10 +24,11 @@ from attentune.models.half_copy import HalfCopy
 from attentune.nn.dropout import use_fast_dropout
 from attentune.training.frozen import FrozenStates, freeze
 from attentune.training.inputs import RunInputs
-from attentune.training.loop import Scores, TrainingLoop, TrainingRows
+from attentune.training.loop import Scores, TrainingLoop
 from attentune.training.objective import build_objective, check_metric
 from attentune.training.optimizer import build_optimizer, decay_factor
 from attentune.training.probe import TrainingProbe
+from attentune.training.rows import TrainingRows
 
 # Generators that only look whether predictions change, for which bf16 throughout is enough.
 _BY_HALF = ("flip", "released")
@@ -103,7 +104,7 @@ def new_model(inputs: RunInputs, *, like: Any = None) -> Any:
         UnsupportedEncoderError, ConfigError: as `build_parts`.
     """
     config, accelerator = inputs.config, inputs.accelerator
-    objective = build_objective(config.objective, inputs.data.label_space, inputs.labels)
+    objective = build_objective(config.objective, inputs.data.label_space, inputs.labels, inputs.weights)
     check_metric(objective, inputs.metric)
     model = build_model(
         config.model,
@@ -181,7 +182,7 @@ def assemble(
         optimizer: one that Accelerate has prepared; one over the model's own parameters if not given.
     """
     config, accelerator, tokenizer = inputs.config, inputs.accelerator, inputs.tokenizer
-    objective = build_objective(config.objective, inputs.data.label_space, inputs.labels)
+    objective = build_objective(config.objective, inputs.data.label_space, inputs.labels, inputs.weights)
     labels = _build_labels(inputs, model)
     if optimizer is None:
         wrapped, optimizer = accelerator.prepare(model, build_optimizer(model, config.training))
@@ -210,6 +211,7 @@ def assemble(
             names=inputs.row_name,
             pad_token_id=tokenizer.pad_token_id,
             mask_token_id=tokenizer.mask_token_id,
+            weights=None if inputs.weights is None else inputs.weights.astype(np.float32),
         ),
         objective=objective,
         settings=config.training,

@@ -38,14 +38,15 @@ class Rows:
     seed: int = 42
 
     def load(self, config: Config) -> TaskData:
-        """The rows, the same for every trial and seed.
+        """The rows, the same for every trial and seed; without those of extra files, which `train` mixes in.
 
         Raises:
             DataError: as `load_data`, or there are too few labelled rows to cut.
         """
+        own = replace(config.data, extra_train_files=None, extra_train_weights=None)
         if self.score_on == "dev":
-            return load_data(config.data, seed=self.seed, splits=("train", "validation"))
-        data = load_data(config.data, seed=self.seed, splits=("train",))
+            return load_data(own, seed=self.seed, splits=("train", "validation"))
+        data = load_data(own, seed=self.seed, splits=("train",))
         train = data.splits["train"]
         if train.labels is None or len(train) < 2:
             raise DataError(f"{data.name}: has {len(train)} labelled training rows, so none can be cut to score on.")

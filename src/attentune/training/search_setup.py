@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import Config
+from attentune.data.extra import with_extra
 from attentune.errors import ConfigError, DataError
 from attentune.evaluation.metrics import choose_metric
 from attentune.training.made_from import MadeFrom, encoders_made_from, rows_made_from
@@ -144,7 +145,7 @@ def _check_inputs(base: Config, rows: Rows) -> tuple[Sequence[str], str, MadeFro
     """What to tell of the data, the metric, and what the trials are made from."""
     from attentune.models.build import load_tokenizer
 
-    data = rows.load(base)
+    data = with_extra(rows.load(base), base.data)
     metric = choose_metric(base.training.metric_for_best_model, data.metrics, data.label_space)
     scored = next((part for name, part in data.splits.items() if name.startswith("validation")), None)
     if scored is None or scored.labels is None or len(scored) < PARTS:

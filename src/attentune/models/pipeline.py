@@ -1,0 +1,49 @@
+"""transformers' text-classification pipeline, which also obeys what a run predicts by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from transformers import TextClassificationPipeline
+
+from attentune.stats.predicting import chosen
+
+
+class AttentunePipeline(TextClassificationPipeline):
+    """Gives the prediction of `attentune predict`: thresholds and expected values count, not the highest score alone.
+
+    What is predicted comes first, and after it all else by its score. Of a run with several labels a text each entry
+    says whether it is `predicted`. Scores are those of transformers' own pipeline.
+    """
+
+    def postprocess(
+        self, model_outputs: Any, function_to_apply: Any = None, top_k: int | None = 1, _legacy: bool = True
+    ) -> Any:
+        config = self.model.config
+        if config.task_type == "regression":
+            return super().postprocess(model_outputs, function_to_apply, top_k, _legacy)
+        entries = super().postprocess(model_outputs, function_to_apply, top_k=None, _legacy=False)
+        names = self._predicted(model_outputs["logits"][0].float().numpy().astype(np.float64))
+        if config.task_type == "multi_label":
+            entries = [{**entry, "predicted": entry["label"] in names} for entry in entries]
+        entries.sort(key=lambda entry: entry["label"] not in names)
+        return entries[0] if _legacy and top_k == 1 else entries[:top_k]
+
+    def _predicted(self, logits_C: np.ndarray) -> set[str]:
+        """The names of what is predicted."""
+        config = self.model.config
+        several = config.task_type == "multi_label"
+        if several:
+            shares_C = 1.0 / (1.0 + np.exp(-logits_C))
+        else:
+            shares_C = np.exp(logits_C - logits_C.max())
+            shares_C /= shares_C.sum()
+        found = chosen(
+            shares_C[None],
+            task_type=config.task_type,
+            ordinal_prediction=config.ordinal_prediction,
+            thresholds=config.thresholds,
+        )[0]
+        places = np.flatnonzero(found) if several else [found]
+        return {config.id2label[int(place)] for place in places}

@@ -1,0 +1,37 @@
+"""Making `pipeline("text-classification")` take our pipeline for our models, and for all others what it took before."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from transformers.pipelines import PIPELINE_REGISTRY
+
+from attentune.models.configuration import AttentuneConfig
+from attentune.models.pipeline import AttentunePipeline
+
+_ENTRY: dict[str, Any] = PIPELINE_REGISTRY.supported_tasks["text-classification"]
+# A class, or in newer versions of transformers its dotted name.
+_BEFORE: Any = _ENTRY["impl"]
+
+
+class RegisteredPipeline(AttentunePipeline):
+    """Made for a model of ours; for any other model the class that was registered before is made instead."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        model = kwargs.get("model", args[0] if args else None)
+        # Without a model it is being copied.
+        if model is None or getattr(model.config, "model_type", None) == AttentuneConfig.model_type:
+            return super().__new__(cls)
+        # No instance of this class, so Python does not initialise it once more.
+        return _resolved(_BEFORE)(*args, **kwargs)
+
+
+def _resolved(impl: Any) -> Any:
+    if not isinstance(impl, str):
+        return impl
+    module, name = impl.rsplit(".", 1)
+    return getattr(importlib.import_module(module), name)
+
+
+_ENTRY["impl"] = RegisteredPipeline

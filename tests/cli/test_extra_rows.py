@@ -1,0 +1,128 @@
+"""Extra files mixed into train, through the command line: train, doctor, compare, search, label."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from samples import write_reviews
+
+QUICK = ("--num_train_epochs", "1", "--per_device_train_batch_size", "8", "--max_length", "24", "--use_cpu", "--quiet")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_reviews(tmp_path / "train.csv", 40, seed=1)
+    write_reviews(tmp_path / "dev.csv", 20, seed=2)
+    write_reviews(tmp_path / "silver.csv", 16, seed=3)
+    write_reviews(tmp_path / "other.csv", 8, seed=4)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def data(tiny, *more: str) -> tuple[object, ...]:
+    return ("--train_file", "train.csv", "--validation_file", "dev.csv", "--model_name_or_path", tiny("bert"), *more)
+
+
+MIXED = ("--extra_train_files", "silver.csv,other.csv", "--extra_train_weights", "0.5,0.25")
+
+
+def test_a_run_says_where_its_rows_are_from(attentune, tiny, folder: Path) -> None:
+    words = ("train", *data(tiny, *MIXED), "--preset", "ssa-co", *QUICK, "--output_dir", "run")
+    status, _, err = attentune(*words)
+    assert status == 0, err
+    record = json.loads((folder / "run" / "run.json").read_text())
+    assert record["train"]["rows"] == 64
+    assert record["train"]["rows_from"] == [
+        {"source": "train.csv", "rows": 40, "weight": 1.0},
+        {"source": "silver.csv", "rows": 16, "weight": 0.5},
+        {"source": "other.csv", "rows": 8, "weight": 0.25},
+    ]
+    assert "Mixed into the 40 rows of train: 16 of silver.csv, each with weight 0.5." in record["notes"]
+    card = (folder / "run" / "README.md").read_text()
+    assert "| silver.csv | 16 | 0.5 |" in card
+    assert "extra_train" not in card
+    assert len((folder / "run" / "predictions_validation.csv").read_text().splitlines()) == 21
+    # The run's own rows again: their labels fit them, and only train needs the files.
+    status, out, err = attentune("label", "run", "--split", "train")
+    assert status == 0, err
+    assert len(out.splitlines()) == 64
+    (folder / "silver.csv").unlink()
+    assert attentune("evaluate", "run")[0] == 0
+    status, _, err = attentune("evaluate", "run", "--split", "train")
+    assert status == 2
+    assert "silver.csv" in err
+    assert "These data are named in run/config.yaml" in err
+
+
+def test_without_extra_files_the_record_has_nothing_of_them(attentune, tiny, folder: Path) -> None:
+    assert attentune("train", *data(tiny), *QUICK, "--output_dir", "run")[0] == 0
+    record = json.loads((folder / "run" / "run.json").read_text())
+    assert "rows_from" not in record["train"]
+    assert list(record["data_fingerprint"]) == ["train", "validation"]
+    assert "Rows of several files" not in (folder / "run" / "README.md").read_text()
+
+
+def test_the_doctor(attentune, tiny, folder: Path) -> None:
+    (folder / "other.csv").write_text((folder / "dev.csv").read_text().replace("r1,", "s1,"))
+    status, out, err = attentune("doctor", *data(tiny, *MIXED))
+    assert status == 0, err
+    assert "  from train.csv 40 (weight 1), silver.csv 16 (weight 0.5), other.csv 20 (weight 0.25)" in out
+    assert "warning: validation: 20 rows also in train (100.0 %)" in out
+    assert "(other.csv:2)" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--extra_train_weights", "0.5"), "data.extra_train_weights: got 1 for 0 extra_train_files"),
+        (("--extra_train_files", "silver.csv", "--extra_train_weights", "-1"), "expected a number of at least 0"),
+        (("--extra_train_files", "nowhere.csv"), "nowhere.csv"),
+        (("--extra_train_files", "odd.csv"), "odd.csv:2: unknown labels: 'fine' (first at odd.csv:2)"),
+    ],
+)
+def test_mistakes(attentune, tiny, folder: Path, flags: tuple[str, ...], message: str) -> None:
+    (folder / "odd.csv").write_text("text,label\na,fine\n")
+    status, _, err = attentune("train", *data(tiny, *flags), *QUICK, "--output_dir", "run")
+    assert (status, message in err, (folder / "run").exists()) == (2, True, False), err
+
+
+@pytest.mark.slow
+def test_a_comparison_of_silver_rows(attentune, tiny, folder: Path) -> None:
+    """Methods may differ in their extra files: they share main rows, sizes and dev, and are paired."""
+    (folder / "methods.yaml").write_text(
+        "plain: {preset: bert}\n"
+        "silver: {preset: bert, set: {data.extra_train_files: silver.csv, data.extra_train_weights: 0.5}}\n"
+    )
+    words = ("compare", *data(tiny), "--settings", "methods.yaml", "--train_size", "20", *QUICK, "--output_dir", "c")
+    status, out, err = attentune(*words, "--seeds", "2", "--jobs", "1", "--format", "json")
+    assert status == 0, err
+    assert "were not trained and scored on the same rows" not in err
+    assert [cell["n"] for cell in json.loads(out)["cells"]] == [2, 2]
+    rows = {
+        method: json.loads((folder / f"c/records/own/20/{method}/seed-1.json").read_text())["train"]["rows"]
+        for method in ("plain", "silver")
+    }
+    assert rows == {"plain": 20, "silver": 36}
+    write_reviews(folder / "silver.csv", 16, seed=8)
+    status, _, err = attentune(*words, "--seeds", "3", "--jobs", "1")
+    assert status == 2
+    assert "the rows of silver.csv for own changed since it was begun" in err
+
+
+@pytest.mark.slow
+def test_a_search_cuts_the_main_rows_alone(attentune, tiny, folder: Path) -> None:
+    words = ("search", *data(tiny, *MIXED), "--search", "model.head.kind=cls,mean", *QUICK, "--output_dir", "s")
+    more = ("--seeds", "1", "--jobs", "1")
+    status, _, err = attentune(*words, *more)
+    assert status == 0, err
+    records = [json.loads(file.read_text()) for file in (folder / "s").rglob("seed-*.json")]
+    assert "Trials are scored on 8 of the 40 training rows" in " ".join(records[0]["notes"])
+    assert {record["train"]["rows"] for record in records} == {32 + 24}
+    write_reviews(folder / "other.csv", 8, seed=8)
+    status, _, err = attentune(*words, *more)
+    assert status == 2
+    assert "was begun as another search" in err
+    assert "train rows of own: was" in err
