@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from attentune.config.schema import DataConfig
-from attentune.data.columns import Columns, choose_columns, row_ids
+from attentune.data.columns import Columns, choose_columns
 from attentune.data.hub import read_dataset
+from attentune.data.ids import row_ids
 from attentune.data.labels import LabelReader
 from attentune.data.reading import read_table
 from attentune.data.rows import LabelSpace, TaskData, TextRows
