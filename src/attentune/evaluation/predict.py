@@ -45,7 +45,7 @@ def make_accelerator(
             " 'attentune[trackers]')"
         )
     # Without an accelerator Accelerate does not see that torchrun has started several processes, unless told to.
-    use_cpu = use_cpu or (int(os.environ.get("LOCAL_RANK", -1)) >= 0 and not torch.accelerator.is_available())
+    use_cpu = use_cpu or ("LOCAL_RANK" in os.environ and not torch.accelerator.is_available())
     device = PartialState(cpu=use_cpu).device
     settled = resolve_precision(precision, device)
     # One process may make several of these with other settings; Accelerate keeps the first unless told to forget it.
