@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,8 @@ def make_accelerator(
             f"training.report_to: {tracker} is not installed; run: pip install {tracker} (all trackers: pip install"
             " 'attentune[trackers]')"
         )
+    # Without an accelerator Accelerate does not see that torchrun has started several processes, unless told to.
+    use_cpu = use_cpu or ("LOCAL_RANK" in os.environ and not torch.accelerator.is_available())
     device = PartialState(cpu=use_cpu).device
     settled = resolve_precision(precision, device)
     # One process may make several of these with other settings; Accelerate keeps the first unless told to forget it.
