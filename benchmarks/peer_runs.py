@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -28,6 +27,7 @@ from attentune.models.build import load_tokenizer, resolve_encoder
 from attentune.models.precision import has_fast_bf16
 from attentune.training.display import Display
 from attentune.training.run import train
+from attentune.training.usage import peak_memory_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS: dict[str, dict[str, Any]] = {
@@ -189,9 +189,5 @@ CONTENDERS: dict[str, Callable[[str, int], dict[str, float]]] = {
 
 if __name__ == "__main__":
     facts = CONTENDERS[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
-    facts["peak_memory_bytes"] = (
-        torch.cuda.max_memory_allocated()
-        if DEVICE.type == "cuda"
-        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    )
+    facts["peak_memory_bytes"] = peak_memory_bytes(DEVICE)
     print(json.dumps(facts))

@@ -8,7 +8,6 @@ them in transformers' own class.
 from __future__ import annotations
 
 import json
-import resource
 import statistics
 import sys
 import time
@@ -25,6 +24,7 @@ from attentune.data.rows import TextRows
 from attentune.evaluation.metrics import predictions_of
 from attentune.evaluation.saved import SavedRun, predict_rows
 from attentune.models.precision import has_fast_bf16
+from attentune.training.usage import peak_memory_bytes
 from peer_runs import score_of, settings
 
 Labels = Callable[[TextRows], np.ndarray]
@@ -93,7 +93,7 @@ def main(contender: str, run: str, task: str, rows: int, repeats: int) -> None:
         "seconds": statistics.median(times),
         "tokens": int(encode_rows(asked, saved.tokenizer, max_length=128).lengths.sum()),
         "score": score,
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_memory_bytes": peak_memory_bytes(torch.device("cpu")),
     }
     print(json.dumps(facts))
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import resource
 import statistics
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from attentune.training.inputs import prepare_inputs
 from attentune.training.parts import build_parts
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
+from attentune.training.usage import peak_memory_bytes
 from peers import one_run
 from random_encoders import random_encoder
 from silent_watcher import SilentWatcher
@@ -86,7 +86,7 @@ def point(rows: int, tokens: int, batch: int, layers: int, steps: int) -> dict[s
         "step_seconds": round(step, 4),
         "tokens_per_second": round(batch * tokens / step),
         "gflops": round(batch * tokens / step * flops / 1e9),
-        "peak_memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "peak_memory_mib": round(peak_memory_bytes(roofline.CPU) / 2**20),
     }
 
 
