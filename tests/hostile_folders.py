@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pickle
-import shutil
 import struct
 import zipfile
 from collections.abc import Callable
@@ -15,18 +14,8 @@ from typing import Any
 
 import torch
 
-from samples import write_reviews
-
 # Called with the folder and with one beside it that nothing may open.
 Poison = Callable[[Path, Path], None]
-
-
-def ground(folder: Path, encoder: Path) -> Path:
-    """The folder, with data and a copy of an encoder in it: what good folders are made of before one is poisoned."""
-    write_reviews(folder / "train.csv", 24, seed=1)
-    write_reviews(folder / "dev.csv", 10, seed=2)
-    shutil.copytree(encoder, folder / "encoder")
-    return folder
 
 
 class _Payload:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,14 @@ def write_reviews(path: Path, rows: int = 48, *, seed: int = 0) -> Path:
             draw.shuffle(words)
             writer.writerow([f"r{number}", " ".join(words), label])
     return path
+
+
+def ground(folder: Path, encoder: Path) -> Path:
+    """The folder, with data and a copy of an encoder in it: what good folders are made of before one is poisoned."""
+    write_reviews(folder / "train.csv", 24, seed=1)
+    write_reviews(folder / "dev.csv", 10, seed=2)
+    shutil.copytree(encoder, folder / "encoder")
+    return folder
 
 
 def settings(folder: Path, encoder: Path, **changes: Any) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from safetensors.numpy import load_file
 
 from attentune.records import Run
 from attentune.training.checkpoint import checkpoint_folders
-from hostile_folders import Poison, both, ground
+from hostile_folders import Poison, both
 from hostile_states import CHECKPOINTS, COMPARISONS, FILES, RECORDS, SEARCHES
 from made_records import predictions, write_record
+from samples import ground
 from watched import watched
 
 Command = Callable[..., tuple[int, str, str]]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hostile_folders import MODEL, RUN, ground
+from hostile_folders import MODEL, RUN
+from samples import ground
 from watched import watched
 
 Run = Callable[..., tuple[int, str, str]]

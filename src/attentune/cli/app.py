@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import Parser, whole_number
+from attentune.cli.flags import Parser, add_precision_flag, whole_number
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
@@ -38,7 +38,7 @@ def parser() -> Parser:
     made.add_argument("--max_characters", default="100000", help="the longest text that is taken (default: 100000)")
     made.add_argument("--max_upload_mb", default="10", help="the largest file that is taken (default: 10)")
     made.add_argument("--max_rows", default="10000", help="the most rows of a file that are taken (default: 10000)")
-    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16")
+    add_precision_flag(made)
     return made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of
+from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, data_from
 
 _EXAMPLES = """examples:
   attentune calibrate runs/reviews --validation_file kept.csv
@@ -34,7 +34,7 @@ def parser() -> Parser:
         help="from which probability on a label, or the second of two classes, is predicted (default: none)",
     )
     made.add_argument("--split", default="validation", help="validation or test (default: validation)")
-    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16")
+    add_precision_flag(made)
     made.add_argument("--format", choices=("text", "json"), default="text", help="how the result is printed")
     add_config_flags(made, sections=("data",))
     return made
@@ -43,15 +43,14 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Calibrate; the exit status is returned."""
     parsed, problems = parser().parse(arguments)
-    named_data = overrides_of(parsed, [])
-    config = config_from(parsed, problems)
+    data_config = data_from(parsed, problems)
 
     from attentune.results import to_json
     from attentune.training.recalibrating import calibrate_run
 
     done = calibrate_run(
         parsed.run,
-        config.data if named_data else None,
+        data_config,
         temperature=parsed.calibrate == "temperature",
         thresholds=parsed.thresholds == "f1",
         split=parsed.split,

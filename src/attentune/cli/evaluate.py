@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of
+from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, data_from
 
 _EXAMPLES = """examples:
   attentune evaluate runs/cola                                   (the validation rows it was trained with)
@@ -22,7 +22,7 @@ def parser() -> Parser:
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
     made.add_argument("--split", default="validation", help="validation, test or train (default: validation)")
-    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16, int8 (on a CPU)")
+    add_precision_flag(made, int8=True)
     made.add_argument("--format", choices=("text", "json"), default="text", help="how the scores are printed")
     add_config_flags(made, sections=("data",))
     return made
@@ -31,15 +31,13 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Score; the exit status is returned."""
     parsed, problems = parser().parse(arguments)
-    named_data = overrides_of(parsed, [])
-    config = config_from(parsed, problems)
+    data_config = data_from(parsed, problems)
 
     from attentune.cli.output import scores_table
     from attentune.evaluation.saved import evaluate
     from attentune.results import to_json
 
-    data = config.data if named_data else None
-    scores = evaluate(parsed.run, data, splits=(parsed.split,), precision=parsed.precision)
+    scores = evaluate(parsed.run, data_config, splits=(parsed.split,), precision=parsed.precision)
     print(
         to_json(scores) if parsed.format == "json" else scores_table(scores),
         end="" if parsed.format == "json" else "\n",

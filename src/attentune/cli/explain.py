@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import Parser, whole_number
+from attentune.cli.flags import Parser, add_precision_flag, whole_number
 from attentune.cli.text_rows import add_text_flags, check_text_flags, read_texts
 
 _EXAMPLES = """examples:
@@ -45,7 +45,7 @@ def parser() -> Parser:
     made.add_argument("--heads", help="with --layer: their numbers from 1 with commas between, or all (default: all)")
     made.add_argument("--format", choices=("text", "json"), default="text", help="how scores are printed")
     made.add_argument("--output_file", help="write them there: .html .png .svg .pdf .jsonl .txt")
-    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16")
+    add_precision_flag(made)
     add_text_flags(made)
     return made
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of, whole_number
+from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, config_from, overrides_of, whole_number
 
 _EXAMPLES = """examples:
   attentune faithfulness runs/reviews --max_samples 200        (the validation rows it was trained with)
@@ -44,7 +44,7 @@ def parser() -> Parser:
     made.add_argument("--steps", help="of integrated-gradients (default: 50)")
     made.add_argument("--sanity", action="store_true", help="also: do scores repeat, and change with shuffled layers?")
     made.add_argument("--cost", action="store_true", help="also: passes and seconds by length of text and batch")
-    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16")
+    add_precision_flag(made)
     made.add_argument("--format", choices=("text", "json"), default="text", help="how the report is printed")
     made.add_argument("--output_dir", help="write report.json there, and records that ERASER's program can score")
     add_config_flags(made, sections=("data",))

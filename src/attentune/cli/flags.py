@@ -123,6 +123,12 @@ def _metavar(field: dataclasses.Field) -> str:
     return "|".join(field.metadata.get("choices") or (field.name.split("_")[-1].upper(),))
 
 
+def add_precision_flag(parser: argparse.ArgumentParser, *, int8: bool = False) -> None:
+    """Add `--precision`, for a verb that computes with finished runs; `int8` where it only predicts."""
+    more = ", int8 (on a CPU)" if int8 else ""
+    parser.add_argument("--precision", help=f"another precision than in training: auto, fp32, bf16, fp16{more}")
+
+
 def overrides_of(parsed: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
     """The settings that the flags give, by dotted name; what cannot be read is added to `problems`.
 
@@ -192,6 +198,16 @@ def config_from(parsed: argparse.Namespace, problems: list[str]) -> Config:
     if problems:
         raise ConfigError(problems)
     return config
+
+
+def data_from(parsed: argparse.Namespace, problems: list[str]) -> DataConfig | None:
+    """The data that the flags name; None where they name none, and a run's own are meant.
+
+    Raises:
+        ConfigError: with every problem found, those passed in included.
+    """
+    config = config_from(parsed, problems)
+    return config.data if overrides_of(parsed, []) else None
 
 
 def whole_number(flag: str, text: str | None, problems: list[str], *, minimum: int = 1) -> int | None:

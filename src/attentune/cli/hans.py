@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import Parser, whole_number
+from attentune.cli.flags import Parser, add_precision_flag, whole_number
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
@@ -34,7 +34,7 @@ def parser() -> Parser:
     made.add_argument("--max_samples", metavar="N", help="only so many rows, with their share of each subcase")
     made.add_argument("--seed", default="42", help="draws them (default: 42)")
     made.add_argument("--output_dir", metavar="DIR", help="also write hans.json, hans.png and predictions.txt here")
-    made.add_argument("--precision", help="another precision than the runs': auto, fp32, bf16, fp16, int8 (on a CPU)")
+    add_precision_flag(made, int8=True)
     made.add_argument("--format", choices=("text", "json"), default="text", help="how the scores are printed")
     return made
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of, whole_number
+from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, config_from, overrides_of, whole_number
 
 _EXAMPLES = """examples:
   attentune label runs/cola --output_file labels.jsonl           (the rows it was trained on, with their labels)
@@ -31,7 +31,7 @@ def parser() -> Parser:
     made.add_argument("--split", default="train", help="train, validation or test (default: train)")
     made.add_argument("--max_samples", help="only so many rows, from the first")
     made.add_argument("--output_file", help="where the lines go (standard output if not given)")
-    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16")
+    add_precision_flag(made)
     add_config_flags(made, sections=("data",))
     return made
 

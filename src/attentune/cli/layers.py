@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of
+from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, data_from
 
 _EXAMPLES = """examples:
   attentune layers runs/sesame                                   (the validation rows it was trained with)
@@ -24,7 +24,7 @@ def parser() -> Parser:
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
     made.add_argument("--split", default="validation", help="validation, test or train (default: validation)")
-    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16")
+    add_precision_flag(made)
     made.add_argument("--figure_file", help="also draw them into this file, such as layers.png")
     made.add_argument("--output_file", metavar="FILE", help="also write the weights into this file, as JSON")
     made.add_argument("--format", choices=("text", "json"), default="text", help="how the weights are printed")
@@ -35,8 +35,7 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Show the weights; the exit status is returned."""
     parsed, problems = parser().parse(arguments)
-    named_data = overrides_of(parsed, [])
-    config = config_from(parsed, problems)
+    data_config = data_from(parsed, problems)
 
     from attentune.cli.output import number, table
     from attentune.evaluation.layers import layer_weights
@@ -49,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
 
         check_figure_file(parsed.figure_file)
     saved = SavedRun.load(parsed.run)
-    data = saved.data(config.data if named_data else None, (parsed.split,))
+    data = saved.data(data_config, (parsed.split,))
     found = layer_weights(saved, data, precision=parsed.precision)
     summaries = {weights.split: weights.summary() for weights in found}
     if parsed.figure_file is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from attentune.cli.flags import Parser
+from attentune.cli.flags import Parser, add_precision_flag
 from attentune.cli.output import destination, row_bar
 from attentune.cli.text_rows import add_text_flags, check_text_flags, read_text_parts
 
@@ -29,7 +29,7 @@ def parser() -> Parser:
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
     made.add_argument("--output_file", help="where the CSV goes (standard output if not given)")
-    made.add_argument("--precision", help="another precision than the run's: auto, fp32, bf16, fp16, int8 (on a CPU)")
+    add_precision_flag(made, int8=True)
     made.add_argument(
         "--explain",
         action="store_true",

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of
+from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, data_from
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
@@ -29,7 +29,7 @@ def parser() -> Parser:
     )
     made.add_argument("runs", metavar="RUN", nargs="+", help="one run folder or checkpoint, or two to compare")
     made.add_argument("--split", default="validation", help="validation, test or train (default: validation)")
-    made.add_argument("--precision", help="another precision than the runs': auto, fp32, bf16, fp16")
+    add_precision_flag(made)
     made.add_argument("--format", choices=("text", "json"), default="text", help="how the report is printed")
     add_config_flags(made, sections=("data",))
     return made
@@ -40,8 +40,7 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     if len(parsed.runs) > 2:
         problems.append(f"stress: got {len(parsed.runs)} runs, expected one, or two to compare.")
-    named_data = overrides_of(parsed, [])
-    config = config_from(parsed, problems)
+    data_config = data_from(parsed, problems)
 
     from attentune.evaluation.saved import SavedRun
     from attentune.evaluation.stress import stress
@@ -49,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
 
     saved = [SavedRun.load(folder) for folder in parsed.runs]
     _check_same_task(saved)
-    data = saved[0].data(config.data if named_data else None, (parsed.split,))
+    data = saved[0].data(data_config, (parsed.split,))
     report = stress(
         saved,
         data,

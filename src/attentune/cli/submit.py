@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser
+from attentune.cli.flags import Parser, add_precision_flag
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
@@ -29,7 +29,7 @@ def parser() -> Parser:
     made.add_argument("--data_dir", metavar="DIR", help="GLUE's folder (default: each run's own)")
     made.add_argument("--fill_missing", action="store_true", help="a constant prediction for tasks without a run")
     made.add_argument("--allow_partial", action="store_true", help="take cut test files, and warn")
-    made.add_argument("--precision", help="another precision than the runs': auto, fp32, bf16, fp16, int8 (on a CPU)")
+    add_precision_flag(made, int8=True)
     return made
 
 

@@ -33,6 +33,11 @@ class Calibration:
         """The label space whose predictions obey the thresholds."""
         return replace(label_space, thresholds=self.thresholds)
 
+    def settings(self) -> dict[str, Any]:
+        """What a model's configuration holds of it, by the names there."""
+        thresholds = None if self.thresholds is None else list(self.thresholds)
+        return {"calibration_temperature": self.temperature, "thresholds": thresholds}
+
     def facts(self, label_space: LabelSpace) -> dict[str, Any]:
         """For a run's record."""
         names = label_space.names if label_space.has_several else label_space.names[1:]

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special, stats
+from scipy import stats
 from sklearn import metrics as sk
 
 from attentune.config.parsing import did_you_mean
 from attentune.data.rows import LabelSpace
 from attentune.errors import ConfigError
-from attentune.stats.predicting import chosen
+from attentune.stats.predicting import chosen, shares_of
 
 Score = Callable[[np.ndarray, np.ndarray], float]
 
@@ -137,11 +137,7 @@ def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray
 
 def probabilities_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
     """(N, C) softmax of the logits, in float64; of several labels a row each one's sigmoid."""
-    if label_space.has_several:
-        return special.expit(logits_NC.astype(np.float64))
-    shifted = logits_NC.astype(np.float64) - logits_NC.max(axis=1, keepdims=True)
-    exponents = np.exp(shifted)
-    return exponents / exponents.sum(axis=1, keepdims=True)
+    return shares_of(logits_NC, several=label_space.has_several)
 
 
 def score_predictions(

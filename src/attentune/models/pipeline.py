@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from transformers import TextClassificationPipeline
 
-from attentune.stats.predicting import chosen
+from attentune.stats.predicting import chosen, shares_of
 
 
 class AttentunePipeline(TextClassificationPipeline):
@@ -24,7 +24,7 @@ class AttentunePipeline(TextClassificationPipeline):
         if config.task_type == "regression":
             return super().postprocess(model_outputs, function_to_apply, top_k, _legacy)
         entries = super().postprocess(model_outputs, function_to_apply, top_k=None, _legacy=False)
-        names = self._predicted(model_outputs["logits"][0].float().numpy().astype(np.float64))
+        names = self._predicted(model_outputs["logits"][0].float().numpy())
         if config.task_type == "multi_label":
             entries = [{**entry, "predicted": entry["label"] in names} for entry in entries]
         entries.sort(key=lambda entry: entry["label"] not in names)
@@ -34,13 +34,8 @@ class AttentunePipeline(TextClassificationPipeline):
         """The names of what is predicted."""
         config = self.model.config
         several = config.task_type == "multi_label"
-        if several:
-            shares_C = 1.0 / (1.0 + np.exp(-logits_C))
-        else:
-            shares_C = np.exp(logits_C - logits_C.max())
-            shares_C /= shares_C.sum()
         found = chosen(
-            shares_C[None],
+            shares_of(logits_C[None], several=several),
             task_type=config.task_type,
             ordinal_prediction=config.ordinal_prediction,
             thresholds=config.thresholds,

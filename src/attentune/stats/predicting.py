@@ -1,10 +1,20 @@
-"""From probabilities to predictions: the likeliest class, thresholds, or the mean of ordered classes."""
+"""From logits to probabilities, and to predictions: the likeliest class, thresholds, or the mean of ordered classes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+
+
+def shares_of(logits_NC: np.ndarray, *, several: bool) -> np.ndarray:
+    """(N, C) float64 softmax of the logits; with several labels a row each one's sigmoid."""
+    logits_NC = logits_NC.astype(np.float64)
+    if several:
+        exponents = np.exp(-np.abs(logits_NC))
+        return np.where(logits_NC < 0, exponents, 1.0) / (1.0 + exponents)
+    exponents = np.exp(logits_NC - logits_NC.max(axis=1, keepdims=True))
+    return exponents / exponents.sum(axis=1, keepdims=True)
 
 
 def chosen(

@@ -34,7 +34,6 @@ def calibrate(parts: RunParts, splits: list[str], *, reuse: bool) -> Calibration
         if labels is not None and len(labels):
             errors[split] = error_of(before_NC, labels, space), error_of(evaluator.logits[split], labels, space)
     found = replace(found, errors=errors)
-    parts.model.config.calibration_temperature = found.temperature
-    parts.model.config.thresholds = None if found.thresholds is None else list(found.thresholds)
+    parts.model.config.update(found.settings())
     evaluator.label_space = found.space(space)
     return found

@@ -16,7 +16,7 @@ from attentune.data.rows import LabelSpace
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.evaluation.calibration import Calibration, error_of, fit
 from attentune.evaluation.saved import SavedRun
-from attentune.files import MANIFEST, write_text
+from attentune.files import MANIFEST, read_json, write_text
 from attentune.results import to_json
 from attentune.training.calibration_check import check_calibration
 from attentune.training.card import CARD_FILE, LIMIT_OF_CALIBRATION
@@ -88,13 +88,12 @@ def calibrate_run(
     config = saved.model.config
     before = {"temperature": config.calibration_temperature, "thresholds": config.thresholds}
     plain_run = replace(saved, label_space=replace(saved.label_space, thresholds=None))
-    config.calibration_temperature, config.thresholds = 1.0, None
     found = Calibration(0)
+    config.update(found.settings())
     prints: dict[str, str] = {}
     if temperature or thresholds:
         found, prints = _fitted(plain_run, data, split, precision, before["temperature"], temperature, thresholds)
-    config.calibration_temperature = found.temperature
-    config.thresholds = None if found.thresholds is None else list(found.thresholds)
+    config.update(found.settings())
     done = Recalibration(saved.folder, found, found.space(saved.label_space), before, prints)
     _write(done)
     return done
@@ -139,9 +138,7 @@ def _write(done: Recalibration) -> None:
     """Card and record first, then what takes effect: a reader has the old calibration or the new one, whole."""
     folder, found = done.folder, done.calibration
     with locked_folder(folder):
-        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        settings["calibration_temperature"] = found.temperature
-        settings["thresholds"] = None if found.thresholds is None else list(found.thresholds)
+        settings = {**read_json(folder / "config.json"), **found.settings()}
         card = folder / CARD_FILE
         if card.is_file():
             said = plain(done.sentence())
