@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,10 +21,10 @@ from typing import Any
 import torch
 
 import roofline
-from attentune.models.precision import has_fast_bf16
 from attentune.results import versions
 from peer_runs import CONTENDERS, EPOCHS
 from tables import table
+from turns import in_turn
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "results" / "bench" / "peers.json"
@@ -33,14 +32,6 @@ SCRIPT = Path(__file__).with_name("peer_runs.py")
 COLUMNS = ("tokens_per_second", "ratio", "epoch_seconds", "peak_memory_mib", "score", "utilisation")
 REFERENCE = "Trainer at its best"
 EMBEDDED = {"layers": 6, "width": 384, "inner": 1536}
-
-
-def one_run(script: Path, *words: object) -> dict[str, Any]:
-    """The facts that a script prints of one contender's run, or the reason why there are none."""
-    done = subprocess.run([sys.executable, script, *map(str, words)], capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return dict(json.loads(done.stdout.strip().splitlines()[-1]))
-    return {"reason": (done.stderr.strip().splitlines() or ["no message"])[-1]}
 
 
 def summary(runs: dict[str, list[dict[str, Any]]], rows: int, peak_gflops: float) -> dict[str, dict[str, Any]]:
@@ -81,15 +72,11 @@ def main(arguments: Sequence[str], device: torch.device = roofline.CPU, target: 
     parser.add_argument("--contenders", default=";".join(CONTENDERS), help="names, between semicolons")
     given = parser.parse_args(arguments)
     machine = roofline.measure(device)
-    rates = machine["gflops"]["bfloat16" if has_fast_bf16(device) else "float32"]
+    rate = roofline.best_rate(machine, device)
     tasks: dict[str, Any] = {}
     for task, rows in zip(given.tasks.split(","), map(int, given.rows.split(",")), strict=True):
-        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in given.contenders.split(";")}
-        for _ in range(given.repeats):
-            for name, own in runs.items():
-                if not own or "reason" not in own[0]:
-                    own.append(one_run(SCRIPT, name, task, rows))
-        tasks[task] = {"rows": rows, "contenders": summary(runs, rows, max(rates.values())), "runs": runs}
+        runs = in_turn(SCRIPT, given.contenders.split(";"), given.repeats, task, rows)
+        tasks[task] = {"rows": rows, "contenders": summary(runs, rows, rate), "runs": runs}
         print_table(task, tasks[task]["contenders"], COLUMNS)
         command = f"python benchmarks/{Path(sys.argv[0]).name} " + " ".join(arguments)
         record = {"command": command.strip(), "machine": machine, "tasks": tasks}

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import roofline
-from attentune.models.precision import has_fast_bf16
 from attentune.results import versions
 from attentune.training.display import Display
 from attentune.training.run import train
 from peer_runs import settings
-from peers import EMBEDDED, one_run, print_table
+from peers import EMBEDDED, print_table
 from predict_runs import CONTENDERS
+from turns import in_turn
 
 TARGET = Path(__file__).resolve().parents[1] / "results" / "bench" / "predict.json"
 SCRIPT = Path(__file__).with_name("predict_runs.py")
@@ -61,14 +61,9 @@ def summary(runs: dict[str, list[dict[str, Any]]], rows: int, peak_gflops: float
 
 def measure(task: str, rows: int, train_rows: int, repeats: int) -> dict[str, list[dict[str, Any]]]:
     """The facts of all runs on a task, by contender."""
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
     with tempfile.TemporaryDirectory() as folder:
         train(settings(task, train_rows, folder, **{"training.num_train_epochs": 1}), display=Display(quiet=True))
-        for _ in range(repeats):
-            for name, own in runs.items():
-                if not own or "reason" not in own[0]:
-                    own.append(one_run(SCRIPT, name, folder, task, rows, 1))
-    return runs
+        return in_turn(SCRIPT, CONTENDERS, repeats, folder, task, rows, 1)
 
 
 def main() -> None:
@@ -79,11 +74,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
     machine = roofline.measure()
-    rates = machine["gflops"]["bfloat16" if has_fast_bf16(roofline.CPU) else "float32"]
+    rate = roofline.best_rate(machine)
     tasks: dict[str, Any] = {}
     for task, rows in zip(given.tasks.split(","), map(int, given.rows.split(",")), strict=True):
         runs = measure(task, rows, given.train_rows, given.repeats)
-        tasks[task] = {"rows": rows, "contenders": summary(runs, rows, max(rates.values())), "runs": runs}
+        tasks[task] = {"rows": rows, "contenders": summary(runs, rows, rate), "runs": runs}
         print_table(task, tasks[task]["contenders"], COLUMNS)
         record = {"command": "python benchmarks/predict.py " + " ".join(sys.argv[1:]), "machine": machine}
         TARGET.write_text(json.dumps({**record, "tasks": tasks, "versions": versions()}, indent=1) + "\n")

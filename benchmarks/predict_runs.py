@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from transformers import BertForSequenceClassification, pipeline
 
+import roofline
 from attentune.data.features import encode_rows
 from attentune.data.rows import TextRows
 from attentune.evaluation.metrics import predictions_of
@@ -50,7 +51,7 @@ def ours(precision: str | None, saved: SavedRun) -> Labels:
 def stock(at_best: bool, saved: SavedRun) -> Labels:
     """transformers' pipeline: as it comes (fp32, row by row), or at its best here (bf16, 32 rows, sorted by length)."""
     model = stock_model(saved)
-    if at_best and has_fast_bf16(torch.device("cpu")):
+    if at_best and has_fast_bf16(roofline.CPU):
         model = model.to(torch.bfloat16)
     classify = pipeline("text-classification", model=model, tokenizer=saved.tokenizer, device="cpu")
     more: dict[str, Any] = {"batch_size": 32} if at_best else {}
@@ -93,7 +94,7 @@ def main(contender: str, run: str, task: str, rows: int, repeats: int) -> None:
         "seconds": statistics.median(times),
         "tokens": int(encode_rows(asked, saved.tokenizer, max_length=128).lengths.sum()),
         "score": score,
-        "peak_memory_bytes": peak_memory_bytes(torch.device("cpu")),
+        "peak_memory_bytes": peak_memory_bytes(roofline.CPU),
     }
     print(json.dumps(facts))
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from attentune.models.precision import has_fast_bf16
 from attentune.results import versions
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,6 +86,11 @@ def measure(device: torch.device = CPU) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "versions": versions(),
     }
+
+
+def best_rate(machine: dict[str, Any], device: torch.device = CPU) -> float:
+    """The best rate of products that training there could use, of what `measure` says: GFLOP/s."""
+    return float(max(machine["gflops"]["bfloat16" if has_fast_bf16(device) else "float32"].values()))
 
 
 def main() -> None:
