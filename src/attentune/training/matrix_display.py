@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
@@ -17,7 +18,7 @@ def seconds_left(
     """About how long the rest takes; None before the first run is done.
 
     A run is taken to last as long as those like it did: of its task, size and method, else of its task and size, else
-    of all.
+    of all. Of these the (lower) median, as a run that lay still with a sleeping machine says nothing of the next.
 
     Args:
         done: finished runs.
@@ -35,7 +36,7 @@ def seconds_left(
         )
         same = [record for record in likes[0] if record.run.method == run.method]
         chosen = same or likes[0] or likes[1]
-        return sum(record.wall_seconds for record in chosen) / len(chosen)
+        return statistics.median_low(record.wall_seconds for record in chosen)
 
     seconds = sum(expected(run) for run in waiting)
     rest = [max(0.0, expected(run) - since) for run, since in running.items()]
