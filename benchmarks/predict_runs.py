@@ -75,6 +75,7 @@ CONTENDERS: dict[str, Callable[[SavedRun], Labels]] = {
     "pipeline at its best": partial(stock, True),
     "attentune": partial(ours, None),
     "attentune fp32": partial(ours, "fp32"),
+    "attentune bf16-true": partial(ours, "bf16-true"),
     "attentune int8": partial(ours, "int8"),
 }
 

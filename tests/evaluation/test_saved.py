@@ -16,7 +16,7 @@ import pytest
 import attentune
 from attentune import DataConfig, SavedRun, evaluate, predict
 from attentune.config import load_config
-from attentune.data.rows import TextRows
+from attentune.data.rows import TaskData, TextRows
 from attentune.errors import CheckpointError, ConfigError, DataError, LabelError
 from attentune.evaluation.saved import predict_rows
 from attentune.training.checkpoint import checkpoint_folders
@@ -235,18 +235,37 @@ def test_a_run_answers_in_the_precision_that_is_asked_for_whatever_came_before(r
     assert np.array_equal(predict_rows(saved, rows, precision="bf16"), rough)
 
 
-def test_a_run_answers_in_int8_too(run):
+@pytest.mark.parametrize(("precision", "within"), [("int8", 0.1), ("bf16-true", 0.05)])
+def test_a_run_answers_in_precisions_for_prediction_too(run, precision, within):
     rows = TextRows(("0", "1"), tuple(TEXTS[:2]), None, None, "texts")
     saved = SavedRun.load(run)
     exact = predict_rows(saved, rows, precision="fp32")
-    rough = predict_rows(saved, rows, precision="int8")
+    rough = predict_rows(saved, rows, precision=precision)
     assert not np.array_equal(rough, exact)
-    np.testing.assert_allclose(rough, exact, atol=0.1)
+    assert not np.array_equal(rough, predict_rows(saved, rows, precision="bf16"))
+    np.testing.assert_allclose(rough, exact, atol=within)
     assert np.array_equal(predict_rows(saved, rows, precision="fp32"), exact)
-    exactly, roughly = (evaluate(saved, precision=kind)["validation"] for kind in ("fp32", "int8"))
+    exactly, roughly = (evaluate(saved, precision=kind)["validation"] for kind in ("fp32", precision))
     assert exactly.keys() == roughly.keys()
 
 
-def test_int8_is_for_prediction_alone(run):
-    with pytest.raises(ConfigError, match=r"training\.precision: got 'int8', expected one of auto, fp32, bf16, fp16"):
-        attentune.explain_texts(run, ["so fine"], method="gradient", precision="int8")
+@pytest.mark.parametrize("precision", ["int8", "bf16-true"])
+def test_precisions_for_prediction_are_for_it_alone(run, precision):
+    said = rf"training\.precision: got '{precision}', expected one of auto, fp32, bf16, fp16"
+    with pytest.raises(ConfigError, match=said):
+        attentune.explain_texts(run, ["so fine"], method="gradient", precision=precision)
+
+
+def test_precisions_for_prediction_take_batches_by_tokens(run):
+    """A long row by itself, short ones many at a time, whatever the run's rows in a batch."""
+    saved = SavedRun.load(run)
+    texts = tuple(["fine"] * 300)
+    data = TaskData(
+        "input", saved.label_space, (), {"input": TextRows(tuple(map(str, range(300))), texts, None, None, "texts")}
+    )
+    sizes: list[int] = []
+    saved.predictor(data, precision="bf16-true").predict("input", sizes.append)
+    assert sizes == [300]
+    sizes.clear()
+    saved.predictor(data, precision="bf16").predict("input", sizes.append)
+    assert max(sizes) == saved.config.training.per_device_eval_batch_size

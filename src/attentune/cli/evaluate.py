@@ -22,7 +22,7 @@ def parser() -> Parser:
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
     made.add_argument("--split", default="validation", help="validation, test or train (default: validation)")
-    add_precision_flag(made, int8=True)
+    add_precision_flag(made, predicts=True)
     made.add_argument("--format", choices=("text", "json"), default="text", help="how the scores are printed")
     add_config_flags(made, sections=("data",))
     return made

@@ -123,9 +123,9 @@ def _metavar(field: dataclasses.Field) -> str:
     return "|".join(field.metadata.get("choices") or (field.name.split("_")[-1].upper(),))
 
 
-def add_precision_flag(parser: argparse.ArgumentParser, *, int8: bool = False) -> None:
-    """Add `--precision`, for a verb that computes with finished runs; `int8` where it only predicts."""
-    more = ", int8 (on a CPU)" if int8 else ""
+def add_precision_flag(parser: argparse.ArgumentParser, *, predicts: bool = False) -> None:
+    """Add `--precision`, for a verb that computes with finished runs; more of them where it only `predicts`."""
+    more = ", bf16-true, int8 (on a CPU)" if predicts else ""
     parser.add_argument("--precision", help=f"another precision than in training: auto, fp32, bf16, fp16{more}")
 
 

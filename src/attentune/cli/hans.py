@@ -34,7 +34,7 @@ def parser() -> Parser:
     made.add_argument("--max_samples", metavar="N", help="only so many rows, with their share of each subcase")
     made.add_argument("--seed", default="42", help="draws them (default: 42)")
     made.add_argument("--output_dir", metavar="DIR", help="also write hans.json, hans.png and predictions.txt here")
-    add_precision_flag(made, int8=True)
+    add_precision_flag(made, predicts=True)
     made.add_argument("--format", choices=("text", "json"), default="text", help="how the scores are printed")
     return made
 

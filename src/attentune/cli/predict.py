@@ -29,7 +29,7 @@ def parser() -> Parser:
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
     made.add_argument("--output_file", help="where the CSV goes (standard output if not given)")
-    add_precision_flag(made, int8=True)
+    add_precision_flag(made, predicts=True)
     made.add_argument(
         "--explain",
         action="store_true",

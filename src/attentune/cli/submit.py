@@ -29,7 +29,7 @@ def parser() -> Parser:
     made.add_argument("--data_dir", metavar="DIR", help="GLUE's folder (default: each run's own)")
     made.add_argument("--fill_missing", action="store_true", help="a constant prediction for tasks without a run")
     made.add_argument("--allow_partial", action="store_true", help="take cut test files, and warn")
-    add_precision_flag(made, int8=True)
+    add_precision_flag(made, predicts=True)
     return made
 
 

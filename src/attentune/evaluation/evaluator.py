@@ -27,6 +27,7 @@ class Evaluator:
         splits: the rows of each split.
         features: their tokens.
         metrics: names of the metrics, in order.
+        batch_size: rows in a batch; None for as many as a number of tokens allows.
         logits: (N, C) of each split, as of the last call.
     """
 
@@ -37,7 +38,7 @@ class Evaluator:
     label_space: LabelSpace
     metrics: Sequence[str]
     pad_token_id: int
-    batch_size: int
+    batch_size: int | None
     logits: dict[str, np.ndarray] = field(default_factory=dict)
 
     def predict(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:

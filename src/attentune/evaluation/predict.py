@@ -187,7 +187,7 @@ def predict_logits(
     features: Features,
     *,
     pad_token_id: int,
-    batch_size: int,
+    batch_size: int | None,
     accelerator: Accelerator,
     progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:

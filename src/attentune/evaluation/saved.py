@@ -20,6 +20,7 @@ from attentune.evaluation.evaluator import Evaluator
 from attentune.evaluation.metrics import predictions_of, probabilities_of
 from attentune.evaluation.predict import make_accelerator
 from attentune.models.attention import use_plain_attention
+from attentune.models.half_copy import TRUE_BF16, HalfCopy
 from attentune.models.hub import Tokenizer
 from attentune.models.int8_copy import INT8, int8_copy
 from attentune.models.modeling import AttentuneForSequenceClassification
@@ -97,15 +98,21 @@ class SavedRun:
         )
 
     def predictor(self, data: TaskData, *, precision: str | None) -> Evaluator:
-        """What predicts and scores these rows in the run's precision or another one; "int8" is one too, on a CPU.
+        """What predicts and scores these rows in the run's precision or another one.
+
+        Two more are for prediction alone, by a copy of the model and in batches by tokens: "bf16-true", of which also
+        weights and hidden states are bf16, and on a CPU "int8".
 
         Raises:
             ConfigError, DataError: as `evaluator`; or this PyTorch has no int8.
         """
-        if precision != INT8:
-            return self.evaluator(data, precision=precision)
-        made = self.evaluator(data, precision="fp32", use_cpu=True)
-        return replace(made, model=int8_copy(self.model))
+        if precision == TRUE_BF16:
+            made = self.evaluator(data, precision="bf16")
+            return replace(made, model=HalfCopy(self.model).fresh(), batch_size=None)
+        if precision == INT8:
+            made = self.evaluator(data, precision="fp32", use_cpu=True)
+            return replace(made, model=int8_copy(self.model), batch_size=None)
+        return self.evaluator(data, precision=precision)
 
     def _settings(self, changes: dict[str, Any]) -> TrainingConfig:
         problems: list[str] = []
@@ -209,7 +216,7 @@ def evaluate(
         run: a run folder.
         data: which rows; the run's own validation rows if not given.
         splits: "validation", "test", ...
-        precision: another one than the run's: auto, fp32, bf16, fp16, or int8 on a CPU.
+        precision: another one than the run's: auto, fp32, bf16, fp16, bf16-true, or int8 on a CPU.
         progress: called with the number of rows done in each batch.
 
     Returns:
@@ -229,7 +236,7 @@ def evaluate(
 def predict_rows(
     run: str | Path | SavedRun, rows: TextRows, *, precision: str | None = None, progress: Progress | None = None
 ) -> np.ndarray:
-    """(N, C) logits of a saved run for these rows, in its precision or another one (int8 too, on a CPU)."""
+    """(N, C) logits of a saved run for these rows, in its precision or another one (see `SavedRun.predictor`)."""
     saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
     data = TaskData("input", saved.label_space, (), {"input": rows})
     return saved.predictor(data, precision=precision).predict("input", progress)

@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+# What `--precision` calls it, for prediction alone: "bf16" by itself is autocast.
+TRUE_BF16 = "bf16-true"
+
 
 class HalfCopy:
     """A second model whose weights are the first's in bf16.
