@@ -53,6 +53,18 @@ def test_a_classifier_of_other_labels_is_not_taken(tiny: Tiny, tmp_path: Path) -
     assert torch.equal(same.classifier.weight, before.classifier.weight)
 
 
+def test_what_the_outputs_were_scaled_by_goes_into_a_classifier_without(tiny: Tiny, tmp_path: Path) -> None:
+    """A run trained for Pearson's correlation goes on with the squared error from the same predictions."""
+    space = LabelSpace("regression", ())
+    model, tokenizer = build(tiny("bert"), label_space=space, loss="pearson")
+    with torch.no_grad():
+        model.outputs.scale.fill_(3.0)
+        model.outputs.offset.fill_(2.5)
+    save_model(model, tokenizer, tmp_path)
+    again = build(tmp_path, label_space=space, loss="mse", seed=7)
+    torch.testing.assert_close(logits_of(again, FIRST, LONG), logits_of((model, tokenizer), FIRST, LONG))
+
+
 def test_dropout_can_be_set_anew(tiny: Tiny, tmp_path: Path) -> None:
     _, folder = saved_run(tiny, tmp_path)
     settings: ModelConfig = replace(load_config(preset="ssa-hybrid").model, dropout=0.3)

@@ -11,6 +11,7 @@ from attentune.models.configuration import AttentuneConfig, check_values
 from attentune.models.inspection import check_size, problem_in, problem_in_settings
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import check_undamaged, model_type
+from attentune.nn.outputs import ScaledOutput
 
 
 def encoder_config_of(source: str, **options: object) -> PreTrainedConfig:
@@ -59,6 +60,7 @@ def copy_slots(saved: AttentuneForSequenceClassification, model: AttentuneForSeq
     """Give a fresh model the slots' weights of a saved one where they fit; the names of those copied are returned.
 
     The classifier's fit where both predict the same labels in the same order, the head's where both have the same kind.
+    Scale and offset of the saved one's outputs go into the classifier where the fresh model has none.
     """
     same_labels = saved.config.task_type == model.config.task_type and saved.config.id2label == model.config.id2label
     same_head = saved.config.head["kind"] == model.config.head["kind"]
@@ -72,5 +74,9 @@ def copy_slots(saved: AttentuneForSequenceClassification, model: AttentuneForSeq
         and name in mine
         and mine[name].shape == weight.shape
     ]
+    outputs = saved.outputs
+    if isinstance(outputs, ScaledOutput) and model.outputs is None and "classifier.bias" in copied:
+        theirs["classifier.weight"] = theirs["classifier.weight"] * outputs.scale
+        theirs["classifier.bias"] = theirs["classifier.bias"] * outputs.scale + outputs.offset
     model.load_state_dict({name: theirs[name] for name in copied}, strict=False)
     return copied
