@@ -70,6 +70,7 @@ def main(arguments: Sequence[str], device: torch.device = roofline.CPU, target: 
     parser.add_argument("--rows", default="1000,500,8000")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--contenders", default=";".join(CONTENDERS), help="names, between semicolons")
+    parser.add_argument("--output_file", type=Path, default=target, help="where the record goes")
     given = parser.parse_args(arguments)
     machine = roofline.measure(device)
     rate = roofline.best_rate(machine, device)
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str], device: torch.device = roofline.CPU, target: 
         print_table(task, tasks[task]["contenders"], COLUMNS)
         command = f"python benchmarks/{Path(sys.argv[0]).name} " + " ".join(arguments)
         record = {"command": command.strip(), "machine": machine, "tasks": tasks}
-        target.write_text(json.dumps({**record, "versions": versions()}, indent=1) + "\n")
+        given.output_file.write_text(json.dumps({**record, "versions": versions()}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attentune.config import BlurConfig
-from attentune.models.attention import PLAIN, use_plain_attention
+from attentune.models.attention import PLAIN, use_own_attention
 from attentune.models.half_copy import HalfCopy
 from attentune.nn.dropout import FastDropout, use_fast_dropout
 from blur_references import PLACES, PROJECTIONS, TEXTS, Tiny, blurred, distance, hidden_of, hooks_of
@@ -81,7 +81,7 @@ def test_fast_dropout_and_plain_attention_keep_the_blur(tiny: Tiny, family: str,
     before, hooks = hidden_of(made, *TEXTS), hooks_of(model)
     program = model.encoder.config._attn_implementation
     assert use_fast_dropout(model) > 0
-    use_plain_attention(model)
+    use_own_attention(model)
     assert [type(part) for part in model.modules()].count(FastDropout) > 0
     assert model.encoder.config._attn_implementation == (PLAIN if program == "sdpa" else program)
     assert hooks_of(model) == hooks

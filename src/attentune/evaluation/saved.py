@@ -19,8 +19,8 @@ from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.evaluation.evaluator import Evaluator
 from attentune.evaluation.metrics import predictions_of, probabilities_of
 from attentune.evaluation.predict import make_accelerator
-from attentune.models.attention import use_plain_attention
-from attentune.models.half_copy import TRUE_BF16, HalfCopy
+from attentune.models.attention import use_own_attention
+from attentune.models.half_copy import TRUE_BF16, half_copy
 from attentune.models.hub import Tokenizer
 from attentune.models.int8_copy import INT8, int8_copy
 from attentune.models.modeling import AttentuneForSequenceClassification
@@ -83,7 +83,7 @@ class SavedRun:
         accelerator, _ = make_accelerator(precision=settings.precision, use_cpu=settings.use_cpu)
         lengths = {"max_length": self.model.config.max_seq_length, "apart": self.model.config.reads_apart}
         if accelerator.device.type == "cpu":
-            use_plain_attention(self.model)  # as in training, so that scores repeat to the last digit
+            use_own_attention(self.model)  # as in training, so that scores repeat to the last digit
         return Evaluator(
             # Not prepared by Accelerate, which would bind the model itself to this precision for good: who asks it sets
             # the precision around the question.
@@ -108,7 +108,7 @@ class SavedRun:
         """
         if precision == TRUE_BF16:
             made = self.evaluator(data, precision="bf16")
-            return replace(made, model=HalfCopy(self.model).fresh(), batch_size=None)
+            return replace(made, model=half_copy(self.model), batch_size=None)
         if precision == INT8:
             made = self.evaluator(data, precision="fp32", use_cpu=True)
             return replace(made, model=int8_copy(self.model), batch_size=None)

@@ -6,17 +6,23 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import eager_mask
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import eager_mask, sdpa_mask
 
+from attentune.nn.long_attention import long_attention
 from attentune.nn.plain_attention import plain_attention
 
-# Under this name transformers finds our own.
+# Under these names transformers finds our own.
 PLAIN = "attentune_plain"
+LONG = "attentune_long"
 
-# Beyond this the plain program's table of T x T probabilities outgrows the caches.
+# A model that reads more tokens than this predicts by PyTorch's fused program.
 _LONGEST_PLAIN = 256
+# In batches of longer texts the tables of T x T probabilities outgrow the caches.
+_SHORT = 96
 
 
 def _plain(
@@ -28,35 +34,73 @@ def _plain(
     scaling: float | None = None,
     dropout: float = 0.0,
     **others: Any,
-) -> tuple[Tensor, Tensor]:
-    """`plain_attention` as transformers calls it."""
+) -> tuple[Tensor, Tensor | None]:
+    """Our own programs as transformers calls them: one for training, plain products for prediction."""
     factor = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return plain_attention(query, key, value, attention_mask, scaling=factor, dropout=dropout if module.training else 0)
+    if module.training:
+        return _in_training(query, key, value, attention_mask, factor, dropout)
+    return plain_attention(query, key, value, attention_mask, scaling=factor, dropout=0.0)
+
+
+def _long(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The same with PyTorch's fused program for prediction, and wherever nothing is dropped."""
+    if not module.training or not dropout:
+        given = {"scaling": scaling, "dropout": 0.0, **others}
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
+    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return _in_training(query, key, value, attention_mask, factor, dropout)
+
+
+def _in_training(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, dropout: float
+) -> tuple[Tensor, Tensor | None]:
+    """Plain products where the batch's texts are short, else piece by piece."""
+    if torch.is_autocast_enabled("cpu"):
+        narrow = torch.get_autocast_dtype("cpu")
+        query, key, value = query.to(narrow), key.to(narrow), value.to(narrow)
+    if max(query.shape[2], key.shape[2]) > _SHORT:
+        return long_attention(query, key, value, mask, scaling=scaling, dropout=dropout), None
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape).masked_fill_(~mask, torch.finfo(torch.float32).min)
+    return plain_attention(query, key, value, mask, scaling=scaling, dropout=dropout)
 
 
 AttentionInterface.register(PLAIN, _plain)
+AttentionInterface.register(LONG, _long)
 # Without a mask of its own a program would look at padding.
 AttentionMaskInterface.register(PLAIN, eager_mask)
+AttentionMaskInterface.register(LONG, sdpa_mask)
 
 
-def use_plain_attention(model: Any) -> bool:
-    """On a CPU, let short texts take plain matrix products in the place of PyTorch's fused attention.
+def use_own_attention(model: Any) -> str | None:
+    """On a CPU, put our own programs in the place of PyTorch's fused attention.
 
-    The fused program has no dropout on a CPU and falls back to a slow one in training, and in prediction it is slower
-    on short rows too. Both compute the same up to rounding, so training, scores while training and predictions of the
-    saved model must agree on one of them.
+    That one has no dropout on a CPU and falls back to a slow one in training. Short texts take plain matrix products,
+    which are faster in prediction too; long ones train piece by piece and predict by the fused one. All compute the
+    same up to rounding, and training, scores while training and predictions of the saved model must agree on which.
 
     Args:
         model: an `AttentuneForSequenceClassification` on a CPU; changed in place.
 
     Returns:
-        Whether it now takes the plain one: not where another one than PyTorch's was chosen, nor for long texts.
+        The name that transformers has for what it takes now; None where another one than PyTorch's was chosen, which
+        stays.
     """
     encoder = model.encoder
-    if encoder.config._attn_implementation != "sdpa" or model.config.longest_read > _LONGEST_PLAIN:
-        return False
-    encoder.set_attn_implementation(PLAIN)
-    return True
+    if encoder.config._attn_implementation != "sdpa":
+        return None
+    chosen = LONG if model.config.longest_read > _LONGEST_PLAIN else PLAIN
+    encoder.set_attn_implementation(chosen)
+    return chosen
 
 
 @contextlib.contextmanager

@@ -27,16 +27,20 @@ class _Dropout(torch.autograd.Function):
         return gradients[0] * factors, None
 
 
+def draw_kept(shape: torch.Size, dropped_levels: int, generator: torch.Generator | None = None) -> Tensor:
+    """0 with the chance dropped_levels / 65536, else 1, as int16 on the CPU; of PyTorch's default generator if none."""
+    count = shape.numel()
+    bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None, generator=generator)
+    return bits.view(torch.int16)[:count].view(shape).ge_(dropped_levels - _LEVELS // 2)
+
+
 def draw_factors(shape: torch.Size, dropped_levels: int, dtype: torch.dtype) -> Tensor:
     """What dropout multiplies with, on the CPU, from PyTorch's default generator.
 
     0 with the chance dropped_levels / 65536, else what keeps the mean. Of the values' own kind: a boolean mask would be
     turned into one anew in each product.
     """
-    count = shape.numel()
-    bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
-    kept = bits.view(torch.int16)[:count].view(shape).ge_(dropped_levels - _LEVELS // 2)
-    return kept.to(dtype).mul_(_LEVELS / (_LEVELS - dropped_levels))
+    return draw_kept(shape, dropped_levels).to(dtype).mul_(_LEVELS / (_LEVELS - dropped_levels))
 
 
 def fast_dropout(values: Tensor, dropped_levels: int) -> Tensor:

@@ -16,7 +16,7 @@ from attentune.labels.judge import Judge
 from attentune.labels.plan import EpochPlan
 from attentune.labels.table import build_generator
 from attentune.models.adapters import check_peft
-from attentune.models.attention import use_plain_attention
+from attentune.models.attention import use_own_attention
 from attentune.models.build import build_model
 from attentune.models.compact import CompactEmbeddings
 from attentune.models.counting import count_parameters
@@ -124,7 +124,7 @@ def new_model(inputs: RunInputs, *, like: Any = None) -> Any:
     model = model.to(accelerator.device)
     if accelerator.device.type == "cpu":
         use_fast_dropout(model)
-        use_plain_attention(model)
+        use_own_attention(model)
     return model
 
 
