@@ -38,6 +38,7 @@ OURS: dict[str, dict[str, Any]] = {
     "attentune task-attention": {"preset": "task-attention"},
 }
 DEVICE = torch.device(os.environ.get("ATTENTUNE_BENCH_DEVICE", "cpu"))
+MAX_LENGTHS = {"cfimdb": 512}  # of the other tasks 128 tokens
 EPOCHS = 2  # the first epoch of SSA has no labels yet
 
 
@@ -48,7 +49,8 @@ def settings(task: str, rows: int, folder: str, **changes: Any) -> Config:
         overrides={
             "preset": "bert",
             "data.task": task,
-            "data.data_dir": str(data_dir / "glue_data"),
+            "data.data_dir": str(data_dir / ("cs224n" if task == "cfimdb" else "glue_data")),
+            "data.max_length": MAX_LENGTHS.get(task, 128),
             "data.max_train_samples": rows,
             "training.num_train_epochs": EPOCHS,
             "training.eval_strategy": "epoch",
@@ -100,7 +102,7 @@ def trainer(at_best: bool, task: str, rows: int) -> dict[str, float]:
         "train_sampling_strategy": "group_by_length",
         "optim": "adamw_torch_fused",
     }
-    padding: dict[str, Any] = {} if at_best else {"padding": "max_length", "max_length": 128}
+    padding: dict[str, Any] = {} if at_best else {"padding": "max_length", "max_length": config.data.max_length}
     with tempfile.TemporaryDirectory() as folder:
         peer = Trainer(
             AutoModelForSequenceClassification.from_pretrained(resolve_encoder("embedded"), num_labels=2),
@@ -146,7 +148,7 @@ def cross_encoder(task: str, rows: int) -> dict[str, float]:
     if train_rows.pairs is None:
         raise SystemExit("CrossEncoder reads pairs")
     columns = {"sentence1": list(train_rows.texts), "sentence2": list(train_rows.pairs)}
-    model = CrossEncoder(resolve_encoder("embedded"), num_labels=2, max_length=128, device=str(DEVICE))
+    model = CrossEncoder(resolve_encoder("embedded"), num_labels=2, max_length=config.data.max_length, device=str(DEVICE))
     with tempfile.TemporaryDirectory() as folder:
         peer = CrossEncoderTrainer(
             model=model,

@@ -5,7 +5,8 @@
 Writes results/bench/peers.json and prints a table for each task: real tokens a second, seconds an epoch, peak memory,
 score on the validation file, utilisation of the processor's rate of matrix products. Each run has a process of its own;
 each repeat takes all contenders in turn, so that a machine whose speed drifts favours none. A contender that is not
-installed, or that cannot take a task, stands with that reason. Needs the data: $ATTENTUNE_DATA, else ../shared/data.
+installed, or that cannot take a task, stands with that reason. Texts are cut at 128 tokens, those of cfimdb (film
+reviews of a page) at 512. Needs the data: $ATTENTUNE_DATA, else ../shared/data.
 """
 
 from __future__ import annotations

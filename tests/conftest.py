@@ -4,8 +4,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-# Before transformers or tokenizers are imported: both read these on import.
+# Before torch, transformers or tokenizers are imported: they read these on import. One thread here and in the programs
+# that tests start, as the last digits of a run hang on their number.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
