@@ -148,7 +148,9 @@ def cross_encoder(task: str, rows: int) -> dict[str, float]:
     if train_rows.pairs is None:
         raise SystemExit("CrossEncoder reads pairs")
     columns = {"sentence1": list(train_rows.texts), "sentence2": list(train_rows.pairs)}
-    model = CrossEncoder(resolve_encoder("embedded"), num_labels=2, max_length=config.data.max_length, device=str(DEVICE))
+    model = CrossEncoder(
+        resolve_encoder("embedded"), num_labels=2, max_length=config.data.max_length, device=str(DEVICE)
+    )
     with tempfile.TemporaryDirectory() as folder:
         peer = CrossEncoderTrainer(
             model=model,
