@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: tiny offline encoders and the folder of real data sets."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +25,9 @@ settings.load_profile("few")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give each pytest-xdist worker one thread, so that workers do not fight for the cores."""
+    """Give each pytest-xdist worker one thread, so that workers do not fight for the cores; let Ctrl-C be heard."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what it starts in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_XDIST_WORKER" in os.environ:
         import torch
 

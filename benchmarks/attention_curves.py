@@ -1,0 +1,74 @@
+"""Whether our programs for attention train as PyTorch's does: losses of both, step by step, over some seeds.
+
+    python benchmarks/attention_curves.py [--task cfimdb] [--rows 96] [--epochs 3] [--seeds 3]
+
+Both draw other dropout, so their losses differ as those of two seeds do, and on average by nothing. Writes
+results/bench/attention_curves.json and prints the mean loss of each third of training, with its standard deviation over
+the seeds. Needs the data: $ATTENTUNE_DATA, else ../shared/data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+from attentune.results import versions
+from attentune.training.display import Display
+from attentune.training.run import train
+from peer_runs import settings
+from tables import table
+
+TARGET = Path(__file__).resolve().parents[1] / "results" / "bench" / "attention_curves.json"
+
+
+def losses(task: str, rows: int, epochs: int, seed: int, *, ours: bool) -> list[float]:
+    """The loss of each step."""
+    changes = {
+        "training.num_train_epochs": epochs,
+        "training.seed": seed,
+        "training.eval_strategy": "no",
+        "training.logging_steps": 1,
+        "training.per_device_train_batch_size": 8,
+        "data.max_eval_samples": 16,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        config = settings(task, rows, folder, **changes)
+        if ours:
+            train(config, display=Display(quiet=True))
+        else:
+            with mock.patch("attentune.training.parts.use_own_attention"):
+                train(config, display=Display(quiet=True))
+        lines = [json.loads(line) for line in (Path(folder) / "log.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default="cfimdb")
+    parser.add_argument("--rows", type=int, default=96)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3)
+    given = parser.parse_args()
+    curves = {
+        name: [losses(given.task, given.rows, given.epochs, seed, ours=ours) for seed in range(1, given.seeds + 1)]
+        for name, ours in (("PyTorch's", False), ("ours", True))
+    }
+    rows = []
+    for name, own in curves.items():
+        third = len(own[0]) // 3
+        parts = [[statistics.mean(curve[at : at + third]) for curve in own] for at in (0, third, 2 * third)]
+        rows.append([name, *(f"{statistics.mean(part):.4f} ± {statistics.stdev(part):.4f}" for part in parts)])
+    print("\n".join(table(["program", "first third", "second", "last"], rows)))
+    command = "python benchmarks/attention_curves.py " + " ".join(sys.argv[1:])
+    TARGET.write_text(
+        json.dumps({"command": command.strip(), "losses": curves, "versions": versions()}, indent=1) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
