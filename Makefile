@@ -51,6 +51,8 @@ bench: $(STAMP)  ## measure speed against the peers, and what each method costs;
 	$(PIP) install --quiet -c $(CONSTRAINTS) -e '.[bench]'
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/roofline.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/peers.py
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/step_profile.py
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/attention_curves.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/predict.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/scale.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/stream.py
