@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ _LONGEST_PLAIN = 256
 _SHORT = 96
 
 
-def _plain(
+def _attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -33,31 +34,18 @@ def _plain(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
+    *,
+    fused: bool,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Our own programs as transformers calls them: one for training, plain products for prediction."""
+    """Our own programs as transformers calls them; `fused`: PyTorch's wherever nothing is dropped."""
+    if fused and not (module.training and dropout):
+        given = {"scaling": scaling, "dropout": 0.0, **others}
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
     factor = query.shape[-1] ** -0.5 if scaling is None else scaling
     if module.training:
         return _in_training(query, key, value, attention_mask, factor, dropout)
     return plain_attention(query, key, value, attention_mask, scaling=factor, dropout=0.0)
-
-
-def _long(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    **others: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """The same with PyTorch's fused program for prediction, and wherever nothing is dropped."""
-    if not module.training or not dropout:
-        given = {"scaling": scaling, "dropout": 0.0, **others}
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
-    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return _in_training(query, key, value, attention_mask, factor, dropout)
 
 
 def _in_training(
@@ -74,8 +62,8 @@ def _in_training(
     return plain_attention(query, key, value, mask, scaling=scaling, dropout=dropout)
 
 
-AttentionInterface.register(PLAIN, _plain)
-AttentionInterface.register(LONG, _long)
+AttentionInterface.register(PLAIN, partial(_attention, fused=False))
+AttentionInterface.register(LONG, partial(_attention, fused=True))
 # Without a mask of its own a program would look at padding.
 AttentionMaskInterface.register(PLAIN, eager_mask)
 AttentionMaskInterface.register(LONG, sdpa_mask)

@@ -40,7 +40,12 @@ def draw_factors(shape: torch.Size, dropped_levels: int, dtype: torch.dtype) -> 
     0 with the chance dropped_levels / 65536, else what keeps the mean. Of the values' own kind: a boolean mask would be
     turned into one anew in each product.
     """
-    return draw_kept(shape, dropped_levels).to(dtype).mul_(_LEVELS / (_LEVELS - dropped_levels))
+    return draw_kept(shape, dropped_levels).to(dtype).mul_(upscale(dropped_levels))
+
+
+def upscale(dropped_levels: int) -> float:
+    """What keeps the mean when this share of 65536 is dropped."""
+    return _LEVELS / (_LEVELS - dropped_levels)
 
 
 def fast_dropout(values: Tensor, dropped_levels: int) -> Tensor:

@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attentune.nn.dropout import draw_kept, levels
+from attentune.nn.dropout import draw_kept, levels, upscale
 
 # Probabilities in a piece; the few tables of so many stay in the caches of two cores.
 _PIECE = 1 << 20
-_LEVELS = 1 << 16
 _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -72,14 +71,14 @@ class _LongAttention(torch.autograd.Function):
                     _keep(_kept(probabilities_NTS, dropped, seed + number), probabilities_NTS)
                 row, some = piece
                 out_BTHE[row, :, some] = torch.matmul(probabilities_NTS, value[piece]).transpose(0, 1)
-        return out_BTHE.mul_(_upscale(dropped))
+        return out_BTHE.mul_(upscale(dropped))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
         query, key, value, *rest = ctx.saved_tensors
         bias = rest[0] if rest else None
-        d_out_BHTE = (gradients[0] * _upscale(ctx.dropped)).transpose(1, 2)
+        d_out_BHTE = (gradients[0] * upscale(ctx.dropped)).transpose(1, 2)
         d_query, d_key, d_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         with torch.autocast("cpu", enabled=False):
             for number, piece in enumerate(_pieces(query, key)):
@@ -134,8 +133,3 @@ def _keep(kept: Tensor, *tables: Tensor) -> None:
     """Zeroes what is dropped, in place. By bits: a product, or a boolean mask, costs four times as much."""
     for table in tables:
         table.view(kept.dtype).bitwise_and_(kept)
-
-
-def _upscale(dropped: int) -> float:
-    """What keeps the mean."""
-    return _LEVELS / (_LEVELS - dropped)
