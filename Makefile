@@ -62,10 +62,15 @@ bench: $(STAMP)  ## measure speed against the peers, and what each method costs;
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/method_cost.py cross-attention
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/method_cost.py self-attention
 
+.PHONY: mutants
+mutants: $(STAMP)  ## put small faults into stats, labels and nn, and count those their own tests notice
+	$(PIP) install --quiet -c $(CONSTRAINTS) -e '.[mutation]'
+	for package in stats labels nn; do $(BIN)/python benchmarks/mutants.py $$package || exit 1; done
+
 .PHONY: docs
 docs: $(STAMP)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: clean
 clean:  ## remove what was built (the virtual environment too)
-	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) build site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -24,7 +24,7 @@ from attentune.report.escapes import for_csv, for_html, for_latex, for_markdown
 from attentune.report.figures import figure_bytes
 from attentune.report.material import collect
 from attentune.report.page import report_page
-from attentune.report.run_sections import loss_curve, mean_curve
+from attentune.report.run_sections import loss_curve, middle_curve
 from attentune.report.text_report import report_csv, report_latex, report_markdown
 from attentune.report.writing import write_figures, write_report
 from hostile_texts import HOSTILE
@@ -131,17 +131,17 @@ def test_methods_and_tasks_come_in_the_order_of_the_comparison(rich):
     assert ("labels.ratio", "1.0", "1.0", "0.2") in found["methods"].rows
 
 
-def test_costs_are_means_and_times_the_baseline_by_seed(tmp_path):
-    write_comparison(tmp_path, {"bert": 0.6, "good": 0.8}, seeds=2)
-    for seed in (1, 2):
+def test_costs_are_medians_so_that_a_run_that_lay_still_does_not_count(tmp_path):
+    write_comparison(tmp_path, {"bert": 0.6, "good": 0.8}, seeds=3)
+    for seed, times in ((1, 2.0), (2, 2.0), (3, 500.0)):
         file = tmp_path / f"records/rte/all/good/seed-{seed}.json"
         content = json.loads(file.read_text())
-        content["train"] |= {"seconds": 2.0 * content["train"]["seconds"], "label_seconds": 2.0}
+        content["train"] |= {"seconds": times * content["train"]["seconds"], "label_seconds": 2.0}
         file.write_text(json.dumps(content))
     base, row = tables_of(report_of(tmp_path))["cost"].rows
-    assert base[:5] == ("rte", "bert", "14.5 ± 0.7", "-", "1.0 ± 0.0")
-    assert row[:5] == ("rte", "good", "29.0 ± 1.4", "2.00", "2.0 ± 0.0")
-    assert (row[6], row[7]) == ("1.40 ± 0.00", "22,000,000")
+    assert base[:5] == ("rte", "bert", "15.0 (14.0 to 16.0)", "-", "1.0 (1.0 to 1.0)")
+    assert row[:5] == ("rte", "good", "30.0 (28.0 to 7,502.0)", "2.00", "2.0 (2.0 to 2.0)")
+    assert (row[6], row[7]) == ("1.40 (1.40 to 1.40)", "22,000,000")
 
 
 def test_two_comparisons_with_the_same_runs_are_told_apart_and_others_are_joined(tmp_path):
@@ -400,7 +400,7 @@ def test_figures_are_the_numbers(rich):
         assert len(limits) == 1
 
 
-def test_loss_curves_have_the_time_of_token_labels_and_the_mean_is_that_of_steps(tmp_path):
+def test_loss_curves_have_the_time_of_token_labels_and_their_middle_is_that_of_steps(tmp_path):
     record = write_record(tmp_path, Run("rte", None, "bert", 1), None)
     lines = [{"step": 4 * n, "epoch": n // 2, "seconds": 1.0 + n, "loss": 1.0 - 0.1 * n} for n in range(4)]
     made = [{"epoch": 0, "seconds": 0.5}, {"epoch": 1, "seconds": 2.0}]
@@ -412,8 +412,24 @@ def test_loss_curves_have_the_time_of_token_labels_and_the_mean_is_that_of_steps
         12: (6.5, pytest.approx(0.7)),
     }
     assert loss_curve(dataclasses.replace(record, curve=lines[:1])) is None
-    xs, ys = mean_curve([first, {4: (4.5, 0.5), 8: (7.5, 0.4)}])
+    xs, ys = middle_curve([first, {4: (4.5, 0.5), 8: (7.5, 0.4)}])
     assert (xs, ys) == ([3.5, 6.5], [pytest.approx(0.7), pytest.approx(0.6)])
+    xs, _ = middle_curve([first, {4: (4.5, 0.5), 8: (7.5, 0.4)}, {4: (9000.0, 0.5), 8: (9001.0, 0.4)}])
+    assert xs == [4.5, 7.5]
+
+
+def test_a_run_that_lay_still_leaves_the_figure_of_losses_at_the_right(tmp_path):
+    write_comparison(tmp_path, {"bert": 0.6, "good": 0.8}, seeds=3)
+    axis = figures_of(report_of(tmp_path))["loss-rte"].draw().axes[0]
+    usual = axis.get_xlim()[1]
+    file = tmp_path / "records/rte/all/good/seed-3.json"
+    content = json.loads(file.read_text())
+    for line in content["curve"]:
+        line["seconds"] *= 1000
+    file.write_text(json.dumps(content))
+    figure = figures_of(report_of(tmp_path))["loss-rte"].draw()
+    assert figure.axes[0].get_xlim()[1] < 2 * usual
+    assert max(x for xs, _ in drawn_numbers(figure) for x in xs) > 100 * usual
 
 
 def test_the_folder_of_several_tasks_is_a_run_a_task(tmp_path):

@@ -51,6 +51,7 @@ def lines_figure(
     log_x: bool = False,
     levels: Mapping[str, Level] | None = None,
     from_zero: bool = False,
+    right: float | None = None,
 ) -> Any:
     """Panels of lines side by side on the same scales, with one legend.
 
@@ -62,6 +63,7 @@ def lines_figure(
         log_x: whether equal factors are equally far apart.
         levels: by method, values that do not depend on x.
         from_zero: whether the y axis begins at 0.
+        right: where the x axis ends at the latest; thin lines may leave there.
     """
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     names += [name for name in levels or {} if name not in names]
@@ -88,6 +90,8 @@ def lines_figure(
     axes[0].set_ylabel(y_label, fontsize=9)
     if from_zero:
         axes[0].set_ylim(bottom=0)
+    if right is not None and axes[0].get_xlim()[1] > right:
+        axes[0].set_xlim(right=right)
     add_legend(figure, [handles[name] for name in names], names, width_in)
     return figure
 

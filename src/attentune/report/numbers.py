@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Sequence
 
 from attentune.evaluation.metrics import METRICS
@@ -81,12 +82,9 @@ def slug(*parts: str) -> str:
     return "-".join(re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") or "x" for part in parts)
 
 
-def mean_text(values: Sequence[float], digits: int = 1) -> str:
-    """Mean with standard deviation over runs."""
+def median_text(values: Sequence[float], digits: int = 1) -> str:
+    """Median over runs with the lowest and highest: one run that lay still for hours moves no median."""
     if not values:
         return NOTHING
-    mean = sum(values) / len(values)
-    if len(values) == 1:
-        return f"{mean:,.{digits}f}"
-    spread = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    return f"{mean:,.{digits}f} ± {spread:,.{digits}f}"
+    middle = f"{statistics.median(values):,.{digits}f}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"

@@ -41,7 +41,7 @@ def loss_section(verdicts: Verdicts) -> Section | None:
         lines = {}
         for cell in cells:
             curves = [curve for one in cell.kept if (curve := loss_curve(one.record)) is not None]
-            xs, ys = mean_curve(curves) if curves else ([], [])
+            xs, ys = middle_curve(curves) if curves else ([], [])
             if xs:
                 number = verdicts.methods.index(cell.method)
                 thin = [([x for x, _ in curve.values()], [y for _, y in curve.values()]) for curve in curves]
@@ -51,10 +51,17 @@ def loss_section(verdicts: Verdicts) -> Section | None:
                 Figure(
                     slug("loss", task),
                     f"{place(cells[0], verdicts.cells)}: training loss against time",
-                    "Thin lines are seeds, smoothed; thick ones the mean time and loss at each step. The time is that"
-                    " of training steps and of making token labels, on the machine of the run. With token labels the"
-                    " loss includes the token head's, so that heights of different methods are not to be compared.",
-                    functools.partial(lines_figure, {task: lines}, x_label="wall time (s)", y_label="training loss"),
+                    "Thin lines are seeds, smoothed; thick ones the median time and mean loss at each step. The time is"
+                    " that of training steps and of making token labels, on the machine of the run; runs that took far"
+                    " longer than all medians leave at the right. With token labels the loss includes the token head's,"
+                    " so that heights of different methods are not to be compared.",
+                    functools.partial(
+                        lines_figure,
+                        {task: lines},
+                        x_label="wall time (s)",
+                        y_label="training loss",
+                        right=1.5 * max(line.xs[-1] for line in lines.values()),
+                    ),
                 )
             )
     return Section("Loss against time", tuple(figures)) if figures else None
@@ -80,14 +87,15 @@ def loss_curve(record: RunRecord) -> Curve | None:
     return dict(zip(steps, zip(seconds, smoothed, strict=True), strict=True))
 
 
-def mean_curve(curves: Sequence[Curve]) -> tuple[list[float], list[float]]:
-    """Mean seconds and mean loss at each step that all runs have logged.
+def middle_curve(curves: Sequence[Curve]) -> tuple[list[float], list[float]]:
+    """Median seconds and mean loss at each step that all runs have logged.
 
-    At each step, and not at each second: a run on a busy machine is at another step then.
+    At each step, and not at each second: a run on a busy machine is at another step then. Of seconds the median, as a
+    run that lay still says nothing of the method.
     """
     steps = sorted(set(curves[0]).intersection(*curves))
-    means = [np.mean([curve[step] for curve in curves], axis=0).tolist() for step in steps]
-    return [seconds for seconds, _ in means], [loss for _, loss in means]
+    seconds = [float(np.median([curve[step][0] for curve in curves])) for step in steps]
+    return seconds, [float(np.mean([curve[step][1] for curve in curves])) for step in steps]
 
 
 def labels_section(verdicts: Verdicts) -> Section | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attentune.config import Config, to_dict
 from attentune.report.document import Table
 from attentune.report.kept import KeptRun
-from attentune.report.numbers import NOTHING, mean_text, place
+from attentune.report.numbers import NOTHING, median_text, place
 from attentune.report.verdicts import Cell, Verdicts
 
 # They say where or how a run was made, or differ from run to run by design.
@@ -55,11 +56,11 @@ def cost_table(verdicts: Verdicts) -> Table | None:
             (
                 place(cell, verdicts.cells),
                 cell.method,
-                mean_text(_values(train, _all_seconds)),
+                median_text(_values(train, _all_seconds)),
                 _times(cell, base),
-                mean_text(_values(train, lambda facts: facts.get("label_seconds"))),
-                mean_text(_values(train, lambda facts: facts.get("tokens_per_second")), 0),
-                mean_text(_values(train, lambda facts: _scaled(facts.get("peak_memory_bytes"), 1 / _GIB)), 2),
+                median_text(_values(train, lambda facts: facts.get("label_seconds"))),
+                median_text(_values(train, lambda facts: facts.get("tokens_per_second")), 0),
+                median_text(_values(train, lambda facts: _scaled(facts.get("peak_memory_bytes"), 1 / _GIB)), 2),
                 _parameters(train, "parameters"),
                 _parameters(train, "added_parameters"),
                 ", ".join(dict.fromkeys(f"{facts.get('device', '?')} {facts.get('precision', '')}" for facts in train)),
@@ -72,9 +73,9 @@ def cost_table(verdicts: Verdicts) -> Table | None:
         "peak memory (GiB)", "parameters", "outside the encoder", "device",
     )  # fmt: skip
     note = (
-        "Mean ± standard deviation over runs. Training: wall time in training steps and in making token labels, without"
-        " loading, scoring and saving. Tokens are real ones, padding not counted. On a CPU the memory is the whole"
-        " process's. Runs side by side on one machine slow each other down."
+        "Median over runs, with the lowest and highest in brackets. Training: wall time in training steps and in making"
+        " token labels, without loading, scoring and saving. Tokens are real ones, padding not counted. On a CPU the"
+        " memory is the whole process's. Runs side by side on one machine slow each other down."
     )
     # Older records do not tell parameters.
     kept = [place for place in range(len(header)) if any(row[place] != NOTHING for row in rows)]
@@ -96,17 +97,15 @@ def _all_seconds(facts: Mapping[str, Any]) -> float | None:
 
 
 def _times(cell: Cell, base: Cell | None) -> str:
-    """How many times the baseline's time, over the seeds that both have."""
+    """How many times the baseline's time: the median over the seeds that both have."""
     if base is None or base is cell:
         return NOTHING
     ours, theirs = (
         {one.record.run.seed: _all_seconds(one.record.train) for one in own.kept if one.record.is_done}
         for own in (cell, base)
     )
-    seeds = [seed for seed in ours if ours[seed] and theirs.get(seed)]
-    if not seeds:
-        return NOTHING
-    return f"{sum(ours[seed] or 0 for seed in seeds) / sum(theirs[seed] or 1 for seed in seeds):.2f}"
+    ratios = [own / their for seed, own in ours.items() if own and (their := theirs.get(seed))]
+    return f"{statistics.median(ratios):.2f}" if ratios else NOTHING
 
 
 def _parameters(train: Sequence[Mapping[str, Any]], name: str) -> str:
