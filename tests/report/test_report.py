@@ -124,6 +124,15 @@ def test_the_scores_say_what_the_verdicts_show(tmp_path):
     assert "no better than the majority guess" in " ".join(tables["verdicts"].notes)
 
 
+def test_what_is_shown_comes_first_and_is_counted(tmp_path):
+    write_comparison(tmp_path / "mixed", {"bert": 0.6, "alike": 0.6, "bad": 0.2, "good": 0.85})
+    found = report_of(tmp_path / "mixed", baseline="bert")
+    assert [row[0] for row in tables_of(found)["verdicts"].rows] == ["↓", "↑", "-"]
+    assert "2 of the 3 differences to it are shown." in found.sentences
+    write_comparison(tmp_path / "alike", {"bert": 0.6, "alike": 0.6, "same": 0.6})
+    assert "None of the 2 differences to it is shown." in report_of(tmp_path / "alike", baseline="bert").sentences
+
+
 def test_methods_and_tasks_come_in_the_order_of_the_comparison(rich):
     found = tables_of(report_of(rich))
     assert [row[0] for row in found["scores"].rows] == ["bert (baseline)", "ssa 1.0", "ssa 0.2"]
@@ -428,6 +437,7 @@ def test_a_run_that_lay_still_leaves_the_figure_of_losses_at_the_right(tmp_path)
         line["seconds"] *= 1000
     file.write_text(json.dumps(content))
     figure = figures_of(report_of(tmp_path))["loss-rte"].draw()
+    assert figure.axes[0].get_xlim()[0] == 0
     assert figure.axes[0].get_xlim()[1] < 2 * usual
     assert max(x for xs, _ in drawn_numbers(figure) for x in xs) > 100 * usual
 

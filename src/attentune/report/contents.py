@@ -113,6 +113,9 @@ def _sentences(material: Material, verdicts: Verdicts) -> list[str]:
     sentences = [
         f"{', '.join(parts)}; {done} finished run{'s' * (done != 1)}{failed}. The baseline is {verdicts.baseline}."
     ]
+    shown, compared = sum(one.shown for one in verdicts.comparisons), len(verdicts.comparisons)
+    if compared > 1:
+        sentences.append(f"{shown or 'None'} of the {compared} differences to it {'are' if shown > 1 else 'is'} shown.")
     wrong = unpaired(one.record for one in material.kept)
     sentences += [f"Not trained and scored on the same rows, so they cannot be compared: {text}." for text in wrong]
     sentences.append(versions_sentence(material.kept))

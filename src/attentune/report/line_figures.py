@@ -63,7 +63,7 @@ def lines_figure(
         log_x: whether equal factors are equally far apart.
         levels: by method, values that do not depend on x.
         from_zero: whether the y axis begins at 0.
-        right: where the x axis ends at the latest; thin lines may leave there.
+        right: for an x axis from zero, where it ends at the latest; thin lines may leave there.
     """
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     names += [name for name in levels or {} if name not in names]
@@ -90,8 +90,8 @@ def lines_figure(
     axes[0].set_ylabel(y_label, fontsize=9)
     if from_zero:
         axes[0].set_ylim(bottom=0)
-    if right is not None and axes[0].get_xlim()[1] > right:
-        axes[0].set_xlim(right=right)
+    if right is not None:
+        axes[0].set_xlim(0, min(right, axes[0].get_xlim()[1]))
     add_legend(figure, [handles[name] for name in names], names, width_in)
     return figure
 

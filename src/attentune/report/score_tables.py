@@ -75,10 +75,10 @@ def _legend(verdicts: Verdicts) -> tuple[str, ...]:
 
 
 def sentences_table(verdicts: Verdicts) -> Table:
-    """One sentence a comparison."""
+    """One sentence a comparison, those that show a difference first."""
     rows = tuple(
         ((BETTER if one.difference > 0 else WORSE) if one.shown else NOTHING, f"{one.sentence}.")
-        for one in verdicts.comparisons
+        for one in sorted(verdicts.comparisons, key=lambda one: not one.shown)
     )
     notes = (*verdicts.notes, *_shared_notes(verdicts))
     return Table("verdicts", "Verdicts", ("", "verdict"), rows, left=2, notes=notes)
