@@ -83,6 +83,7 @@ def test_a_worker_that_dies_while_it_says_where_it_is_stops_nobody(tmp_path: Pat
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     standing = queue.refill(RUNS[:1])
     assert standing.running + standing.waiting == [*RUNS[:1]]
+    wait_for(lambda: queue.refill(RUNS[:1]).waiting == [*RUNS[:1]], "the dead worker's run to wait again")
 
 
 def test_a_run_whose_worker_lives_is_left_alone(one_place: Place, tmp_path: Path) -> None:

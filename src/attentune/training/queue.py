@@ -32,8 +32,6 @@ from attentune.training.manifest import PLACES, Methods, check_same, merge, queu
 from attentune.training.matrix import Run
 from attentune.training.queue_storage import Place, open_storage, storage_troubles, without_warnings
 
-# A worker that dies between taking a trial and its first heartbeat leaves one without; after this it is lost.
-_NAMELESS_S = 600
 # How a run may end that is not done again.
 _SCORED = ("done", "pruned")
 _ALIVE = (TrialState.WAITING, TrialState.RUNNING)
@@ -238,8 +236,9 @@ class RunQueue:
         elif "host" in facts:
             is_lost = (facts["host"], facts["folder"]) == (platform.node(), self.place.folder_id)
         else:
+            # Its worker died between taking it and its first heartbeat: within milliseconds, that is, of its start.
             began = trial.datetime_start or datetime.datetime.min
-            is_lost = (datetime.datetime.now() - began).total_seconds() > _NAMELESS_S
+            is_lost = (datetime.datetime.now() - began).total_seconds() > self.place.grace_s
         if is_lost:
             with contextlib.suppress(ValueError, UpdateFinishedTrialError):  # it has just ended
                 self._study.tell(trial.number, state=TrialState.FAIL)

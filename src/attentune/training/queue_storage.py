@@ -53,6 +53,11 @@ class Place:
     heartbeat_s: int = HEARTBEAT_S
 
     @property
+    def grace_s(self) -> int:
+        """Seconds without a sign of life after which a run is given to another worker."""
+        return _MISSED * self.heartbeat_s
+
+    @property
     def journal(self) -> Path:
         """The journal file."""
         return Path(self.folder) / JOURNAL_FILE
@@ -89,7 +94,7 @@ def open_storage(place: Place) -> BaseStorage:
         return JournalStorage(backend)
     for tries_left in reversed(range(_TRIES)):
         try:
-            return _open_database(place.storage, place.heartbeat_s)
+            return _open_database(place.storage, place)
         except StorageError:
             if tries_left == 0:
                 raise
@@ -97,15 +102,15 @@ def open_storage(place: Place) -> BaseStorage:
     raise AssertionError("not reached")
 
 
-def _open_database(url: str, heartbeat_s: int) -> BaseStorage:
+def _open_database(url: str, place: Place) -> BaseStorage:
     is_sqlite = url.startswith("sqlite")
     try:
         storage = without_warnings(
             RDBStorage,
             _with_driver(url),
             engine_kwargs={"connect_args": {"timeout": _BUSY_S}} if is_sqlite else {"pool_pre_ping": True},
-            heartbeat_interval=heartbeat_s,
-            grace_period=_MISSED * heartbeat_s,
+            heartbeat_interval=place.heartbeat_s,
+            grace_period=place.grace_s,
         )
         if is_sqlite:
             _take_turns(storage.engine)
