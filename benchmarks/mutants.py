@@ -6,6 +6,8 @@ A mutant that no test fails on has survived; `results/mutants/stats.json` lists 
 goes on where it was; `--fresh` begins anew.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import os
@@ -15,6 +17,9 @@ import sys
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
+
+from attentune.results import versions
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = """
@@ -33,7 +38,7 @@ NOTICED = ("killed", "timeout", "segfault")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("package", help="a package of attentune with tests of the same name: stats, labels, nn, ...")
-    parser.add_argument("--only", default="*", help="mutants to try, such as 'attentune.stats.ranks*'")
+    parser.add_argument("--only", help="mutants to try, such as 'attentune.stats.ranks*'")
     parser.add_argument("--max_children", type=int, default=2, help="tests that run side by side")
     parser.add_argument("--fresh", action="store_true", help="throw away what an earlier call found")
     given = parser.parse_args()
@@ -45,11 +50,12 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
     copy_project(folder, given.package)
     started = time.perf_counter()
-    mutmut(folder, "run", *([] if given.only == "*" else [given.only]), "--max-children", str(given.max_children))
+    mutmut(folder, "run", *filter(None, [given.only]), "--max-children", str(given.max_children))
     record = {
         "command": "python benchmarks/mutants.py " + " ".join(sys.argv[1:]),
         "seconds": round(time.perf_counter() - started),
         **outcome(folder),
+        "versions": versions(),
     }
     target = ROOT / "results" / "mutants" / f"{given.package}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -92,9 +98,9 @@ def mutmut(folder: Path, *arguments: str, capture: bool = False) -> str:
     return done.stdout or ""
 
 
-def outcome(folder: Path) -> dict:
+def outcome(folder: Path) -> dict[str, Any]:
     """Mutants tried and noticed, in all and by module, and what was changed in each that survived."""
-    by_module: dict[str, Counter] = defaultdict(Counter)
+    by_module: dict[str, Counter[str]] = defaultdict(Counter)
     survived = {}
     for line in mutmut(folder, "results", "--all", "true", capture=True).splitlines():
         name, _, status = line.strip().rpartition(": ")
