@@ -39,6 +39,12 @@ test: $(STAMP)  ## the tests that CI runs
 test-all: $(STAMP)  ## every test, the slow ones too, and 1,000 cases of each property
 	$(PYTEST) -n 2 --hypothesis-profile=all
 
+.PHONY: coverage
+coverage: $(STAMP)  ## the tests that CI runs, and which lines and branches of src/ they reach
+	$(BIN)/coverage erase
+	$(PYTEST) -n 2 -m "not slow" --cov --cov-report=
+	$(BIN)/coverage report --precision=1
+
 .PHONY: lint
 lint: $(STAMP)  ## ruff, import-linter (the layers), mypy
 	$(BIN)/ruff check src tests benchmarks examples

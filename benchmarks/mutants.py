@@ -3,7 +3,7 @@
 `python benchmarks/mutants.py stats` copies the project into `build/mutants/stats`, lets mutmut change one operator,
 name or number at a time in `src/attentune/stats/`, and runs the tests of `tests/stats/` that reach the changed line.
 A mutant that no test fails on has survived; `results/mutants/stats.json` lists each with its change. Interrupted, it
-goes on where it was; `--fresh` begins anew.
+goes on where it was; `--fresh` begins anew, `--again` tries those of the record that survived, after new tests.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--only", help="mutants to try, such as 'attentune.stats.ranks*'")
     parser.add_argument("--max_children", type=int, default=2, help="tests that run side by side")
     parser.add_argument("--fresh", action="store_true", help="throw away what an earlier call found")
+    parser.add_argument("--again", action="store_true", help="try those again that survived an earlier call")
     given = parser.parse_args()
     for needed in (ROOT / "src" / "attentune" / given.package, ROOT / "tests" / given.package):
         if not needed.is_dir():
@@ -49,15 +50,20 @@ def main() -> None:
     if given.fresh:
         shutil.rmtree(folder, ignore_errors=True)
     copy_project(folder, given.package)
+    target = ROOT / "results" / "mutants" / f"{given.package}.json"
+    names = [given.only] if given.only else []
+    if given.again:
+        if not target.is_file():
+            parser.error(f"--again needs the record of an earlier call, {target}; there is none")
+        names += json.loads(target.read_text())["survived"]
     started = time.perf_counter()
-    mutmut(folder, "run", *filter(None, [given.only]), "--max-children", str(given.max_children))
+    mutmut(folder, "run", *names, "--max-children", str(given.max_children))
     record = {
         "command": "python benchmarks/mutants.py " + " ".join(sys.argv[1:]),
         "seconds": round(time.perf_counter() - started),
         **outcome(folder),
         "versions": versions(),
     }
-    target = ROOT / "results" / "mutants" / f"{given.package}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(record, indent=1) + "\n")
     print(f"{record['noticed']} of {record['tried']} mutants noticed; those that survived are in {target}")

@@ -159,6 +159,15 @@ def test_near_one_weights_lie_between_and_only_where_they_should() -> None:
     for linear in (block.attention.output, block.dense, block.inner, block.outer):
         assert not isinstance(linear, NearOneLinear)
         assert linear.weight.max() < 0.5
+    plain = FullBlock(shape(hidden_size=48), with_dense=True).attention
+    assert not any(isinstance(linear, NearOneLinear) for linear in plain.children())
+
+
+def test_keys_have_no_bias_and_norms_have_berts_epsilon() -> None:
+    block = FullBlock(shape(), with_dense=False)
+    has_bias = {name: linear.bias is not None for name, linear in block.attention.named_children()}
+    assert has_bias == {"query": True, "key": False, "value": True, "output": True}
+    assert (block.attention_norm.eps, block.output_norm.eps) == (1e-12, 1e-12)
 
 
 @pytest.mark.parametrize(

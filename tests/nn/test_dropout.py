@@ -60,6 +60,13 @@ def test_kinds_and_sizes_are_kept(values):
     assert (out.dtype, out.shape) == (values.dtype, values.shape)
 
 
+def test_a_dropout_of_everything_stays_pytorchs():
+    model = nn.Sequential(nn.Dropout(1.0), nn.Dropout(0.999))
+    assert use_fast_dropout(model) == 1
+    assert [type(module) for module in model] == [nn.Dropout, FastDropout]
+    assert torch.equal(model(torch.ones(3)), torch.zeros(3))
+
+
 def test_it_takes_the_place_of_every_dropout_and_is_off_in_evaluation():
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.2), nn.Sequential(nn.Dropout(0.0), nn.AlphaDropout(0.1)))
     model.eval()

@@ -141,7 +141,7 @@ def test_every_head_gives_one_finite_vector_a_text(kind: str) -> None:
 def test_heads_of_blocks_need_a_shape_and_a_block(kind: str) -> None:
     with pytest.raises(ValueError, match="needs their shape"):
         build_head(kind, hidden_size=4)
-    with pytest.raises(ValueError, match="needs a block"):
+    with pytest.raises(ValueError, match=f"^{kind} needs a block"):
         build_head(kind, hidden_size=4, layers=0, shape=SHAPE)
     assert set(PAIR_HEADS) <= set(HEADS)
 
@@ -153,3 +153,30 @@ def test_only_cls_takes_the_pooler() -> None:
 
     assert {kind: poolers(kind, with_pooler=True) for kind in HEADS} == {kind: int(kind == "cls") for kind in HEADS}
     assert poolers("cls") == 0
+
+
+def test_self_attention_has_four_matrices_a_block_and_cross_attention_five() -> None:
+    blocks = {
+        kind: build_head(kind, hidden_size=4, shape=SHAPE, layers=2).blocks
+        for kind in ("self-attention", "cross-attention")
+    }
+    assert [block.dense is None for block in blocks["self-attention"]] == [True, True]
+    assert [block.dense is None for block in blocks["cross-attention"]] == [False, False]
+
+
+def test_the_options_reach_the_heads_and_have_their_defaults() -> None:
+    bare = build_head("cross-attention", hidden_size=4, shape=SHAPE, layers=0, bare=True)
+    assert [type(block) for block in bare.blocks] == [BareBlock]
+    assert [type(block) for block in build_head("self-attention", hidden_size=4, shape=SHAPE).blocks] == [FullBlock]
+    assert build_head("cls-mean", hidden_size=4).share_of_cls == 0.5
+    assert build_head("cls-mean", hidden_size=4, share_of_cls=0.25).share_of_cls == 0.25
+
+
+@pytest.mark.parametrize("kind", ["self-attention", "cross-attention"])
+def test_the_last_block_is_asked_by_cls_alone(kind: str) -> None:
+    head = build_head(kind, hidden_size=4, shape=SHAPE, layers=2)
+    asked = []
+    for block in head.blocks:
+        block.register_forward_pre_hook(lambda block, inputs: asked.append(inputs[0].shape[1]))
+    head(hidden()[[0, 1]], MASK_BT[[0, 1]], ORDINARY_BT[[0, 1]])
+    assert asked == [5, 1]

@@ -110,6 +110,8 @@ def test_the_squeeze_is_the_mean_over_real_tokens_and_features() -> None:
         for number, layer in enumerate(layers):
             assert means_BL[b, number].item() == pytest.approx(layer[b][MASK_BT[b]].double().mean().item(), abs=1e-6)
     assert means_BL[3].tolist() == [0.0] * 3, "a text without tokens"
+    one_BT = torch.zeros_like(MASK_BT).index_fill(1, torch.tensor([0]), True)
+    torch.testing.assert_close(layer_means(layers, one_BT)[:, 0], layers[0][:, 0].float().mean(dim=-1))
     assert layer_means([layer.bfloat16() for layer in layers], MASK_BT).dtype == torch.float32
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -113,3 +115,32 @@ def test_in_bf16_it_is_the_same_to_bf16s_digits() -> None:
     for mine, their in zip(gradients, theirs, strict=True):
         assert mine.dtype == torch.bfloat16
         torch.testing.assert_close(mine.double(), their, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize(("rows", "heads", "length", "keys"), [(2, 3, 7, 5), (1, 1, 1, 1), (3, 8, 4, 0)])
+def test_each_head_of_each_row_is_in_one_piece_and_pieces_are_as_large_as_they_may_be(
+    rows: int, heads: int, length: int, keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, key = torch.empty(rows, heads, length, 2), torch.empty(rows, heads, keys, 2)
+    for limit in (1, 2 * length * keys, 1 << 19):
+        monkeypatch.setattr(module, "_PIECE", limit)
+        most = min(heads, max(1, limit // max(1, length * keys)))
+        found = [(row, range(heads)[some]) for row, some in module._pieces(query, key)]
+        assert [(row, head) for row, some in found for head in some] == [*itertools.product(range(rows), range(heads))]
+        assert max(len(some) for _, some in found) == most
+
+
+def test_without_dropout_no_random_number_is_drawn() -> None:
+    state = torch.get_rng_state()
+    long_attention(*parts(), None, scaling=0.5, dropout=0.0)
+    assert torch.equal(torch.get_rng_state(), state)
+    long_attention(*parts(), None, scaling=0.5, dropout=0.5)
+    assert not torch.equal(torch.get_rng_state(), state)
+
+
+def test_autocast_around_it_changes_nothing() -> None:
+    given = parts(torch.float32)
+    plain = long_attention(*given, None, scaling=0.5, dropout=0.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = long_attention(*given, None, scaling=0.5, dropout=0.0)
+    assert torch.equal(inside, plain)

@@ -12,11 +12,15 @@ from attentune.nn.losses import (
     LOSSES,
     NO_LABEL,
     binary_cross_entropy_rows,
+    corn_rows,
     cross_entropy_rows,
+    focal_rows,
+    label_set_rows,
     resolve_loss,
     row_losses,
     squared_error_rows,
     token_label_sums,
+    with_token_loss,
 )
 
 WEIGHTS = {"none": None, "unequal": [0.2, 1.0, 3.5], "with zero": [0.0, 1.0, 2.0], "large": [100.0, 1.0, 1.0]}
@@ -134,6 +138,33 @@ def test_row_losses_goes_by_the_name_of_the_loss() -> None:
     scores_B = torch.arange(9.0)
     expected = squared_error_rows(logits_BC[:, :1], scores_B)
     assert torch.equal(row_losses("mse", logits_BC[:, :1], scores_B).loss_B, expected.loss_B)
+    assert torch.equal(row_losses("corn", logits_BC, labels_B).loss_B, corn_rows(logits_BC, labels_B).loss_B)
+
+
+def test_weights_and_smoothing_go_to_every_loss_of_classes() -> None:
+    logits_BC, labels_B = example()
+    logits_B2, labels_of_2_B = logits_BC[:, :2], labels_B.clamp(max=1)
+    sets_BC = F.one_hot(labels_B, 3).roll(1, dims=0) | F.one_hot(labels_B, 3)
+    three_C, two_C = torch.tensor([1.0, 3.0, 0.5]), torch.tensor([1.0, 4.0])
+    named = {
+        "binary-cross-entropy": binary_cross_entropy_rows(
+            logits_B2, labels_of_2_B, class_weights_C=two_C, label_smoothing=0.2
+        ),
+        "focal": focal_rows(logits_B2, labels_of_2_B, gamma=1.5, class_weights_C=two_C, label_smoothing=0.2),
+    }
+    options = {"label_smoothing": 0.2, "focal_gamma": 1.5}
+    for name, expected in named.items():
+        rows = row_losses(name, logits_B2, labels_of_2_B, class_weights_C=two_C, **options)
+        assert torch.equal(rows.loss_B, expected.loss_B)
+        rows = row_losses(name, logits_BC, sets_BC, class_weights_C=three_C, **options)
+        gamma = 1.5 if name == "focal" else 0.0
+        of_sets = label_set_rows(logits_BC, sets_BC, gamma=gamma, label_weights_C=three_C, label_smoothing=0.2)
+        assert torch.equal(rows.loss_B, of_sets.loss_B)
+    plain = cross_entropy_rows(logits_B2, labels_of_2_B)
+    assert not torch.allclose(row_losses("binary-cross-entropy", logits_B2, labels_of_2_B).loss_B, plain.loss_B)
+    assert torch.equal(
+        row_losses("focal", logits_BC, labels_B).loss_B, focal_rows(logits_BC, labels_B, gamma=2.0).loss_B
+    )
 
 
 @pytest.mark.parametrize(
@@ -180,6 +211,39 @@ def test_token_label_sums_are_those_of_a_plain_loop(name: str, dtype: torch.dtyp
     assert float(loss) == pytest.approx(math.fsum(losses), rel=1e-5)
     assert float(found_hits) == hits
     assert 0 < hits < len(losses)
+
+
+def test_a_rows_weight_multiplies_the_loss_of_its_tokens() -> None:
+    labels_BT, weights_B = torch.tensor(TOKEN_LABELS["soft"]), torch.tensor([0.25, 3.0])
+    weighed, hits = token_label_sums(token_logits(), labels_BT, weights_B)
+    rows = [token_label_sums(token_logits()[row : row + 1], labels_BT[row : row + 1]) for row in range(2)]
+    torch.testing.assert_close(weighed, 0.25 * rows[0][0] + 3.0 * rows[1][0])
+    assert hits == rows[0][1] + rows[1][1]
+
+
+def test_undecided_is_not_important() -> None:
+    token_logits_BT2 = torch.ones(1, 2, 2)
+    assert token_label_sums(token_logits_BT2, torch.tensor([[0.0, 1.0]]))[1].item() == 1.0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_the_tasks_loss_and_the_token_heads_share_one_loss(share: float) -> None:
+    labels_BT, loss = torch.tensor(TOKEN_LABELS["soft"]), torch.tensor(1.7)
+    found = with_token_loss(loss, token_logits(), labels_BT, share=share)
+    mean = float(token_label_sums(token_logits(), labels_BT)[0]) / 6
+    assert float(found) == pytest.approx((1 - share) * 1.7 + share * mean, rel=1e-6)
+
+
+def test_where_no_token_is_labelled_the_tasks_loss_is_whole_and_the_token_head_in_the_graph() -> None:
+    token_logits_BT2, loss = token_logits().requires_grad_(), torch.tensor(1.7, dtype=torch.float64)
+    found = with_token_loss(loss, token_logits_BT2, torch.full((2, 5), NO_LABEL), share=0.3)
+    assert found.item() == 1.7
+    found.backward()
+    assert torch.equal(token_logits_BT2.grad, torch.zeros(2, 5, 2))
+    one = torch.full((2, 5), NO_LABEL)
+    one[0, 0] = 0.0
+    expected = 0.7 * 1.7 + 0.3 * float(token_label_sums(token_logits(), one)[0])
+    assert float(with_token_loss(loss, token_logits(), one, share=0.3)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_with_hard_labels_it_is_pytorchs_cross_entropy() -> None:

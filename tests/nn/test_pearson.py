@@ -140,3 +140,11 @@ def test_the_two_numbers_are_saved_and_do_not_train() -> None:
     other = ScaledOutput()
     other.load_state_dict(outputs.state_dict())
     assert other(torch.tensor([[2.0]])).tolist() == [[7.0]]
+
+
+def test_scale_and_offset_can_be_set_back() -> None:
+    outputs = ScaledOutput()
+    assert outputs.fit(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 3.0, 5.0]))
+    assert outputs(torch.tensor([[3.0]])).item() == pytest.approx(7.0)
+    outputs.reset_parameters()
+    assert outputs(torch.tensor([[3.0]])).item() == 3.0

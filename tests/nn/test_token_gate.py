@@ -84,6 +84,13 @@ def test_positions_have_weights_of_their_own_and_only_without_sharing() -> None:
     assert all((own_BT2[:, t] - own_BT2[:, 0]).abs().min() > 1e-3 for t in range(1, 6))
 
 
+def test_weights_of_positions_start_as_berts_do() -> None:
+    torch.manual_seed(3)
+    linear = PositionLinear(50, 40)
+    assert linear.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert not linear.bias.any()
+
+
 @pytest.mark.parametrize("length", [1, 5, 6])
 def test_rows_up_to_the_positions_are_taken(length: int) -> None:
     linear_6 = PositionLinear(6, D)

@@ -47,6 +47,19 @@ def test_what_is_undefined_too_often_has_no_interval() -> None:
     assert np.isnan(bootstrap_interval(mean_of, 1, generator=numpy_generator("c"))).all()
 
 
+def test_the_interval_is_of_the_statistics_own_quantiles() -> None:
+    seen: list[float] = []
+
+    def statistic(places: np.ndarray) -> float:
+        seen.append(mean_of(places))
+        return seen[-1]
+
+    found = bootstrap_interval(statistic, 2, generator=numpy_generator("d"), resamples=60, confidence=0.8)
+    assert len(seen) == 60
+    assert found == pytest.approx(tuple(np.quantile(seen, (0.1, 0.9))), rel=1e-12)
+    assert found[0] < found[1]
+
+
 TABLE = numpy_generator("table").normal(size=(4, 9)) + np.arange(4)[:, None]
 
 

@@ -51,6 +51,10 @@ def test_the_temperature_of_made_up_logits_is_found(true_temperature: float) -> 
     assert fit_temperature(logits, there) == pytest.approx(true_temperature, rel=0.05)
 
 
+def test_where_no_temperature_matters_it_stays_one() -> None:
+    assert fit_temperature(np.zeros((4, 3)), np.array([0, 1, 2, 0])) == 1.0
+
+
 def test_the_likelihood_is_never_worse_and_bounds_hold() -> None:
     draw = np.random.default_rng(5)
     for _ in range(30):

@@ -18,6 +18,7 @@ from attentune.stats.estimate import mean_over_seeds, mean_over_seeds_and_exampl
 from attentune.stats.example_tests import jackknife_values
 from attentune.stats.family import holm
 from attentune.stats.runs import Runs
+from attentune.stats.summary import summarise
 
 EXAMPLES = 200
 
@@ -147,6 +148,30 @@ def test_examples_of_one_method_only_are_not_used() -> None:
     assert found.notes[0].startswith("Not all runs have finite values of their examples")
 
 
+def test_two_seeds_are_enough_for_every_test() -> None:
+    first, second = [0.60, 0.62], [0.70, 0.73]
+    runs = [scored("bert", first), scored("ssa", second)]
+    (found,) = compare_all(runs, "bert", alpha=0.2)
+    known = stats.ttest_rel(second, first)
+    low, high = known.confidence_interval(0.8)
+    assert [found.low, found.high, found.p] == pytest.approx([low, high, known.pvalue])
+    assert (found.p_holm, found.p_sign_flip, found.p_wilcoxon, found.smallest_p) == (found.p, 0.5, 0.5, 0.5)
+    assert (found.family, found.seeds, found.alpha) == (1, 2, 0.2)
+    assert found.detectable == pytest.approx(smallest_detectable_difference(2, np.std([0.1, 0.11], ddof=1), alpha=0.2))
+    assert [found.baseline_sd, found.method_sd] == pytest.approx([np.std(first, ddof=1), np.std(second, ddof=1)])
+    assert found.notes[0].startswith("With 2 seeds the exact")
+    summary = summarise(scored("bert", first))
+    assert summary.sd == pytest.approx(np.std(first, ddof=1))
+    both = compare_runs(played("bert", 0.6, seeds=2), played("ssa", 0.7, seeds=2))
+    assert (both.over, both.examples) == ("seeds and examples", EXAMPLES)
+
+
+def test_holms_largest_p_is_at_most_one() -> None:
+    found = compare_runs(scored("bert", [0.5, 0.6, 0.7]), scored("ssa", [0.6, 0.5, 0.75]), family=9)
+    assert found.p > 1 / 9
+    assert found.p_holm == 1.0
+
+
 def test_one_seed_gives_an_interval_over_examples_and_no_verdict() -> None:
     first, second = played("bert", 0.55, seeds=1), played("ssa", 0.8, seeds=1)
     found = compare_runs(first, second)
@@ -154,6 +179,10 @@ def test_one_seed_gives_an_interval_over_examples_and_no_verdict() -> None:
     assert [found.low, found.high] == pytest.approx([known.low, known.high])
     assert found.low > 0
     assert not found.shown
+    assert (found.over, found.examples) == ("examples", EXAMPLES)
+    assert math.isnan(found.method_sd)
+    wider = stats.ttest_rel(second.examples[0].astype(float), first.examples[0].astype(float)).confidence_interval(0.99)
+    assert compare_runs(first, second, alpha=0.01).low == pytest.approx(wider.low)
     assert np.isnan([found.p, found.p_holm, found.p_seeds, found.p_sign_flip, found.smallest_p, found.detectable]).all()
     assert found.notes == ()
     assert math.isnan(compare_runs(scored("a", [0.5]), scored("b", [0.9])).low)

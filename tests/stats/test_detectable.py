@@ -37,6 +37,14 @@ def test_over_seeds_it_is_the_power_of_the_t_test(seeds: int, alpha: float, powe
     assert t_power(found, seeds, alpha) == pytest.approx(power, abs=5e-5)
 
 
+def test_where_seeds_add_nothing_it_is_the_normal_tests_power_with_the_examples_quantile() -> None:
+    """Of a known spread: the chance to lie beyond t standard errors on either side, t of 4 degrees of freedom."""
+    for alpha, power in ((0.05, 0.8), (0.6, 0.7)):
+        found = smallest_detectable_difference(3, 0.0, examples=5, example_sd=1.0, alpha=alpha, power=power)
+        bar, shift = stats.t.isf(alpha / 2, 4), found * math.sqrt(5)
+        assert stats.norm.sf(bar - shift) + stats.norm.cdf(-bar - shift) == pytest.approx(power, abs=1e-9)
+
+
 def test_it_holds_deep_in_the_tail_that_holm_asks_for() -> None:
     found = smallest_detectable_difference(3, 1.0, alpha=0.05 / 40)
     assert t_power(found, 3, 0.05 / 40) == pytest.approx(0.8, abs=1e-3)
@@ -81,6 +89,8 @@ def test_where_nothing_varies_nothing_is_said() -> None:
         ({"seed_sd": math.nan}, "seed_sd is nan"),
         ({"alpha": 0.0}, "alpha is 0.0 and power 0.8; expected 0 < alpha < power < 1"),
         ({"power": 0.05}, "alpha is 0.05 and power 0.05"),
+        ({"power": 1.0}, "alpha is 0.05 and power 1.0"),
+        ({"alpha": 1.0, "power": 2.0}, "alpha is 1.0 and power 2.0"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:

@@ -107,6 +107,30 @@ def test_many_data_sets_at_once_give_what_each_gives_alone() -> None:
                 assert getattr(together, name)[place] == pytest.approx(float(getattr(ask(one[place]), name)), rel=1e-9)
 
 
+def test_a_data_set_beside_a_much_larger_one_keeps_its_spread() -> None:
+    values = draw(3, 15, "beside")
+    for ask, one in ((mean_over_seeds_and_examples, values), (mean_over_seeds, values[:, 0])):
+        together, alone = ask(np.stack([one, one * 1e9])), ask(one)
+        assert [together.low[0], together.p[0]] == pytest.approx([float(alone.low), float(alone.p)])
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_rounding_is_no_spread_in_any_unit_and_a_small_spread_is(unit: float) -> None:
+    alike = np.array([0.1 + 0.2, 0.3, 0.6 / 2]) * unit
+    different = np.array([0.3, 0.3001, 0.3002]) * unit
+    for ask in (mean_over_seeds, lambda values: mean_over_seeds_and_examples(np.tile(values, (7, 1)).T)):
+        assert math.isnan(ask(alike).p)
+        assert ask(different).p == pytest.approx(stats.ttest_1samp(different, 0).pvalue, rel=1e-6)
+
+
+def test_what_every_method_does_alike_on_an_example_is_no_spread_in_any_unit() -> None:
+    for unit in (1e-9, 1.0, 1e9):
+        values = np.tile(draw(1, 15, "columns")[0], (3, 1)) * unit
+        found, once = mean_over_seeds_and_examples(values), stats.ttest_1samp(values[0], 0)
+        assert found.seed_variance == 0
+        assert found.p == pytest.approx(once.pvalue, rel=1e-9)
+
+
 @settings(deadline=None, max_examples=60)
 @given(values=TABLES)
 def test_the_interval_is_never_narrower_than_the_one_over_seeds(values: np.ndarray) -> None:
@@ -163,6 +187,9 @@ def test_one_seed_has_a_mean_and_nothing_else() -> None:
     found = mean_over_seeds(np.array([0.7]))
     assert found.value == 0.7
     assert np.isnan([found.low, found.high, found.p]).all()
+    assert np.isnan([found.seed_variance]).all()
+    assert found.example_variance == 0
     assert np.isnan(mean_over_seeds(np.array([])).value)
+    assert np.isnan(mean_over_seeds(np.empty((3, 2, 0))).value).tolist() == [[True, True]] * 3
     with pytest.raises(ValueError, match="values are 1 seeds x 5 examples; expected at least 2 of each"):
         mean_over_seeds_and_examples(np.ones((1, 5)))

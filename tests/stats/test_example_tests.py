@@ -129,3 +129,22 @@ def test_jackknife_values_follow_the_formula_row_by_row() -> None:
     assert jackknife_values(root, 4) == pytest.approx(expected, rel=1e-12)
     with pytest.raises(ValueError, match="rows is 1; expected 2 or more, since each is left out in turn"):
         jackknife_values(root, 1)
+
+
+def test_two_examples_are_enough() -> None:
+    found = paired_bootstrap_test(np.array([1.0, 0.0]), generator=numpy_generator("two"), resamples=200)
+    assert (found.low, found.high) == (0.0, 1.0)
+    assert jackknife_values(lambda places: float(len(places)), 2).tolist() == [2.0, 2.0]
+
+
+def test_rows_that_are_alike_are_left_out_once() -> None:
+    values, asked = np.array([3.0, 1.0, 3.0, 1.0, 1.0]), []
+
+    def statistic(places: np.ndarray) -> float:
+        asked.append(tuple(places))
+        return float(np.std(values[places]))
+
+    alike = jackknife_values(statistic, 5, alike_N=values)
+    assert len(asked) == 3
+    assert alike == pytest.approx(jackknife_values(statistic, 5), rel=1e-12)
+    assert len(asked) == 3 + 6

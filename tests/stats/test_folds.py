@@ -38,7 +38,11 @@ def test_a_comparison_of_folds_says_so_and_leaves_other_tests_out() -> None:
     assert all(math.isnan(p) for p in (found.p_seeds, found.p_sign_flip, found.p_wilcoxon, found.smallest_p))
     assert "10 folds" in found.sentence
     assert "seeds" not in found.sentence
-    assert any("corrected resampled t test" in note for note in found.notes)
+    said = (
+        "Folds share most of their training rows; interval and p are those of the corrected resampled t test "
+        "(Nadeau and Bengio 2003)."
+    )
+    assert found.notes == (said,)
     plain = mean_over_seeds(VALUES)
     assert found.high - found.low > float(plain.high - plain.low)
     detectable = compare_runs(
@@ -46,6 +50,13 @@ def test_a_comparison_of_folds_says_so_and_leaves_other_tests_out() -> None:
         Runs("ssa", "rte", "accuracy", dict(enumerate(0.7 + VALUES))),
     ).detectable
     assert found.detectable == pytest.approx(detectable * math.sqrt((1 / 10 + 1 / 9) / (1 / 10)), rel=1e-3)
+
+
+def test_two_folds_are_compared_as_more_are() -> None:
+    found = compare_runs(fold_runs("bert", VALUES[:2], folds=2), fold_runs("ssa", VALUES[4:6] + 0.2, folds=2))
+    assert found.p == pytest.approx(float(mean_over_seeds(VALUES[4:6] + 0.2 - VALUES[:2], overlap=1.0).p))
+    assert found.notes[0].startswith("Folds share most")
+    assert math.isnan(found.p_sign_flip)
 
 
 def test_folds_that_all_differ_alike_have_no_p() -> None:

@@ -79,6 +79,31 @@ def test_the_exact_test_finds_the_stated_gap_almost_as_often(n: int, disagreemen
     assert 0.74 < _exact_rejection_rate(n, max(disagreement, gap), gap) < 0.8
 
 
+@pytest.mark.parametrize("n", [5, 20, 277, 5000])
+@pytest.mark.parametrize("disagreement", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize(("power", "z_power"), [(0.5, 0.0), (0.8, 0.8416212335729143), (0.99, 2.3263478740408408)])
+def test_accuracy_gap_solves_the_equation(n: int, disagreement: float, power: float, z_power: float) -> None:
+    gap = smallest_detectable_accuracy_gap(n, disagreement=disagreement, power=power)
+    d = max(disagreement, gap)
+    needed = Z_TWO_SIDED_5_PERCENT * math.sqrt(d) + z_power * math.sqrt(d - gap**2)
+    assert gap * math.sqrt(n) == pytest.approx(needed, rel=1e-6)
+
+
+@pytest.mark.parametrize(("n", "baseline", "z_power"), [(4, 0.0, 0.0), (10, 0.8, 0.8416212335729143)])
+def test_correlation_rise_is_as_many_standard_errors_of_fishers_z(n: int, baseline: float, z_power: float) -> None:
+    power = 0.5 if z_power == 0 else 0.8
+    better = baseline + smallest_detectable_correlation_gap(n, baseline=baseline, power=power)
+    errors = (math.atanh(better) - math.atanh(baseline)) / math.sqrt(2 / (n - 3))
+    assert errors == pytest.approx(Z_TWO_SIDED_5_PERCENT + z_power, rel=1e-6)
+
+
+def test_a_stricter_level_needs_more_rows_for_any_gap() -> None:
+    # The square of the normal quantile: 3.84 at 0.05, 6.63 at 0.01.
+    assert smallest_detectable_accuracy_gap(4) <= 1
+    assert math.isnan(smallest_detectable_accuracy_gap(6, alpha=0.01))
+    assert smallest_detectable_accuracy_gap(7, alpha=0.01) <= 1
+
+
 @pytest.mark.parametrize("n", [-1, 0, 1, 3])
 def test_no_accuracy_gap_can_be_found_on_three_rows(n: int) -> None:
     assert math.isnan(smallest_detectable_accuracy_gap(n, disagreement=1.0))
@@ -130,6 +155,7 @@ def test_correlation_rise_leaves_room_below_one(n: int, baseline: float) -> None
         ({"power": 0.3}, "power is 0.3; expected a chance from 0.5"),
         ({"power": 1.0}, "power is 1.0"),
         ({"alpha": 0.0}, "alpha is 0.0; expected a chance between 0 and 1"),
+        ({"alpha": 1.0}, "alpha is 1.0"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
@@ -137,6 +163,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float], message: 
         smallest_detectable_accuracy_gap(100, **settings)
 
 
-def test_a_baseline_of_one_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"baseline is 1\.0; expected a correlation between -1 and 1"):
-        smallest_detectable_correlation_gap(100, baseline=1.0)
+@pytest.mark.parametrize("baseline", [1.0, -1.0, -1.5, math.nan])
+def test_a_baseline_of_one_is_refused(baseline: float) -> None:
+    with pytest.raises(ValueError, match=rf"baseline is {baseline}; expected a correlation between -1 and 1"):
+        smallest_detectable_correlation_gap(100, baseline=baseline)

@@ -33,6 +33,15 @@ def test_methods_are_sorted_and_grouped() -> None:
     assert found.groups == (("a", "b"), ("b", "c"))
 
 
+def test_a_looser_level_parts_more_methods() -> None:
+    """The two best of four lie 1.333 apart: more than the difference at 0.10 (1.21), less than at 0.05 (1.35)."""
+    scores = np.array([[0.9, 0.8, 0.7, 0.1], [0.9, 0.7, 0.8, 0.1]] * 6)
+    scores[0] = [0.8, 0.9, 0.7, 0.1]
+    found = rank(scores, alpha=0.1)
+    assert found.critical_difference == critical_difference(4, 12, alpha=0.1) < 4 / 3
+    assert (found.groups, found.alpha) == ((("b", "c"),), 0.1)
+
+
 def test_the_critical_difference_is_that_of_demsars_example() -> None:
     # Section 3.2.2: 4 methods on 14 data sets, 1.25 at 0.05 and 1.12 at 0.10.
     assert critical_difference(4, 14) == pytest.approx(1.25, abs=0.005)

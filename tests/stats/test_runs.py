@@ -89,3 +89,18 @@ def test_a_summary_of_one_run_or_none_has_no_spread() -> None:
     one, none = summarise(runs({3: 0.7}, examples={3: np.array([1] * 7 + [0] * 3)})), summarise(runs({3: None}))
     assert (one.mean, one.seeds, none.seeds) == (0.7, 1, 0)
     assert np.isnan([one.sd, one.low, one.high, none.mean, none.sd, none.low]).all()
+
+
+def test_two_examples_are_enough_and_tables_are_refused() -> None:
+    two = runs({1: 0.5}, examples={1: np.array([1.0, 0.0])}).example_values([1])
+    assert two is not None
+    assert two.tolist() == [[1.0, 0.0]]
+    for bad in (np.ones(1), np.ones((1, 1)), np.ones((2, 3))):
+        with pytest.raises(ValueError, match="expected one .N,. for all"):
+            runs({1: 1.0}, examples={1: bad}).example_values([1])
+
+
+def test_example_values_in_single_precision_fit_their_score() -> None:
+    large, small = np.float32([70_000.01, 70_000.03]), np.float32([1e-7, -1e-7])
+    assert runs({1: 70_000.02}, examples={1: large}).example_values([1]) is not None
+    assert runs({1: 5e-7}, examples={1: small}).example_values([1]) is not None

@@ -68,6 +68,24 @@ def test_wilcoxon_with_ties_and_zeros_goes_through_all_signs_of_the_ranks(differ
     assert wilcoxon_test(differences).p == (sign_flip_by_loop(ranks) if ranks else 1.0)
 
 
+def test_the_smallest_rank_counts() -> None:
+    found = wilcoxon_test(np.array([0.1, -0.2, 0.3]))
+    assert (found.statistic, found.p) == (4.0, 0.75)
+
+
+def test_sixteen_differences_are_gone_through_and_more_are_drawn() -> None:
+    for count in (16, 17):
+        differences = numpy_generator("test-sixteen").normal(0.3, 1.0, size=count)
+        signs = np.array(list(itertools.product((1.0, -1.0), repeat=8)))
+        rest = np.array(list(itertools.product((1.0, -1.0), repeat=count - 8)))
+        sums = (signs @ differences[:8])[:, None] + (rest @ differences[8:])[None, :]
+        exact = float(np.mean(np.abs(sums) >= abs(differences.sum()) - 1e-9))
+        assert (sign_flip_test(differences).p == exact) == (count == 16)
+        drawn = [wilcoxon_test(differences, generator=numpy_generator("drawn", one)).p for one in range(3)]
+        assert (len(set(drawn)) == 1) == (count == 16)
+    assert (smallest_p(0), smallest_p(17), smallest_p(40)) == (1.0, 2.0**-16, 2.0**-16)
+
+
 def test_ties_are_found_through_rounding() -> None:
     # 0.3 - 0.2, 0.2 - 0.1 and 0.1 are three different floating-point numbers.
     assert signed_ranks(np.array([0.3 - 0.2, 0.1 - 0.2, 0.1, 0.0])).tolist() == [2.0, -2.0, 2.0, 0.0]

@@ -160,4 +160,13 @@ def test_what_rounding_leaves_of_a_zero_is_written_as_zero() -> None:
 def test_what_no_score_can_reach_is_said_so() -> None:
     text = sentence(p=0.5, p_holm=0.5, detectable=4.27, seeds=2)
     assert text.endswith("; with 2 seeds not even a difference of 100 points could have been")
+    over = {"over": "seeds and examples", "examples": 9}
+    text = sentence(p=0.5, p_holm=0.5, detectable=1.01, seeds=2, **over)
+    assert text.endswith("; with 2 seeds and 9 examples not even a difference of 100 points could have been")
+    assert "only 100.0 points or more" in sentence(p=0.5, p_holm=0.5, detectable=1.0, seeds=2)
+
+
+def test_a_p_at_the_level_is_not_shown_by_correction_alone() -> None:
+    assert "p = 0.05 alone, 0.1 after Holm" in sentence(p=0.05, p_holm=0.1)
+    assert "alone" not in sentence(p=0.05, p_holm=0.05)
     assert "4.27 of" in sentence(p=0.5, p_holm=0.5, detectable=4.27, greater_is_better=False, metric="mse")
