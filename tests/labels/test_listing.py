@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from collections.abc import Callable
@@ -89,12 +90,64 @@ def test_a_checkpoint_shows_the_labels_in_force_there(run: Path) -> None:
     assert any(token["label"] is not None for line in last for token in line["tokens"])
 
 
+def test_pairs_and_scores_are_listed_as_they_are(tiny: Tiny, tmp_path: Path) -> None:
+    pairs = [("a dull film", "we saw a film", 1 / 3), ("the music", "the music was fine", 5.0), ("so", "and so", 2.5)]
+    with (tmp_path / "scores.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("sentence1", "sentence2", "label"), *pairs])
+    overrides = settings(
+        tmp_path,
+        tiny("bert"),
+        preset="ssa-hybrid",
+        labels__generator="gradient",
+        data__train_file=str(tmp_path / "scores.csv"),
+        data__validation_file=str(tmp_path / "scores.csv"),
+        data__task_type="regression",
+    )
+    train(load_config(overrides=overrides), display=Display(quiet=True))
+    lines = list(list_tokens(tmp_path / "run"))
+    assert [(line["text"], line["pair"], line["gold"]) for line in lines] == [
+        ("a dull film", "we saw a film", 0.333333),
+        ("the music", "the music was fine", 5.0),
+        ("so", "and so", 2.5),
+    ]
+    for line in lines:
+        assert line["predicted"] == round(line["predicted"], 6)
+        assert {token["in"] for token in line["tokens"]} == {"text", "pair"}
+        for token in line["tokens"]:
+            assert token["text"] == line[token["in"]][token["start"] : token["end"]]
+            assert token["score"] == round(token["score"], 6)
+    alone = rows_of(["the music"], ["so"])
+    (line,) = list_tokens(tmp_path / "run", alone)
+    assert (line["text"], line["pair"]) == ("the music", "so")
+
+
+def test_training_rows_of_a_run_without_labels_have_their_scores(run: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(run, tmp_path / "run")
+    with_labels = list(list_tokens(copied, max_samples=2))
+    (copied / LABELS_FILE).unlink()
+    for line, before in zip(list_tokens(copied, max_samples=2), with_labels, strict=True):
+        assert [token["label"] for token in line["tokens"]] == [None] * len(line["tokens"])
+        assert line == before | {"tokens": [token | {"label": None} for token in before["tokens"]]}
+
+
+def test_labels_that_are_not_of_an_epoch_show_none(run: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(run, tmp_path / "run")
+    tensors, fingerprint = load_labels(copied)
+    kept = {name: values for name, values in tensors.items() if name not in ("rows", "values", "starts")}
+    save_labels(copied, kept or {"other": np.zeros(1)}, train_fingerprint=fingerprint)
+    assert {token["label"] for line in list_tokens(copied, max_samples=5) for token in line["tokens"]} == {None}
+
+
 def test_labels_are_not_laid_on_other_rows(run: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(run, tmp_path / "run")
     tensors, _ = load_labels(copied)
     save_labels(copied, tensors, train_fingerprint="of other rows")
-    with pytest.raises(CheckpointError, match=r"not those that it was trained on.*Put them back"):
+    with pytest.raises(CheckpointError) as error:
         list(list_tokens(copied))
+    assert str(error.value).endswith(
+        "the training rows that its config.yaml names are not those that it was trained on, so the labels cannot be "
+        "laid on them. Put them back, or name other rows to see the model's scores alone."
+    )
 
 
 def test_a_damaged_file_of_labels_is_named(run: Path, tmp_path: Path) -> None:
@@ -107,8 +160,12 @@ def test_a_damaged_file_of_labels_is_named(run: Path, tmp_path: Path) -> None:
 def test_a_run_without_token_head_has_nothing_to_show(tiny: Tiny, tmp_path: Path) -> None:
     overrides = settings(tmp_path, tiny("bert"), training__max_steps=1)
     train(load_config(overrides=overrides), display=Display(quiet=True))
-    with pytest.raises(ConfigError, match=r"neither token labels nor a token head.*preset such as ssa-co"):
+    with pytest.raises(ConfigError) as error:
         list(list_tokens(tmp_path / "run"))
+    assert str(error.value).endswith(
+        "run: has neither token labels nor a token head, so there is nothing to show; train with a preset such as "
+        "ssa-co."
+    )
 
 
 def parsed(text: str) -> list[dict[str, Any]]:

@@ -82,6 +82,11 @@ def test_the_mask_of_a_copy_does_not_depend_on_the_other_rows() -> None:
     assert masks_by_copy(plan(ratio=3.0)).items() >= first.items()
 
 
+def test_rows_of_one_length_have_masks_of_their_own() -> None:
+    masks = masks_by_copy(plan(features=rows_with(20, 20, 20)))
+    assert len({tuple(places) for places in masks.values()}) == 3
+
+
 def test_below_one_each_epoch_takes_other_rows() -> None:
     features = rows_with(*[5] * 100)
     chosen = [plan(ratio=0.3, features=features, epoch=epoch).rows[100:].tolist() for epoch in range(2)]
@@ -156,3 +161,49 @@ def test_a_token_labelled_more_than_once_gets_the_mean() -> None:
     means = sums.means()
     assert means.dtype == np.float32
     assert means.tolist() == [1.0, -1.0, 0.5, -1.0, 0.25]
+
+
+LENGTHS = np.array([3, 2, 4])
+
+
+def stored_plan(**changes: np.ndarray) -> EpochPlan:
+    """Of rows 2, 0 and 2, as a checkpoint would have it."""
+    tensors = {
+        "rows": np.array([2, 0, 2]),
+        "values": np.linspace(-1, 1, 11, dtype=np.float32),
+        "starts": np.array([0, 4, 7, 11]),
+    }
+    return EpochPlan.from_tensors(tensors | changes)
+
+
+def test_a_plan_fits_the_rows_that_it_was_made_for() -> None:
+    stored_plan().check(LENGTHS)
+    EpochPlan(np.array([2, 1, 0, 0])).check(LENGTHS)
+    EpochPlan(np.zeros(0, dtype=np.int64)).check(LENGTHS)
+    EpochPlan.from_tensors({"rows": np.array([2])}).check(LENGTHS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": np.array([2, 0, 3])}, "the labels are of other rows"),
+        ({"rows": np.array([2, -1, 2])}, "the labels are of other rows"),
+        ({"rows": np.array([2.0, 0.0, 2.0])}, "the labels are of other rows"),
+        ({"rows": np.array([[2, 0, 2]])}, "the labels are of other rows"),
+        ({"starts": np.array([0.0, 4.0, 7.0, 11.0])}, "the labels are of another kind"),
+        ({"values": np.zeros(10, dtype=np.float32)}, "the labels are of another kind"),
+        ({"values": np.zeros((11, 1), dtype=np.float32)}, "the labels are of another kind"),
+        ({"values": np.zeros(11, dtype=np.int64)}, "the labels are of another kind"),
+        ({"rows": np.array([2, 1, 2])}, "the labels are of other tokens"),
+        ({"rows": np.array([2, 0])}, "the labels are of other tokens"),
+        ({"starts": np.array([0, 3, 7, 11])}, "the labels are of other tokens"),
+    ],
+)
+def test_a_plan_of_other_rows_is_refused(changes: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        stored_plan(**changes).check(LENGTHS)
+
+
+def test_a_plan_without_labels_is_of_its_rows_too() -> None:
+    with pytest.raises(ValueError, match="^the labels are of other rows$"):
+        EpochPlan(np.array([0, 3])).check(LENGTHS)
