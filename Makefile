@@ -58,6 +58,9 @@ bench: $(STAMP)  ## measure speed against the peers, and what each method costs;
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/roofline.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/peers.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/step_profile.py
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/step_profile.py --task rte --rows 500
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/step_profile.py --task rte --rows 300 --predict ours
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/step_profile.py --task rte --rows 300 --predict pipeline
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/attention_curves.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/predict.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/scale.py

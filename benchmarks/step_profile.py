@@ -1,10 +1,12 @@
-"""Where a training step's time goes: the operations of one epoch of our own loop, by PyTorch's profiler.
+"""Where the time of training, or of prediction, goes: the operations of one epoch, by PyTorch's profiler.
 
-    python benchmarks/step_profile.py [--task cola] [--rows 1000] [--preset bert] [--threads 1] [--top 12]
+    python benchmarks/step_profile.py [--task cola] [--rows 1000] [--preset bert] [--predict ours|pipeline]
+                                      [--threads 1] [--top 12]
 
 Prints a Markdown table of shares of the time that operations take by themselves, and writes all of them into
-results/bench/step_profile.json. One epoch, without scoring between; on one thread, so that shares add up. Needs the
-data: $ATTENTUNE_DATA, else ../shared/data.
+results/bench/profile_TASK_train.json (or _predict_ours, _predict_pipeline). Training without scoring between;
+prediction in bf16, from texts to labels, by `--precision bf16-true` or by transformers' pipeline at its best. On one
+thread, so that shares add up. Needs the data: $ATTENTUNE_DATA, else ../shared/data.
 """
 
 from __future__ import annotations
@@ -13,18 +15,50 @@ import argparse
 import json
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from attentune.evaluation.saved import SavedRun
 from attentune.results import versions
 from attentune.training.display import Display
 from attentune.training.run import train
 from peer_runs import settings
+from predict_runs import CONTENDERS
 from tables import table
 
-TARGET = Path(__file__).resolve().parents[1] / "results" / "bench" / "step_profile.json"
+FOLDER = Path(__file__).resolve().parents[1] / "results" / "bench"
+PREDICTORS = {"ours": "attentune bf16-true", "pipeline": "pipeline at its best"}
+
+
+def training(given: argparse.Namespace, folder: str) -> Callable[[], dict[str, Any]]:
+    once = {"preset": given.preset, "training.num_train_epochs": 1, "training.eval_strategy": "no"}
+    config = settings(given.task, given.rows, folder, **once)
+
+    def epoch() -> dict[str, Any]:
+        result = train(config, display=Display(quiet=True))
+        return {"steps": result.train["steps"], "seconds": result.train["seconds"]}
+
+    return epoch
+
+
+def predicting(given: argparse.Namespace, folder: str) -> Callable[[], dict[str, Any]]:
+    training(given, folder)()
+    saved = SavedRun.load(folder)
+    rows = saved.data(settings(given.task, given.rows, "unused").data, ("train",)).splits["train"]
+    labels = CONTENDERS[PREDICTORS[given.predict]](saved)
+    labels(rows)
+
+    def predict() -> dict[str, Any]:
+        began = time.perf_counter()
+        labels(rows)
+        return {"seconds": round(time.perf_counter() - began, 3)}
+
+    return predict
 
 
 def main() -> None:
@@ -32,30 +66,31 @@ def main() -> None:
     parser.add_argument("--task", default="cola")
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--preset", default="bert")
+    parser.add_argument("--predict", choices=sorted(PREDICTORS), help="profile prediction by one of these instead")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--top", type=int, default=12, help="how many operations the table names")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    once = {"preset": given.preset, "training.num_train_epochs": 1, "training.eval_strategy": "no"}
-    with tempfile.TemporaryDirectory() as folder, profile(activities=[ProfilerActivity.CPU]) as seen:
-        result = train(settings(given.task, given.rows, folder, **once), display=Display(quiet=True))
+    with tempfile.TemporaryDirectory() as folder:
+        work = (predicting if given.predict else training)(given, folder)
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            facts = work()
     shares = {event.key: event.self_cpu_time_total for event in seen.key_averages() if event.self_cpu_time_total > 0}
     total = sum(shares.values())
-    shares = dict(sorted(((name, time / total) for name, time in shares.items()), key=lambda one: -one[1]))
+    shares = dict(sorted(((name, spent / total) for name, spent in shares.items()), key=lambda one: -one[1]))
     named = list(shares.items())[: given.top]
-    rest = len(shares) - len(named)
     lines = [[f"`{name}`", f"{share:.1%}"] for name, share in named]
-    print(
-        "\n".join(table(["operation", "share"], [*lines, [f"{rest} others", f"{1 - sum(dict(named).values()):.1%}"]]))
-    )
+    lines.append([f"{len(shares) - len(named)} others", f"{1 - sum(dict(named).values()):.1%}"])
+    print("\n".join(table(["operation", "share"], lines)))
     record = {
         "command": "python benchmarks/step_profile.py " + " ".join(sys.argv[1:]),
-        "steps": result.train["steps"],
-        "seconds": result.train["seconds"],
+        **facts,
+        "seconds_in_operations": round(total / 1e6, 3),
         "shares": {name: round(share, 5) for name, share in shares.items()},
         "versions": versions(),
     }
-    TARGET.write_text(json.dumps(record, indent=1) + "\n")
+    what = f"predict_{given.predict}" if given.predict else "train"
+    (FOLDER / f"profile_{given.task}_{what}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

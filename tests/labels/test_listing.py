@@ -73,7 +73,8 @@ def test_training_rows_come_with_the_labels_that_the_last_epoch_had(run: Path) -
 
 def test_scores_are_those_of_the_model(run: Path) -> None:
     saved = SavedRun.load(run)
-    line = next(iter(list_tokens(saved, rows_of([FIRST]), precision="fp32")))
+    (line,) = list_tokens(saved, rows_of([FIRST]), precision="fp32")
+    assert line["id"] == rows_of([FIRST]).ids[0]
     inputs = saved.tokenizer([FIRST], return_tensors="pt")
     with torch.no_grad():
         scores = saved.model(**inputs).token_scores[0, 1:-1]
@@ -81,6 +82,13 @@ def test_scores_are_those_of_the_model(run: Path) -> None:
     assert {token["label"] for token in line["tokens"]} == {None}
     assert "gold" not in line
     assert all(FIRST[token["start"] : token["end"]] == token["text"] for token in line["tokens"])
+
+
+def test_long_rows_are_listed_as_far_as_the_model_reads_and_progress_is_told(run: Path) -> None:
+    done: list[int] = []
+    lines = list(list_tokens(run, rows_of([" ".join(["film"] * 99), "a film"] * 20), progress=done.append))
+    assert [len(line["tokens"]) for line in lines] == [30, 2] * 20  # 32 with [CLS] and [SEP]
+    assert sum(done) == 40
 
 
 def test_a_checkpoint_shows_the_labels_in_force_there(run: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attentune.labels.masking import copy_numbers, random_mask, spread_copies
+from attentune.labels.masking import copy_numbers, random_mask, random_spans, spread_copies
 from label_sources import features_of
 
 
@@ -76,3 +76,15 @@ def test_which_rows_get_one_more_is_a_function_of_the_key() -> None:
 def test_copies_of_a_row_are_numbered_from_zero() -> None:
     assert copy_numbers(np.array([0, 0, 0, 2, 5, 5])).tolist() == [0, 1, 2, 0, 0, 1]
     assert copy_numbers(np.zeros(0, dtype=np.int64)).tolist() == []
+
+
+def test_a_span_ends_at_any_place_of_its_quarter_alike_and_stays_in_it() -> None:
+    """Of five tokens the quarters are 0 and 1, 2, 3, 4; each token starts a span of one."""
+    features, draws = features_of("s" + "o" * 5 + "s"), 3000
+    seen = np.zeros(5)
+    for key in range(draws):
+        places = random_spans(features, 0, chance=1.0, rm_threshold=1.0, key=(key,))
+        seen[places - 1] += 1
+    # Two spans in the first quarter, each at one of two places: a place is hit by one or both in 3 of 4 draws.
+    assert seen[:2] / draws == pytest.approx([0.75, 0.75], abs=0.04)
+    assert seen[2:].tolist() == [draws] * 3

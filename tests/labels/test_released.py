@@ -90,6 +90,10 @@ def test_what_is_kept_does_not_depend_on_how_many_are_tried_at_once(
     assert [len(rows) for rows, masked in probe.asked if masked is None] != sizes
     assert np.array_equal(other.rows, usual.rows)
     assert np.array_equal(other.token_labels.values, usual.token_labels.values)
+    facts = other.facts
+    assert facts["probed"] == sum(len(rows) for rows, masked in probe.asked if masked is None)
+    assert facts["correct"] == sum(len(rows) for rows, masked in probe.asked if masked is not None)
+    assert 120 <= facts["correct"] - facts["flipped"] < 120 + chunk
 
 
 def test_where_too_few_can_be_kept_originals_fill_up() -> None:
@@ -130,6 +134,16 @@ def test_the_settings_of_the_spans_reach_them() -> None:
     assert zeros(aug_threshold=0.05) < 0.7 * zeros(aug_threshold=0.1)
     # Of the kept 50 each span is one token long, or three.
     assert 1.5 * zeros(rm_threshold=1.0, aug_threshold=0.02) < zeros(rm_threshold=0.0, aug_threshold=0.02)
+
+
+def test_a_score_is_kept_where_it_is_right_and_masking_hardly_moves_it(tiny: Tiny) -> None:
+    source = tiny_source(tiny("bert"), "regression", rows=20)
+    source = replace(source, judge=replace(source.judge, tolerance=0.2))
+    made = generator("released", source, aug_ratio_each=1.0).plan(1)
+    loop = released_samples(source, 1, wanted=20)
+    assert 3 < len(loop) < made.facts["correct"] == 15
+    assert [(int(row), zeros_of(made, number)) for number, row in enumerate(made.rows[: len(loop)])] == loop
+    assert made.facts["flipped"] == 15 - len(loop)
 
 
 def test_special_tokens_of_pairs_have_no_label(tiny: Tiny) -> None:
