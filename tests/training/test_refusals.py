@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pwd
@@ -65,6 +66,7 @@ def refused(folder: Path, encoder: Path, prepare: Callable[[], object] | None = 
 
 def fill_up(disk: Disk, size: int, encoder: Path, expected: dict[str, object]) -> bool:
     """Run on a disk of this size; whether it was refused. With more room the run then goes on."""
+    gc.collect()  # weights that were read and not yet let go of keep the room of their file
     for path in disk.folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     make_rows(disk.folder)
