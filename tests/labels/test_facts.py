@@ -9,6 +9,8 @@ import pytest
 from attentune.data.rows import LabelSpace
 from attentune.labels.generator import LabelSource
 from attentune.labels.judge import Judge
+from attentune.labels.plan import shuffled
+from attentune.seeding import numpy_generator
 from label_sources import BagProbe, Tiny, bag_source, features_of, generator, labels_of, observe_rows, tiny_source
 
 NOT_PROBED = "no sentence was probed: labels.ratio or labels.mask_share is too small for these rows"
@@ -121,3 +123,10 @@ def test_each_epoch_and_seed_shuffles_otherwise() -> None:
     ]
     assert not any(np.array_equal(one, other) for one, other in zip(draws, [*draws[1:], draws[0]], strict=True))
     assert not any(np.array_equal(one, plain) for one in draws)
+
+
+def test_the_shuffle_of_a_seed_and_epoch_is_the_same_in_every_version() -> None:
+    source, flip = replace(bag_source(4, length=4), seed=42), {"ratio": 2.0, "mask_share": 0.5}
+    plain, mixed = (generator("flip", source, shuffle=shuffle, **flip).plan(3) for shuffle in (False, True))
+    draws = numpy_generator("shuffled labels", 42, 3)
+    assert np.array_equal(mixed.token_labels.values, shuffled(plain.token_labels.values, draws))

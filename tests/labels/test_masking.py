@@ -88,3 +88,13 @@ def test_a_span_ends_at_any_place_of_its_quarter_alike_and_stays_in_it() -> None
     # Two spans in the first quarter, each at one of two places: a place is hit by one or both in 3 of 4 draws.
     assert seen[:2] / draws == pytest.approx([0.75, 0.75], abs=0.04)
     assert seen[2:].tolist() == [draws] * 3
+
+
+def test_a_key_stands_for_the_same_draws_in_every_version() -> None:
+    """A run begun with one release goes on with the next: these numbers may change with a major version only."""
+    features = features_of("s" + "o" * 20 + "s")
+    assert random_mask(features, 0, 0.2, 42, 1, 0, 0).tolist() == [3, 4, 7, 12]
+    spans = random_spans(features, 0, chance=0.2, rm_threshold=0.7, key=(42, 1, 0))
+    assert spans.tolist() == [3, 4, 5, 6, 7, 16, 17, 18, 20]
+    assert spread_copies(10, 0.4, 42, 1).tolist() == [1, 4, 5, 8]
+    assert spread_copies(0, 0.4, 42, 1).tolist() == []

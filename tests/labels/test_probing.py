@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from attentune.labels import leave_one_out
 from attentune.labels.masking import spread_copies
 from label_references import leave_one_out_labels, ordinary, probing_labels, released_samples
 from label_sources import KINDS, Tiny, bag_source, generator, tiny_source, watched
@@ -116,3 +117,18 @@ def test_the_ratio_sets_how_often_sentences_are_masked_and_repeats_are_averaged(
     shares = {float(value) for value in np.unique(made.token_labels.values.round(3)) if value >= 0}
     assert shares >= {0.0, 1.0}
     assert (0.5 in shares) == (ratio > 1)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 3, 8, 1000])
+def test_leave_one_out_does_not_depend_on_how_many_rows_are_asked_at_once(
+    monkeypatch: pytest.MonkeyPatch, rows_at_once: int
+) -> None:
+    source, probe = watched(bag_source(20))
+    usual = generator("leave-one-out", source).plan(1)
+    asked = len(probe.masked)
+    monkeypatch.setattr(leave_one_out, "_ROWS_AT_ONCE", rows_at_once)
+    made = generator("leave-one-out", source).plan(1)
+    assert np.array_equal(made.token_labels.values, usual.token_labels.values)
+    assert made.facts == usual.facts
+    assert 1 < usual.facts["flipped"] < usual.facts["correct"]
+    assert len(probe.masked) == 2 * asked
