@@ -234,3 +234,14 @@ def test_memory_does_not_grow_with_the_rows(run: Path, tmp_path: Path) -> None:
     growth = (peak_mib(run, tmp_path, many) - peak_mib(run, tmp_path, few)) / (many - few) * 100_000
     # Of an id 8 bytes are kept, and the same once more for a moment: 1.6 MB. The rest is the allocators' chance.
     assert growth < 6, f"{growth:.1f} MiB for 100,000 rows"
+
+
+def test_a_standard_output_that_is_full_is_told() -> None:
+    code = "from attentune.cli.output import destination\nwith destination(None) as put: put('x' * 100_000)"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+        )
+    assert done.returncode == 1
+    assert "StorageError: standard output: " in done.stderr.splitlines()[-1]
+    assert "disk is full" in done.stderr.splitlines()[-1]

@@ -19,6 +19,7 @@ from glue_samples import write_glue
 from released_checkpoints import namespace, released_logits, released_state, write_released
 
 Tiny = Callable[..., Path]
+Command = Callable[..., tuple[int, str, str]]
 TEXTS = ("Nobody plays the guitar.", "It is neither funny nor sad; it is simply long.", "Birds!")
 PAIRS = ("A man is playing.", "The story is weak.", "The river flows past the village and into the sea.")
 FORMS = [("hybrid", True), ("hybrid", False), ("co", True), ("co", False), ("plain", True)]
@@ -104,6 +105,29 @@ def test_a_vocabulary_makes_berts_tokenizer(tiny: Tiny, tmp_path: Path) -> None:
     rows = [SavedRun.load(run.folder).tokenizer(list(TEXTS), list(PAIRS)) for run in (made, own, from_folder)]
     assert rows[0]["input_ids"] == rows[1]["input_ids"] == rows[2]["input_ids"]
     assert rows[0]["token_type_ids"] == rows[2]["token_type_ids"]
+
+
+def test_the_command_writes_a_run_that_is_scored(tiny: Tiny, tmp_path: Path, attentune: Command) -> None:
+    encoder = tiny("bert")
+    folder = write_released(tmp_path / "released", encoder, released_state(encoder, "bert", "hybrid"))
+    data, run = write_glue(tmp_path / "glue"), tmp_path / "run"
+    flags = ("--task_name", "RTE", "--cls_weight", "0.3", "--attention_threshold", "0.4", "--max_seq_length", "24")
+    words = ("--output_dir", run, "--tokenizer", encoder, "--data_dir", data, *flags)
+    status, out, err = attentune("import-ssa", folder, *words)
+    assert (status, out) == (0, f"{run}: preset ssa-hybrid-released, task rte\n"), err
+    gate = SavedRun.load(run).config.model.token_gate
+    assert (gate.beta, gate.attention_threshold) == (0.3, 0.4)
+    assert SavedRun.load(run).model.config.max_seq_length == 24
+    assert attentune("evaluate", run)[0] == 0
+
+
+def test_the_command_tells_what_is_wrong_with_its_flags(tmp_path: Path, attentune: Command) -> None:
+    status, out, err = attentune("import-ssa", tmp_path, "--cls_weight", "much", "--max_seq_length", "1.5")
+    assert (status, out) == (2, "")
+    assert "--cls_weight: got 'much', expected" in err
+    assert "--max_seq_length: got '1.5', expected" in err
+    assert "--output_dir: is missing; name a new folder: --output_dir runs/rte" in err
+    assert "Traceback" not in err
 
 
 class _Evil:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,29 @@ def train(folder: Path, encoder: Path, **changes: Any) -> TasksResult:
 def place(tmp_path: Path) -> Path:
     write_cs224n(tmp_path / "cs224n")
     return tmp_path
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_the_command_prints_every_tasks_scores_and_the_leaderboards(
+    place: Path, tiny: Tiny, attentune: Callable[..., tuple[int, str, str]], form: str
+) -> None:
+    where = ("--data_dir", place / "cs224n", "--output_dir", place / "run", "--model_name_or_path", tiny("bert"))
+    size = ("--max_seq_length", 32, "--num_train_epochs", 1, "--per_device_train_batch_size", 8, "--use_cpu")
+    status, out, err = attentune("train", "--tasks", ",".join(TASKS), *where, *size, "--quiet", "--format", form)
+    assert status == 0, err
+    scores = {task: evaluate(place / "run" / task)["validation"] for task in TASKS}
+    if form == "json":
+        found = json.loads(out)
+        assert list(found["tasks"]) == list(TASKS)
+        assert found["tasks"]["sst5"]["validation"] == pytest.approx(scores["sst5"])
+        assert found["leaderboard"] == json.loads((place / "run" / "tasks.json").read_text())["leaderboard"]
+        return
+    for task, own in scores.items():
+        for name, value in own.items():
+            said = re.search(rf"^{task} +validation +{name} +(\S+)$", out, re.MULTILINE)
+            assert said, out
+            assert said[1] == "undefined" if value is None else float(said[1]) == pytest.approx(value, abs=1e-4)
+    assert re.search(r"^all three +validation +leaderboard score", out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("together", [False, True])
