@@ -239,9 +239,7 @@ def test_memory_does_not_grow_with_the_rows(run: Path, tmp_path: Path) -> None:
 def test_a_standard_output_that_is_full_is_told() -> None:
     code = "from attentune.cli.output import destination\nwith destination(None) as put: put('x' * 100_000)"
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path
-        )
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert "StorageError: standard output: " in done.stderr.splitlines()[-1]
     assert "disk is full" in done.stderr.splitlines()[-1]
