@@ -60,7 +60,8 @@ def _sides(draw: random.Random) -> str:
 
 def write_own(folder: Path) -> None:
     """The files that pages call one's own: each row short, each label there."""
-    for name, rows in (("reviews", 120), ("small", 60), ("other", 40), ("train", 80), ("dev", 40), ("test", 30)):
+    sizes = {"reviews": 120, "small": 60, "other": 40, "train": 80, "dev": 40, "test": 30, "kept": 50, "silver": 45}
+    for name, rows in sizes.items():
         write_reviews(folder / f"{name}.csv", rows, seed=rows)
     draw = random.Random(0)
     _write(folder / "new.csv", ["text"], [[_text(draw)] for _ in range(6)])
@@ -68,7 +69,9 @@ def write_own(folder: Path) -> None:
     _labelled(folder / "pairs.csv", 80, ["question", "answer", "label"], _sides)
     _labelled(folder / "scores.csv", 80, ["text", "score"], lambda draw: round(draw.uniform(0, 5), 1))
     topics = ["food", "music", "sport"]
-    for name in ("topics.jsonl", "more.jsonl"):
+    web = [{"text": _text(draw), "label": _sides(draw)} for _ in range(20)]
+    (folder / "web.jsonl").write_text("".join(json.dumps(row) + "\n" for row in web))
+    for name in ("topics.jsonl", "more.jsonl", "kept.jsonl"):
         rows = [{"text": _text(draw), "topics": draw.sample(topics, k=draw.randint(0, 2))} for _ in range(60)]
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     _labelled(folder / "topics.csv", 60, ["text", "topics"], lambda draw: ";".join(draw.sample(topics, k=1)))
@@ -161,6 +164,7 @@ _GLUE = ["--data_dir", "glue_data"]
 RUNS: dict[str, list[str]] = {
     "runs/reviews": [*_OWN, "--preset", "ssa-hybrid"],
     "runs/mine": [*_OWN, "--preset", "ssa-hybrid"],
+    "runs/topics": ["--train_file", "topics.jsonl", "--task_type", "multi_label", "--label_column", "topics"],
     "runs/other": [*_OWN, "--preset", "bert-mean"],
     "runs/cola": ["--task", "cola", *_GLUE, "--preset", "ssa-hybrid"],
     "runs/rte": ["--task", "rte", *_GLUE],
