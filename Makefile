@@ -76,6 +76,13 @@ mutants: $(STAMP)  ## put small faults into stats, labels and nn, and count thos
 	$(PIP) install --quiet -c $(CONSTRAINTS) -e '.[mutation]'
 	for package in stats labels nn; do $(BIN)/python benchmarks/mutants.py $$package || exit 1; done
 
+# In an environment of its own, so that it changes none of what it looks at; what cannot be looked up is an error.
+.PHONY: audit
+audit: $(STAMP)  ## look up known holes of everything that is installed (asks pypi.org)
+	@test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && build/audit/bin/pip install --quiet 'pip-audit>=2.9,<3'; }
+	$(PIP) freeze --exclude-editable | sed -E 's/\+[a-z0-9.]+$$//' > build/installed.txt
+	build/audit/bin/pip-audit --strict --disable-pip --no-deps -r build/installed.txt
+
 .PHONY: docs
 docs: $(STAMP)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
