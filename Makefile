@@ -41,9 +41,7 @@ test-all: $(STAMP)  ## every test, the slow ones too, and 1,000 cases of each pr
 
 .PHONY: coverage
 coverage: $(STAMP)  ## the tests that CI runs, and which lines and branches of src/ they reach
-	$(BIN)/coverage erase
-	$(PYTEST) -n 2 -m "not slow" --cov --cov-report=
-	$(BIN)/coverage report --precision=1
+	$(PYTEST) -n 2 -m "not slow" --cov
 
 .PHONY: lint
 lint: $(STAMP)  ## ruff, import-linter (the layers), mypy

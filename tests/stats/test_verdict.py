@@ -164,9 +164,9 @@ def test_what_no_score_can_reach_is_said_so() -> None:
     text = sentence(p=0.5, p_holm=0.5, detectable=1.01, seeds=2, **over)
     assert text.endswith("; with 2 seeds and 9 examples not even a difference of 100 points could have been")
     assert "only 100.0 points or more" in sentence(p=0.5, p_holm=0.5, detectable=1.0, seeds=2)
+    assert "4.27 of" in sentence(p=0.5, p_holm=0.5, detectable=4.27, greater_is_better=False, metric="mse")
 
 
 def test_a_p_at_the_level_is_not_shown_by_correction_alone() -> None:
     assert "p = 0.05 alone, 0.1 after Holm" in sentence(p=0.05, p_holm=0.1)
     assert "alone" not in sentence(p=0.05, p_holm=0.05)
-    assert "4.27 of" in sentence(p=0.5, p_holm=0.5, detectable=4.27, greater_is_better=False, metric="mse")
