@@ -44,4 +44,8 @@ def seed_global(*parts: int | str) -> None:
     """
     import torch
 
-    torch.manual_seed(derive_key(*parts))
+    key = derive_key(*parts)
+    if torch.accelerator.is_available():
+        torch.manual_seed(key)
+    else:  # the same, without the stack trace that it makes for devices that are not there: a millisecond
+        torch.default_generator.manual_seed(key)

@@ -155,6 +155,7 @@ class TrainingConfig:
         choices=("auto", "fp32", "bf16", "fp16"),
     )
     use_cpu: bool = _f(False, "train on the CPU even where there is an accelerator")
+    fused_layers: bool = _f(True, "train layers like BERT's by own C code, on a CPU with bf16 and a C compiler")
     eval_strategy: str = _f("epoch", "when to score the validation rows", choices=("epoch", "steps", "no"))
     eval_steps: int | None = _f(None, "with eval_strategy steps: optimiser steps between scores", minimum=1)
     save_steps: int | None = _f(None, "optimiser steps between checkpoints (not given: one an epoch)", minimum=1)

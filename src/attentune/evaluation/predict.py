@@ -18,6 +18,8 @@ from torch import nn
 from attentune.data.batches import budget_order, pad_batch, sorted_order
 from attentune.data.features import Features
 from attentune.errors import ConfigError
+from attentune.evaluation.memory import kept_memory
+from attentune.models.fused import weights_stay
 from attentune.models.precision import MIXED_PRECISION, resolve_precision
 
 # Enough to keep matrix products busy, and little enough that what lies between them stays near the cores.
@@ -155,7 +157,8 @@ def score_rows(
     found = _Collected(lengths, outputs, with_details=with_details)
     # One autocast around all batches: it then halves the weights' precision once and not in each batch.
     is_half = next(model.parameters()).dtype == torch.bfloat16
-    with _evaluating(model), contextlib.nullcontext() if is_half else accelerator.autocast():
+    precision = contextlib.nullcontext() if is_half else accelerator.autocast()
+    with _evaluating(model), weights_stay(model), precision:
         for places in batches[accelerator.process_index :: accelerator.num_processes]:
             batch = pad_batch(
                 features,
@@ -192,14 +195,15 @@ def predict_logits(
     progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
     """(N, C) float32 logits of every row, in the order of the rows; see `score_rows`."""
-    return score_rows(
-        model,
-        features,
-        pad_token_id=pad_token_id,
-        batch_size=batch_size,
-        accelerator=accelerator,
-        progress=progress,
-    ).logits_NC
+    with kept_memory():
+        return score_rows(
+            model,
+            features,
+            pad_token_id=pad_token_id,
+            batch_size=batch_size,
+            accelerator=accelerator,
+            progress=progress,
+        ).logits_NC
 
 
 def summed_over_processes(values: np.ndarray, accelerator: Accelerator) -> np.ndarray:

@@ -20,6 +20,7 @@ from attentune.evaluation.evaluator import Evaluator
 from attentune.evaluation.metrics import predictions_of, probabilities_of
 from attentune.evaluation.predict import make_accelerator
 from attentune.models.attention import use_own_attention
+from attentune.models.fused import use_fused_layers
 from attentune.models.half_copy import TRUE_BF16, half_copy
 from attentune.models.hub import Tokenizer
 from attentune.models.int8_copy import INT8, int8_copy
@@ -83,7 +84,10 @@ class SavedRun:
         accelerator, _ = make_accelerator(precision=settings.precision, use_cpu=settings.use_cpu)
         lengths = {"max_length": self.model.config.max_seq_length, "apart": self.model.config.reads_apart}
         if accelerator.device.type == "cpu":
-            use_own_attention(self.model)  # as in training, so that scores repeat to the last digit
+            # As in training, so that scores repeat to the last digit.
+            use_own_attention(self.model)
+            if settings.fused_layers:
+                use_fused_layers(self.model)
         return Evaluator(
             # Not prepared by Accelerate, which would bind the model itself to this precision for good: who asks it sets
             # the precision around the question.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -62,11 +62,20 @@ def _in_training(
     return plain_attention(query, key, value, mask, scaling=scaling, dropout=dropout)
 
 
+def _mask(*given: Any, made_by: Callable[..., Tensor | None], **named: Any) -> Tensor | None:
+    """The mask that transformers makes, (B, 1, T, S); (B, 1, 1, S) where all queries may look at the same keys."""
+    mask_B1TS = made_by(*given, **named)
+    if mask_B1TS is None:
+        return None
+    first_B11S = mask_B1TS[:, :, :1]
+    return first_B11S if torch.equal(mask_B1TS, first_B11S.expand_as(mask_B1TS)) else mask_B1TS
+
+
 AttentionInterface.register(PLAIN, partial(_attention, fused=False))
 AttentionInterface.register(LONG, partial(_attention, fused=True))
 # Without a mask of its own a program would look at padding.
-AttentionMaskInterface.register(PLAIN, eager_mask)
-AttentionMaskInterface.register(LONG, sdpa_mask)
+AttentionMaskInterface.register(PLAIN, partial(_mask, made_by=eager_mask))
+AttentionMaskInterface.register(LONG, partial(_mask, made_by=sdpa_mask))
 
 
 def use_own_attention(model: Any) -> str | None:

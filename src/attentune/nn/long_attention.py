@@ -97,10 +97,7 @@ class _LongAttention(torch.autograd.Function):
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to the scores; where all queries may look at the same keys, once for all of them."""
-    first = mask[:, :, :1]
-    if torch.equal(mask, first.expand_as(mask)):
-        mask = first
+    """What is added to the scores."""
     if mask.dtype != torch.bool:
         return mask.to(dtype)
     return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)

@@ -24,6 +24,7 @@ from attentune.labels.stored import save_labels
 from attentune.models.adapters import adapter_settings, merge_adapters
 from attentune.models.build import hub_name
 from attentune.models.counting import ParameterCounts, count_parameters
+from attentune.models.fused import fused_layers
 from attentune.models.saving import save_model
 from attentune.nn.outputs import ScaledOutput
 from attentune.results import RESULT_FILE, RunResult, to_json, versions
@@ -187,6 +188,7 @@ def _train_facts(parts: RunParts, state: TrainingState, final_step: int, counts:
         "final_step": final_step,
         "stopped_early": state.stopped_early,
         "precision": inputs.precision,
+        "fused_layers": fused_layers(parts.model),
         "device": inputs.accelerator.device.type,
         "processes": inputs.accelerator.num_processes,
         "parameters": counts.total.parameters,

@@ -12,6 +12,7 @@ _NAMES = {
     "processes": "the number of processes",
     "precision": "the precision",
     "device": "the kind of device",
+    "fused_layers": "the layers that train by the C code (--fused_layers, which needs a C compiler)",
 }
 # Of an encoder's settings, those that say who wrote them and with what.
 _OF_THE_WRITER = {"_name_or_path", "name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype"}

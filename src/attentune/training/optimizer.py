@@ -14,6 +14,8 @@ from accelerate import Accelerator
 from torch import nn
 
 from attentune.config import TrainingConfig
+from attentune.nn.kernels import sum_of_squares
+from attentune.nn.native import why_not
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:
@@ -71,11 +73,18 @@ def clip_gradients(accelerator: Accelerator, optimizer: Any, parameters: Iterabl
     """
     if accelerator.device.type != "cpu":
         return float(accelerator.clip_grad_norm_(parameters, limit or float("inf")))
-    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    norm = _norm([p.grad for p in parameters if p.grad is not None])
     fused = getattr(optimizer, "optimizer", optimizer)
     # The same small number as in torch.nn.utils.clip_grad_norm_.
-    fused.grad_scale = (norm + 1e-6) / limit if limit and norm > limit else None
-    return float(norm)
+    fused.grad_scale = torch.tensor((norm + 1e-6) / limit) if limit and norm > limit else None
+    return norm
+
+
+def _norm(gradients: list[torch.Tensor]) -> float:
+    """Of all together; on the CPU."""
+    if why_not() is None and all(one.dtype == torch.float32 and one.is_contiguous() for one in gradients):
+        return math.sqrt(sum_of_squares(gradients))
+    return float(torch.nn.utils.get_total_norm(gradients))
 
 
 def learning_rate_factor(settings: TrainingConfig, step: int, total_steps: int) -> float:

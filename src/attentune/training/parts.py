@@ -20,6 +20,7 @@ from attentune.models.attention import use_own_attention
 from attentune.models.build import build_model
 from attentune.models.compact import CompactEmbeddings
 from attentune.models.counting import count_parameters
+from attentune.models.fused import fused_layers, use_fused_layers
 from attentune.models.half_copy import HalfCopy
 from attentune.nn.dropout import use_fast_dropout
 from attentune.training.frozen import FrozenStates, freeze
@@ -57,7 +58,8 @@ class RunParts:
 
     def identity(self) -> dict[str, Any]:
         """What must be the same for a resumed run to be the same run; plain values."""
-        return {**self.inputs.identity(), "encoder": json.loads(self.model.config.encoder_config.to_json_string(False))}
+        encoder = json.loads(self.model.config.encoder_config.to_json_string(False))
+        return {**self.inputs.identity(), "encoder": encoder, "fused_layers": fused_layers(self.model)}
 
     def decay(self, step: int) -> float:
         """What weight decay alone has made of a word embedding after `step` steps, as a factor."""
@@ -125,6 +127,8 @@ def new_model(inputs: RunInputs, *, like: Any = None) -> Any:
     if accelerator.device.type == "cpu":
         use_fast_dropout(model)
         use_own_attention(model)
+        if config.training.fused_layers and inputs.precision == "bf16":
+            use_fused_layers(model)
     return model
 
 

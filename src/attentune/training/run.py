@@ -8,6 +8,7 @@ from typing import Any
 from attentune.config import Config
 from attentune.data.rows import TaskData
 from attentune.errors import CheckpointError
+from attentune.evaluation.memory import kept_memory
 from attentune.results import LOG_FILE, RESULT_FILE, RunResult
 from attentune.training.checkpoint import newest_good, read_state
 from attentune.training.display import Display, one_line
@@ -97,7 +98,8 @@ def _train_in(run: Path, parts: RunParts, display: Display, stop: Any, on_scores
         state = watcher.restore(folder, content)
     display.start(parts.loop.total_steps, state.step)
     try:
-        parts.loop.run(state, watcher, stop)
+        with kept_memory():
+            parts.loop.run(state, watcher, stop)
     finally:
         display.stop()
     if stop.asked and state.step < parts.loop.total_steps and not state.stopped_early:

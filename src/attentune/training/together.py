@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from attentune.config import Config, to_yaml
 from attentune.errors import CheckpointError, ConfigError
+from attentune.evaluation.memory import kept_memory
 from attentune.files import storage_errors, write_text
 from attentune.results import LOG_FILE, RunResult
 from attentune.seeding import numpy_generator
@@ -125,11 +126,12 @@ def _train(
     save_steps = whole.training.save_steps or max(1, round(len(order) / max(1.0, whole.training.num_train_epochs)))
     display.start(len(order), shared.steps_done)
     try:
-        while shared.steps_done < len(order) and not stop.asked:
-            # A loop that was asked to stop while it made labels gives nothing.
-            next(loops[order[shared.steps_done]], None)
-            if shared.steps_done % save_steps == 0:
-                keeper.save()
+        with kept_memory():
+            while shared.steps_done < len(order) and not stop.asked:
+                # A loop that was asked to stop while it made labels gives nothing.
+                next(loops[order[shared.steps_done]], None)
+                if shared.steps_done % save_steps == 0:
+                    keeper.save()
         keeper.save()
     finally:
         for loop in loops.values():

@@ -1,0 +1,162 @@
+"""Encoders whose layers train by one written-out step each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import GELUActivation
+
+from attentune.models.attention import LONG, PLAIN
+from attentune.nn.fused_layer import HalfWeights, LayerSettings, LayerWeights, fused_layer, fused_prediction
+from attentune.nn.kernels import VECTOR
+from attentune.nn.native import why_not
+
+# The families whose layer is BERT's own, in all parts.
+_LAYERS = ("BertLayer", "RobertaLayer", "XLMRobertaLayer", "ElectraLayer")
+
+
+class _Fused:
+    """Goes before a layer's own class. What it cannot do, and all in float32, is left to the layer's own program."""
+
+    _half: HalfWeights | None = None
+    _is_held = False
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, *others: Any, **named: Any
+    ) -> Tensor:
+        layer: Any = self
+        program = _program(layer, hidden_states) if _is_plain(layer, attention_mask) else None
+        if program is None:
+            own: Tensor = super().forward(hidden_states, attention_mask, *others, **named)  # type: ignore[misc]
+            return own
+        weights = _weights(layer)
+        is_fresh = self._half is not None and self._is_held
+        if self._half is None:
+            self._half = HalfWeights(weights)
+        if program is fused_prediction and not is_fresh:
+            self._half.copy_from(weights)
+        return program(hidden_states, _added(attention_mask), weights, self._half, _settings(layer))
+
+    def hold(self) -> None:
+        """Say that the weights stay until `release`."""
+        self._half, self._is_held = None, True
+
+    def release(self) -> None:
+        """Say that they may change again."""
+        self._half, self._is_held = None, False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, which compute by themselves."""
+        return {**self.__dict__, "_half": None, "_is_held": False}
+
+
+@contextlib.contextmanager
+def weights_stay(model: nn.Module) -> Iterator[None]:
+    """While the block runs the model's weights do not change, so that they are halved once and not in each batch."""
+    layers = [module for module in model.modules() if isinstance(module, _Fused)]
+    for layer in layers:
+        layer.hold()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.release()
+
+
+def use_fused_layers(model: Any) -> int:
+    """Let the layers of a model on the CPU compute by `nn.fused_layer` where they can; how many can.
+
+    A layer can if it is BERT's, with GELU, and its sizes fit the vectors of `nn.kernels`; and if this machine can have
+    these (`nn.native`). It does so in bf16, to train and to predict, while nothing has to see its insides: no hook on a
+    part of it, no adapter in it, and attention by our own programs. Else it computes as ever. Weights, names and saved
+    files stay as they are.
+
+    Args:
+        model: an `AttentuneForSequenceClassification` on a CPU; changed in place.
+    """
+    layers = [module for module in model.modules() if type(module).__name__ in _LAYERS and _fits(module)]
+    if not layers or why_not() is not None:
+        return 0
+    for layer in layers:
+        own = type(layer)
+        if isinstance(layer, _Fused):
+            continue
+        layer.__class__ = type(own.__name__, (_Fused, own), {"__module__": own.__module__})
+    return len(layers)
+
+
+def fused_layers(model: Any) -> int:
+    """How many layers `use_fused_layers` has changed."""
+    return sum(isinstance(module, _Fused) for module in model.modules())
+
+
+def _fits(layer: Any) -> bool:
+    """Whether the layer is one that `fused_layer` computes."""
+    attention, inner = layer.attention.self, layer.intermediate
+    return (
+        not (layer.is_decoder or layer.add_cross_attention)
+        and isinstance(inner.intermediate_act_fn, (nn.GELU, GELUActivation))
+        and getattr(inner.intermediate_act_fn, "approximate", "none") == "none"
+        and getattr(inner.intermediate_act_fn, "act", nn.functional.gelu) is nn.functional.gelu
+        and attention.attention_head_size % VECTOR == 0
+        and attention.all_head_size == layer.output.dense.out_features
+        and inner.dense.out_features % VECTOR == 0
+        and layer.attention.output.LayerNorm.eps == layer.output.LayerNorm.eps
+        and layer.chunk_size_feed_forward == 0
+    )
+
+
+def _program(layer: Any, hidden_states: Tensor) -> Callable[..., Tensor] | None:
+    """What computes the layer here; None for its own program."""
+    if hidden_states.device.type != "cpu":
+        return None
+    is_autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    is_usual = is_autocast and hidden_states.dtype == torch.float32
+    if layer.training:
+        return fused_layer if is_usual and torch.is_grad_enabled() else None
+    is_half = hidden_states.dtype == layer.output.dense.weight.dtype == torch.bfloat16
+    return fused_prediction if (is_usual or is_half) and not torch.is_grad_enabled() else None
+
+
+def _is_plain(layer: Any, mask: Tensor | None) -> bool:
+    """Whether nothing has to see the layer's insides."""
+    if layer.attention.self.config._attn_implementation not in (PLAIN, LONG):
+        return False
+    if mask is not None and (mask.ndim != 4 or mask.shape[1] != 1 or mask.stride(3) != 1):
+        return False
+    for module in layer.modules():
+        watched = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+        if watched and module is not layer:
+            return False
+    return all(type(one) is nn.Linear and one.bias is not None for one in _products(layer))
+
+
+def _products(layer: Any) -> tuple[Any, ...]:
+    own = layer.attention.self
+    return (own.query, own.key, own.value, layer.attention.output.dense, layer.intermediate.dense, layer.output.dense)
+
+
+def _weights(layer: Any) -> LayerWeights:
+    query, key, value, joined, up, down = _products(layer)
+    norm_1, norm_2 = layer.attention.output.LayerNorm, layer.output.LayerNorm
+    parts = (query, key, value, joined, norm_1, up, down, norm_2)
+    return LayerWeights(*(tensor for part in parts for tensor in (part.weight, part.bias)))
+
+
+def _settings(layer: Any) -> LayerSettings:
+    own = layer.attention.self
+    dropout, hidden = own.dropout.p, layer.output.dropout.p
+    return LayerSettings(own.num_attention_heads, dropout, hidden, layer.output.LayerNorm.eps)
+
+
+def _added(mask: Tensor | None) -> Tensor | None:
+    """What is added to the scores."""
+    if mask is None or mask.dtype == torch.float32:
+        return mask
+    if mask.dtype == torch.bool:
+        return torch.zeros(mask.shape).masked_fill_(~mask, torch.finfo(torch.float32).min)
+    return mask.float()

@@ -1,0 +1,136 @@
+"""Our C compiled for this processor by the machine's own compiler, once, and loaded.
+
+There is no build step at installation: a machine without a compiler, or without PyTorch's OpenMP, does the same by
+PyTorch's operations. What was compiled is kept in $XDG_CACHE_HOME/attentune (else ~/.cache/attentune), one file for
+each source and processor. $CC names another compiler than `cc`, `gcc` or `clang`; ATTENTUNE_NATIVE=0 forbids all of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("kernels.c")
+# Without -ffast-math: a loss that is NaN must be seen to be one.
+_FLAGS = (
+    "-O3",
+    "-march=native",
+    "-mprefer-vector-width=512",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-shared",
+    "-fPIC",
+)
+_PATIENCE_SECONDS = 120
+
+
+class NativeError(Exception):
+    """The C part cannot be had on this machine; the message says why."""
+
+
+@functools.cache
+def load_library() -> ctypes.CDLL:
+    """The compiled library, ready to be called.
+
+    Raises:
+        NativeError: there is no compiler, it fails, or PyTorch's OpenMP is another one.
+    """
+    if os.environ.get("ATTENTUNE_NATIVE") == "0":
+        raise NativeError("ATTENTUNE_NATIVE is 0")
+    if not sys.platform.startswith("linux"):
+        raise NativeError(f"it was written for Linux, and this is {sys.platform}")
+    openmp = _openmp()
+    library = _load(_compiled())
+    wanted = (openmp.GOMP_parallel, openmp.omp_get_thread_num, openmp.omp_get_num_threads)
+    library.attentune_threads.argtypes = [ctypes.c_void_p] * len(wanted)
+    library.attentune_threads(*(ctypes.cast(function, ctypes.c_void_p) for function in wanted))
+    return library
+
+
+def why_not() -> str | None:
+    """Why there is no library here; None where there is one."""
+    try:
+        load_library()
+    except NativeError as error:
+        return str(error)
+    return None
+
+
+def _openmp() -> ctypes.CDLL:
+    """The OpenMP that PyTorch has loaded, and no other."""
+    import torch  # noqa: F401  loads it
+
+    try:
+        return ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD)
+    except OSError as error:
+        raise NativeError("this PyTorch does not use GNU OpenMP (libgomp.so.1)") from error
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeError(f"{path} cannot be loaded: {error}") from error
+
+
+def _compiled() -> Path:
+    """The library's file, compiled now if it is not there yet."""
+    key = hashlib.sha256("\0".join((SOURCE.read_text(), *_FLAGS, _processor())).encode()).hexdigest()[:16]
+    name = f"kernels-{key}.so"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attentune"
+    if (cache / name).exists():
+        return cache / name
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=".compiling-", dir=cache))
+    except OSError:  # no home that can be written to: for this process alone
+        return _compile(Path(tempfile.mkdtemp(prefix="attentune-")) / name)
+    try:
+        _compile(folder / name).replace(cache / name)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return cache / name
+
+
+def _compile(target: Path) -> Path:
+    compiler = _compiler()
+    try:
+        done = subprocess.run(
+            [*compiler, *_FLAGS, "-o", str(target), str(SOURCE), "-lm"],
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NativeError(f"the compiler {shlex.join(compiler)} did not run: {error}") from error
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        raise NativeError(f"the compiler {shlex.join(compiler)} failed: {last}")
+    return target
+
+
+def _compiler() -> list[str]:
+    named = shlex.split(os.environ.get("CC", ""))
+    for command in (named,) if named else (["cc"], ["gcc"], ["clang"]):
+        if shutil.which(command[0]):
+            return command
+    raise NativeError(f"no C compiler found ({' '.join(named) or 'cc, gcc, clang'})")
+
+
+def _processor() -> str:
+    """What -march=native depends on: a home folder may be shared by unlike machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    told = {line for line in lines if line.startswith(("model", "flags", "cpu family", "Features", "CPU"))}
+    return "\n".join(sorted(told))
