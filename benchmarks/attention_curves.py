@@ -1,10 +1,11 @@
-"""Whether our programs for attention train as PyTorch's does: losses of both, step by step, over some seeds.
+"""Whether our own programs train as PyTorch's operations do: losses of both, step by step, over some seeds.
 
-    python benchmarks/attention_curves.py [--task cfimdb] [--rows 96] [--epochs 3] [--seeds 3]
+    python benchmarks/attention_curves.py [--of attention] [--task cfimdb] [--rows 96] [--epochs 3] [--seeds 3]
 
+`--of layers` compares whole layers in C with PyTorch's operations, `--of attention` attention alone, without the former.
 Both draw other dropout, so their losses differ as those of two seeds do, and on average by nothing. Writes
-results/bench/attention_curves.json and prints the mean loss of each third of training, with its standard deviation over
-the seeds. Needs the data: $ATTENTUNE_DATA, else ../shared/data.
+results/bench/attention_curves.json (layers_curves.json) and prints the mean loss of each third of training, with its
+standard deviation over the seeds. Needs the data: $ATTENTUNE_DATA, else ../shared/data.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from attentune.training.run import train
 from peer_runs import settings
 from tables import table
 
-TARGET = Path(__file__).resolve().parents[1] / "results" / "bench" / "attention_curves.json"
+FOLDER = Path(__file__).resolve().parents[1] / "results" / "bench"
 
 
-def losses(task: str, rows: int, epochs: int, seed: int, *, ours: bool) -> list[float]:
+def losses(of: str, task: str, rows: int, epochs: int, seed: int, *, ours: bool) -> list[float]:
     """The loss of each step."""
     changes = {
+        "training.fused_layers": of == "layers" and ours,
         "training.num_train_epochs": epochs,
         "training.seed": seed,
         "training.eval_strategy": "no",
@@ -38,7 +40,7 @@ def losses(task: str, rows: int, epochs: int, seed: int, *, ours: bool) -> list[
     }
     with tempfile.TemporaryDirectory() as folder:
         config = settings(task, rows, folder, **changes)
-        if ours:
+        if ours or of == "layers":
             train(config, display=Display(quiet=True))
         else:
             with mock.patch("attentune.training.parts.use_own_attention"):
@@ -49,13 +51,17 @@ def losses(task: str, rows: int, epochs: int, seed: int, *, ours: bool) -> list[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--of", choices=("attention", "layers"), default="attention")
     parser.add_argument("--task", default="cfimdb")
     parser.add_argument("--rows", type=int, default=96)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
     curves = {
-        name: [losses(given.task, given.rows, given.epochs, seed, ours=ours) for seed in range(1, given.seeds + 1)]
+        name: [
+            losses(given.of, given.task, given.rows, given.epochs, seed, ours=ours)
+            for seed in range(1, given.seeds + 1)
+        ]
         for name, ours in (("PyTorch's", False), ("ours", True))
     }
     rows = []
@@ -65,7 +71,7 @@ def main() -> None:
         rows.append([name, *(f"{statistics.mean(part):.4f} ± {statistics.stdev(part):.4f}" for part in parts)])
     print("\n".join(table(["program", "first third", "second", "last"], rows)))
     command = "python benchmarks/attention_curves.py " + " ".join(sys.argv[1:])
-    TARGET.write_text(
+    (FOLDER / f"{given.of}_curves.json").write_text(
         json.dumps({"command": command.strip(), "losses": curves, "versions": versions()}, indent=1) + "\n"
     )
 

@@ -125,7 +125,8 @@ def test_flags_have_the_names_of_training_arguments():
     names = {field.name for field in dataclasses.fields(pytest.importorskip("transformers").TrainingArguments)}
     ours = {field.name for field in dataclasses.fields(TrainingConfig)}
     assert ours - names <= {
-        "overwrite_output_dir", "resume", "precision", "early_stopping_patience", "early_stopping_threshold",
+        "overwrite_output_dir", "resume", "precision", "fused_layers",
+        "early_stopping_patience", "early_stopping_threshold",
         "warmup_ratio", "multi_task", "task_sampling_exponent", "encoder_learning_rate", "freeze_encoder",
             "calibrate", "thresholds",
         "lora_rank", "lora_alpha", "lora_dropout",

@@ -14,6 +14,13 @@ _NEVER = 2**31 - 1
 # Where glibc's own adjustment of the two ends up at most.
 _USUAL = {_TRIM_THRESHOLD: 64 << 20, _MMAP_THRESHOLD: 32 << 20}
 
+
+def _glibc() -> ctypes.CDLL | None:
+    library = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+    return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
+
+
+_library = _glibc()
 _lock = threading.Lock()
 _within = 0
 
@@ -26,15 +33,14 @@ def kept_memory() -> Iterator[None]:
     or at the same time in several threads, the last to end gives back. Where the C library is another one, nothing
     happens.
     """
-    library = _glibc()
-    if library is None:
+    if _library is None:
         yield
         return
-    _enter(library, 1)
+    _enter(_library, 1)
     try:
         yield
     finally:
-        _enter(library, -1)
+        _enter(_library, -1)
 
 
 def _enter(library: ctypes.CDLL, change: int) -> None:
@@ -48,8 +54,3 @@ def _enter(library: ctypes.CDLL, change: int) -> None:
             for name, value in _USUAL.items():
                 library.mallopt(name, value)
             library.malloc_trim(0)
-
-
-def _glibc() -> ctypes.CDLL | None:
-    library = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
-    return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None

@@ -18,6 +18,10 @@ from attentune.nn.native import why_not
 # The families whose layer is BERT's own, in all parts.
 _LAYERS = ("BertLayer", "RobertaLayer", "XLMRobertaLayer", "ElectraLayer")
 
+# Where those hooks come from that transformers leaves on every attention once hidden states were asked for. They do
+# nothing until attention's probabilities are.
+_IDLE = "transformers.utils.output_capturing"
+
 
 class _Fused:
     """Goes before a layer's own class. What it cannot do, and all in float32, is left to the layer's own program."""
@@ -29,7 +33,8 @@ class _Fused:
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, *others: Any, **named: Any
     ) -> Tensor:
         layer: Any = self
-        program = _program(layer, hidden_states) if _is_plain(layer, attention_mask) else None
+        is_plain = _is_plain(layer, attention_mask) and not named.get("output_attentions")
+        program = _program(layer, hidden_states) if is_plain else None
         if program is None:
             own: Tensor = super().forward(hidden_states, attention_mask, *others, **named)  # type: ignore[misc]
             return own
@@ -39,6 +44,8 @@ class _Fused:
             self._half = HalfWeights(weights)
         if program is fused_prediction and not is_fresh:
             self._half.copy_from(weights)
+        if torch.is_autocast_enabled("cpu"):
+            hidden_states = hidden_states.float()  # ELECTRA's first come out of a product
         return program(hidden_states, _added(attention_mask), weights, self._half, _settings(layer))
 
     def hold(self) -> None:
@@ -114,12 +121,12 @@ def _program(layer: Any, hidden_states: Tensor) -> Callable[..., Tensor] | None:
     """What computes the layer here; None for its own program."""
     if hidden_states.device.type != "cpu":
         return None
-    is_autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
-    is_usual = is_autocast and hidden_states.dtype == torch.float32
+    half, own = torch.bfloat16, layer.output.dense.weight.dtype
+    is_autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == half and own == torch.float32
     if layer.training:
-        return fused_layer if is_usual and torch.is_grad_enabled() else None
-    is_half = hidden_states.dtype == layer.output.dense.weight.dtype == torch.bfloat16
-    return fused_prediction if (is_usual or is_half) and not torch.is_grad_enabled() else None
+        return fused_layer if is_autocast and torch.is_grad_enabled() else None
+    is_half = hidden_states.dtype == own == half
+    return fused_prediction if (is_autocast or is_half) and not torch.is_grad_enabled() else None
 
 
 def _is_plain(layer: Any, mask: Tensor | None) -> bool:
@@ -129,8 +136,8 @@ def _is_plain(layer: Any, mask: Tensor | None) -> bool:
     if mask is not None and (mask.ndim != 4 or mask.shape[1] != 1 or mask.stride(3) != 1):
         return False
     for module in layer.modules():
-        watched = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-        if watched and module is not layer:
+        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values(), *module._backward_hooks.values())
+        if module is not layer and any(getattr(hook, "__module__", "") != _IDLE for hook in hooks):
             return False
     return all(type(one) is nn.Linear and one.bias is not None for one in _products(layer))
 

@@ -185,7 +185,7 @@ class _FusedLayer(torch.autograd.Function):
             d_more = torch.mm(d_raised, half.up)
             d_hidden, d_joined, sums_1 = norm_back(d_middle, d_more, normed_1, inverse_1, weights.norm_1, drop_1)
             d_found = torch.mm(d_joined, half.joined)
-            d_projected, d_biases = attention_back(projected, biases, ctx.mask, found, log_sums, d_found, drop_0)
+            d_projected, d_biases = attention_back(projected, biases, ctx.mask, log_sums, d_found, drop_0)
             d_projections = _of_weight(d_projected, x_ND)
             add(d_hidden, torch.mm(d_projected, half.projections))
             (d_query, d_key, d_value), (d_query_bias, d_key_bias, d_value_bias) = (

@@ -483,11 +483,11 @@ static void attention_back_body(void *pointer) {
     share_t own = share(g->batch * g->heads);
     int64_t length = g->length, size = padded(length), width = g->width, hidden = g->heads * width;
     int64_t rows = (size + R) * width, columns = width * size;
-    float *tables = calloc(7 * rows + 2 * columns + 3 * R * size, 4);
+    float *tables = calloc(6 * rows + 2 * columns + 3 * R * size, 4);
     float *d_bias = g->parts + own.number * 3 * hidden;
     if (!tables) { g->failed = 1; return; }
-    float *query = tables, *key = query + rows, *d_found = key + rows, *found = d_found + rows;
-    float *d_query = found + rows, *d_key = d_query + rows, *d_value = d_key + rows;
+    float *query = tables, *key = query + rows, *d_found = key + rows;
+    float *d_query = d_found + rows, *d_key = d_query + rows, *d_value = d_key + rows;
     float *key_turned = d_value + rows, *value_turned = key_turned + columns;
     float *scores = value_turned + columns, *d_scores = scores + R * size, *used = d_scores + R * size;
     for (int64_t head = own.begin; head < own.end; head++) {
@@ -498,7 +498,6 @@ static void attention_back_body(void *pointer) {
         turn(key, length, width, value_turned);
         gather(x + hidden, 3 * hidden, g->bias + hidden + first, length, width, key);
         turn(key, length, width, key_turned);
-        gather(g->out + row * length * hidden + first, hidden, NULL, length, width, found);
         gather(g->d_out + row * length * hidden + first, hidden, NULL, length, width, d_found);
         memset(d_key, 0, 8 * rows); /* and d_value behind it */
         for (int64_t i = 0; i < length; i += R) {
@@ -510,10 +509,7 @@ static void attention_back_body(void *pointer) {
                 masked(g, row, i + r, own_scores, size);
                 float log_sum = g->log_sums[head * length + i + r];
                 uint64_t drawn = row_key(g->drop, head * length + i + r);
-                vf along = {};
-                for (int64_t e = 0; e < width; e += W)
-                    along += load(found + (i + r) * width + e) * load(d_found + (i + r) * width + e);
-                float expected = sum(along);
+                vf total = {};
                 for (int64_t j = 0; j < size; j += W) {
                     vf probability = exponential(load(own_scores + j) - log_sum), d = load(own_d + j);
                     vf taken = probability;
@@ -522,9 +518,14 @@ static void attention_back_body(void *pointer) {
                         d = (vf)((vi)(d * g->drop.up) & stays);
                         taken = (vf)((vi)(probability * g->drop.up) & stays);
                     }
+                    total += probability * d;
+                    store(own_scores + j, probability);
                     store(own_used + j, taken);
-                    store(own_d + j, probability * (d - expected) * g->scaling);
+                    store(own_d + j, d);
                 }
+                float expected = sum(total); /* not from what was found, which is rounded */
+                for (int64_t j = 0; j < size; j += W)
+                    store(own_d + j, load(own_scores + j) * (load(own_d + j) - expected) * g->scaling);
             }
             for (int64_t r = here; r < R; r++) { /* queries that are not there */
                 memset(d_scores + r * size, 0, 4 * size);
@@ -544,12 +545,12 @@ static void attention_back_body(void *pointer) {
 
 int attentune_attention_back(int64_t batch, int64_t length, int64_t heads, int64_t width, int threads, uint64_t seed,
                              uint32_t level, float up, float scaling, const uint16_t *x, const float *bias,
-                             const float *mask, int64_t mask_row, int64_t mask_query, const uint16_t *out,
-                             const float *log_sums, const uint16_t *d_out, uint16_t *d_x, float *d_bias) {
+                             const float *mask, int64_t mask_row, int64_t mask_query, const float *log_sums,
+                             const uint16_t *d_out, uint16_t *d_x, float *d_bias) {
     float *parts = calloc(threads, 12 * heads * width);
     if (!parts) return 1;
     attention_t given = {batch, length, heads, width, {seed, level, up}, scaling, x, bias, mask, mask_row,
-                         mask_query, (uint16_t *)out, (float *)log_sums, d_out, d_x, parts, 0};
+                         mask_query, NULL, (float *)log_sums, d_out, d_x, parts, 0};
     in_parallel(attention_back_body, &given, threads);
     if (!given.failed) add_up(parts, threads, 3 * heads * width, d_bias);
     free(parts);

@@ -16,7 +16,7 @@ _POINTER, _NUMBER, _THREADS, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_i
 _DROP = [ctypes.c_uint64, ctypes.c_uint32, _REAL]
 _KINDS = {
     "attention": [*[_NUMBER] * 4, _THREADS, *_DROP, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2, *[_POINTER] * 2],
-    "attention_back": [*[_NUMBER] * 4, _THREADS, *_DROP, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2, *[_POINTER] * 5],
+    "attention_back": [*[_NUMBER] * 4, _THREADS, *_DROP, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2, *[_POINTER] * 4],
     "norm": [*[_NUMBER] * 2, _THREADS, *_DROP, _REAL, *[_POINTER] * 9],
     "norm_back": [*[_NUMBER] * 2, _THREADS, *_DROP, *[_POINTER] * 8],
     "gelu": [*[_NUMBER] * 2, _THREADS, *[_POINTER] * 3],
@@ -95,20 +95,14 @@ def attention(
 
 
 def attention_back(
-    projected_N3D: Tensor,
-    biases_3D: Tensor,
-    mask: Tensor | None,
-    found_ND: Tensor,
-    log_sums: Tensor,
-    d_found_ND: Tensor,
-    drop: Drop,
+    projected_N3D: Tensor, biases_3D: Tensor, mask: Tensor | None, log_sums: Tensor, d_found_ND: Tensor, drop: Drop
 ) -> tuple[Tensor, Tensor]:
     """The gradients of `attention`'s first two arguments, from that of what it found."""
     batch, heads, length = log_sums.shape
-    hidden = found_ND.shape[1]
+    hidden = d_found_ND.shape[1]
     d_projected, d_biases = torch.empty_like(projected_N3D), torch.empty_like(biases_3D)
     sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
-    before = (projected_N3D, biases_3D, *_mask(mask), found_ND, log_sums)
+    before = (projected_N3D, biases_3D, *_mask(mask), log_sums)
     _call("attention_back", *sizes, *drop, _scaling(hidden, heads), *before, d_found_ND, d_projected, d_biases)
     return d_projected, d_biases
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from attentune.data.batches import budget_order, pad_batch
 from attentune.data.features import Features
 from attentune.evaluation.predict import BATCH_TOKENS
+from attentune.models.fused import weights_stay
 
 # More than this is not kept in memory: the encoder then runs in each step.
 LIMIT_BYTES = 2 << 30
@@ -55,7 +56,7 @@ class FrozenStates:
     @torch.no_grad()  # not inference_mode, whose tensors no backward pass may use
     def _computed(self) -> Tensor:
         features, hidden_SD = self._features, None
-        with self._accelerator.autocast():
+        with weights_stay(self._model), self._accelerator.autocast():
             for rows in budget_order(features.widths, BATCH_TOKENS):
                 batch = pad_batch(features, rows, pad_token_id=self._pad_token_id)
                 inputs = {name: tensor.to(self._accelerator.device) for name, tensor in batch.inputs.items()}

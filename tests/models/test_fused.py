@@ -1,0 +1,223 @@
+"""Which encoders take the written-out layer, when, and that their weights, scores and files are what they were."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attentune.models import fused
+from attentune.models.attention import attention_by, use_own_attention
+from attentune.models.fused import fused_layers, use_fused_layers, weights_stay
+from attentune.models.half_copy import half_copy
+from native import needs_native
+from tiny import FAMILIES
+from tiny_models import FIRST, SECOND, build, encoded
+
+pytestmark = needs_native
+
+Tiny = Callable[..., Path]
+ABLE = ("bert", "roberta", "xlm-roberta", "electra")
+
+
+def built(tiny: Tiny, family: str = "bert", **settings: Any) -> tuple[Any, dict[str, torch.Tensor]]:
+    """A model whose heads are 16 wide, with our own attention, and a batch of texts of unlike lengths."""
+    made = model, _ = build(tiny(family, hidden=64), **settings)
+    use_own_attention(model)
+    return model, encoded(made[1], FIRST, SECOND, "so fine")
+
+
+def in_bf16(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        logits: torch.Tensor = model(**inputs).logits
+    return logits.float()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The names of the programs that layers were computed by, if they were ours."""
+    made: list[str] = []
+    for name in ("fused_layer", "fused_prediction"):
+        own = getattr(fused, name)
+
+        def noted(*given: Any, own: Any = own, name: str = name) -> torch.Tensor:
+            made.append(name)
+            found: torch.Tensor = own(*given)
+            return found
+
+        monkeypatch.setattr(fused, name, noted)
+    return made
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_which_families_can(tiny: Tiny, family: str) -> None:
+    model, _ = built(tiny, family)
+    count = 3 if family in ABLE else 0
+    assert use_fused_layers(model) == fused_layers(model) == count
+    assert use_fused_layers(model) == count  # and not twice over
+
+
+@pytest.mark.parametrize("family", ABLE)
+def test_training_is_what_it_was(tiny: Tiny, family: str, calls: list[str]) -> None:
+    model, inputs = built(tiny, family, dropout=0.0)
+    model.train()
+    model.apply(lambda module: setattr(module, "p", 0.0) if isinstance(module, torch.nn.Dropout) else None)
+
+    def gradients(pass_over: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        model.zero_grad()
+        torch.manual_seed(1)
+        logits = pass_over()
+        logits.square().sum().backward()
+        return logits.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    right, wanted = gradients(lambda: model(**inputs).logits)
+    by_autocast, theirs = gradients(lambda: in_bf16(model, inputs))
+    use_fused_layers(model)
+    logits, ours = gradients(lambda: in_bf16(model, inputs))
+    assert calls == ["fused_layer"] * 3
+    assert ours.keys() == wanted.keys()
+
+    def far(found: torch.Tensor, from_: torch.Tensor) -> float:
+        return float((found - from_).norm() / from_.norm())
+
+    # As near to float32 as autocast comes, give or take its own noise.
+    assert far(logits, right) < 2 * far(by_autocast, right) + 0.01
+    for name, gradient in wanted.items():
+        if not name.endswith("key.bias"):  # zero but for rounding
+            assert far(ours[name], gradient) < 2 * far(theirs[name], gradient) + 0.01, name
+
+
+@pytest.mark.parametrize("family", ABLE)
+def test_prediction_is_what_it_was(tiny: Tiny, family: str, calls: list[str]) -> None:
+    model, inputs = built(tiny, family)
+    with torch.no_grad():
+        right = model(**inputs).logits
+        use_fused_layers(model)
+        assert torch.equal(model(**inputs).logits, right)  # all in float32: the layer's own
+        assert calls == []
+        found = in_bf16(model, inputs)
+        assert calls == ["fused_prediction"] * 3
+        with weights_stay(model):
+            assert torch.equal(in_bf16(model, inputs), found)
+            assert torch.equal(in_bf16(model, inputs), found)
+        halved = half_copy(model)(**inputs).logits.float()
+        assert calls == ["fused_prediction"] * 12
+    torch.testing.assert_close(found, right, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(halved, right, rtol=0.1, atol=0.1)
+
+
+def test_other_weights_are_seen_after_the_block_in_which_they_stay(tiny: Tiny) -> None:
+    model, inputs = built(tiny)
+    use_fused_layers(model)
+    with torch.no_grad():
+        with weights_stay(model):
+            before = in_bf16(model, inputs)
+            model.encoder.encoder.layer[0].output.dense.weight.data.mul_(-1)
+            assert torch.equal(in_bf16(model, inputs), before)  # what the block is for
+        assert not torch.equal(in_bf16(model, inputs), before)
+
+
+def test_a_prediction_between_two_steps_of_training(tiny: Tiny) -> None:
+    model, inputs = built(tiny)
+    use_fused_layers(model)
+    model.eval()
+    with torch.inference_mode():
+        in_bf16(model, inputs)
+    model.train()
+    in_bf16(model, inputs).sum().backward()
+    assert model.encoder.encoder.layer[0].output.dense.weight.grad.abs().sum() > 0
+
+
+def test_a_copy_computes_by_itself(tiny: Tiny, calls: list[str]) -> None:
+    model, inputs = built(tiny)
+    use_fused_layers(model)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        before = in_bf16(twin, inputs)
+        for parameter in model.parameters():
+            parameter.zero_()
+        assert torch.equal(in_bf16(twin, inputs), before)
+    assert calls == ["fused_prediction"] * 6
+
+
+@pytest.mark.parametrize("what", ["a hook", "a pre-hook", "eager attention", "float32", "no gradients in training"])
+def test_when_the_layer_computes_as_ever(tiny: Tiny, what: str, calls: list[str]) -> None:
+    model, inputs = built(tiny)
+    use_fused_layers(model)
+    model.train()
+    seen: list[Any] = []
+    inner = model.encoder.encoder.layer[0].attention.self.value
+    if what == "a hook":
+        inner.register_forward_hook(lambda module, given, out: seen.append(out))
+    elif what == "a pre-hook":
+        inner.register_forward_pre_hook(lambda module, given: seen.append(given))
+    if what == "eager attention":
+        with attention_by(model, "eager"):
+            in_bf16(model, inputs)
+    elif what == "float32":
+        model(**inputs)
+    elif what == "no gradients in training":
+        with torch.no_grad():
+            in_bf16(model, inputs)
+    else:
+        in_bf16(model, inputs)
+    assert len(seen) == (1 if "hook" in what else 0)
+    assert calls == (["fused_layer"] * 2 if "hook" in what else [])
+
+
+def test_hidden_states_are_seen_and_hooks_on_a_whole_layer_work(tiny: Tiny, calls: list[str]) -> None:
+    model, inputs = built(tiny)
+    use_fused_layers(model)
+    shapes: list[torch.Size] = []
+    model.encoder.encoder.layer[1].register_forward_hook(lambda module, given, out: shapes.append(out.shape))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        output = model(**inputs, output_hidden_states=True)
+    assert len(output.hidden_states) == 4
+    assert shapes == [output.hidden_states[0].shape]
+    assert calls == ["fused_prediction"] * 3
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("hidden_act", "relu"), ("hidden_act", "gelu_new"), ("is_decoder", True), ("num_attention_heads", 8)],
+)
+def test_which_layers_cannot(tiny: Tiny, setting: str, value: Any) -> None:
+    from transformers import BertConfig, BertModel
+
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 128}
+    encoder = BertModel(BertConfig(**{**sizes, setting: value}))
+    assert use_fused_layers(encoder) == 0
+
+
+def test_without_the_c_code_nothing_changes(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "why_not", lambda: "no C compiler found (cc, gcc, clang)")
+    model, _ = built(tiny)
+    assert use_fused_layers(model) == fused_layers(model) == 0
+
+
+def test_the_saved_model_is_the_same_file(tiny: Tiny, tmp_path: Path) -> None:
+    model, _ = built(tiny)
+    model.save_pretrained(tmp_path / "before")
+    use_fused_layers(model)
+    model.save_pretrained(tmp_path / "after")
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "before" / name).read_bytes() == (tmp_path / "after" / name).read_bytes()
+
+
+def test_gradient_checkpointing_gives_the_same_gradients(tiny: Tiny) -> None:
+    model, inputs = built(tiny)
+    use_fused_layers(model)
+    model.train()
+    found = []
+    for turn in range(2):
+        if turn:
+            model.gradient_checkpointing_enable()
+        model.zero_grad()
+        torch.manual_seed(3)
+        in_bf16(model, inputs).square().sum().backward()
+        found.append(model.encoder.encoder.layer[1].intermediate.dense.weight.grad.clone())
+    assert torch.equal(*found)

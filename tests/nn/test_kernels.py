@@ -1,0 +1,195 @@
+"""Each function of kernels.c against its formula in float64, gradients by autograd; on one thread and on two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from attentune.nn import kernels
+from attentune.nn.kernels import Drop
+from native import factors, needs_native
+
+pytestmark = needs_native
+
+HALF = torch.bfloat16
+NOTHING = Drop.of(0.0, 0)
+
+
+@pytest.fixture(autouse=True, params=[1, 2], ids=["one thread", "two threads"])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def made(*shape: int, seed: int, half: bool = False) -> Tensor:
+    values = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return values.to(HALF) if half else values
+
+
+def near(ours: Tensor, wanted: Tensor, share: float) -> None:
+    """Within this share of the largest number wanted; bf16 itself rounds to 1/256 of each."""
+    assert ours.shape == wanted.shape
+    limit = share * float(wanted.detach().abs().max())
+    assert float((ours.double() - wanted.detach()).abs().max()) <= limit
+
+
+def masks(batch: int, length: int) -> dict[str, Tensor | None]:
+    padded = torch.zeros(batch, 1, 1, length)
+    padded[0, :, :, length // 2 + 1 :] = torch.finfo(torch.float32).min
+    return {
+        "none": None,
+        "by text": padded,
+        "by text and query": padded + made(batch, 1, length, length, seed=9),
+        "one for all texts": made(1, 1, length, length, seed=10),
+        "as transformers expands it": padded.expand(batch, 1, length, length),
+    }
+
+
+def plain_attention(
+    projected: Tensor, biases: Tensor, mask: Tensor | None, batch: int, heads: int, dropped: Tensor
+) -> Tensor:
+    rows, wide = projected.shape
+    length, width = rows // batch, wide // 3 // heads
+    parts = (projected + biases).view(batch, length, 3, heads, width).permute(2, 0, 3, 1, 4)
+    query, key, value = parts
+    scores = query @ key.transpose(2, 3) / math.sqrt(width)
+    if mask is not None:
+        scores = scores + mask.double()
+    found = (scores.softmax(dim=-1) * dropped) @ value
+    return found.transpose(1, 2).reshape(rows, heads * width)
+
+
+@pytest.mark.parametrize("length", [1, 7, 16, 17, 41])
+@pytest.mark.parametrize("kind", list(masks(3, 8)))
+@pytest.mark.parametrize("chance", [0.0, 0.3])
+def test_attention_and_its_gradients(length: int, kind: str, chance: float) -> None:
+    batch, heads, width = 3, 2, 16
+    drop, mask = Drop.of(chance, 77), masks(batch, length)[kind]
+    projected = made(batch * length, 3 * heads * width, seed=1, half=True)
+    biases = made(3 * heads * width, seed=2)
+    d_found = made(batch * length, heads * width, seed=3, half=True)
+    dropped = factors(drop, batch * heads * length, length).view(batch, heads, length, length)
+    wide = projected.double().requires_grad_(), biases.double().requires_grad_()
+    wanted = plain_attention(*wide, mask, batch, heads, dropped)
+    wanted_back = torch.autograd.grad(wanted, wide, d_found.double())
+    found, log_sums = kernels.attention(projected, biases, mask, batch, heads, drop, keep=True)
+    near(found, wanted, 0.005)
+    back = kernels.attention_back(projected, biases, mask, log_sums, d_found, drop)
+    near(back[0], wanted_back[0], 0.01)
+    near(back[1], wanted_back[1], 0.01)
+    alone, nothing = kernels.attention(projected, biases, mask, batch, heads, drop, keep=False)
+    assert nothing is None
+    assert torch.equal(alone, found)
+
+
+@pytest.mark.parametrize("width", [32, 64])
+def test_attention_of_wider_heads(width: int) -> None:
+    projected, biases = made(2 * 9, 3 * 2 * width, seed=1, half=True), made(3 * 2 * width, seed=2)
+    dropped = torch.ones(2, 2, 9, 9, dtype=torch.float64)
+    wanted = plain_attention(projected.double(), biases.double(), None, 2, 2, dropped)
+    near(kernels.attention(projected, biases, None, 2, 2, NOTHING, keep=False)[0], wanted, 0.005)
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.4])
+@pytest.mark.parametrize("rows", [1, 5, 33])
+def test_norm_and_its_gradients(rows: int, chance: float) -> None:
+    columns, epsilon, drop = 48, 1e-5, Drop.of(chance, 5)
+    x, d_out = made(rows, columns, seed=1, half=True), made(rows, columns, seed=2)
+    bias, residual, scale, shift = (
+        made(*shape, seed=3) for shape in ((columns,), (rows, columns), (columns,), (columns,))
+    )
+    more = made(rows, columns, seed=4, half=True)
+    wide = tuple(one.double().requires_grad_() for one in (residual, x, scale, shift, bias))
+    joined = wide[0] + (wide[1] + wide[4]) * factors(drop, rows, columns)
+    wanted = torch.nn.functional.layer_norm(joined, (columns,), wide[2], wide[3], epsilon)
+    wanted_back = torch.autograd.grad(wanted, wide, d_out.double() + more.double())
+    ours = kernels.norm(x, bias, residual, scale, shift, epsilon, drop, keep=True)
+    near(ours.out, wanted, 1e-6)
+    assert torch.equal(ours.narrow, ours.out.to(HALF))
+    d_residual, d_x, sums = kernels.norm_back(d_out, more, ours.normed, ours.inverse, scale, drop)
+    near(d_residual, wanted_back[0], 1e-5)
+    near(d_x, wanted_back[1], 0.005)
+    near(sums, torch.stack(wanted_back[2:]), 1e-5)
+    alone = kernels.norm(x, bias, residual, scale, shift, epsilon, drop, keep=False)
+    assert alone.normed is alone.inverse is None
+    assert torch.equal(alone.out, ours.out)
+    d_alone, *_ = kernels.norm_back(d_out + more.float(), None, ours.normed, ours.inverse, scale, drop)
+    torch.testing.assert_close(d_alone, d_residual)
+
+
+def test_gelu_and_its_gradients() -> None:
+    x = torch.cat([torch.linspace(-9, 9, 32 * 16), torch.tensor([0.0, -0.0, 1e-30, 60.0, -60.0, 3e4, -3e4, 1e-3] * 2)])
+    x = x.view(-1, 16).to(HALF)
+    bias, d_out = made(16, seed=1) / 8, made(*x.shape, seed=2, half=True)
+    wide = x.double().requires_grad_(), bias.double().requires_grad_()
+    wanted = torch.nn.functional.gelu(wide[0] + wide[1])
+    wanted_back = torch.autograd.grad(wanted, wide, d_out.double())
+    ours, d_x = kernels.gelu(x, bias), d_out.clone()
+    again, d_bias = kernels.gelu_back(x, bias, d_x)
+    for found in (ours, again):
+        torch.testing.assert_close(found.double(), wanted.detach(), rtol=0.004, atol=1e-6)
+    torch.testing.assert_close(d_x.double(), wanted_back[0], rtol=0.004, atol=1e-6)
+    near(d_bias, wanted_back[1], 1e-5)
+
+
+def test_what_is_no_number_is_seen() -> None:
+    x = torch.full((1, 16), float("nan")).to(HALF)
+    zero = torch.zeros(16)
+    assert kernels.gelu(x, zero).isnan().all()
+    assert kernels.norm(x, zero, torch.zeros(1, 16), zero, zero, 1e-5, NOTHING, keep=False).narrow.isnan().all()
+    projected = torch.full((2, 48), float("nan")).to(HALF)
+    assert kernels.attention(projected, torch.zeros(48), None, 1, 1, NOTHING, keep=False)[0].isnan().all()
+    assert math.isnan(kernels.sum_of_squares([torch.tensor([1.0, float("nan")])]))
+
+
+def test_add() -> None:
+    out, more = made(7, 48, seed=1), made(7, 48, seed=2, half=True)
+    wanted = out + more.float()
+    kernels.add(out, more)
+    assert torch.equal(out, wanted)
+
+
+def test_the_sum_of_squares() -> None:
+    tables = [made(*shape, seed=number) for number, shape in enumerate([(1,), (17,), (300, 70), (3, 5, 7), (0,)])]
+    wanted = sum(float(table.double().square().sum()) for table in tables)
+    assert kernels.sum_of_squares(tables) == pytest.approx(wanted, rel=1e-6)
+    assert kernels.sum_of_squares([torch.full((10,), 1e20)]) == math.inf  # as in PyTorch, float32 overflows
+
+
+def mask_of(drop: Drop, rows: int, columns: int) -> Tensor:
+    """Which ones of so many dropout keeps: those of `norm` that a gradient reaches."""
+    rising = torch.arange(columns) + 1.0  # so that no gradient is taken away with the mean
+    nothing = torch.zeros(rows, columns)
+    _, d_x, _ = kernels.norm_back(torch.ones(rows, columns), None, nothing, torch.ones(rows), rising, drop)
+    return d_x != 0
+
+
+@pytest.mark.parametrize("chance", [0.1, 0.5, 0.9])
+def test_what_dropout_drops(chance: float) -> None:
+    rows, columns = 999, 384
+    kept = mask_of(Drop.of(chance, 3), rows, columns).double()
+    count, spread = rows * columns, math.sqrt(chance * (1 - chance))
+    assert abs(float(kept.mean()) - (1 - chance)) < 5 * spread / math.sqrt(count)
+    assert float((kept.mean(dim=0) - (1 - chance)).abs().max()) < 5 * spread / math.sqrt(rows)
+    assert float((kept.mean(dim=1) - (1 - chance)).abs().max()) < 5 * spread / math.sqrt(columns)
+    centred = (kept - (1 - chance)) / spread
+    # Neighbours in a row and in a column, and the same place under another seed, go their own ways.
+    other = (mask_of(Drop.of(chance, 4), rows, columns).double() - (1 - chance)) / spread
+    for step in (1, 2, 3, 8, 16):
+        assert abs(float((centred[:, step:] * centred[:, :-step]).mean())) < 5 / math.sqrt(count)
+        assert abs(float((centred[step:] * centred[:-step]).mean())) < 5 / math.sqrt(count)
+    assert abs(float((centred * other).mean())) < 5 / math.sqrt(count)
+
+
+def test_dropout_is_a_function_of_the_seed_on_any_number_of_threads(threads: int) -> None:
+    first = mask_of(Drop.of(0.3, 8), 40, 64)
+    torch.set_num_threads(3 - threads)
+    assert torch.equal(mask_of(Drop.of(0.3, 8), 40, 64), first)
+    assert not torch.equal(mask_of(Drop.of(0.3, 9), 40, 64), first)
+    assert torch.equal(first, factors(Drop.of(0.3, 8), 40, 64) != 0)

@@ -1,0 +1,89 @@
+"""Runs whose layers train by the C code: what they say of it, that they repeat and resume, and learn alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attentune.config import load_config
+from attentune.errors import CheckpointError
+from attentune.evaluation.saved import evaluate
+from attentune.training.run import train
+from interrupted import assert_same, die_after_step, outcome, run
+from native import needs_native
+from samples import settings
+
+Tiny = Callable[..., Path]
+BF16 = {"training__precision": "bf16"}
+STEPS = BF16 | {"training__save_steps": 2, "training__num_train_epochs": 2}
+
+
+def encoder(tiny: Tiny) -> Path:
+    """Its heads are 16 wide, as the C code wants them."""
+    return tiny("bert", hidden=64)
+
+
+def trained(folder: Path, tiny: Tiny, **changes: Any) -> dict[str, Any]:
+    found: dict[str, Any] = train(load_config(overrides=settings(folder, encoder(tiny), **changes))).train
+    return found
+
+
+def losses(folder: Path) -> list[float]:
+    lines = (folder / "run" / "log.jsonl").read_text().splitlines()
+    return [line["loss"] for line in map(json.loads, lines) if "loss" in line]
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("changes", "layers"),
+    [(BF16, 3), (BF16 | {"training__fused_layers": False}, 0), ({"training__precision": "fp32"}, 0)],
+    ids=["bf16", "turned off", "fp32"],
+)
+def test_what_a_run_says_of_it(tiny: Tiny, tmp_path: Path, changes: dict[str, Any], layers: int) -> None:
+    assert trained(tmp_path, tiny, **changes)["fused_layers"] == layers
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["train"]["fused_layers"] == layers
+
+
+@needs_native
+def test_killed_and_resumed(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "broken").mkdir()
+    run(tmp_path / "whole", encoder(tiny), **STEPS)
+    die_after_step(monkeypatch, 5, lambda: run(tmp_path / "broken", encoder(tiny), **STEPS))
+    run(tmp_path / "broken", encoder(tiny), **STEPS, training__resume=True)
+    assert_same(outcome(tmp_path / "broken" / "run"), outcome(tmp_path / "whole" / "run"))
+
+
+@needs_native
+def test_a_run_cannot_go_on_by_the_other_program(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    die_after_step(monkeypatch, 5, lambda: run(tmp_path, encoder(tiny), **STEPS))
+    monkeypatch.setattr("attentune.models.fused.why_not", lambda: "no C compiler found (cc, gcc, clang)")
+    with pytest.raises(CheckpointError, match=r"--fused_layers, which needs a C compiler\) \(was 3, now 0\)"):
+        run(tmp_path, encoder(tiny), **STEPS, training__resume=True)
+
+
+@needs_native
+def test_the_saved_model_repeats_the_scores(tiny: Tiny, tmp_path: Path) -> None:
+    result = train(load_config(overrides=settings(tmp_path, encoder(tiny), **BF16)))
+    assert evaluate(tmp_path / "run")["validation"] == result.scores["validation"]
+
+
+@needs_native
+@pytest.mark.parametrize("preset", ["bert", "ssa-hybrid", "se-bert", "task-attention"])
+def test_without_dropout_the_losses_are_those_of_pytorchs_operations(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str
+) -> None:
+    monkeypatch.setattr("attentune.nn.dropout.fast_dropout", lambda values, levels: values)
+    found = {}
+    for name, fused in (("ours", True), ("theirs", False)):
+        (tmp_path / name).mkdir()
+        changes = BF16 | {"training__fused_layers": fused, "model__dropout": 0.0}
+        train(load_config(preset=preset, overrides=settings(tmp_path / name, encoder(tiny), **changes)))
+        found[name] = losses(tmp_path / name)
+    assert found["ours"] == pytest.approx(found["theirs"], abs=0.02)
+    assert found["ours"] != found["theirs"]
+    assert abs(found["ours"][-1] - found["ours"][0]) > 0.01, "something was learnt, so that this says something"
