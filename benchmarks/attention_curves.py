@@ -2,7 +2,7 @@
 
     python benchmarks/attention_curves.py [--of attention] [--task cfimdb] [--rows 96] [--epochs 3] [--seeds 3]
 
-`--of layers` compares whole layers in C with PyTorch's operations, `--of attention` attention alone, without the former.
+`--of layers` compares layers in C with PyTorch's operations, `--of attention` attention alone, without the former.
 Both draw other dropout, so their losses differ as those of two seeds do, and on average by nothing. Writes
 results/bench/attention_curves.json (layers_curves.json) and prints the mean loss of each third of training, with its
 standard deviation over the seeds. Needs the data: $ATTENTUNE_DATA, else ../shared/data.

@@ -38,15 +38,16 @@ class _Fused:
         if program is None:
             own: Tensor = super().forward(hidden_states, attention_mask, *others, **named)  # type: ignore[misc]
             return own
-        weights = _weights(layer)
-        is_fresh = self._half is not None and self._is_held
-        if self._half is None:
-            self._half = HalfWeights(weights)
+        weights, half = _weights(layer), self._half
+        is_fresh = half is not None and self._is_held
+        if half is None:
+            half = HalfWeights(weights)
         if program is fused_prediction and not is_fresh:
-            self._half.copy_from(weights)
+            half.copy_from(weights)
+        self._half = half  # only now: another thread may be predicting
         if torch.is_autocast_enabled("cpu"):
             hidden_states = hidden_states.float()  # ELECTRA's first come out of a product
-        return program(hidden_states, _added(attention_mask), weights, self._half, _settings(layer))
+        return program(hidden_states, _added(attention_mask), weights, half, _settings(layer))
 
     def hold(self) -> None:
         """Say that the weights stay until `release`."""

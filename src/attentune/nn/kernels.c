@@ -398,22 +398,24 @@ static inline void spread(const float *left, int64_t left_step, const float *rig
     }
 }
 
-/* The scores of a query with its bias from the mask, in place; what is beyond the length becomes very low. */
-static inline void masked(const attention_t *g, int64_t row, int64_t query, float *scores, int64_t size) {
-    const float *mask = g->mask ? g->mask + row * g->mask_row + query * g->mask_query : NULL;
-    for (int64_t j = 0; j < g->length; j++) scores[j] = scores[j] * g->scaling + (mask ? mask[j] : 0.0f);
-    for (int64_t j = g->length; j < size; j++) scores[j] = -INFINITY;
+/* What is added to a query's scores, in whole vectors: what is beyond the length becomes -infinity. */
+static const float *bias_row(const attention_t *g, int64_t row, int64_t query, int64_t size, float *line) {
+    if (query > 0 && (!g->mask || g->mask_query == 0)) return line; /* as it was for the text's first query */
+    if (g->mask) memcpy(line, g->mask + row * g->mask_row + query * g->mask_query, 4 * g->length);
+    else memset(line, 0, 4 * g->length);
+    for (int64_t j = g->length; j < size; j++) line[j] = -INFINITY;
+    return line;
 }
 
 static void attention_body(void *pointer) {
     attention_t *g = pointer;
     share_t own = share(g->batch * g->heads);
     int64_t length = g->length, size = padded(length), width = g->width, hidden = g->heads * width;
-    int64_t numbers = (size + R) * width + width * size + size * width + R * size + R * width;
+    int64_t numbers = (size + R) * width + width * size + size * width + R * size + R * width + size;
     float *tables = calloc(numbers, 4);
     if (!tables) { g->failed = 1; return; }
     float *query = tables, *key = query + (size + R) * width, *value = key + width * size;
-    float *scores = value + size * width, *found = scores + R * size;
+    float *scores = value + size * width, *found = scores + R * size, *line = found + R * width, factors[R];
     for (int64_t head = own.begin; head < own.end; head++) {
         int64_t row = head / g->heads, first = head % g->heads * g->width;
         const uint16_t *x = g->x + row * length * 3 * hidden + first;
@@ -426,28 +428,28 @@ static void attention_body(void *pointer) {
             product(query + i * width, width, key, width, size, scores);
             for (int64_t r = 0; r < here; r++) {
                 float *own_scores = scores + r * size;
-                masked(g, row, i + r, own_scores, size);
-                vf most = load(own_scores), total = {};
-                for (int64_t j = W; j < size; j += W) {
-                    vf x = load(own_scores + j);
+                const float *bias = bias_row(g, row, i + r, size, line);
+                vf most = all(-INFINITY), total = {};
+                for (int64_t j = 0; j < size; j += W) {
+                    vf x = load(own_scores + j) * g->scaling + load(bias + j);
                     most = choose(x > most, x, most);
+                    store(own_scores + j, x);
                 }
                 float top = largest(most);
+                uint64_t drawn = row_key(g->drop, head * length + i + r);
                 for (int64_t j = 0; j < size; j += W) {
                     vf x = exponential(load(own_scores + j) - top);
                     total += x;
-                    store(own_scores + j, x);
+                    store(own_scores + j, g->drop.level ? (vf)((vi)x & kept(g->drop, drawn, j)) : x);
                 }
-                float all_of = sum(total), factor = 1.0f / all_of;
-                uint64_t drawn = row_key(g->drop, head * length + i + r);
+                float all_of = sum(total);
                 if (g->log_sums) g->log_sums[head * length + i + r] = top + logf(all_of);
-                for (int64_t j = 0; j < size; j += W)
-                    store(own_scores + j, dropped(g->drop, drawn, j, load(own_scores + j) * factor));
+                factors[r] = (g->drop.level ? g->drop.up : 1.0f) / all_of;
             }
             product(scores, size, value, size, width, found);
             for (int64_t r = 0; r < here; r++) {
                 uint16_t *out = g->out + (row * length + i + r) * hidden + first;
-                for (int64_t e = 0; e < width; e += W) narrow(out + e, load(found + r * width + e));
+                for (int64_t e = 0; e < width; e += W) narrow(out + e, load(found + r * width + e) * factors[r]);
             }
         }
     }
@@ -483,13 +485,14 @@ static void attention_back_body(void *pointer) {
     share_t own = share(g->batch * g->heads);
     int64_t length = g->length, size = padded(length), width = g->width, hidden = g->heads * width;
     int64_t rows = (size + R) * width, columns = width * size;
-    float *tables = calloc(6 * rows + 2 * columns + 3 * R * size, 4);
+    float *tables = calloc(6 * rows + 2 * columns + 3 * R * size + size, 4);
     float *d_bias = g->parts + own.number * 3 * hidden;
     if (!tables) { g->failed = 1; return; }
     float *query = tables, *key = query + rows, *d_found = key + rows;
     float *d_query = d_found + rows, *d_key = d_query + rows, *d_value = d_key + rows;
     float *key_turned = d_value + rows, *value_turned = key_turned + columns;
     float *scores = value_turned + columns, *d_scores = scores + R * size, *used = d_scores + R * size;
+    float *line = used + R * size;
     for (int64_t head = own.begin; head < own.end; head++) {
         int64_t row = head / g->heads, first = head % g->heads * g->width;
         const uint16_t *x = g->x + row * length * 3 * hidden + first;
@@ -506,12 +509,13 @@ static void attention_back_body(void *pointer) {
             product(d_found + i * width, width, value_turned, width, size, d_scores);
             for (int64_t r = 0; r < here; r++) {
                 float *own_scores = scores + r * size, *own_d = d_scores + r * size, *own_used = used + r * size;
-                masked(g, row, i + r, own_scores, size);
+                const float *bias = bias_row(g, row, i + r, size, line);
                 float log_sum = g->log_sums[head * length + i + r];
                 uint64_t drawn = row_key(g->drop, head * length + i + r);
                 vf total = {};
                 for (int64_t j = 0; j < size; j += W) {
-                    vf probability = exponential(load(own_scores + j) - log_sum), d = load(own_d + j);
+                    vf score = load(own_scores + j) * g->scaling + load(bias + j);
+                    vf probability = exponential(score - log_sum), d = load(own_d + j);
                     vf taken = probability;
                     if (g->drop.level) {
                         vi stays = kept(g->drop, drawn, j);

@@ -21,15 +21,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("kernels.c")
 # Without -ffast-math: a loss that is NaN must be seen to be one.
-_FLAGS = (
-    "-O3",
-    "-march=native",
-    "-mprefer-vector-width=512",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-shared",
-    "-fPIC",
-)
+_FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 _PATIENCE_SECONDS = 120
 
 
