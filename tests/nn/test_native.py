@@ -21,9 +21,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("ATTENTUNE_NATIVE", raising=False)
-    native.load_library.cache_clear()
+    native._attempt.cache_clear()
     yield tmp_path / "cache" / "attentune"
-    native.load_library.cache_clear()
+    native._attempt.cache_clear()
 
 
 def compiler(folder: Path, script: str) -> str:
@@ -39,7 +39,7 @@ def test_it_is_compiled_once(cache: Path, tmp_path: Path, monkeypatch: pytest.Mo
     (library,) = cache.iterdir()
     before = library.stat().st_mtime_ns
     monkeypatch.setenv("CC", compiler(tmp_path, "exit 1"))
-    native.load_library.cache_clear()
+    native._attempt.cache_clear()
     assert why_not() is None
     assert [path.stat().st_mtime_ns for path in cache.iterdir()] == [before]
 
@@ -48,7 +48,7 @@ def test_it_is_compiled_once(cache: Path, tmp_path: Path, monkeypatch: pytest.Mo
 def test_another_processor_has_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     native.load_library()
     monkeypatch.setattr(native, "_processor", lambda: "another")
-    native.load_library.cache_clear()
+    native._attempt.cache_clear()
     native.load_library()
     assert len(list(cache.iterdir())) == 2
 
@@ -76,6 +76,14 @@ def test_a_compiler_that_fails(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp
     assert told is not None
     assert told.endswith("failed: kernels.c:3: it is all wrong")
     assert list(cache.iterdir()) == []  # nothing half-made
+
+
+def test_a_compiler_that_fails_is_asked_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CC", compiler(tmp_path, f"echo asked >> '{tmp_path}/asked'; exit 1"))
+    assert why_not() == why_not()
+    with pytest.raises(NativeError):
+        native.load_library()
+    assert (tmp_path / "asked").read_text() == "asked\n"
 
 
 def test_what_is_no_library(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

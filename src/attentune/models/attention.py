@@ -13,7 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
-from attentune.nn.long_attention import long_attention
+from attentune.nn.long_attention import added_mask, long_attention
 from attentune.nn.plain_attention import plain_attention
 
 # Under these names transformers finds our own.
@@ -58,7 +58,7 @@ def _in_training(
     if max(query.shape[2], key.shape[2]) > _SHORT:
         return long_attention(query, key, value, mask, scaling=scaling, dropout=dropout), None
     if mask is not None and mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape).masked_fill_(~mask, torch.finfo(torch.float32).min)
+        mask = added_mask(mask, torch.float32)
     return plain_attention(query, key, value, mask, scaling=scaling, dropout=dropout)
 
 

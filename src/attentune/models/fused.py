@@ -13,6 +13,7 @@ from transformers.activations import GELUActivation
 from attentune.models.attention import LONG, PLAIN
 from attentune.nn.fused_layer import HalfWeights, LayerSettings, LayerWeights, fused_layer, fused_prediction
 from attentune.nn.kernels import VECTOR
+from attentune.nn.long_attention import added_mask
 from attentune.nn.native import why_not
 
 # The families whose layer is BERT's own, in all parts.
@@ -47,7 +48,8 @@ class _Fused:
         self._half = half  # only now: another thread may be predicting
         if torch.is_autocast_enabled("cpu"):
             hidden_states = hidden_states.float()  # ELECTRA's first come out of a product
-        return program(hidden_states, _added(attention_mask), weights, half, _settings(layer))
+        mask = None if attention_mask is None else added_mask(attention_mask, torch.float32)
+        return program(hidden_states, mask, weights, half, _settings(layer))
 
     def hold(self) -> None:
         """Say that the weights stay until `release`."""
@@ -159,12 +161,3 @@ def _settings(layer: Any) -> LayerSettings:
     own = layer.attention.self
     dropout, hidden = own.dropout.p, layer.output.dropout.p
     return LayerSettings(own.num_attention_heads, dropout, hidden, layer.output.LayerNorm.eps)
-
-
-def _added(mask: Tensor | None) -> Tensor | None:
-    """What is added to the scores."""
-    if mask is None or mask.dtype == torch.float32:
-        return mask
-    if mask.dtype == torch.bool:
-        return torch.zeros(mask.shape).masked_fill_(~mask, torch.finfo(torch.float32).min)
-    return mask.float()

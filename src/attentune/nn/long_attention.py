@@ -50,7 +50,7 @@ def long_attention(
         What each token gets, (B, T, H, E).
     """
     seed = int(torch.empty((), dtype=torch.int64).random_(0, 1 << 62)) if dropout else 0
-    bias = None if mask_B1TS is None else _added(mask_B1TS, query_BHTE.dtype).expand(len(query_BHTE), -1, -1, -1)
+    bias = None if mask_B1TS is None else added_mask(mask_B1TS, query_BHTE.dtype).expand(len(query_BHTE), -1, -1, -1)
     found: Tensor = _LongAttention.apply(query_BHTE * scaling, key_BHSE, value_BHSE, bias, levels(dropout), seed)
     return found
 
@@ -96,8 +96,8 @@ class _LongAttention(torch.autograd.Function):
         return d_query, d_key, d_value, None, None, None
 
 
-def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to the scores."""
+def added_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to the scores: the mask itself, or of a boolean one the lowest number where none may look."""
     if mask.dtype != torch.bool:
         return mask.to(dtype)
     return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)

@@ -29,13 +29,34 @@ class NativeError(Exception):
     """The C part cannot be had on this machine; the message says why."""
 
 
-@functools.cache
 def load_library() -> ctypes.CDLL:
     """The compiled library, ready to be called.
 
     Raises:
         NativeError: there is no compiler, it fails, or PyTorch's OpenMP is another one.
     """
+    found = _attempt()
+    if isinstance(found, NativeError):
+        raise found
+    return found
+
+
+def why_not() -> str | None:
+    """Why there is no library here; None where there is one."""
+    found = _attempt()
+    return str(found) if isinstance(found, NativeError) else None
+
+
+@functools.cache
+def _attempt() -> ctypes.CDLL | NativeError:
+    """The library, or what stands against it: a compiler that fails is asked once, not in each step."""
+    try:
+        return _loaded()
+    except NativeError as error:
+        return error
+
+
+def _loaded() -> ctypes.CDLL:
     if os.environ.get("ATTENTUNE_NATIVE") == "0":
         raise NativeError("ATTENTUNE_NATIVE is 0")
     if not sys.platform.startswith("linux"):
@@ -46,15 +67,6 @@ def load_library() -> ctypes.CDLL:
     library.attentune_threads.argtypes = [ctypes.c_void_p] * len(wanted)
     library.attentune_threads(*(ctypes.cast(function, ctypes.c_void_p) for function in wanted))
     return library
-
-
-def why_not() -> str | None:
-    """Why there is no library here; None where there is one."""
-    try:
-        load_library()
-    except NativeError as error:
-        return str(error)
-    return None
 
 
 def _openmp() -> ctypes.CDLL:
