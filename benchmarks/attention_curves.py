@@ -22,9 +22,8 @@ from attentune.results import versions
 from attentune.training.display import Display
 from attentune.training.run import train
 from peer_runs import settings
+from places import RECORDS
 from tables import table
-
-FOLDER = Path(__file__).resolve().parents[1] / "results" / "bench"
 
 
 def losses(of: str, task: str, rows: int, epochs: int, seed: int, *, ours: bool) -> list[float]:
@@ -71,7 +70,7 @@ def main() -> None:
         rows.append([name, *(f"{statistics.mean(part):.4f} ± {statistics.stdev(part):.4f}" for part in parts)])
     print("\n".join(table(["program", "first third", "second", "last"], rows)))
     command = "python benchmarks/attention_curves.py " + " ".join(sys.argv[1:])
-    (FOLDER / f"{given.of}_curves.json").write_text(
+    (RECORDS / f"{given.of}_curves.json").write_text(
         json.dumps({"command": command.strip(), "losses": curves, "versions": versions()}, indent=1) + "\n"
     )
 

@@ -28,9 +28,10 @@ from attentune.results import versions
 from attentune.training.display import Display
 from attentune.training.run import train
 from attentune.training.tasks import train_tasks
-from looks import ROOT, base_settings, rows_of, run_into, work_off
+from looks import base_settings, rows_of, run_into, work_off
+from places import RESULTS, ROOT
 
-RESULTS = ROOT / "results" / "attention-look"
+FOLDER = RESULTS / "attention-look"
 TASKS, SEEDS, CHOOSING_SEED = ("sst5", "quora", "sts"), (1, 2, 3), 100
 GRID = ((1e-4, 6), (3e-4, 3))
 FROZEN_REGIME = (1e-3, 10)
@@ -72,7 +73,7 @@ class Job:
     def file(self) -> Path:
         """Where its record goes."""
         last = f"seed-{self.seed}" if self.cell is None else f"grid-{self.cell}"
-        return RESULTS / self.stage / self.task / f"{self.method.replace(' ', '_')}-{self.regime}-{last}.json"
+        return FOLDER / self.stage / self.task / f"{self.method.replace(' ', '_')}-{self.regime}-{last}.json"
 
 
 def jobs(stages: list[str]) -> Iterator[Job]:

@@ -10,11 +10,11 @@ import statistics
 import tables
 from attention_look import (
     EPOCHS_ON_ALL,
+    FOLDER,
     FROZEN_REGIME,
     GRID,
     METHODS,
     REGIMES,
-    RESULTS,
     SEEDS,
     TASKS,
     Job,
@@ -113,7 +113,7 @@ def main() -> None:
         ("Ordered classes, and more data", extras_table()),
         ("Several tasks", three_table()),
     ]
-    (RESULTS / "README.md").write_text(tables.page(INTRODUCTION, parts))
+    (FOLDER / "README.md").write_text(tables.page(INTRODUCTION, parts))
 
 
 if __name__ == "__main__":

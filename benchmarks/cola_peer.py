@@ -10,9 +10,7 @@ Prints the dev Matthews correlation after each of four epochs: the embedded enco
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
-from pathlib import Path
 
 from sklearn.metrics import matthews_corrcoef
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
@@ -20,8 +18,7 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 from attentune.config import load_config
 from attentune.models.build import resolve_encoder
 from peer_runs import examples_of
-
-ROOT = Path(__file__).resolve().parents[1]
+from places import data_dir
 
 
 def main() -> None:
@@ -29,9 +26,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--sampling", choices=("random", "group_by_length"), default="random")
     asked = parser.parse_args()
-    data_dir = Path(os.environ.get("ATTENTUNE_DATA", ROOT / "../shared/data")) / "glue_data"
     config = load_config(
-        preset="bert", overrides={"data.task": "cola", "data.data_dir": str(data_dir), "training.seed": asked.seed}
+        preset="bert",
+        overrides={"data.task": "cola", "data.data_dir": str(data_dir() / "glue_data"), "training.seed": asked.seed},
     )
     examples, tokenizer, _ = examples_of(config)
     with tempfile.TemporaryDirectory() as folder:

@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from looks import ROOT, base_settings, rows_of, run_into, work_off
+from looks import base_settings, rows_of, run_into, work_off
+from places import RESULTS
 
-RESULTS = ROOT / "results" / "first-look"
+FOLDER = RESULTS / "first-look"
 CHOOSING_SEED, SEEDS = 100, (1, 2, 3)
 # Learning rate and epochs; the tasks of longer texts have a shorter grid.
 SHORT_GRID = ((1e-4, 6), (3e-4, 3))
@@ -62,7 +63,7 @@ class Job:
     def file(self) -> Path:
         """Where its record goes."""
         last = f"seed-{self.seed}" if self.cell is None else f"grid-{self.cell}"
-        return RESULTS / self.stage / self.task / f"{self.method.replace(' ', '_')}-{last}.json"
+        return FOLDER / self.stage / self.task / f"{self.method.replace(' ', '_')}-{last}.json"
 
 
 def jobs(tasks: list[str], stages: list[str]) -> Iterator[Job]:

@@ -9,7 +9,7 @@ import statistics
 from typing import Any
 
 import tables
-from first_look import GRIDS, METHODS, RESULTS, SEEDS, TASKS, VARIANT_TASKS, VARIANTS, Job, chosen_cell
+from first_look import FOLDER, GRIDS, METHODS, SEEDS, TASKS, VARIANT_TASKS, VARIANTS, Job, chosen_cell
 from looks import ROWS
 
 METRICS = {"cola": "Matthews", "sst2": "accuracy", "mrpc": "F1", "rte": "accuracy"}
@@ -126,7 +126,7 @@ def main() -> None:
         ("Variants, with the learning rate and epochs of the method that they vary", variant_table()),
         ("Share of labels that are 1, and the token head in the last epoch", balance_table()),
     ]
-    (RESULTS / "README.md").write_text(tables.page(INTRODUCTION, parts))
+    (FOLDER / "README.md").write_text(tables.page(INTRODUCTION, parts))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "results" / "first-runs"
+from places import RESULTS, ROOT, named_data_dir
+
+FOLDER = RESULTS / "first-runs"
 # Folder and epochs. Longer data sets get fewer epochs, to end within minutes on two cores.
 TASKS = {
     "wnli": ("glue_data", 3),
@@ -35,7 +36,7 @@ TASKS = {
 def run_task(task: str) -> None:
     """Train on one task and write its record."""
     folder, epochs = TASKS[task]
-    data = Path(os.environ.get("ATTENTUNE_DATA", "../shared/data")) / folder
+    data = named_data_dir() / folder
     run = Path("runs/first") / task
     flags = f"--task {task} --data-dir {data} --model_name_or_path embedded --preset bert --num_train_epochs {epochs}"
     command = f"attentune train {flags} --learning_rate 5e-5 --save_total_limit 1 --output_dir {run}"
@@ -47,13 +48,13 @@ def run_task(task: str) -> None:
     scored = [json.loads(line) for line in (ROOT / run / "log.jsonl").read_text().splitlines()]
     by_epoch = [{"step": line["step"], **line["validation"]} for line in scored if "validation" in line]
     content = {"command": command, "threads": threads, **record, "validation_by_epoch": by_epoch}
-    (RESULTS / f"{task}.json").write_text(json.dumps(content, indent=1) + "\n")
+    (FOLDER / f"{task}.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
 def main() -> None:
-    RESULTS.mkdir(parents=True, exist_ok=True)
+    FOLDER.mkdir(parents=True, exist_ok=True)
     for task in sys.argv[1:] or TASKS:
-        if not (RESULTS / f"{task}.json").exists():
+        if not (FOLDER / f"{task}.json").exists():
             run_task(task)
 
 

@@ -6,9 +6,10 @@ python benchmarks/first_table.py
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parents[1] / "results" / "first-runs"
+from places import RESULTS
+
+FOLDER = RESULTS / "first-runs"
 INTRODUCTION = """# First runs
 
 One run of preset `bert` a task, seed 42, the embedded encoder (MiniLM, 22 million parameters), default settings but

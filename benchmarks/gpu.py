@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 import torch
 
 import peers
+from places import RECORDS
 
-TARGET = Path(__file__).resolve().parents[1] / "results" / "bench" / "gpu.json"
+TARGET = RECORDS / "gpu.json"
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import statistics
-from pathlib import Path
 from typing import Any
 
 from attentune.config import load_config
@@ -23,8 +22,8 @@ from attentune.results import versions
 from attentune.training.demo import LEARNING_RATE, TRAIN_ROWS
 from attentune.training.display import Display
 from attentune.training.run import train
+from places import RESULTS, ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "runs" / "label-truth"
 SEED = 42
 
@@ -88,7 +87,7 @@ def main() -> None:
         "threads": os.environ.get("OMP_NUM_THREADS", "all cores"),
         "versions": versions(),
     }
-    (ROOT / "results" / "label-truth.json").write_text(json.dumps(record, indent=1) + "\n")
+    (RESULTS / "label-truth.json").write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record["generators"], indent=1))
 
 

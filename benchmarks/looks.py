@@ -17,8 +17,8 @@ from attentune.data.rows import TaskData
 from attentune.seeding import numpy_generator
 from attentune.training.display import Display
 from attentune.training.run import train
+from places import ROOT, named_data_dir
 
-ROOT = Path(__file__).resolve().parents[1]
 ROWS = 1000
 # The longest text in tokens.
 MAX_LENGTH = 64
@@ -28,8 +28,7 @@ Finish = Callable[[Path, dict[str, Any]], dict[str, Any]]
 
 def base_settings(task: str, *, seed: int, learning_rate: float, epochs: float) -> dict[str, Any]:
     """What all runs have in common."""
-    # Relative, so that records name no path of one machine.
-    data = Path(os.path.relpath(os.environ.get("ATTENTUNE_DATA", "../shared/data"), ROOT))
+    data = named_data_dir()
     return {
         "data.task": task,
         "data.data_dir": str(data / "glue_data" if (data / "glue_data").is_dir() and task in _GLUE else data),

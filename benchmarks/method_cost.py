@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
 from attentune.config import load_config
@@ -30,10 +29,10 @@ from attentune.training.parts import RunParts, build_parts
 from attentune.training.run import train
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
+from places import ROOT, named_data_dir
 from random_encoders import random_encoder
 from silent_watcher import SilentWatcher
 
-ROOT = Path(__file__).resolve().parents[1]
 EPOCHS = 3
 Settings = dict[str, Any]
 # By study and method: its settings, and the most that its epoch may cost as a multiple of the first one's.
@@ -67,7 +66,7 @@ MEMORY_LIMIT = 1.1
 
 def settings_of(study: str, method: str, rows: int, layers: int | None, folder: str) -> Settings:
     """The whole settings of a run."""
-    data = Path(os.environ.get("ATTENTUNE_DATA", "../shared/data"))
+    data = named_data_dir()
     task = TASK_OF[study]
     return {
         "model.name_or_path": "embedded" if layers is None else str(random_encoder(layers)),

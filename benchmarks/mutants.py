@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from attentune.results import versions
+from places import RESULTS, ROOT, data_dir
 
-ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = """
 [tool.mutmut]
 source_paths = ["src/"]
@@ -50,7 +50,7 @@ def main() -> None:
     if given.fresh:
         shutil.rmtree(folder, ignore_errors=True)
     copy_project(folder, given.package)
-    target = ROOT / "results" / "mutants" / f"{given.package}.json"
+    target = RESULTS / "mutants" / f"{given.package}.json"
     names = [given.only] if given.only else []
     if given.again:
         if not target.is_file():
@@ -83,10 +83,9 @@ def copy_project(folder: Path, package: str) -> None:
 
 
 def mutmut(folder: Path, *arguments: str, capture: bool = False) -> str:
-    data = os.environ.get("ATTENTUNE_DATA", str(ROOT.parent / "shared" / "data"))
     environment = {
         **os.environ,
-        "ATTENTUNE_DATA": data,
+        "ATTENTUNE_DATA": str(data_dir()),
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",

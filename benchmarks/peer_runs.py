@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,8 @@ from attentune.models.precision import has_fast_bf16
 from attentune.training.display import Display
 from attentune.training.run import train
 from attentune.training.usage import peak_memory_bytes
+from places import data_dir
 
-ROOT = Path(__file__).resolve().parents[1]
 OURS: dict[str, dict[str, Any]] = {
     "attentune bert": {"preset": "bert"},
     "attentune ssa-hybrid, flip": {"preset": "ssa-hybrid", "labels.generator": "flip"},
@@ -44,12 +43,11 @@ EPOCHS = 2  # the first epoch of SSA has no labels yet
 
 def settings(task: str, rows: int, folder: str, **changes: Any) -> Config:
     """The common ground of all contenders."""
-    data_dir = Path(os.environ.get("ATTENTUNE_DATA", ROOT / "../shared/data"))
     return load_config(
         overrides={
             "preset": "bert",
             "data.task": task,
-            "data.data_dir": str(data_dir / ("cs224n" if task == "cfimdb" else "glue_data")),
+            "data.data_dir": str(data_dir() / ("cs224n" if task == "cfimdb" else "glue_data")),
             "data.max_length": MAX_LENGTHS.get(task, 128),
             "data.max_train_samples": rows,
             "training.num_train_epochs": EPOCHS,

@@ -24,11 +24,11 @@ import torch
 import roofline
 from attentune.results import versions
 from peer_runs import CONTENDERS, EPOCHS
+from places import RECORDS
 from tables import table
 from turns import in_turn
 
-ROOT = Path(__file__).resolve().parents[1]
-TARGET = ROOT / "results" / "bench" / "peers.json"
+TARGET = RECORDS / "peers.json"
 SCRIPT = Path(__file__).with_name("peer_runs.py")
 COLUMNS = ("tokens_per_second", "ratio", "epoch_seconds", "peak_memory_mib", "score", "utilisation")
 REFERENCE = "Trainer at its best"

@@ -24,10 +24,11 @@ from attentune.training.display import Display
 from attentune.training.run import train
 from peer_runs import settings
 from peers import EMBEDDED, print_table
+from places import RECORDS
 from predict_runs import CONTENDERS
 from turns import in_turn
 
-TARGET = Path(__file__).resolve().parents[1] / "results" / "bench" / "predict.json"
+TARGET = RECORDS / "predict.json"
 SCRIPT = Path(__file__).with_name("predict_runs.py")
 COLUMNS = ("texts_per_second", "to_default", "to_best", "tokens_per_second", "peak_memory_mib", "score", "utilisation")
 

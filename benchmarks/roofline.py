@@ -13,16 +13,15 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from attentune.models.precision import has_fast_bf16
 from attentune.results import versions
+from places import RECORDS
 
-ROOT = Path(__file__).resolve().parents[1]
-TARGET = ROOT / "results" / "bench" / "roofline.json"
+TARGET = RECORDS / "roofline.json"
 # Rows x inner x columns: the feed-forward layer of the embedded encoder, and larger ones.
 SHAPES = ((2048, 384, 1536), (2048, 1536, 384), (4096, 768, 3072), (4096, 4096, 4096))
 COPIED_BYTES = 512 * 1024 * 1024

@@ -31,12 +31,13 @@ from attentune.training.parts import build_parts
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
 from attentune.training.usage import peak_memory_bytes
+from places import RECORDS
 from random_encoders import random_encoder
 from silent_watcher import SilentWatcher
 from tables import table
 from turns import one_run
 
-TARGET = Path(__file__).resolve().parents[1] / "results" / "bench" / "scale.json"
+TARGET = RECORDS / "scale.json"
 START = {"rows": 1000, "tokens": 32, "batch": 32, "layers": 6}
 SERIES = {
     "rows": (1000, 4000, 16000, 64000),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,11 +22,12 @@ from typing import Any
 import numpy as np
 
 from attentune.evaluation.hans import score_hans
-from looks import ROOT, base_settings, rows_of, run_into, work_off
+from looks import base_settings, rows_of, run_into, work_off
+from places import RESULTS, data_dir
 
-RESULTS = ROOT / "results" / "sesame-look"
+FOLDER = RESULTS / "sesame-look"
 # Preset bert at 1,000 rows has been run there, with the same settings.
-FIRST_LOOK = ROOT / "results" / "first-look"
+FIRST_LOOK = RESULTS / "first-look"
 TASKS, SEEDS, CHOOSING_SEED = ("rte", "mrpc"), (1, 2, 3), 100
 # At size 3 the kernel of the paper's sigma 1e-1 is that of 1e-2 to the last digit, so it is not run besides.
 SIGMAS = (1e-2, 3e-1, 5e-1)
@@ -67,7 +67,7 @@ class Job:
         """Where its record goes."""
         if self.stage == "report" and self.method in WITHOUT_BLUR and chosen_sigma(self.task, self.method) == SIGMAS[0]:
             return replace(self, method=WITHOUT_BLUR[self.method]).file
-        home = FIRST_LOOK if (self.stage, self.method) == ("report", "bert") else RESULTS
+        home = FIRST_LOOK if (self.stage, self.method) == ("report", "bert") else FOLDER
         last = f"seed-{self.seed}" if self.sigma is None else f"sigma-{self.sigma:g}"
         return home / self.stage / self.task / f"{self.method.replace(' ', '_')}-{last}.json"
 
@@ -114,8 +114,7 @@ def settings_of(job: Job) -> dict[str, Any] | None:
 
 def on_hans(run: Path, record: dict[str, Any]) -> dict[str, Any]:
     """HANS's lines of a run, without its name."""
-    folder = Path(os.environ.get("ATTENTUNE_DATA", "../shared/data"))
-    report = score_hans([run], None, data_dir=str(folder))
+    report = score_hans([run], None, data_dir=str(data_dir()))
     lines = [
         {
             "heuristic": x.heuristic,

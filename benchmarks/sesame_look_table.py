@@ -9,7 +9,7 @@ import statistics
 
 import tables
 from looks import ROWS
-from sesame_look import HANS_METHODS, KINDS, METHODS, REGIMES, RESULTS, SEEDS, SIGMAS, TASKS, Job, chosen_sigma
+from sesame_look import FOLDER, HANS_METHODS, KINDS, METHODS, REGIMES, SEEDS, SIGMAS, TASKS, Job, chosen_sigma
 
 METRICS = {"rte": "accuracy", "mrpc": "F1"}
 CONTROL = "bert fresh pooler"
@@ -121,7 +121,7 @@ def main() -> None:
         ("The layer choices, RTE accuracy", layer_table()),
         ("HANS (30,000 rows; chance is 50), mean and by seed", hans_tables()),
     ]
-    (RESULTS / "README.md").write_text(tables.page(INTRODUCTION, parts))
+    (FOLDER / "README.md").write_text(tables.page(INTRODUCTION, parts))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import argparse
 import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,10 +27,11 @@ from attentune.stats.example_tests import mcnemar_p, paired_bootstrap_test
 from attentune.stats.family import holm
 from attentune.stats.ranks import rank_methods
 from attentune.stats.seed_tests import sign_flip_p, signed_ranks
+from places import RESULTS
 from stat_tables import tables
 from stat_worlds import WORLDS, World, batches, differences, matthews_values
 
-RECORD = Path(__file__).resolve().parents[1] / "results" / "stats" / "rates.json"
+RECORD = RESULTS / "stats" / "rates.json"
 SEEDS = (3, 5, 10)
 GAP = 0.02
 LEVEL = 0.05

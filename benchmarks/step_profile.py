@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,10 +27,10 @@ from attentune.results import versions
 from attentune.training.display import Display
 from attentune.training.run import train
 from peer_runs import settings
+from places import RECORDS
 from predict_runs import CONTENDERS
 from tables import table
 
-FOLDER = Path(__file__).resolve().parents[1] / "results" / "bench"
 PREDICTORS = {"ours": "attentune bf16-true", "pipeline": "pipeline at its best"}
 
 
@@ -90,7 +89,7 @@ def main() -> None:
         "versions": versions(),
     }
     what = f"predict_{given.predict}" if given.predict else "train"
-    (FOLDER / f"profile_{given.task}_{what}.json").write_text(json.dumps(record, indent=1) + "\n")
+    (RECORDS / f"profile_{given.task}_{what}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -25,8 +25,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-OUTPUT = ROOT / "results" / "bench" / "stream.json"
+from places import RECORDS, ROOT
+
+OUTPUT = RECORDS / "stream.json"
 WORDS = "the a film story was is not never so quite very good bad dull fine great awful music plot end"
 _DONE = re.compile(r"predicted: ([\d,]+) of")
 
