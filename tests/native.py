@@ -13,7 +13,7 @@ _WORD, _LONG = (1 << 32) - 1, (1 << 64) - 1
 
 
 def kept(drop: Drop, row: int, columns: int) -> list[bool]:
-    """Which numbers of a row dropout keeps: kernels.c's `row_key` and `kept`, number by number."""
+    """Which numbers of a row dropout keeps: vectors.h's `row_key` and `kept`, number by number."""
     key = _finalised((drop.seed + (row + 1) * 0x9E3779B97F4A7C15) & _LONG)
     return [_drawn(key, column) >= drop.level for column in range(columns)]
 

@@ -1,4 +1,4 @@
-"""Each function of kernels.c against its formula in float64, gradients by autograd; on one thread and on two."""
+"""Each function of the C files against its formula in float64, gradients by autograd; on one thread and on two."""
 
 from __future__ import annotations
 
@@ -88,12 +88,70 @@ def test_attention_and_its_gradients(length: int, kind: str, chance: float) -> N
     assert torch.equal(alone, found)
 
 
+@pytest.fixture(params=[False, True], ids=["vectors", "tiles"])
+def tiles(request: pytest.FixtureRequest) -> Iterator[bool]:
+    if kernels.use_tiles(request.param) != request.param:
+        pytest.skip("this processor has no matrix tiles for bf16 (AMX)")
+    yield request.param
+    kernels.use_tiles(True)
+
+
+def apart(ours: Tensor, wanted: Tensor) -> float:
+    """The length of the difference, as a share of what was wanted."""
+    return float((ours.double() - wanted.detach()).norm() / wanted.detach().norm())
+
+
+# 17 is one more than a vector, 33 than two tiles' rows; of 150 and 300 queries keys' gradients are added up in parts.
+@pytest.mark.parametrize("length", [9, 17, 33, 64, 150, 300])
 @pytest.mark.parametrize("width", [32, 64])
-def test_attention_of_wider_heads(width: int) -> None:
-    projected, biases = made(2 * 9, 3 * 2 * width, seed=1, half=True), made(3 * 2 * width, seed=2)
-    dropped = torch.ones(2, 2, 9, 9, dtype=torch.float64)
-    wanted = plain_attention(projected.double(), biases.double(), None, 2, 2, dropped)
-    near(kernels.attention(projected, biases, None, 2, 2, NOTHING, keep=False)[0], wanted, 0.005)
+@pytest.mark.parametrize("kind", ["none", "by text", "by text and query", "one for all texts"])
+def test_attention_of_wider_heads_by_both_programs(length: int, width: int, kind: str, tiles: bool) -> None:
+    batch, heads = 3, 2
+    drop, mask = Drop.of(0.3 if length < 100 and width == 32 else 0.0, 77), masks(batch, length)[kind]
+    projected = made(batch * length, 3 * heads * width, seed=1, half=True)
+    biases = made(3 * heads * width, seed=2)
+    d_found = made(batch * length, heads * width, seed=3, half=True)
+    dropped = factors(drop, batch * heads * length, length).view(batch, heads, length, length)
+    wide = projected.double().requires_grad_(), biases.double().requires_grad_()
+    wanted = plain_attention(*wide, mask, batch, heads, dropped)
+    wanted_back = torch.autograd.grad(wanted, wide, d_found.double())
+    found, log_sums = kernels.attention(projected, biases, mask, batch, heads, drop, keep=True)
+    back = kernels.attention_back(projected, biases, mask, log_sums, d_found, drop)
+    # Tiles round their factors to bf16, as autocast does: query, key, value, probabilities and scores' gradients.
+    assert apart(found, wanted) < (0.003 if tiles else 0.002)
+    assert apart(back[0], wanted_back[0]) < (0.006 if tiles else 0.002)
+    assert apart(back[1], wanted_back[1]) < (0.003 if tiles else 1e-5)
+    again = kernels.attention_back(projected, biases, mask, log_sums, d_found, drop)
+    assert torch.equal(again[0], back[0])
+    assert torch.equal(kernels.attention(projected, biases, mask, batch, heads, drop, keep=False)[0], found)
+
+
+def test_tiles_leave_those_of_pytorch_as_they_were(tiles: bool) -> None:
+    """PyTorch's products and its own attention use the same registers, in the same threads."""
+    left, right = made(96, 128, seed=1, half=True), made(128, 96, seed=2, half=True)
+    parts = made(3, 2, 2, 64, 32, seed=3, half=True)
+    projected, biases = made(2 * 64, 3 * 2 * 32, seed=4, half=True), made(3 * 2 * 32, seed=5)
+
+    def all_three() -> list[Tensor]:
+        ours = kernels.attention(projected, biases, None, 2, 2, NOTHING, keep=False)[0]
+        return [left @ right, torch.nn.functional.scaled_dot_product_attention(*parts), ours]
+
+    first = all_three()
+    for _ in range(20):
+        assert all(torch.equal(one, other) for one, other in zip(all_three(), first, strict=True))
+    near(first[0], left.double() @ right.double(), 0.005)
+    assert apart(first[1], torch.nn.functional.scaled_dot_product_attention(*parts.double())) < 0.005
+
+
+def test_a_text_alone_gets_what_it_gets_beside_a_longer_one(tiles: bool) -> None:
+    short, long, heads, width = 20, 50, 2, 32
+    biases = made(3 * heads * width, seed=2)
+    both = made(2, long, 3 * heads * width, seed=1, half=True)
+    mask = torch.zeros(2, 1, 1, long)
+    mask[0, :, :, short:] = torch.finfo(torch.float32).min
+    beside = kernels.attention(both.view(2 * long, -1), biases, mask, 2, heads, NOTHING, keep=False)[0]
+    alone = kernels.attention(both[0, :short].contiguous(), biases, None, 1, heads, NOTHING, keep=False)[0]
+    assert torch.equal(beside[:short], alone)
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.4])

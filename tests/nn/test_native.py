@@ -71,10 +71,10 @@ def test_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_compiler_that_fails(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CC", compiler(tmp_path, "echo 'kernels.c:3: it is all wrong' >&2; exit 1"))
+    monkeypatch.setenv("CC", compiler(tmp_path, "echo 'norm.c:3: it is all wrong' >&2; exit 1"))
     told = why_not()
     assert told is not None
-    assert told.endswith("failed: kernels.c:3: it is all wrong")
+    assert told.endswith("failed: norm.c:3: it is all wrong")
     assert list(cache.iterdir()) == []  # nothing half-made
 
 
@@ -106,10 +106,14 @@ def test_it_was_written_for_linux(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_native
-@pytest.mark.parametrize("flags", [(), ("-mno-avx512f",), ("-mno-avx512bf16",)], ids=["all", "AVX2", "no bf16"])
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("-mno-avx512f",), ("-mno-avx512bf16",), ("-mno-amx-bf16",)],
+    ids=["all", "AVX2", "no bf16", "no tiles"],
+)
 def test_the_compiler_has_nothing_to_say_of_it(tmp_path: Path, flags: tuple[str, ...]) -> None:
     command = [*native._compiler(), *native._FLAGS, *flags, "-Wall", "-Wextra", "-Wno-psabi", "-Werror"]
     done = subprocess.run(
-        [*command, "-o", str(tmp_path / "k.so"), str(native.SOURCE), "-lm"], capture_output=True, text=True
+        [*command, "-o", str(tmp_path / "k.so"), *native.sources(), "-lm"], capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")

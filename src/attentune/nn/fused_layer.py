@@ -2,7 +2,7 @@
 
 PyTorch makes hundreds of operations of it, most of them casts, views and allocations; for batches of short texts these
 take longer than what they serve. Here products with weights are PyTorch's, and all that lies between two of them is one
-pass over the memory, in C (`kernels.c`). Attention's probabilities, GELU's output and what dropout drops are
+pass over the memory, in C (`c/`). Attention's probabilities, GELU's output and what dropout drops are
 not kept: the backward pass computes them again.
 
 The numbers are those of autocast: bf16 factors in products, float32 in residuals and normalisation. What autocast

@@ -1,4 +1,4 @@
-"""The functions of `kernels.c` as functions of tensors. Tensors are contiguous and on the CPU."""
+"""The functions of the C files in `c/` as functions of tensors. Tensors are contiguous and on the CPU."""
 
 from __future__ import annotations
 
@@ -63,6 +63,15 @@ def _function(name: str) -> Callable[..., int | None]:
 def _call(name: str, *given: Any) -> None:
     if _function(name)(*(one.data_ptr() if isinstance(one, Tensor) else one for one in given)):
         raise MemoryError(f"no memory for the tables of {name}")
+
+
+def use_tiles(wanted: bool) -> bool:
+    """Whether attention may multiply by the processor's matrix tiles from now on, in this process; it may where it can.
+
+    Returns:
+        Whether it will: False on a processor without them.
+    """
+    return bool(load_library().attentune_tiles(int(wanted)))
 
 
 def attention(

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("kernels.c")
+SOURCES = Path(__file__).with_name("c")
 # Without -ffast-math: a loss that is NaN must be seen to be one.
 _FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 _PATIENCE_SECONDS = 120
@@ -27,6 +27,11 @@ _PATIENCE_SECONDS = 120
 
 class NativeError(Exception):
     """The C part cannot be had on this machine; the message says why."""
+
+
+def sources() -> list[str]:
+    """The C files that are compiled together."""
+    return sorted(str(file) for file in SOURCES.glob("*.c"))
 
 
 def load_library() -> ctypes.CDLL:
@@ -66,6 +71,7 @@ def _loaded() -> ctypes.CDLL:
     wanted = (openmp.GOMP_parallel, openmp.omp_get_thread_num, openmp.omp_get_num_threads)
     library.attentune_threads.argtypes = [ctypes.c_void_p] * len(wanted)
     library.attentune_threads(*(ctypes.cast(function, ctypes.c_void_p) for function in wanted))
+    library.attentune_tiles(1)
     return library
 
 
@@ -88,7 +94,8 @@ def _load(path: Path) -> ctypes.CDLL:
 
 def _compiled() -> Path:
     """The library's file, compiled now if it is not there yet."""
-    key = hashlib.sha256("\0".join((SOURCE.read_text(), *_FLAGS, _processor())).encode()).hexdigest()[:16]
+    texts = [file.read_text() for file in sorted(SOURCES.iterdir())]
+    key = hashlib.sha256("\0".join((*texts, *_FLAGS, _processor())).encode()).hexdigest()[:16]
     name = f"kernels-{key}.so"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attentune"
     if (cache / name).exists():
@@ -109,7 +116,7 @@ def _compile(target: Path) -> Path:
     compiler = _compiler()
     try:
         done = subprocess.run(
-            [*compiler, *_FLAGS, "-o", str(target), str(SOURCE), "-lm"],
+            [*compiler, *_FLAGS, "-o", str(target), *sources(), "-lm"],
             capture_output=True,
             text=True,
             timeout=_PATIENCE_SECONDS,

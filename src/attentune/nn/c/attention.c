@@ -1,0 +1,172 @@
+/* Attention by vectors of float32 numbers: queries go in blocks of R; their scores lie in the cache, and no table of
+ * probabilities is ever kept.
+ */
+#include "attention.h"
+
+#define R 8 /* queries in a block */
+
+/* out (R, size) = left (R, width) x right (width, size); both of whole vectors. */
+static inline void product(const float *left, int64_t left_step, const float *right, int64_t width, int64_t size, float *out) {
+    for (int64_t j = 0; j < size; j += W) {
+        vf total[R] = {};
+        for (int64_t e = 0; e < width; e++) {
+            vf other = load(right + e * size + j);
+            for (int r = 0; r < R; r++) total[r] += left[r * left_step + e] * other;
+        }
+        for (int r = 0; r < R; r++) store(out + r * size + j, total[r]);
+    }
+}
+
+/* out (count, size) += the transpose of left (R, left_step) x right (R, size). */
+static inline void spread(const float *left, int64_t left_step, const float *right, int64_t count, int64_t size, float *out) {
+    for (int64_t e = 0; e < size; e += W) {
+        vf other[R];
+        for (int r = 0; r < R; r++) other[r] = load(right + r * size + e);
+        for (int64_t j = 0; j < count; j++) {
+            vf total = load(out + j * size + e);
+            for (int r = 0; r < R; r++) total += left[r * left_step + j] * other[r];
+            store(out + j * size + e, total);
+        }
+    }
+}
+
+static void attention_body(void *pointer) {
+    attention_t *g = pointer;
+    share_t own = attentune_share(g->batch * g->heads);
+    int64_t length = g->length, size = padded(length, W), width = g->width, hidden = g->heads * width;
+    int64_t numbers = (size + R) * width + width * size + size * width + R * size + R * width + size;
+    float *tables = calloc(numbers, 4);
+    if (!tables) { g->failed = 1; return; }
+    float *query = tables, *key = query + (size + R) * width, *value = key + width * size;
+    float *scores = value + size * width, *found = scores + R * size, *line = found + R * width, factors[R];
+    for (int64_t head = own.begin; head < own.end; head++) {
+        int64_t row = head / g->heads, first = head % g->heads * g->width;
+        const uint16_t *x = g->x + row * length * 3 * hidden + first;
+        gather(x, 3 * hidden, g->bias + first, length, width, query);
+        gather(x + hidden, 3 * hidden, g->bias + hidden + first, length, width, value);
+        turn(value, size, width, key);
+        gather(x + 2 * hidden, 3 * hidden, g->bias + 2 * hidden + first, length, width, value);
+        for (int64_t i = 0; i < length; i += R) {
+            int64_t here = length - i < R ? length - i : R;
+            product(query + i * width, width, key, width, size, scores);
+            for (int64_t r = 0; r < here; r++) {
+                float *own_scores = scores + r * size;
+                const float *bias = bias_row(g, row, i + r, size, line);
+                vf most = all(-INFINITY), total = {};
+                for (int64_t j = 0; j < size; j += W) {
+                    vf x = load(own_scores + j) * g->scaling + load(bias + j);
+                    most = larger(x, most);
+                    store(own_scores + j, x);
+                }
+                float top = largest(most);
+                uint64_t drawn = row_key(g->drop, head * length + i + r);
+                for (int64_t j = 0; j < size; j += W) {
+                    vf x = exponential(load(own_scores + j) - top);
+                    total += x;
+                    store(own_scores + j, g->drop.level ? (vf)((vi)x & kept(g->drop, drawn, j)) : x);
+                }
+                float all_of = sum(total);
+                if (g->log_sums) g->log_sums[head * length + i + r] = top + logf(all_of);
+                factors[r] = (g->drop.level ? g->drop.up : 1.0f) / all_of;
+            }
+            product(scores, size, value, size, width, found);
+            for (int64_t r = 0; r < here; r++) {
+                uint16_t *out = g->out + (row * length + i + r) * hidden + first;
+                for (int64_t e = 0; e < width; e += W) narrow(out + e, load(found + r * width + e) * factors[r]);
+            }
+        }
+    }
+    free(tables);
+}
+
+/* `mask` is added to the scaled scores; its strides are those of a row and of a query, its keys are contiguous. NULL: none.
+ * `log_sums`, for the backward pass, may be NULL. */
+int attentune_attention(int64_t batch, int64_t length, int64_t heads, int64_t width, int threads, uint64_t seed,
+                        uint32_t level, float up, float scaling, const uint16_t *x, const float *bias, const float *mask,
+                        int64_t mask_row, int64_t mask_query, uint16_t *out, float *log_sums) {
+    attention_t given = {batch, length, heads, width, {seed, level, up}, scaling, x, bias, mask,
+                         mask_row, mask_query, out, log_sums, NULL, NULL, NULL, 0};
+    attentune_in_parallel(attentune_tiles_fit(&given) ? attentune_tiles_body : attention_body, &given, threads);
+    return given.failed;
+}
+
+static void attention_back_body(void *pointer) {
+    attention_t *g = pointer;
+    share_t own = attentune_share(g->batch * g->heads);
+    int64_t length = g->length, size = padded(length, W), width = g->width, hidden = g->heads * width;
+    int64_t rows = (size + R) * width, columns = width * size;
+    float *tables = calloc(6 * rows + 2 * columns + 3 * R * size + size, 4);
+    float *d_bias = g->parts + own.number * 3 * hidden;
+    if (!tables) { g->failed = 1; return; }
+    float *query = tables, *key = query + rows, *d_found = key + rows;
+    float *d_query = d_found + rows, *d_key = d_query + rows, *d_value = d_key + rows;
+    float *key_turned = d_value + rows, *value_turned = key_turned + columns;
+    float *scores = value_turned + columns, *d_scores = scores + R * size, *used = d_scores + R * size;
+    float *line = used + R * size;
+    for (int64_t head = own.begin; head < own.end; head++) {
+        int64_t row = head / g->heads, first = head % g->heads * g->width;
+        const uint16_t *x = g->x + row * length * 3 * hidden + first;
+        gather(x, 3 * hidden, g->bias + first, length, width, query);
+        gather(x + 2 * hidden, 3 * hidden, g->bias + 2 * hidden + first, length, width, key);
+        turn(key, size, width, value_turned);
+        gather(x + hidden, 3 * hidden, g->bias + hidden + first, length, width, key);
+        turn(key, size, width, key_turned);
+        gather(g->d_out + row * length * hidden + first, hidden, NULL, length, width, d_found);
+        memset(d_key, 0, 8 * rows); /* and d_value behind it */
+        for (int64_t i = 0; i < length; i += R) {
+            int64_t here = length - i < R ? length - i : R;
+            product(query + i * width, width, key_turned, width, size, scores);
+            product(d_found + i * width, width, value_turned, width, size, d_scores);
+            for (int64_t r = 0; r < here; r++) {
+                float *own_scores = scores + r * size, *own_d = d_scores + r * size, *own_used = used + r * size;
+                const float *bias = bias_row(g, row, i + r, size, line);
+                float log_sum = g->log_sums[head * length + i + r];
+                uint64_t drawn = row_key(g->drop, head * length + i + r);
+                vf total = {};
+                for (int64_t j = 0; j < size; j += W) {
+                    vf score = load(own_scores + j) * g->scaling + load(bias + j);
+                    vf probability = exponential(score - log_sum), d = load(own_d + j);
+                    vf taken = probability;
+                    if (g->drop.level) {
+                        vi stays = kept(g->drop, drawn, j);
+                        d = (vf)((vi)(d * g->drop.up) & stays);
+                        taken = (vf)((vi)(probability * g->drop.up) & stays);
+                    }
+                    total += probability * d;
+                    store(own_scores + j, probability);
+                    store(own_used + j, taken);
+                    store(own_d + j, d);
+                }
+                float expected = sum(total); /* not from what was found, which is rounded */
+                for (int64_t j = 0; j < size; j += W)
+                    store(own_d + j, load(own_scores + j) * (load(own_d + j) - expected) * g->scaling);
+            }
+            for (int64_t r = here; r < R; r++) { /* queries that are not there */
+                memset(d_scores + r * size, 0, 4 * size);
+                memset(used + r * size, 0, 4 * size);
+            }
+            product(d_scores, size, key, size, width, d_query + i * width);
+            spread(d_scores, size, query + i * width, length, width, d_key);
+            spread(used, size, d_found + i * width, length, width, d_value);
+        }
+        uint16_t *d_x = g->d_x + row * length * 3 * hidden + first;
+        scatter(d_query, length, width, d_x, 3 * hidden, d_bias + first);
+        scatter(d_key, length, width, d_x + hidden, 3 * hidden, d_bias + hidden + first);
+        scatter(d_value, length, width, d_x + 2 * hidden, 3 * hidden, d_bias + 2 * hidden + first);
+    }
+    free(tables);
+}
+
+int attentune_attention_back(int64_t batch, int64_t length, int64_t heads, int64_t width, int threads, uint64_t seed,
+                             uint32_t level, float up, float scaling, const uint16_t *x, const float *bias,
+                             const float *mask, int64_t mask_row, int64_t mask_query, const float *log_sums,
+                             const uint16_t *d_out, uint16_t *d_x, float *d_bias) {
+    float *parts = calloc(threads, 12 * heads * width);
+    if (!parts) return 1;
+    attention_t given = {batch, length, heads, width, {seed, level, up}, scaling, x, bias, mask, mask_row,
+                         mask_query, NULL, (float *)log_sums, d_out, d_x, parts, 0};
+    attentune_in_parallel(attentune_tiles_fit(&given) ? attentune_tiles_back_body : attention_back_body, &given, threads);
+    if (!given.failed) attentune_add_up(parts, threads, 3 * heads * width, d_bias);
+    free(parts);
+    return given.failed;
+}
