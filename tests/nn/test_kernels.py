@@ -48,6 +48,7 @@ def masks(batch: int, length: int) -> dict[str, Tensor | None]:
         "by text and query": padded + made(batch, 1, length, length, seed=9),
         "one for all texts": made(1, 1, length, length, seed=10),
         "as transformers expands it": padded.expand(batch, 1, length, length),
+        "large numbers": padded + 200,
     }
 
 
@@ -104,7 +105,7 @@ def apart(ours: Tensor, wanted: Tensor) -> float:
 # 17 is one more than a vector, 33 than two tiles' rows; of 150 and 300 queries keys' gradients are added up in parts.
 @pytest.mark.parametrize("length", [9, 17, 33, 64, 150, 300])
 @pytest.mark.parametrize("width", [32, 64])
-@pytest.mark.parametrize("kind", ["none", "by text", "by text and query", "one for all texts"])
+@pytest.mark.parametrize("kind", ["none", "by text", "by text and query", "one for all texts", "large numbers"])
 def test_attention_of_wider_heads_by_both_programs(length: int, width: int, kind: str, tiles: bool) -> None:
     batch, heads = 3, 2
     drop, mask = Drop.of(0.3 if length < 100 and width == 32 else 0.0, 77), masks(batch, length)[kind]
@@ -120,7 +121,7 @@ def test_attention_of_wider_heads_by_both_programs(length: int, width: int, kind
     # Tiles round their factors to bf16, as autocast does: query, key, value, probabilities and scores' gradients.
     assert apart(found, wanted) < (0.003 if tiles else 0.002)
     assert apart(back[0], wanted_back[0]) < (0.006 if tiles else 0.002)
-    assert apart(back[1], wanted_back[1]) < (0.003 if tiles else 1e-5)
+    assert apart(back[1], wanted_back[1]) < (0.003 if tiles else 5e-5)
     again = kernels.attention_back(projected, biases, mask, log_sums, d_found, drop)
     assert torch.equal(again[0], back[0])
     assert torch.equal(kernels.attention(projected, biases, mask, batch, heads, drop, keep=False)[0], found)

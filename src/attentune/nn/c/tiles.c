@@ -201,10 +201,8 @@ void attentune_tiles_back_body(void *pointer) {
             for (int64_t i = from; i < from + many; i += S) {
                 tile_product(t.query + i * width, width, t.key_turned, size, S, width, size, t.scores, size, 0);
                 tile_product(t.d_found + i * width, width, t.value_turned, size, S, width, size, t.d_scores, size, 0);
-                int64_t here = length - i < S ? padded(length - i, 2) : S, rest = (S - here) / 2 * size;
+                int64_t here = length - i < S ? length - i : S; /* what is left of others is multiplied by zeros */
                 for (int64_t r = 0; r < here; r += 2) weigh_back(g, head, i, r, size, t, i - from + r);
-                memset(t.used + (i - from + here) / 2 * size, 0, 4 * rest);
-                memset(t.d_used + (i - from + here) / 2 * size, 0, 4 * rest);
                 tile_product(t.d_half, size, t.key, width, S, size, width, t.d_query + i * width, width, 0);
             }
             tile_product(t.query_turned + from, size, t.d_used, size, width, many, size, t.d_key, size, from > 0);
