@@ -60,6 +60,7 @@ bench: $(STAMP)  ## measure speed against the peers, and what each method costs;
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/step_profile.py --task rte --rows 300 --predict ours
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/step_profile.py --task rte --rows 300 --predict pipeline
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/attention_curves.py
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/attention_speed.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/predict.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/scale.py
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/stream.py

@@ -6,7 +6,7 @@ pass over the memory, in C (`c/`). Attention's probabilities, GELU's output and 
 not kept: the backward pass computes them again.
 
 The numbers are those of autocast: bf16 factors in products, float32 in residuals and normalisation. What autocast
-rounds to bf16 within attention and GELU stays in float32 here.
+rounds to bf16 within GELU stays in float32 here; within attention too, but where matrix tiles multiply it.
 
 Source: Devlin et al. 2019, section 3 (the layer of Vaswani et al. 2017, section 3.1); attention without its table as in
 Dao et al. 2022, section 3.1.

@@ -79,6 +79,9 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """softmax(query key' / sqrt(width) + mask) value for each head, with dropout on the probabilities.
 
+    Longer texts' products are by matrix tiles where the processor has them (`use_tiles`), with bf16 factors; others by
+    vectors in float32.
+
     Args:
         projected_N3D: bf16: query, key and value of each token without their biases; N is batch x length.
         biases_3D: float32.
