@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from attentune.config.schema import BlurConfig
 from attentune.models import fused
 from attentune.models.attention import attention_by, use_own_attention
 from attentune.models.fused import fused_layers, use_fused_layers, weights_stay
@@ -61,34 +62,66 @@ def test_which_families_can(tiny: Tiny, family: str) -> None:
     assert use_fused_layers(model) == count  # and not twice over
 
 
-@pytest.mark.parametrize("family", ABLE)
-def test_training_is_what_it_was(tiny: Tiny, family: str, calls: list[str]) -> None:
-    model, inputs = built(tiny, family, dropout=0.0)
-    model.train()
+def without_dropout(model: Any) -> Any:
     model.apply(lambda module: setattr(module, "p", 0.0) if isinstance(module, torch.nn.Dropout) else None)
+    return model.train()
 
-    def gradients(pass_over: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        model.zero_grad()
-        torch.manual_seed(1)
-        logits = pass_over()
-        logits.square().sum().backward()
-        return logits.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
-    right, wanted = gradients(lambda: model(**inputs).logits)
-    by_autocast, theirs = gradients(lambda: in_bf16(model, inputs))
+def far(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((found - wanted).norm() / wanted.norm())
+
+
+def gradients(model: Any, pass_over: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    model.zero_grad()
+    torch.manual_seed(1)
+    logits = pass_over()
+    logits.square().sum().backward()
+    return logits.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def check_training(model: Any, inputs: dict[str, torch.Tensor]) -> None:
+    """By our layers logits and gradients are as near to float32 as autocast's, give or take its own noise."""
+    right, wanted = gradients(model, lambda: model(**inputs).logits)
+    by_autocast, theirs = gradients(model, lambda: in_bf16(model, inputs))
     use_fused_layers(model)
-    logits, ours = gradients(lambda: in_bf16(model, inputs))
-    assert calls == ["fused_layer"] * 3
+    logits, ours = gradients(model, lambda: in_bf16(model, inputs))
     assert ours.keys() == wanted.keys()
-
-    def far(found: torch.Tensor, from_: torch.Tensor) -> float:
-        return float((found - from_).norm() / from_.norm())
-
-    # As near to float32 as autocast comes, give or take its own noise.
     assert far(logits, right) < 2 * far(by_autocast, right) + 0.01
     for name, gradient in wanted.items():
         if not name.endswith("key.bias"):  # zero but for rounding
             assert far(ours[name], gradient) < 2 * far(theirs[name], gradient) + 0.01, name
+
+
+@pytest.mark.parametrize("family", ABLE)
+def test_training_is_what_it_was(tiny: Tiny, family: str, calls: list[str]) -> None:
+    model, inputs = built(tiny, family, dropout=0.0)
+    check_training(without_dropout(model), inputs)
+    assert calls == ["fused_layer"] * 3
+
+
+@pytest.mark.parametrize("learnable", ["no", "layer", "head"])
+def test_a_blur_of_what_attention_found_is_obeyed(tiny: Tiny, learnable: str, calls: list[str]) -> None:
+    model, inputs = built(tiny, dropout=0.0, blur=BlurConfig("context", 0.8, learnable=learnable))
+    with torch.no_grad():
+        right = model(**inputs).logits
+    check_training(without_dropout(model), inputs)
+    assert calls == ["fused_layer"] * 3
+    model.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(in_bf16(model, inputs), right, rtol=0.05, atol=0.05)
+        halved = half_copy(model)(**inputs).logits.float()
+        torch.testing.assert_close(halved, right, rtol=0.1, atol=0.1)
+        model.blur_taps.remove()
+        assert far(in_bf16(model, inputs), right) > 0.05
+    assert calls[3:] == ["fused_prediction"] * 9
+
+
+@pytest.mark.parametrize("where", ["value", "scores"])
+def test_other_blurs_are_left_to_pytorch(tiny: Tiny, where: str, calls: list[str]) -> None:
+    model, inputs = built(tiny, blur=BlurConfig(where, 0.8))
+    use_fused_layers(model)
+    in_bf16(model.train(), inputs)
+    assert calls == []
 
 
 @pytest.mark.parametrize("family", ABLE)

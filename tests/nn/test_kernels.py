@@ -207,13 +207,6 @@ def test_what_is_no_number_is_seen() -> None:
     assert math.isnan(kernels.sum_of_squares([torch.tensor([1.0, float("nan")])]))
 
 
-def test_add() -> None:
-    out, more = made(7, 48, seed=1), made(7, 48, seed=2, half=True)
-    wanted = out + more.float()
-    kernels.add(out, more)
-    assert torch.equal(out, wanted)
-
-
 def test_the_sum_of_squares() -> None:
     tables = [made(*shape, seed=number) for number, shape in enumerate([(1,), (17,), (300, 70), (3, 5, 7), (0,)])]
     wanted = sum(float(table.double().square().sum()) for table in tables)

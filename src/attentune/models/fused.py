@@ -1,4 +1,4 @@
-"""Encoders whose layers train by one written-out step each."""
+"""Encoders whose layers train and predict by a written-out step each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers.activations import GELUActivation
 
 from attentune.models.attention import LONG, PLAIN
-from attentune.nn.fused_layer import HalfWeights, LayerSettings, LayerWeights, fused_layer, fused_prediction
+from attentune.nn.fused_layer import Between, HalfWeights, LayerSettings, LayerWeights, fused_layer, fused_prediction
 from attentune.nn.kernels import VECTOR
 from attentune.nn.long_attention import added_mask
 from attentune.nn.native import why_not
@@ -49,7 +49,7 @@ class _Fused:
         if torch.is_autocast_enabled("cpu"):
             hidden_states = hidden_states.float()  # ELECTRA's first come out of a product
         mask = None if attention_mask is None else added_mask(attention_mask, torch.float32)
-        return program(hidden_states, mask, weights, half, _settings(layer))
+        return program(hidden_states, mask, weights, half, _settings(layer), _between(layer))
 
     def hold(self) -> None:
         """Say that the weights stay until `release`."""
@@ -82,7 +82,8 @@ def use_fused_layers(model: Any) -> int:
 
     A layer can if it is BERT's, with GELU, and its sizes fit the vectors of `nn.kernels`; and if this machine can have
     these (`nn.native`). It does so in bf16, to train and to predict, while nothing has to see its insides: no hook on a
-    part of it, no adapter in it, and attention by our own programs. Else it computes as ever. Weights, names and saved
+    part of it, no adapter in it, and attention by our own programs. A hook before attention's output projection is
+    obeyed, though: there a blur of what attention found takes hold. Else it computes as ever. Weights, names and saved
     files stay as they are.
 
     Args:
@@ -138,11 +139,30 @@ def _is_plain(layer: Any, mask: Tensor | None) -> bool:
         return False
     if mask is not None and (mask.ndim != 4 or mask.shape[1] != 1 or mask.stride(3) != 1):
         return False
+    joined = layer.attention.output.dense
     for module in layer.modules():
-        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values(), *module._backward_hooks.values())
+        hooks = (*module._forward_hooks.values(), *module._backward_hooks.values())
+        if module is not joined or module._forward_pre_hooks_with_kwargs:
+            hooks = (*hooks, *module._forward_pre_hooks.values())
         if module is not layer and any(getattr(hook, "__module__", "") != _IDLE for hook in hooks):
             return False
     return all(type(one) is nn.Linear and one.bias is not None for one in _products(layer))
+
+
+def _between(layer: Any) -> Between | None:
+    """What hooks do to that which attention found, before it is projected; None where there are none."""
+    joined = layer.attention.output.dense
+    if not joined._forward_pre_hooks:
+        return None
+
+    def changed(found_BTD: Tensor) -> Tensor:
+        for hook in joined._forward_pre_hooks.values():
+            given = hook(joined, (found_BTD,))
+            if given is not None:
+                found_BTD = given[0] if isinstance(given, tuple) else given
+        return found_BTD
+
+    return changed
 
 
 def _products(layer: Any) -> tuple[Any, ...]:

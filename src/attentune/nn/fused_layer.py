@@ -14,15 +14,18 @@ Dao et al. 2022, section 3.1.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from attentune.nn.kernels import Drop, Normed, add, attention, attention_back, gelu, gelu_back, norm, norm_back
+from attentune.nn.kernels import Drop, Normed, attention, attention_back, gelu, gelu_back, norm, norm_back
 
 _HALF = torch.bfloat16
+# What changes attention's result, (B, T, D) bf16, before the product that joins the heads.
+Between = Callable[[Tensor], Tensor]
 
 
 class LayerWeights(NamedTuple):
@@ -86,7 +89,12 @@ class HalfWeights:
 
 
 def fused_layer(
-    hidden_BTD: Tensor, mask: Tensor | None, weights: LayerWeights, half: HalfWeights, settings: LayerSettings
+    hidden_BTD: Tensor,
+    mask: Tensor | None,
+    weights: LayerWeights,
+    half: HalfWeights,
+    settings: LayerSettings,
+    between: Between | None = None,
 ) -> Tensor:
     """The layer's output in training, (B, T, D) float32, with dropout.
 
@@ -96,13 +104,23 @@ def fused_layer(
         weights: the parameters, float32.
         half: the layer's own, which takes these weights; the backward pass must come before it takes others.
         settings: what else the layer computes with.
+        between: applied to what attention found, as a blur is; gradients flow through it.
     """
-    out_BTD: Tensor = _FusedLayer.apply(hidden_BTD, mask, half, settings, *weights)
+    half.copy_from(weights)
+    found_BTD: Tensor = _Attention.apply(hidden_BTD, mask, half, settings, *weights[:_JOINED])
+    if between is not None:
+        found_BTD = between(found_BTD)
+    out_BTD: Tensor = _Rest.apply(found_BTD, hidden_BTD, half, settings, *weights[_JOINED:])
     return out_BTD
 
 
 def fused_prediction(
-    hidden_BTD: Tensor, mask: Tensor | None, weights: LayerWeights, half: HalfWeights, settings: LayerSettings
+    hidden_BTD: Tensor,
+    mask: Tensor | None,
+    weights: LayerWeights,
+    half: HalfWeights,
+    settings: LayerSettings,
+    between: Between | None = None,
 ) -> Tensor:
     """The layer's output without dropout and without gradients, (B, T, D), of the input's kind.
 
@@ -112,105 +130,135 @@ def fused_prediction(
         weights: the parameters, float32 or bf16.
         half: has taken these weights.
         settings: what else the layer computes with; its dropout is not done.
+        between: as for `fused_layer`.
     """
+    wide = LayerWeights(*(one if one.ndim > 1 else one.detach().float() for one in weights))
+    residual_ND = _rows(hidden_BTD.detach().float())
     with torch.autocast("cpu", enabled=False):
-        wide = LayerWeights(*(one if one.ndim > 1 else one.detach().float() for one in weights))
-        residual_ND = hidden_BTD.detach().reshape(-1, hidden_BTD.shape[-1]).float().contiguous()
-        nothing = (Drop.of(0.0, 0),) * 3
-        last, _ = _forward(residual_ND, mask, len(hidden_BTD), wide, half, settings, nothing, keep=False)
+        found_ND = _attend(residual_ND, mask, len(hidden_BTD), wide[:_JOINED], half, settings, _NOTHING, keep=False)[0]
+    if between is not None:
+        found_ND = _rows(between(found_ND.view(hidden_BTD.shape)).to(_HALF))
+    with torch.autocast("cpu", enabled=False):
+        drops = (_NOTHING, _NOTHING)
+        last, _ = _finish(found_ND, residual_ND, wide[_JOINED:], half, settings, drops, keep=False)
     out_ND = last.out if hidden_BTD.dtype == torch.float32 else last.narrow
     return out_ND.view(hidden_BTD.shape)
 
 
-def _forward(
-    residual_ND: Tensor,
+_NOTHING = Drop.of(0.0, 0)
+# Where a layer's weights are parted: those before are attention's.
+_JOINED = LayerWeights._fields.index("joined")
+
+
+def _rows(x_BTD: Tensor) -> Tensor:
+    return x_BTD.reshape(-1, x_BTD.shape[-1]).contiguous()
+
+
+def _draw(*chances: float) -> tuple[Drop, ...]:
+    seeds = torch.empty(len(chances), dtype=torch.int64).random_().tolist()
+    return tuple(Drop.of(chance, seed) for chance, seed in zip(chances, seeds, strict=True))
+
+
+def _attend(
+    hidden_ND: Tensor,
     mask: Tensor | None,
     batch: int,
-    weights: LayerWeights,
+    own: Sequence[Tensor],
     half: HalfWeights,
     settings: LayerSettings,
-    drops: tuple[Drop, Drop, Drop],
+    drop: Drop,
+    *,
+    keep: bool,
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    """What attention finds, (N, D) bf16, and what its backward pass wants; outside of autocast."""
+    x_ND = hidden_ND.to(_HALF)
+    biases_3D = torch.cat([own[1], own[3], own[5]]).detach()
+    projected_N3D = torch.mm(x_ND, half.projections.t())
+    found_ND, log_sums = attention(projected_N3D, biases_3D, mask, batch, settings.heads, drop, keep=keep)
+    return found_ND, (x_ND, projected_N3D, biases_3D, log_sums)
+
+
+def _finish(
+    found_ND: Tensor,
+    residual_ND: Tensor,
+    own: Sequence[Tensor],
+    half: HalfWeights,
+    settings: LayerSettings,
+    drops: tuple[Drop, ...],
     *,
     keep: bool,
 ) -> tuple[Normed, tuple[Tensor | None, ...]]:
-    """The layer's output, and what the backward pass wants of it; outside of autocast."""
-    x_ND = residual_ND.to(_HALF)
-    biases_3D = torch.cat([weights.query_bias, weights.key_bias, weights.value_bias]).detach()
-    projected_N3D = torch.mm(x_ND, half.projections.t())
-    found_ND, log_sums = attention(projected_N3D, biases_3D, mask, batch, settings.heads, drops[0], keep=keep)
+    """The layer's output from what attention found, and what the backward pass wants; outside of autocast."""
+    joined_bias, norm_1, norm_1_bias, up_bias, down_bias, norm_2, norm_2_bias = (own[k] for k in (1, 2, 3, 5, 7, 8, 9))
     joined_ND = torch.mm(found_ND, half.joined.t())
-    norm_1 = (weights.norm_1, weights.norm_1_bias, settings.epsilon)
-    middle = norm(joined_ND, weights.joined_bias, residual_ND, *norm_1, drops[1], keep=keep)
+    middle = norm(joined_ND, joined_bias, residual_ND, norm_1, norm_1_bias, settings.epsilon, drops[0], keep=keep)
     raised_NI = torch.mm(middle.narrow, half.up.t())
-    lowered_ND = torch.mm(gelu(raised_NI, weights.up_bias), half.down.t())
-    norm_2 = (weights.norm_2, weights.norm_2_bias, settings.epsilon)
-    last = norm(lowered_ND, weights.down_bias, middle.out, *norm_2, drops[2], keep=keep)
-    for_attention = (x_ND, projected_N3D, biases_3D, found_ND, log_sums)
-    return last, (*for_attention, *middle[1:], raised_NI, *last[2:])
+    lowered_ND = torch.mm(gelu(raised_NI, up_bias), half.down.t())
+    last = norm(lowered_ND, down_bias, middle.out, norm_2, norm_2_bias, settings.epsilon, drops[1], keep=keep)
+    return last, (found_ND, *middle[1:], raised_NI, *last[2:])
 
 
-class _FusedLayer(torch.autograd.Function):
+class _Attention(torch.autograd.Function):
+    """From the hidden states to what attention finds: projections, biases, softmax, dropout."""
+
     @staticmethod
     def forward(
-        ctx: Any, hidden_BTD: Tensor, mask: Tensor | None, half: HalfWeights, settings: LayerSettings, *given: Tensor
+        ctx: Any, hidden_BTD: Tensor, mask: Tensor | None, half: HalfWeights, settings: LayerSettings, *own: Tensor
     ) -> Any:
-        weights = LayerWeights(*given)
-        seeds = torch.empty(3, dtype=torch.int64).random_().tolist()
-        chances = (settings.attention_dropout, settings.hidden_dropout, settings.hidden_dropout)
-        first, second, third = (Drop.of(chance, seed) for chance, seed in zip(chances, seeds, strict=True))
-        drops = (first, second, third)
+        (drop,) = _draw(settings.attention_dropout)
         with torch.autocast("cpu", enabled=False):
-            half.copy_from(weights)
-            residual_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1]).contiguous()
-            last, saved = _forward(residual_ND, mask, len(hidden_BTD), weights, half, settings, drops, keep=True)
-        ctx.save_for_backward(*saved, *given)
-        ctx.mask, ctx.half, ctx.drops = mask, half, drops
+            found_ND, saved = _attend(_rows(hidden_BTD), mask, len(hidden_BTD), own, half, settings, drop, keep=True)
+        ctx.save_for_backward(*saved)
+        ctx.mask, ctx.half, ctx.drop = mask, half, drop
+        return found_ND.view(hidden_BTD.shape)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        x_ND, projected, biases, log_sums = ctx.saved_tensors
+        with torch.autocast("cpu", enabled=False):
+            d_found = _rows(gradients[0])
+            d_projected, d_biases = attention_back(projected, biases, ctx.mask, log_sums, d_found, ctx.drop)
+            d_weights = _of_weight(d_projected, x_ND).chunk(3)
+            d_hidden = torch.mm(d_projected, ctx.half.projections).float()
+        d_own = (one for pair in zip(d_weights, d_biases.chunk(3), strict=True) for one in pair)
+        return (d_hidden.view(gradients[0].shape), None, None, None, *d_own)
+
+
+class _Rest(torch.autograd.Function):
+    """From what attention found to the layer's output: two residuals, two normalisations, GELU between."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, found_BTD: Tensor, hidden_BTD: Tensor, half: HalfWeights, settings: LayerSettings, *own: Tensor
+    ) -> Any:
+        drops = _draw(settings.hidden_dropout, settings.hidden_dropout)
+        with torch.autocast("cpu", enabled=False):
+            found_ND, residual_ND = _rows(found_BTD.to(_HALF)), _rows(hidden_BTD)
+            last, saved = _finish(found_ND, residual_ND, own, half, settings, drops, keep=True)
+        ctx.save_for_backward(*saved, own[2], own[5], own[8])
+        ctx.half, ctx.drops, ctx.kind = half, drops, found_BTD.dtype
         return last.out.view(hidden_BTD.shape)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
-        x_ND, projected, biases, found, log_sums, middle, normed_1, inverse_1, raised, normed_2, inverse_2, *given = (
-            ctx.saved_tensors
-        )
-        weights, half = LayerWeights(*given), ctx.half
-        drop_0, drop_1, drop_2 = ctx.drops
-        shape = gradients[0].shape
-        d_out_ND = gradients[0].reshape(-1, shape[-1]).contiguous()
+        found, middle, normed_1, inverse_1, raised, normed_2, inverse_2, scale_1, up_bias, scale_2 = ctx.saved_tensors
+        half, shape = ctx.half, gradients[0].shape
         with torch.autocast("cpu", enabled=False):
-            d_middle, d_lowered, sums_2 = norm_back(d_out_ND, None, normed_2, inverse_2, weights.norm_2, drop_2)
+            d_middle, d_lowered, sums_2 = norm_back(
+                _rows(gradients[0]), None, normed_2, inverse_2, scale_2, ctx.drops[1]
+            )
             d_raised = torch.mm(d_lowered, half.down)
-            active, d_up_bias = gelu_back(raised, weights.up_bias, d_raised)
+            active, d_up_bias = gelu_back(raised, up_bias, d_raised)
             d_down, d_up = _of_weight(d_lowered, active), _of_weight(d_raised, middle)
             d_more = torch.mm(d_raised, half.up)
-            d_hidden, d_joined, sums_1 = norm_back(d_middle, d_more, normed_1, inverse_1, weights.norm_1, drop_1)
-            d_found = torch.mm(d_joined, half.joined)
-            d_projected, d_biases = attention_back(projected, biases, ctx.mask, log_sums, d_found, drop_0)
-            d_projections = _of_weight(d_projected, x_ND)
-            add(d_hidden, torch.mm(d_projected, half.projections))
-            (d_query, d_key, d_value), (d_query_bias, d_key_bias, d_value_bias) = (
-                d_projections.chunk(3),
-                d_biases.chunk(3),
-            )
-            d_own = LayerWeights(
-                query=d_query,
-                query_bias=d_query_bias,
-                key=d_key,
-                key_bias=d_key_bias,
-                value=d_value,
-                value_bias=d_value_bias,
-                joined=_of_weight(d_joined, found),
-                joined_bias=sums_1[2],
-                norm_1=sums_1[0],
-                norm_1_bias=sums_1[1],
-                up=d_up,
-                up_bias=d_up_bias,
-                down=d_down,
-                down_bias=sums_2[2],
-                norm_2=sums_2[0],
-                norm_2_bias=sums_2[1],
-            )
-        return (d_hidden.view(shape), None, None, None, *d_own)
+            d_hidden, d_joined, sums_1 = norm_back(d_middle, d_more, normed_1, inverse_1, scale_1, ctx.drops[0])
+            d_found = torch.mm(d_joined, half.joined).to(ctx.kind)
+            d_join = _of_weight(d_joined, found)
+        d_norms_1, d_norms_2 = (sums_1[2], sums_1[0], sums_1[1]), (sums_2[2], sums_2[0], sums_2[1])
+        d_own = (d_join, *d_norms_1, d_up, d_up_bias, d_down, *d_norms_2)
+        return (d_found.view(shape), d_hidden.view(shape), None, None, *d_own)
 
 
 def _of_weight(d_out_NO: Tensor, input_NI: Tensor) -> Tensor:

@@ -21,7 +21,6 @@ _KINDS = {
     "norm_back": [*[_NUMBER] * 2, _THREADS, *_DROP, *[_POINTER] * 8],
     "gelu": [*[_NUMBER] * 2, _THREADS, *[_POINTER] * 3],
     "gelu_back": [*[_NUMBER] * 2, _THREADS, *[_POINTER] * 5],
-    "add": [_NUMBER, _THREADS, *[_POINTER] * 2],
     "squares": [_NUMBER, _THREADS, *[_POINTER] * 3],
 }
 _ALL_BITS = 1 << 32
@@ -192,11 +191,6 @@ def gelu_back(x_NI: Tensor, bias_I: Tensor, d_out_NI: Tensor) -> tuple[Tensor, T
     out_NI, d_bias_I = torch.empty_like(x_NI), torch.empty_like(bias_I)
     _call("gelu_back", *x_NI.shape, torch.get_num_threads(), x_NI, bias_I, d_out_NI, out_NI, d_bias_I)
     return out_NI, d_bias_I
-
-
-def add(out: Tensor, more: Tensor) -> None:
-    """Adds bf16 numbers to as many float32 ones, in place."""
-    _call("add", out.numel(), torch.get_num_threads(), out, more)
 
 
 def sum_of_squares(tables: Sequence[Tensor]) -> float:

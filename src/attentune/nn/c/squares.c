@@ -1,19 +1,6 @@
-/* out += more, and the squares of many tables, added up. */
+/* The squares of many tables, added up. */
 #include "threads.h"
 #include "vectors.h"
-
-typedef struct { int64_t count; float *out; const uint16_t *more; } add_t;
-
-static void add_body(void *pointer) {
-    add_t g = *(add_t *)pointer;
-    share_t own = attentune_share(g.count / W);
-    for (int64_t at = own.begin * W; at < own.end * W; at += W) store(g.out + at, load(g.out + at) + wide(g.more + at));
-}
-
-void attentune_add(int64_t count, int threads, float *out, const uint16_t *more) {
-    add_t given = {count, out, more};
-    attentune_in_parallel(add_body, &given, threads);
-}
 
 typedef struct { int64_t tables; const float *const *table; const int64_t *counts; double *parts; } squares_t;
 
