@@ -12,7 +12,7 @@ RECORDS = RESULTS / "bench"
 
 def data_dir() -> Path:
     """The real data: $ATTENTUNE_DATA, else ../shared/data beside the checkout."""
-    return Path(os.environ.get("ATTENTUNE_DATA") or ROOT.parent / "shared" / "data").resolve()
+    return Path(os.environ.get("ATTENTUNE_DATA") or ROOT.parent / "shared" / "data").absolute()
 
 
 def named_data_dir() -> Path:
