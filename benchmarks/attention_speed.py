@@ -2,7 +2,7 @@
 
     python benchmarks/attention_speed.py [--hidden 384] [--heads 12]
 
-Milliseconds, the least of twenty, on as many threads as PyTorch takes: forward with dropout 0.1, backward, and
+Milliseconds, the median of 21 calls, on as many threads as PyTorch takes: forward with dropout 0.1, backward, and
 prediction, for batches of 32 texts, fewer of long ones. PyTorch's fused attention has no dropout on a CPU, so it is
 beside prediction only. Writes results/bench/attention_speed_HIDDEN.json.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable
 
 import torch
@@ -20,20 +19,15 @@ from attentune.nn import kernels
 from attentune.nn.kernels import Drop
 from attentune.results import versions
 from places import RECORDS
+from roofline import seconds_of
 from tables import table
 
 SIZES = ((32, 12), (32, 16), (32, 17), (32, 24), (32, 32), (32, 48), (32, 64), (16, 128), (8, 256), (4, 512))
 COLUMNS = ("forward", "backward", "prediction")
 
 
-def least_ms(work: Callable[[], object]) -> float:
-    work()
-    seconds = []
-    for _ in range(20):
-        began = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - began)
-    return round(1000 * min(seconds), 3)
+def milliseconds(work: Callable[[], object]) -> float:
+    return round(1000 * seconds_of(work, repeats=21), 3)
 
 
 def measure(batch: int, length: int, hidden: int, heads: int) -> dict[str, float]:
@@ -53,11 +47,11 @@ def measure(batch: int, length: int, hidden: int, heads: int) -> dict[str, float
             lambda: kernels.attention_back(projected, biases, mask, log_sums, out, drop),  # noqa: B023  run at once
             lambda: kernels.attention(projected, biases, mask, batch, heads, nothing, keep=False),
         )
-        found |= {f"{name}, {column}": least_ms(work) for column, work in zip(COLUMNS, works, strict=True)}
+        found |= {f"{name}, {column}": milliseconds(work) for column, work in zip(COLUMNS, works, strict=True)}
     parts = projected.view(batch, length, 3, heads, hidden // heads).permute(2, 0, 3, 1, 4)
     half = mask.bfloat16()
     own = torch.nn.functional.scaled_dot_product_attention
-    return found | {"PyTorch, prediction": least_ms(lambda: own(parts[0], parts[1], parts[2], attn_mask=half))}
+    return found | {"PyTorch, prediction": milliseconds(lambda: own(parts[0], parts[1], parts[2], attn_mask=half))}
 
 
 def main() -> None:

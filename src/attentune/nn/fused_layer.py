@@ -14,7 +14,7 @@ Dao et al. 2022, section 3.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -107,10 +107,10 @@ def fused_layer(
         between: applied to what attention found, as a blur is; gradients flow through it.
     """
     half.copy_from(weights)
-    found_BTD: Tensor = _Attention.apply(hidden_BTD, mask, half, settings, *weights[:_JOINED])
+    found_BTD: Tensor = _Attention.apply(hidden_BTD, mask, weights, half, settings, *weights[:_JOINED])
     if between is not None:
         found_BTD = between(found_BTD)
-    out_BTD: Tensor = _Rest.apply(found_BTD, hidden_BTD, half, settings, *weights[_JOINED:])
+    out_BTD: Tensor = _Rest.apply(found_BTD, hidden_BTD, weights, half, settings, *weights[_JOINED:])
     return out_BTD
 
 
@@ -135,18 +135,19 @@ def fused_prediction(
     wide = LayerWeights(*(one if one.ndim > 1 else one.detach().float() for one in weights))
     residual_ND = _rows(hidden_BTD.detach().float())
     with torch.autocast("cpu", enabled=False):
-        found_ND = _attend(residual_ND, mask, len(hidden_BTD), wide[:_JOINED], half, settings, _NOTHING, keep=False)[0]
+        found_ND = _attend(residual_ND, mask, len(hidden_BTD), wide, half, settings, _NOTHING, keep=False)[0]
     if between is not None:
         found_ND = _rows(between(found_ND.view(hidden_BTD.shape)).to(_HALF))
     with torch.autocast("cpu", enabled=False):
         drops = (_NOTHING, _NOTHING)
-        last, _ = _finish(found_ND, residual_ND, wide[_JOINED:], half, settings, drops, keep=False)
+        last, _ = _finish(found_ND, residual_ND, wide, half, settings, drops, keep=False)
     out_ND = last.out if hidden_BTD.dtype == torch.float32 else last.narrow
     return out_ND.view(hidden_BTD.shape)
 
 
 _NOTHING = Drop.of(0.0, 0)
-# Where a layer's weights are parted: those before are attention's.
+# Where a layer's weights are parted: those before are attention's. The two functions below get their part by itself
+# too, since autograd sees no tensor within a tuple.
 _JOINED = LayerWeights._fields.index("joined")
 
 
@@ -163,7 +164,7 @@ def _attend(
     hidden_ND: Tensor,
     mask: Tensor | None,
     batch: int,
-    own: Sequence[Tensor],
+    weights: LayerWeights,
     half: HalfWeights,
     settings: LayerSettings,
     drop: Drop,
@@ -172,7 +173,7 @@ def _attend(
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """What attention finds, (N, D) bf16, and what its backward pass wants; outside of autocast."""
     x_ND = hidden_ND.to(_HALF)
-    biases_3D = torch.cat([own[1], own[3], own[5]]).detach()
+    biases_3D = torch.cat([weights.query_bias, weights.key_bias, weights.value_bias]).detach()
     projected_N3D = torch.mm(x_ND, half.projections.t())
     found_ND, log_sums = attention(projected_N3D, biases_3D, mask, batch, settings.heads, drop, keep=keep)
     return found_ND, (x_ND, projected_N3D, biases_3D, log_sums)
@@ -181,7 +182,7 @@ def _attend(
 def _finish(
     found_ND: Tensor,
     residual_ND: Tensor,
-    own: Sequence[Tensor],
+    weights: LayerWeights,
     half: HalfWeights,
     settings: LayerSettings,
     drops: tuple[Drop, ...],
@@ -189,12 +190,13 @@ def _finish(
     keep: bool,
 ) -> tuple[Normed, tuple[Tensor | None, ...]]:
     """The layer's output from what attention found, and what the backward pass wants; outside of autocast."""
-    joined_bias, norm_1, norm_1_bias, up_bias, down_bias, norm_2, norm_2_bias = (own[k] for k in (1, 2, 3, 5, 7, 8, 9))
     joined_ND = torch.mm(found_ND, half.joined.t())
-    middle = norm(joined_ND, joined_bias, residual_ND, norm_1, norm_1_bias, settings.epsilon, drops[0], keep=keep)
+    norm_1 = (weights.norm_1, weights.norm_1_bias, settings.epsilon)
+    middle = norm(joined_ND, weights.joined_bias, residual_ND, *norm_1, drops[0], keep=keep)
     raised_NI = torch.mm(middle.narrow, half.up.t())
-    lowered_ND = torch.mm(gelu(raised_NI, up_bias), half.down.t())
-    last = norm(lowered_ND, down_bias, middle.out, norm_2, norm_2_bias, settings.epsilon, drops[1], keep=keep)
+    lowered_ND = torch.mm(gelu(raised_NI, weights.up_bias), half.down.t())
+    norm_2 = (weights.norm_2, weights.norm_2_bias, settings.epsilon)
+    last = norm(lowered_ND, weights.down_bias, middle.out, *norm_2, drops[1], keep=keep)
     return last, (found_ND, *middle[1:], raised_NI, *last[2:])
 
 
@@ -203,11 +205,18 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_BTD: Tensor, mask: Tensor | None, half: HalfWeights, settings: LayerSettings, *own: Tensor
+        ctx: Any,
+        hidden_BTD: Tensor,
+        mask: Tensor | None,
+        weights: LayerWeights,
+        half: HalfWeights,
+        settings: LayerSettings,
+        *own: Tensor,
     ) -> Any:
         (drop,) = _draw(settings.attention_dropout)
         with torch.autocast("cpu", enabled=False):
-            found_ND, saved = _attend(_rows(hidden_BTD), mask, len(hidden_BTD), own, half, settings, drop, keep=True)
+            hidden_ND, batch = _rows(hidden_BTD), len(hidden_BTD)
+            found_ND, saved = _attend(hidden_ND, mask, batch, weights, half, settings, drop, keep=True)
         ctx.save_for_backward(*saved)
         ctx.mask, ctx.half, ctx.drop = mask, half, drop
         return found_ND.view(hidden_BTD.shape)
@@ -222,7 +231,7 @@ class _Attention(torch.autograd.Function):
             d_weights = _of_weight(d_projected, x_ND).chunk(3)
             d_hidden = torch.mm(d_projected, ctx.half.projections).float()
         d_own = (one for pair in zip(d_weights, d_biases.chunk(3), strict=True) for one in pair)
-        return (d_hidden.view(gradients[0].shape), None, None, None, *d_own)
+        return (d_hidden.view(gradients[0].shape), None, None, None, None, *d_own)
 
 
 class _Rest(torch.autograd.Function):
@@ -230,13 +239,19 @@ class _Rest(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, found_BTD: Tensor, hidden_BTD: Tensor, half: HalfWeights, settings: LayerSettings, *own: Tensor
+        ctx: Any,
+        found_BTD: Tensor,
+        hidden_BTD: Tensor,
+        weights: LayerWeights,
+        half: HalfWeights,
+        settings: LayerSettings,
+        *own: Tensor,
     ) -> Any:
         drops = _draw(settings.hidden_dropout, settings.hidden_dropout)
         with torch.autocast("cpu", enabled=False):
             found_ND, residual_ND = _rows(found_BTD.to(_HALF)), _rows(hidden_BTD)
-            last, saved = _finish(found_ND, residual_ND, own, half, settings, drops, keep=True)
-        ctx.save_for_backward(*saved, own[2], own[5], own[8])
+            last, saved = _finish(found_ND, residual_ND, weights, half, settings, drops, keep=True)
+        ctx.save_for_backward(*saved, weights.norm_1, weights.up_bias, weights.norm_2)
         ctx.half, ctx.drops, ctx.kind = half, drops, found_BTD.dtype
         return last.out.view(hidden_BTD.shape)
 
@@ -258,7 +273,7 @@ class _Rest(torch.autograd.Function):
             d_join = _of_weight(d_joined, found)
         d_norms_1, d_norms_2 = (sums_1[2], sums_1[0], sums_1[1]), (sums_2[2], sums_2[0], sums_2[1])
         d_own = (d_join, *d_norms_1, d_up, d_up_bias, d_down, *d_norms_2)
-        return (d_found.view(shape), d_hidden.view(shape), None, None, *d_own)
+        return (d_found.view(shape), d_hidden.view(shape), None, None, None, *d_own)
 
 
 def _of_weight(d_out_NO: Tensor, input_NI: Tensor) -> Tensor:

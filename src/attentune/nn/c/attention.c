@@ -50,30 +50,11 @@ static void attention_body(void *pointer) {
             int64_t here = length - i < R ? length - i : R;
             product(query + i * width, width, key, width, size, scores);
             for (int64_t r = 0; r < here; r++) {
-                float *own_scores = scores + r * size;
                 const float *bias = bias_row(g, row, i + r, size, line);
-                vf most = all(-INFINITY), total = {};
-                for (int64_t j = 0; j < size; j += W) {
-                    vf x = load(own_scores + j) * g->scaling + load(bias + j);
-                    most = larger(x, most);
-                    store(own_scores + j, x);
-                }
-                float top = largest(most);
-                uint64_t drawn = row_key(g->drop, head * length + i + r);
-                for (int64_t j = 0; j < size; j += W) {
-                    vf x = exponential(load(own_scores + j) - top);
-                    total += x;
-                    store(own_scores + j, g->drop.level ? (vf)((vi)x & kept(g->drop, drawn, j)) : x);
-                }
-                float all_of = sum(total);
-                if (g->log_sums) g->log_sums[head * length + i + r] = top + logf(all_of);
-                factors[r] = (g->drop.level ? g->drop.up : 1.0f) / all_of;
+                factors[r] = soften(g, head * length + i + r, scores + r * size, bias, size, NULL);
             }
             product(scores, size, value, size, width, found);
-            for (int64_t r = 0; r < here; r++) {
-                uint16_t *out = g->out + (row * length + i + r) * hidden + first;
-                for (int64_t e = 0; e < width; e += W) narrow(out + e, load(found + r * width + e) * factors[r]);
-            }
+            put(g, row, i, here, first, found, factors);
         }
     }
     free(tables);
@@ -125,17 +106,11 @@ static void attention_back_body(void *pointer) {
                 vf total = {};
                 for (int64_t j = 0; j < size; j += W) {
                     vf score = load(own_scores + j) * g->scaling + load(bias + j);
-                    vf probability = exponential(score - log_sum), d = load(own_d + j);
-                    vf taken = probability;
-                    if (g->drop.level) {
-                        vi stays = kept(g->drop, drawn, j);
-                        d = (vf)((vi)(d * g->drop.up) & stays);
-                        taken = (vf)((vi)(probability * g->drop.up) & stays);
-                    }
-                    total += probability * d;
-                    store(own_scores + j, probability);
-                    store(own_used + j, taken);
-                    store(own_d + j, d);
+                    weighed_t each = weigh(g->drop, drawn, j, score, log_sum, load(own_d + j));
+                    total += each.probability * each.d;
+                    store(own_scores + j, each.probability);
+                    store(own_used + j, each.taken);
+                    store(own_d + j, each.d);
                 }
                 float expected = sum(total); /* not from what was found, which is rounded */
                 for (int64_t j = 0; j < size; j += W)

@@ -79,6 +79,51 @@ static inline const float *bias_row(const attention_t *g, int64_t row, int64_t q
     return line;
 }
 
+/* The softmax of a query's products with the keys, dropped from, before it is divided by its sum: in place, or in bf16 to
+ * `halved` if that is given. Returns what its product with the values is multiplied with. `query` counts all heads' queries. */
+static inline float soften(const attention_t *g, int64_t query, float *scores, const float *bias, int64_t size,
+                           uint16_t *halved) {
+    drop_t drop = g->drop;
+    float scaling = g->scaling;
+    vf most = all(-INFINITY), total = {};
+    for (int64_t j = 0; j < size; j += W) {
+        vf score = load(scores + j) * scaling + load(bias + j);
+        most = larger(score, most);
+        store(scores + j, score);
+    }
+    float top = largest(most);
+    uint64_t drawn = row_key(drop, query);
+    for (int64_t j = 0; j < size; j += W) {
+        vf taken = exponential(load(scores + j) - top);
+        total += taken;
+        if (drop.level) taken = (vf)((vi)taken & kept(drop, drawn, j));
+        if (halved) narrow(halved + j, taken);
+        else store(scores + j, taken);
+    }
+    float all_of = sum(total);
+    if (g->log_sums) g->log_sums[query] = top + logf(all_of);
+    return (drop.level ? drop.up : 1.0f) / all_of;
+}
+
+/* What a block of queries, from the i-th of a text on, finds: each row times its factor, to its place. */
+static inline void put(const attention_t *g, int64_t row, int64_t i, int64_t count, int64_t first, const float *found,
+                       const float *factors) {
+    for (int64_t r = 0; r < count; r++) {
+        uint16_t *out = g->out + ((row * g->length + i + r) * g->heads) * g->width + first;
+        for (int64_t e = 0; e < g->width; e += W) narrow(out + e, load(found + r * g->width + e) * factors[r]);
+    }
+}
+
+/* For the backward pass: some of a query's probabilities, what was taken of them, and the gradients of what was taken. */
+typedef struct { vf probability, taken, d; } weighed_t;
+
+static inline weighed_t weigh(drop_t drop, uint64_t drawn, uint32_t column, vf score, float log_sum, vf d) {
+    vf probability = exponential(score - log_sum);
+    if (!drop.level) return (weighed_t){probability, probability, d};
+    vi stays = kept(drop, drawn, column);
+    return (weighed_t){probability, (vf)((vi)(probability * drop.up) & stays), (vf)((vi)(d * drop.up) & stays)};
+}
+
 /* A head's gradient (length, width) to its place in bf16, and its sum to the bias's. */
 static inline void scatter(const float *from, int64_t length, int64_t width, uint16_t *to, int64_t step, float *d_bias) {
     for (int64_t e = 0; e < width; e += W) {

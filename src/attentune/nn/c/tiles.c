@@ -48,8 +48,7 @@ void attentune_tiles_body(void *pointer) {
         line = deal(&tables, 4 * size);
         if (!is_there && !allot(&tables)) { g->failed = 1; return; }
     }
-    drop_t drop = g->drop;
-    float factors[S], scaling = g->scaling;
+    float factors[S];
     shape_t before;
     begin(&before);
     for (int64_t head = own.begin; head < own.end; head++) {
@@ -66,31 +65,11 @@ void attentune_tiles_body(void *pointer) {
             int64_t here = length - i < S ? length - i : S;
             tile_product(query + i * width, width, key, size, S, width, size, scores, size, 0);
             for (int64_t r = 0; r < here; r++) {
-                float *own_scores = scores + r * size;
                 const float *bias = bias_row(g, row, i + r, shown, line);
-                vf most = all(-INFINITY), total = {};
-                for (int64_t j = 0; j < shown; j += W) {
-                    vf score = load(own_scores + j) * scaling + load(bias + j);
-                    most = larger(score, most);
-                    store(own_scores + j, score);
-                }
-                float top = largest(most);
-                uint64_t drawn = row_key(drop, head * length + i + r);
-                for (int64_t j = 0; j < shown; j += W) {
-                    vf taken = exponential(load(own_scores + j) - top);
-                    total += taken;
-                    if (drop.level) taken = (vf)((vi)taken & kept(drop, drawn, j));
-                    narrow(probabilities + r * size + j, taken);
-                }
-                float all_of = sum(total);
-                if (g->log_sums) g->log_sums[head * length + i + r] = top + logf(all_of);
-                factors[r] = (drop.level ? drop.up : 1.0f) / all_of;
+                factors[r] = soften(g, head * length + i + r, scores + r * size, bias, shown, probabilities + r * size);
             }
             tile_product(probabilities, size, value, width, S, size, width, found, width, 0);
-            for (int64_t r = 0; r < here; r++) {
-                uint16_t *out = g->out + (row * length + i + r) * hidden + first;
-                for (int64_t e = 0; e < width; e += W) narrow(out + e, load(found + r * width + e) * factors[r]);
-            }
+            put(g, row, i, here, first, found, factors);
         }
     }
     end(&before);
@@ -158,16 +137,11 @@ static void weigh_back(const attention_t *g, int64_t head, int64_t i, int64_t r,
         vf taken[2];
         for (int k = 0; k < 2; k++) {
             vf score = load(scores + k * size + j) * scaling + load(bias[k] + j);
-            vf probability = exponential(score - log_sum[k]), d = load(d_scores + k * size + j);
-            taken[k] = probability;
-            if (drop.level) {
-                vi stays = kept(drop, drawn[k], j);
-                d = (vf)((vi)(d * drop.up) & stays);
-                taken[k] = (vf)((vi)(probability * drop.up) & stays);
-            }
-            total[k] += probability * d;
-            store(scores + k * size + j, probability);
-            store(d_scores + k * size + j, d);
+            weighed_t each = weigh(drop, drawn[k], j, score, log_sum[k], load(d_scores + k * size + j));
+            taken[k] = each.taken;
+            total[k] += each.probability * each.d;
+            store(scores + k * size + j, each.probability);
+            store(d_scores + k * size + j, each.d);
         }
         *(vu *)(t.used + at / 2 * size + j) = pair(taken[0], taken[1]);
     }
