@@ -19,8 +19,8 @@ from pathlib import Path
 from unittest import mock
 
 from attentune.results import versions
-from attentune.training.display import Display
-from attentune.training.run import train
+from attentune.training.progress import Display
+from attentune.training.train import train
 from peer_runs import settings
 from places import RECORDS
 from tables import table
@@ -42,7 +42,7 @@ def losses(of: str, task: str, rows: int, epochs: int, seed: int, *, ours: bool)
         if ours or of == "layers":
             train(config, display=Display(quiet=True))
         else:
-            with mock.patch("attentune.training.parts.use_own_attention"):
+            with mock.patch("attentune.training.components.use_own_attention"):
                 train(config, display=Display(quiet=True))
         lines = [json.loads(line) for line in (Path(folder) / "log.jsonl").read_text().splitlines()]
     return [line["loss"] for line in lines if "loss" in line]

@@ -25,9 +25,9 @@ import numpy as np
 
 from attentune.config import load_config
 from attentune.results import versions
-from attentune.training.display import Display
-from attentune.training.run import train
-from attentune.training.tasks import train_tasks
+from attentune.training.multitask.tasks import train_tasks
+from attentune.training.progress import Display
+from attentune.training.train import train
 from looks import base_settings, rows_of, run_into, work_off
 from places import RESULTS, ROOT
 

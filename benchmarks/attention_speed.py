@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import torch
 
-from attentune.nn import kernels
-from attentune.nn.kernels import Drop
+from attentune.nn.cpu import kernels
+from attentune.nn.cpu.kernels import Drop
 from attentune.results import versions
 from places import RECORDS
 from roofline import seconds_of

@@ -21,11 +21,11 @@ from collections.abc import Callable
 from typing import Any
 
 from attentune.config import DataConfig
-from attentune.data.rows import TextRows
-from attentune.evaluation.predictions import predictions_csv
-from attentune.evaluation.saved import SavedRun, predict_rows
-from attentune.explain.column import EXPLANATION, predict_explained
-from attentune.explain.cost import measure_cost
+from attentune.data.dataset import TextRows
+from attentune.explain.faithfulness.cost import measure_cost
+from attentune.explain.predict_explained import EXPLANATION, predict_explained
+from attentune.inference.predictions import predictions_csv
+from attentune.inference.predictor import SavedRun, predict_rows
 from attentune.results import versions
 
 

@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from attentune.data.sampling import stratified_parts
+from attentune.data.splits import stratified_parts
 from attentune.stats.estimate import mean_over_seeds
 
 LEVEL = 0.05

@@ -16,12 +16,12 @@ import statistics
 from typing import Any
 
 from attentune.config import load_config
-from attentune.data.demo import DemoRow, look_up, write_files
-from attentune.labels.listing import list_tokens
+from attentune.data.synthetic import DemoRow, look_up, write_files
+from attentune.demo import LEARNING_RATE, TRAIN_ROWS
 from attentune.results import versions
-from attentune.training.demo import LEARNING_RATE, TRAIN_ROWS
-from attentune.training.display import Display
-from attentune.training.run import train
+from attentune.token_labels.listing import list_tokens
+from attentune.training.progress import Display
+from attentune.training.train import train
 from places import RESULTS, ROOT
 
 FOLDER = ROOT / "runs" / "label-truth"

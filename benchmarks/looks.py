@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import load_config
+from attentune.data.dataset import TaskData
 from attentune.data.load import load_data
-from attentune.data.rows import TaskData
 from attentune.seeding import numpy_generator
-from attentune.training.display import Display
-from attentune.training.run import train
+from attentune.training.progress import Display
+from attentune.training.train import train
 from places import ROOT, named_data_dir
 
 ROWS = 1000

@@ -22,13 +22,13 @@ from typing import Any
 
 from attentune.config import load_config
 from attentune.results import versions
-from attentune.training.display import Display
-from attentune.training.folder import config_for_run
+from attentune.training.components import RunParts, build_parts
 from attentune.training.inputs import prepare_inputs
-from attentune.training.parts import RunParts, build_parts
-from attentune.training.run import train
+from attentune.training.progress import Display
+from attentune.training.run_folder import config_for_run
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
+from attentune.training.train import train
 from places import ROOT, named_data_dir
 from random_encoders import random_encoder
 from silent_watcher import SilentWatcher

@@ -20,13 +20,13 @@ import torch
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
 
 from attentune.config import Config, load_config
-from attentune.data.features import encode_rows
 from attentune.data.load import load_data
+from attentune.data.tokenization import encode_rows
 from attentune.models.build import load_tokenizer, resolve_encoder
 from attentune.models.precision import has_fast_bf16
-from attentune.training.display import Display
-from attentune.training.run import train
-from attentune.training.usage import peak_memory_bytes
+from attentune.training.memory import peak_memory_bytes
+from attentune.training.progress import Display
+from attentune.training.train import train
 from places import data_dir
 
 OURS: dict[str, dict[str, Any]] = {

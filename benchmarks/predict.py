@@ -20,8 +20,8 @@ from typing import Any
 
 import roofline
 from attentune.results import versions
-from attentune.training.display import Display
-from attentune.training.run import train
+from attentune.training.progress import Display
+from attentune.training.train import train
 from peer_runs import settings
 from peers import EMBEDDED, print_table
 from places import RECORDS

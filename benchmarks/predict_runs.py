@@ -20,12 +20,12 @@ import torch
 from transformers import BertForSequenceClassification, pipeline
 
 import roofline
-from attentune.data.features import encode_rows
-from attentune.data.rows import TextRows
-from attentune.evaluation.metrics import predictions_of
-from attentune.evaluation.saved import SavedRun, predict_rows
+from attentune.data.dataset import TextRows
+from attentune.data.tokenization import encode_rows
+from attentune.inference.predictor import SavedRun, predict_rows
+from attentune.metrics.metrics import predictions_of
 from attentune.models.precision import has_fast_bf16
-from attentune.training.usage import peak_memory_bytes
+from attentune.training.memory import peak_memory_bytes
 from peer_runs import score_of, settings
 
 Labels = Callable[[TextRows], np.ndarray]

@@ -24,13 +24,13 @@ from typing import Any
 import roofline
 from attentune.config import load_config
 from attentune.results import versions
-from attentune.training.display import Display
-from attentune.training.folder import config_for_run
+from attentune.training.components import build_parts
 from attentune.training.inputs import prepare_inputs
-from attentune.training.parts import build_parts
+from attentune.training.memory import peak_memory_bytes
+from attentune.training.progress import Display
+from attentune.training.run_folder import config_for_run
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
-from attentune.training.usage import peak_memory_bytes
 from places import RECORDS
 from random_encoders import random_encoder
 from silent_watcher import SilentWatcher

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.evaluation.hans import score_hans
+from attentune.suites.hans import score_hans
 from looks import base_settings, rows_of, run_into, work_off
 from places import RESULTS, data_dir
 

@@ -24,7 +24,7 @@ from attentune.stats.bootstrap import bootstrap_mean
 from attentune.stats.detectable import smallest_detectable_difference
 from attentune.stats.estimate import Estimate, mean_over_seeds, mean_over_seeds_and_examples
 from attentune.stats.example_tests import mcnemar_p, paired_bootstrap_test
-from attentune.stats.family import holm
+from attentune.stats.multiple_testing import holm
 from attentune.stats.ranks import rank_methods
 from attentune.stats.seed_tests import sign_flip_p, signed_ranks
 from places import RESULTS

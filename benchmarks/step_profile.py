@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from attentune.evaluation.saved import SavedRun
+from attentune.inference.predictor import SavedRun
 from attentune.results import versions
-from attentune.training.display import Display
-from attentune.training.run import train
+from attentune.training.progress import Display
+from attentune.training.train import train
 from peer_runs import settings
 from places import RECORDS
 from predict_runs import CONTENDERS

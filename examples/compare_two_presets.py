@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import attentune
-from attentune.report.contents import make_report
-from attentune.report.material import collect
-from attentune.report.verdicts import judge
+from attentune.report.analysis import judge
+from attentune.report.load import collect
+from attentune.report.sections.contents import make_report
 from attentune.report.writing import write_report
 
 encoder = sys.argv[1] if len(sys.argv) > 1 else "embedded"  # or a folder, or a name on the Hugging Face hub

@@ -63,7 +63,7 @@ def attentune(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """`tiny(family="bert", **options)`: the folder of a tiny checkpoint, built once a session (and xdist worker)."""
-    from tiny import build_tiny
+    from helpers.tiny import build_tiny
 
     built: dict[tuple[object, ...], Path] = {}
 

@@ -23,11 +23,11 @@ from typing import Any
 
 import pytest
 
-import doc_material as material
 from attentune.cli.main import main
 from attentune.config import load_config
-from doc_blocks import COMMANDS, PAGES, ROOT, Block, all_commands, blocks, name_of
-from doc_limits import NOT_RUN, PYTHON, added, smaller
+from helpers import doc_material as material
+from helpers.doc_blocks import COMMANDS, PAGES, ROOT, Block, all_commands, blocks, name_of
+from helpers.doc_limits import NOT_RUN, PYTHON, added, smaller
 
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 # Blocks that are files: how they begin -> the name that the page gives the file.

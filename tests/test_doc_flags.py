@@ -8,7 +8,7 @@ import re
 import pytest
 
 from attentune.cli import train
-from doc_blocks import ROOT, prose
+from helpers.doc_blocks import ROOT, prose
 
 # The arguments of transformers' run_glue.py and run_classification.py beside TrainingArguments' own.
 SCRIPTS = (

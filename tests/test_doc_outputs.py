@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from doc_blocks import ROOT, blocks
-from samples import write_reviews
+from helpers.doc_blocks import ROOT, blocks
+from helpers.samples import write_reviews
 
 Command = Callable[..., tuple[int, str, str]]
 BAD_FILES = {

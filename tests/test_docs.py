@@ -17,15 +17,15 @@ import pytest
 import yaml
 
 import attentune
-import doc_blocks
 from attentune.cli.flags import _ALIASES, _SHORTHANDS, overrides_of
 from attentune.cli.main import VERBS, main
 from attentune.config import Config, load_config, preset_names
-from attentune.config.parsing import coerce
+from attentune.config.parse import coerce
 from attentune.data.specs import spec_names
-from attentune.evaluation.metrics import METRICS
-from doc_blocks import PAGES, ROOT, name_of, prose
-from samples import write_reviews
+from attentune.metrics.metrics import METRICS
+from helpers import doc_blocks
+from helpers.doc_blocks import PAGES, ROOT, name_of, prose
+from helpers.samples import write_reviews
 
 TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"))]
 _ROW = re.compile(r"^\| `([\w.]+)` \| `([^`]*)` \| (.+) \|$", re.MULTILINE)

@@ -12,7 +12,7 @@ import torch
 from tokenizers import Regex, pre_tokenizers
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
-from tiny import CORPUS, FAMILIES, MAX_POSITIONS, build_tiny
+from helpers.tiny import CORPUS, FAMILIES, MAX_POSITIONS, build_tiny
 
 Tiny = Callable[..., Path]
 

@@ -12,37 +12,37 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from attentune.registration import register_with_transformers
+from attentune.models.registration import register_with_transformers
 
 __version__ = "0.1.0"
 
 # Loaded when first used: `import attentune` stays fast, and a settings file can be read without PyTorch.
 _HOMES = {
     "AttentuneConfig": "attentune.models.configuration",
-    "AttentuneClassifier": "attentune.estimators",
+    "AttentuneClassifier": "attentune.integrations.sklearn",
     "AttentuneError": "attentune.errors",
     "AttentuneForSequenceClassification": "attentune.models.modeling",
-    "AttentuneRegressor": "attentune.estimators",
+    "AttentuneRegressor": "attentune.integrations.sklearn",
     "Config": "attentune.config",
     "DataConfig": "attentune.config",
     "Explanation": "attentune.explain.explanation",
     "RunResult": "attentune.results",
-    "SSACallback": "attentune.trainer.callback",
-    "SavedRun": "attentune.evaluation.saved",
-    "compare": "attentune.training.compare",
-    "evaluate": "attentune.evaluation.saved",
+    "SSACallback": "attentune.integrations.hf_trainer.callback",
+    "SavedRun": "attentune.inference.predictor",
+    "compare": "attentune.experiments.comparison.runner",
+    "evaluate": "attentune.inference.predictor",
     "explain_texts": "attentune.explain.texts",
-    "list_tokens": "attentune.labels.listing",
-    "export_run": "attentune.export.writing",
+    "list_tokens": "attentune.token_labels.listing",
+    "export_run": "attentune.integrations.onnx.export",
     "load_config": "attentune.config",
     "load_data": "attentune.data.load",
-    "make_submission": "attentune.evaluation.submission",
-    "measure_faithfulness": "attentune.explain.faithfulness",
-    "new_model": "attentune.trainer.building",
-    "predict": "attentune.evaluation.saved",
-    "score_hans": "attentune.evaluation.hans",
-    "search": "attentune.training.search",
-    "train": "attentune.training.run",
+    "make_submission": "attentune.suites.glue",
+    "measure_faithfulness": "attentune.explain.faithfulness.measure",
+    "new_model": "attentune.integrations.hf_trainer.building",
+    "predict": "attentune.inference.predictor",
+    "score_hans": "attentune.suites.hans",
+    "search": "attentune.experiments.search.search",
+    "train": "attentune.training.train",
 }
 
 __all__ = [

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.errors import CheckpointError
-from attentune.files import read_json
+from attentune.io.files import read_json
 
 _PACKAGES = ("attentune", "torch", "transformers", "tokenizers", "accelerate", "numpy", "safetensors")
 

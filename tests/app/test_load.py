@@ -22,11 +22,11 @@ from typing import Any
 
 import pytest
 
-from app_server import asked
-from attentune.app.desk import PREDICTED
-from attentune.app.patience import HEAD_S
-from hostile_texts import HOSTILE
-from samples import write_reviews
+from attentune.app.service import PREDICTED
+from attentune.app.timeouts import HEAD_S
+from helpers.app_server import asked
+from helpers.hostile_texts import HOSTILE
+from helpers.samples import write_reviews
 
 pytest.importorskip("gradio", reason="pip install 'attentune[app]'")
 

@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from app_server import Served, serving
-from attentune.app.desk import Desk
 from attentune.app.limits import Limits
-from attentune.evaluation.saved import predict
-from browser import Page, browser_page
-from explain_runs import TEXTS, tiny_run
-from hostile_texts import HOSTILE
+from attentune.app.service import Desk
+from attentune.inference.predictor import predict
+from helpers.app_server import Served, serving
+from helpers.browser import Page, browser_page
+from helpers.explain_runs import TEXTS, tiny_run
+from helpers.hostile_texts import HOSTILE
 
 pytest.importorskip("gradio", reason="pip install 'attentune[app]'")
 

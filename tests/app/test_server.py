@@ -18,17 +18,17 @@ from typing import Any
 
 import pytest
 
-from app_server import Served, serving
-from attentune.app.desk import PREDICTED, Desk
-from attentune.app.guard import host_name
 from attentune.app.limits import Limits
+from attentune.app.security import host_name
 from attentune.app.server import address, bound_socket
+from attentune.app.service import PREDICTED, Desk
 from attentune.errors import ConfigError
-from attentune.evaluation.predictions import predictions_csv
-from attentune.evaluation.saved import predict_rows
-from explain_runs import TEXTS, tiny_run
-from hostile_texts import HOSTILE
-from tiny_models import rows_of
+from attentune.inference.predictions import predictions_csv
+from attentune.inference.predictor import predict_rows
+from helpers.app_server import Served, serving
+from helpers.explain_runs import TEXTS, tiny_run
+from helpers.hostile_texts import HOSTILE
+from helpers.tiny_models import rows_of
 
 pytest.importorskip("gradio", reason="pip install 'attentune[app]'")
 
@@ -274,7 +274,7 @@ def test_values_that_no_page_sends_do_no_harm(served: Served, given: tuple[Any, 
 def test_a_bug_of_ours_is_a_message(
     served: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("attentune.app.desk.explained_answer", lambda *_, **__: {}["what only we should see"])
+    monkeypatch.setattr("attentune.app.service.explained_answer", lambda *_, **__: {}["what only we should see"])
     told = message_of(served.call("explain", "yes", "", *OPTIONS)[0])
     assert told.startswith("Something went wrong here that is no fault of yours.")
     assert "KeyError: 'what only we should see'" in capfd.readouterr().err

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from attentune.evaluation.saved import SavedRun, predict
-from attentune.training.folder import locked_folder
-from samples import write_reviews
+from attentune.inference.predictor import SavedRun, predict
+from attentune.training.run_folder import locked_folder
+from helpers.samples import write_reviews
 
 QUICK = ("--num_train_epochs", "2", "--per_device_train_batch_size", "8", "--learning_rate", "2e-3")
 ALIKE = ("--max_length", "24", "--use_cpu", "--precision", "fp32", "--quiet")

@@ -14,10 +14,10 @@ import pytest
 from transformers import pipeline
 
 from attentune.config import load_config
-from attentune.estimators import AttentuneClassifier
-from attentune.evaluation.saved import SavedRun, predict
+from attentune.inference.predictor import SavedRun, predict
+from attentune.integrations.sklearn import AttentuneClassifier
 from attentune.stats.calibration import best_threshold, calibration_error, fit_temperature
-from samples import write_reviews
+from helpers.samples import write_reviews
 
 QUICK = (
     "--num_train_epochs",
@@ -127,8 +127,8 @@ def test_every_way_in_obeys(attentune, files: Path, trained: Path) -> None:
 
 def test_every_way_in_says_what_a_threshold_turns(attentune, files: Path, trained: Path, tmp_path: Path) -> None:
     """With the threshold at the middle of what the rows have, whatever the fit was: the likeliest class is another."""
-    from attentune.app.desk import Desk
-    from attentune.data.rows import TextRows
+    from attentune.app.service import Desk
+    from attentune.data.dataset import TextRows
     from attentune.explain.answers import answer
 
     run = tmp_path / "run"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from comparisons import (
+from helpers.comparisons import (
     checkpointed,
     command,
     finish,
@@ -235,7 +235,7 @@ def test_other_settings_in_the_same_folder_are_refused_and_more_presets_and_seed
     ],
 )  # fmt: skip
 def test_mistakes(attentune, tiny, tmp_path, monkeypatch, flags, messages):
-    monkeypatch.setattr("attentune.training.queue_storage._TRIES", 1)
+    monkeypatch.setattr("attentune.experiments.execution.queue_storage._TRIES", 1)
     status, out, err = attentune(*command(tmp_path, tiny("bert"), *flags))
     assert (status, out) == (2, "")
     for message in messages:

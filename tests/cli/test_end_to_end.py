@@ -9,7 +9,7 @@ import json
 import pytest
 
 from attentune.config import load_config
-from samples import write_reviews
+from helpers.samples import write_reviews
 
 TINY_RUN = ("--num_train_epochs", "1", "--max_length", "32", "--learning-rate", "1e-3", "--use_cpu")
 REAL_TASKS = {

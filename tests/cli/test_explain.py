@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from attentune.config import load_config
-from attentune.evaluation.saved import TASKS_FILE, SavedRun
-from attentune.explain.column import predict_explained
+from attentune.explain.predict_explained import predict_explained
 from attentune.explain.texts import explain_texts
-from attentune.training.display import Display
-from attentune.training.run import train
-from samples import settings
-from tiny_models import rows_of
+from attentune.inference.predictor import TASKS_FILE, SavedRun
+from attentune.training.progress import Display
+from attentune.training.train import train
+from helpers.samples import settings
+from helpers.tiny_models import rows_of
 
 Tiny = Callable[..., Path]
 Command = Callable[..., tuple[int, str, str]]
@@ -296,7 +296,7 @@ def test_the_column_costs_no_pass(run: Path) -> None:
 
 
 def test_pairs_and_no_rows_have_a_column_too(tiny: Tiny, tmp_path: Path) -> None:
-    from explain_runs import rows_for, tiny_run
+    from helpers.explain_runs import rows_for, tiny_run
 
     pairs = rows_for("pair")
     _, column = predict_explained(tiny_run(tiny(), "pair"), pairs)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from samples import write_reviews
+from helpers.samples import write_reviews
 
 QUICK = ("--num_train_epochs", "1", "--per_device_train_batch_size", "8", "--max_length", "24", "--use_cpu", "--quiet")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from attentune.config import load_config
-from attentune.data.demo import write_files
-from attentune.training.display import Display
-from attentune.training.run import train
-from samples import settings
+from attentune.data.synthetic import write_files
+from attentune.training.progress import Display
+from attentune.training.train import train
+from helpers.samples import settings
 
 Tiny = Callable[..., Path]
 Command = Callable[..., tuple[int, str, str]]

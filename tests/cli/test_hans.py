@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from attentune.evaluation.hans import score_hans
 from attentune.results import to_json
-from glue_samples import write_glue, write_run
-from hans_samples import write_hans
+from attentune.suites.hans import score_hans
+from helpers.glue_samples import write_glue, write_run
+from helpers.hans_samples import write_hans
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -103,7 +103,7 @@ def test_json_and_a_part_and_the_known_task_s_folder(attentune: Command, tmp_pat
 def test_without_matplotlib_the_rest_is_written(
     attentune: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attentune.report.figures.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("attentune.report.figures.base.importlib.util.find_spec", lambda name: None)
     status, out, err = attentune("hans", "seed-1", *DATA, "--output_dir", tmp_path)
     assert status == 0
     assert "lexical_overlap" in out

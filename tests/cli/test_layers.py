@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from attentune.config import load_config
-from attentune.evaluation.saved import SavedRun
-from attentune.training.display import Display
-from attentune.training.run import train
-from samples import settings
+from attentune.inference.predictor import SavedRun
+from attentune.training.progress import Display
+from attentune.training.train import train
+from helpers.samples import settings
 
 Tiny = Callable[..., Path]
 Command = Callable[..., tuple[int, str, str]]

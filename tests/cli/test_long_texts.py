@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from transformers import pipeline
 
-from attentune.evaluation.saved import SavedRun, predict
-from samples import BAD, FILLER, GOOD
+from attentune.inference.predictor import SavedRun, predict
+from helpers.samples import BAD, FILLER, GOOD
 
 FLAGS = ("--per_device_train_batch_size", "8", "--max_length", "16", "--use_cpu", "--precision", "fp32", "--quiet")
 WINDOWS = ("--long_texts", "windows", "--stride", "4", "--max_windows", "5")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from attentune.training.watcher import RunWatcher
-from samples import write_reviews
+from attentune.training.callbacks import RunWatcher
+from helpers.samples import write_reviews
 
 GOOD = "id,text,label\n1,the film was fine,good\n2,a dull story,bad\n"
 JSON = '{"text": "the film was fine", "label": "good"}\n'

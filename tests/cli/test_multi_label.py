@@ -13,7 +13,7 @@ import pytest
 from sklearn.metrics import f1_score
 from transformers import pipeline
 
-from attentune.evaluation.saved import SavedRun, predict
+from attentune.inference.predictor import SavedRun, predict
 
 TOPICS = {"food": ("soup", "rice"), "music": ("music", "song"), "sport": ("game", "team"), "sky": ("rain", "snow")}
 FILLER = ("the", "we", "was", "very", "a", "and", "so", "in")

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from attentune.config import load_config, preset_names
-from attentune.evaluation.saved import SavedRun
-from attentune.training.display import Display
-from attentune.training.run import train
-from samples import settings
-from tiny import FAMILIES
-from tiny_models import build
+from attentune.inference.predictor import SavedRun
+from attentune.training.progress import Display
+from attentune.training.train import train
+from helpers.samples import settings
+from helpers.tiny import FAMILIES
+from helpers.tiny_models import build
 
 Tiny = Callable[..., Path]
 Command = Callable[..., tuple[int, str, str]]

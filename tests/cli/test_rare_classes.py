@@ -10,7 +10,7 @@ import torch
 from attentune.config import load_config
 from attentune.models.saving import load_model
 from attentune.nn.losses import focal_rows
-from samples import write_reviews
+from helpers.samples import write_reviews
 
 QUICK = ("--num_train_epochs", "2", "--per_device_train_batch_size", "8", "--max_length", "24", "--use_cpu")
 

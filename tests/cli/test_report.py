@@ -8,8 +8,8 @@ import json
 import pytest
 
 from attentune.config import load_config
-from attentune.training.run import train
-from samples import settings
+from attentune.training.train import train
+from helpers.samples import settings
 
 
 def test_run_folders_together_are_a_comparison(attentune, tiny, tmp_path):

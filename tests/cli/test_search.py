@@ -13,10 +13,10 @@ import pytest
 import attentune
 from attentune.config import load_config
 from attentune.data.load import load_data
-from attentune.training.matrix_display import MatrixDisplay
-from attentune.training.search_choice import Choice, part_scores
-from comparisons import checkpointed, command, finish, kill, outcomes, start, times_done, wait_for, workers_of
-from samples import settings
+from attentune.experiments.comparison.progress import MatrixDisplay
+from attentune.experiments.search.selection import Choice, part_scores
+from helpers.comparisons import checkpointed, command, finish, kill, outcomes, start, times_done, wait_for, workers_of
+from helpers.samples import settings
 
 SPACE = ("--search", "training.learning_rate=1e-3,2e-3,1e30", "--choose", "three-parts", "--search_share", "0.5")
 FLAGS = (*SPACE, "--jobs", "2")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from samples import write_reviews
+from helpers.samples import write_reviews
 
 Command = Callable[..., tuple[int, str, str]]
 Tiny = Callable[..., Path]

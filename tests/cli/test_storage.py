@@ -12,11 +12,11 @@ import pytest
 
 from attentune.cli.main import main
 from attentune.errors import StorageError
-from attentune.evaluation.saved import SavedRun
-from attentune.files import storage_errors, write_text
+from attentune.inference.predictor import SavedRun
+from attentune.io.files import storage_errors, write_text
 from attentune.training.checkpoint import checkpoint_folders, damage
-from disks import Disk
-from samples import write_reviews
+from helpers.disks import Disk
+from helpers.samples import write_reviews
 
 FULL, READ_ONLY = "the disk is full; free some space", "read-only"
 
@@ -224,7 +224,7 @@ def test_two_processes_in_one_folder(attentune, command, tmp_path):
 
 def test_a_run_that_fails_does_not_remove_what_another_made_meanwhile(attentune, command, tmp_path, monkeypatch):
     """The folder appears, locked, between the first look and the writing."""
-    import attentune.training.run as run_module
+    import attentune.training.train as run_module
 
     run, original = tmp_path / "run", run_module.opened_folder
 

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-import attentune.data.parts as parts_module
+import attentune.data.readers.parts as parts_module
 from attentune.config.schema import TokenGateConfig
-from attentune.data.parts import PartLimit
-from attentune.evaluation import streaming
-from attentune.evaluation.saved import predict_rows
+from attentune.data.readers.parts import PartLimit
+from attentune.inference import streaming
+from attentune.inference.predictor import predict_rows
 from attentune.models.saving import save_model
-from disks import Disk
-from tiny_models import build
+from helpers.disks import Disk
+from helpers.tiny_models import build
 
 Tiny = Callable[..., Path]
 Command = Callable[..., tuple[int, str, str]]
@@ -159,7 +159,7 @@ def test_ctrl_c_between_parts_leaves_the_old_file(
 
 _SMALL = """
 import sys
-import attentune.data.parts as parts
+import attentune.data.readers.parts as parts
 from attentune.cli.main import run
 parts.PART = parts.PartLimit(300, 1 << 20)
 sys.argv[0] = "attentune"
@@ -205,7 +205,7 @@ def test_a_terminal_has_a_bar_with_rows_a_second(run: Path, tmp_path: Path) -> N
 _PREDICT = """
 import sys
 from attentune.cli.main import main
-from attentune.training.usage import peak_memory_bytes
+from attentune.training.memory import peak_memory_bytes
 import torch
 status = main(["predict", *sys.argv[1:]])
 print(peak_memory_bytes(torch.device("cpu")))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sklearn.metrics import matthews_corrcoef
 
-from glue_samples import write_glue, write_run
+from helpers.glue_samples import write_glue, write_run
 
 Command = Callable[..., tuple[int, str, str]]
 

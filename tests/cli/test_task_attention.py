@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from attentune import SavedRun, predict
-from attentune.evaluation.predict import score_rows
-from samples import write_reviews
+from attentune.inference.scoring import score_rows
+from helpers.samples import write_reviews
 
 Tiny = Callable[..., Path]
 Command = Callable[..., tuple[int, str, str]]

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attentune.config import BlurConfig, HeadConfig, LayerMixConfig, load_config
-from tiny import FAMILIES
-from tiny_models import FIRST, LONG, SINGLE_HEADS, build, encoded
+from helpers.tiny import FAMILIES
+from helpers.tiny_models import FIRST, LONG, SINGLE_HEADS, build, encoded
 
 Tiny = Callable[..., Path]
 every_family = pytest.mark.parametrize("family", FAMILIES)

@@ -20,12 +20,12 @@ from transformers import (
 
 import attentune
 from attentune.config import HeadConfig, ModelConfig, load_config, preset_names
-from attentune.data.rows import LabelSpace
-from attentune.evaluation.saved import predict
+from attentune.data.dataset import LabelSpace
+from attentune.inference.predictor import predict
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import save_model
-from tiny import FAMILIES
-from tiny_models import FIRST, LONG, SECOND, TWO, build
+from helpers.tiny import FAMILIES
+from helpers.tiny_models import FIRST, LONG, SECOND, TWO, build
 
 Tiny = Callable[..., Path]
 THREE = LabelSpace("classification", ("no", "maybe: 1/2", "yes, <b>"))

@@ -20,8 +20,8 @@ from attentune.nn.blur import BLUR_PLACES, LEARNABLE
 from attentune.nn.layer_mix import LAYER_MIXES, MINIMUM_LAYERS
 from attentune.nn.losses import token_label_sums
 from attentune.nn.token_gate import TOKEN_GATES
-from tiny import FAMILIES
-from tiny_models import FIRST, LONG, SECOND, SINGLE_HEADS, Built, build, encoded, logits_of
+from helpers.tiny import FAMILIES
+from helpers.tiny_models import FIRST, LONG, SECOND, SINGLE_HEADS, Built, build, encoded, logits_of
 
 Tiny = Callable[..., Path]
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

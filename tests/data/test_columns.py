@@ -7,7 +7,7 @@ import pytest
 from attentune.config.schema import DataConfig
 from attentune.data.columns import Columns, choose_columns
 from attentune.data.ids import row_ids
-from attentune.data.table import Table
+from attentune.data.readers.table import Table
 from attentune.errors import DataError
 
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from attentune.config import DataConfig, load_config
-from attentune.data.doctor import examine, full_lines
+from attentune.data.checks.doctor import examine, full_lines
+from attentune.data.dataset import TaskData
 from attentune.data.extra import with_extra
 from attentune.data.load import load_data
-from attentune.data.rows import TaskData
 from attentune.errors import ConfigError, DataError, LabelError
 from attentune.results import OWN_TRAIN
-from samples import write_reviews
+from helpers.samples import write_reviews
 
 
 def write(path: Path, *rows: tuple[object, ...], header: str = "text,label") -> str:

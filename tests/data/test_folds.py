@@ -11,7 +11,7 @@ import pytest
 from attentune.config import DataConfig
 from attentune.data.load import load_data
 from attentune.errors import ConfigError, DataError
-from samples import write_reviews
+from helpers.samples import write_reviews
 
 
 def load(folder: Path, splits: Any = None, seed: int = 1, **settings: Any) -> Any:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from attentune.config import DataConfig
-from attentune.data.doctor import examine
-from attentune.data.doctor_report import full_lines
+from attentune.data.checks.doctor import examine
+from attentune.data.checks.report import full_lines
 from attentune.data.load import load_data
-from attentune.data.sampling import stratified_cut, stratified_part, stratified_parts
+from attentune.data.splits import stratified_cut, stratified_part, stratified_parts
 from attentune.errors import ConfigError, DataError, LabelError
 
 ROWS = [["joy", "love"], ["anger"], [], ["love"], ["anger", "joy", "anger"], ["joy"]] * 4

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from attentune.config.schema import DataConfig
+from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.labels import LabelReader, decide_task_type, find_space, map_to, parse_number
-from attentune.data.rows import LabelSpace, TextRows
-from attentune.data.table import Table
+from attentune.data.readers.table import Table
 from attentune.errors import ConfigError, LabelError
 
 CLASSES = LabelSpace("classification", ("bad", "good"))

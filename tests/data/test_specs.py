@@ -2,7 +2,7 @@
 
 import pytest
 
-from attentune.data.rows import TASK_TYPES
+from attentune.data.dataset import TASK_TYPES
 from attentune.data.specs import load_spec, spec_names
 from attentune.errors import ConfigError
 

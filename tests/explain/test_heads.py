@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import explain_references as loops
 from attentune.errors import ConfigError
 from attentune.explain.heads import head_attention
-from explain_references import OneText
-from explain_runs import hooks_of, rows_for, tiny_run
+from helpers import explain_references as loops
+from helpers.explain_references import OneText
+from helpers.explain_runs import hooks_of, rows_for, tiny_run
 
 Tiny = Callable[..., Path]
 

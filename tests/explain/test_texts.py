@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 import attentune
+from attentune.attribution.base import Settings
+from attentune.attribution.registry import METHODS
 from attentune.config import load_config
 from attentune.errors import ConfigError, DataError
-from attentune.evaluation.saved import SavedRun, predict
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import Explanation
-from attentune.explain.methods import METHODS
-from attentune.explain.probe import Settings
 from attentune.explain.texts import explain_rows, explain_texts
-from attentune.training.display import Display
-from attentune.training.run import train
-from explain_runs import KINDS, SPACES, TEXTS, rows_for, tiny_run
-from samples import settings
-from tiny_models import rows_of
+from attentune.inference.predictor import SavedRun, predict
+from attentune.training.progress import Display
+from attentune.training.train import train
+from helpers.explain_runs import KINDS, SPACES, TEXTS, rows_for, tiny_run
+from helpers.samples import settings
+from helpers.tiny_models import rows_of
 
 Tiny = Callable[..., Path]
 QUICK: dict[str, Any] = {"samples": 8, "steps": 2}

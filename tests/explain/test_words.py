@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.config import load_config
-from attentune.data.features import token_spans
+from attentune.data.tokenization import token_spans
 from attentune.explain.explanation import token_dicts, token_json
 from attentune.explain.words import Piece, _spans_by_sign, merge_pieces, word_spans
 from attentune.models.build import load_tokenizer
-from tiny import FAMILIES
-from tiny_models import rows_of
+from helpers.tiny import FAMILIES
+from helpers.tiny_models import rows_of
 
 Tiny = Callable[..., Path]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from attentune.records import Run
+from attentune.experiments.comparison.records import Run
 from attentune.training.checkpoint import checkpoint_folders
-from hostile_folders import Poison, both
-from hostile_states import CHECKPOINTS, COMPARISONS, FILES, RECORDS, SEARCHES
-from made_records import predictions, write_record
-from samples import ground
-from watched import watched
+from helpers.hostile_folders import Poison, both
+from helpers.hostile_states import CHECKPOINTS, COMPARISONS, FILES, RECORDS, SEARCHES
+from helpers.made_records import predictions, write_record
+from helpers.samples import ground
+from helpers.watched import watched
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hostile_folders import MODEL, RUN
-from samples import ground
-from watched import watched
+from helpers.hostile_folders import MODEL, RUN
+from helpers.samples import ground
+from helpers.watched import watched
 
 Run = Callable[..., tuple[int, str, str]]
 CASES = {

@@ -10,8 +10,8 @@ import torch
 
 from attentune.models import attention
 from attentune.models.attention import LONG, PLAIN, use_own_attention
-from tiny import FAMILIES
-from tiny_models import Built, build, encoded
+from helpers.tiny import FAMILIES
+from helpers.tiny_models import Built, build, encoded
 
 Tiny = Callable[..., Path]
 WORDS = "the film was not dull at all and nobody in the house could look away from it "

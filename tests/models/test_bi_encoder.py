@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from attentune.config import BlurConfig, HeadConfig, LayerMixConfig, ModelConfig, TokenGateConfig, load_config
-from attentune.data.rows import LabelSpace
+from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, UnsupportedEncoderError
 from attentune.models.half_copy import HalfCopy
 from attentune.models.saving import load_model, save_model
-from tiny import FAMILIES
-from tiny_models import FIRST, LONG, SECOND, Built, build, encoded, encoded_apart
+from helpers.tiny import FAMILIES
+from helpers.tiny_models import FIRST, LONG, SECOND, Built, build, encoded, encoded_apart
 
 Tiny = Callable[..., Path]
 every_family = pytest.mark.parametrize("family", FAMILIES)

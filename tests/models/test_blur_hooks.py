@@ -13,10 +13,10 @@ from torch import Tensor
 from attentune.config import BlurConfig
 from attentune.models.attention import PLAIN, use_own_attention
 from attentune.models.half_copy import HalfCopy
-from attentune.nn.dropout import FastDropout, use_fast_dropout
-from blur_references import PLACES, PROJECTIONS, TEXTS, Tiny, blurred, distance, hidden_of, hooks_of
-from tiny import FAMILIES
-from tiny_models import LONG, build, encoded
+from attentune.nn.cpu.dropout import FastDropout, use_fast_dropout
+from helpers.blur_references import PLACES, PROJECTIONS, TEXTS, Tiny, blurred, distance, hidden_of, hooks_of
+from helpers.tiny import FAMILIES
+from helpers.tiny_models import LONG, build, encoded
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 every_place = pytest.mark.parametrize("where", PLACES)

@@ -10,13 +10,13 @@ from torch import nn
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, CamembertConfig, CamembertModel
 
 from attentune.config import HeadConfig, LayerMixConfig, ModelConfig
-from attentune.data.rows import LabelSpace
+from attentune.data.dataset import LabelSpace
+from attentune.models.architectures import pooler_dense, readable_positions
 from attentune.models.build import load_tokenizer, resolve_encoder
-from attentune.models.families import pooler_dense, readable_positions
 from attentune.models.saving import label_space_of
 from attentune.nn.heads import Pooler
-from tiny import FAMILIES, MAX_POSITIONS
-from tiny_models import FIRST, LONG, SECOND, TWO, build, encoded, logits_of
+from helpers.tiny import FAMILIES, MAX_POSITIONS
+from helpers.tiny_models import FIRST, LONG, SECOND, TWO, build, encoded, logits_of
 
 Tiny = Callable[..., Path]
 POOLERS = ("bert", "roberta", "albert", "mpnet", "xlm-roberta")

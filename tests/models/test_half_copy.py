@@ -9,8 +9,8 @@ import torch
 from attentune.config import TokenGateConfig
 from attentune.models.half_copy import HalfCopy
 from attentune.models.taps import EmbeddingTap
-from copies import answers, close, made
-from tiny import FAMILIES
+from helpers.copies import answers, close, made
+from helpers.tiny import FAMILIES
 
 Tiny = Callable[..., Path]
 every_family = pytest.mark.parametrize("family", FAMILIES)

@@ -8,8 +8,8 @@ import torch
 
 from attentune.config import TokenGateConfig
 from attentune.models.int8_copy import int8_copy
-from copies import answers, close, made
-from tiny import FAMILIES
+from helpers.copies import answers, close, made
+from helpers.tiny import FAMILIES
 
 Tiny = Callable[..., Path]
 

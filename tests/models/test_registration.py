@@ -35,7 +35,7 @@ REGISTERED = """
 import inspect
 from transformers import AutoConfig, AutoModelForSequenceClassification
 from attentune import AttentuneConfig, AttentuneForSequenceClassification
-from attentune.registration import register_with_transformers, _Watch
+from attentune.models.registration import register_with_transformers, _Watch
 for _ in range(2):
     assert type(AutoConfig.for_model("attentune")) is AttentuneConfig
     known = AutoModelForSequenceClassification._model_mapping

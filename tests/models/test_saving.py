@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from attentune.config import HeadConfig, LayerMixConfig
-from attentune.data.rows import LabelSpace
+from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import label_space_of, load_model, save_model
-from tiny import FAMILIES
-from tiny_models import FIRST, LONG, build, encoded, logits_of
+from helpers.tiny import FAMILIES
+from helpers.tiny_models import FIRST, LONG, build, encoded, logits_of
 
 Tiny = Callable[..., Path]
 every_family = pytest.mark.parametrize("family", FAMILIES)

@@ -7,12 +7,12 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from attentune.config import ModelConfig
-from attentune.data.features import Features, encode_rows
+from attentune.data.tokenization import Features, encode_rows
+from attentune.models.architectures import special_token_ids
 from attentune.models.build import load_tokenizer
-from attentune.models.families import special_token_ids
 from attentune.models.saving import load_model, save_model
-from tiny import CORPUS, FAMILIES
-from tiny_models import build, rows_of
+from helpers.tiny import CORPUS, FAMILIES
+from helpers.tiny_models import build, rows_of
 
 Tiny = Callable[..., Path]
 every_family = pytest.mark.parametrize("family", FAMILIES)

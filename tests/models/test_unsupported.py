@@ -25,8 +25,8 @@ from transformers import (
 from attentune.config import LayerMixConfig, ModelConfig
 from attentune.errors import UnsupportedEncoderError
 from attentune.models.build import load_tokenizer
-from tiny import FAMILIES, MAX_POSITIONS
-from tiny_models import build
+from helpers.tiny import FAMILIES, MAX_POSITIONS
+from helpers.tiny_models import build
 
 Tiny = Callable[..., Path]
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}

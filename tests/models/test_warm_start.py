@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from attentune.config import ModelConfig, load_config
-from attentune.data.rows import LabelSpace
+from attentune.data.dataset import LabelSpace
 from attentune.models.saving import save_model
-from tiny_models import FIRST, LONG, TWO, Built, build, logits_of
+from helpers.tiny_models import FIRST, LONG, TWO, Built, build, logits_of
 
 Tiny = Callable[..., Path]
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.config import HeadConfig, LayerMixConfig, ModelConfig, TokenGateConfig
-from attentune.data.rows import LabelSpace
+from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 from attentune.models.build import build_model, load_tokenizer
 from attentune.models.saving import load_model, save_model
 from attentune.models.windows import find_windows, window_starts
-from tiny import FAMILIES
+from helpers.tiny import FAMILIES
 
 Tiny = Callable[..., Path]
 TWO = LabelSpace("classification", ("bad", "good"))

@@ -9,7 +9,6 @@ import torch
 from transformers import BertConfig
 from transformers.models.bert.modeling_bert import BertLayer
 
-from attention_references import attention_of, bare_block_of, full_block_of, texts_of
 from attentune.nn.attention_block import (
     Attention,
     BareBlock,
@@ -19,6 +18,7 @@ from attentune.nn.attention_block import (
     attend,
     attention_matrices,
 )
+from helpers.attention_references import attention_of, bare_block_of, full_block_of, texts_of
 
 LENGTHS_ASKED = (4, 2, 1)
 MASK_NT = torch.tensor([[place < length for place in range(4)] for length in LENGTHS_ASKED])

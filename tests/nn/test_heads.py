@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from attention_references import bare_block_of, full_block_of, texts_of
 from attentune.nn.attention_block import BareBlock, BlockShape, FullBlock
 from attentune.nn.heads import (
     HEADS,
@@ -18,6 +17,7 @@ from attentune.nn.heads import (
     SelfAttentionHead,
     build_head,
 )
+from helpers.attention_references import bare_block_of, full_block_of, texts_of
 
 # Row 2 has no ordinary token, as an empty text has none.
 MASK_BT = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]], dtype=torch.bool)

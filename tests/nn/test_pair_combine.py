@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attention_references import linear_of
 from attentune.nn.losses import cross_entropy_rows
 from attentune.nn.pair_combine import Concatenation, DotProduct, build_classifier, projection_weights
+from helpers.attention_references import linear_of
 
 
 def texts(rows: int = 3, size: int = 5) -> torch.Tensor:

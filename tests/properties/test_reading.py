@@ -11,14 +11,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from attentune.config import DataConfig
-from attentune.data.delimited import Dialect
+from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.labels import LabelReader, map_to
 from attentune.data.load import load_data
-from attentune.data.reading import read_delimited, read_table
-from attentune.data.rows import LabelSpace, TextRows
-from attentune.data.sampling import stratified_cut, stratified_part, stratified_parts
+from attentune.data.readers.csv import Dialect
+from attentune.data.readers.read import read_delimited, read_table
+from attentune.data.splits import stratified_cut, stratified_part, stratified_parts
 from attentune.errors import DataError, LabelError
-from written import KINDS, letters, names, tables, texts, written
+from helpers.written import KINDS, letters, names, tables, texts, written
 
 
 @pytest.fixture(scope="module")

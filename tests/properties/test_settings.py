@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from attentune.config import Config, load_config, load_preset, preset_names, to_flat, to_yaml
 from attentune.config.yaml_files import read_yaml
 from attentune.errors import CheckpointError, ConfigError
-from attentune.records import RunRecord
+from attentune.experiments.comparison.records import RunRecord
 from attentune.report.escapes import for_csv, for_html
 from attentune.results import RunResult
 from attentune.training.checkpoint import damage
 from attentune.training.state import TrainingState
-from written import texts
+from helpers.written import texts
 
 numbers = st.one_of(st.integers(), st.floats(), st.booleans(), st.none())
 values = st.recursive(

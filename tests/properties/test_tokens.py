@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
 
 from attentune.config import ModelConfig
-from attentune.data.batches import bucketed_order, budget_order, pad_batch, sorted_order
-from attentune.data.features import encode_rows, token_spans
-from attentune.labels.masking import random_mask, random_spans, spread_copies
+from attentune.data.batching import bucketed_order, budget_order, pad_batch, sorted_order
+from attentune.data.tokenization import encode_rows, token_spans
+from attentune.models.architectures import special_token_ids
 from attentune.models.build import load_tokenizer
-from attentune.models.families import special_token_ids
 from attentune.models.hub import Tokenizer
 from attentune.nn.masked import masked_max, masked_mean, masked_softmax
-from tiny_models import rows_of
-from written import texts
+from attentune.token_labels.masking import random_mask, random_spans, spread_copies
+from helpers.tiny_models import rows_of
+from helpers.written import texts
 
 some_texts = st.lists(texts, min_size=1, max_size=5)
 lengths = hn.arrays(np.int64, st.integers(1, 60), elements=st.integers(1, 50))

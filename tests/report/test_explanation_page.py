@@ -14,10 +14,10 @@ from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_rows
 from attentune.explain.words import Piece
 from attentune.report.explanation_page import page, write_page
-from attentune.report.marked_text import visible
-from explain_runs import rows_for, tiny_run
-from hostile_texts import HOSTILE
-from tiny_models import rows_of
+from attentune.report.highlight import visible
+from helpers.explain_runs import rows_for, tiny_run
+from helpers.hostile_texts import HOSTILE
+from helpers.tiny_models import rows_of
 
 Tiny = Callable[..., Path]
 VOID = ("meta", "input")

@@ -15,10 +15,10 @@ from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_rows
 from attentune.explain.words import Piece
 from attentune.report.explanation_text import coloured, facts
-from attentune.report.marked_text import hex_tone, stretches, tone, visible
-from explain_runs import tiny_run
-from hostile_texts import HOSTILE
-from tiny_models import rows_of
+from attentune.report.highlight import hex_tone, stretches, tone, visible
+from helpers.explain_runs import tiny_run
+from helpers.hostile_texts import HOSTILE
+from helpers.tiny_models import rows_of
 
 Tiny = Callable[..., Path]
 

@@ -17,18 +17,18 @@ from typing import Any
 import pytest
 
 from attentune.errors import CheckpointError, ConfigError, StorageError
-from attentune.records import Run
-from attentune.report.contents import make_report
+from attentune.experiments.comparison.records import Run
 from attentune.report.document import Figure, Report, Table
 from attentune.report.escapes import for_csv, for_html, for_latex, for_markdown
-from attentune.report.figures import figure_bytes
-from attentune.report.material import collect
+from attentune.report.figures.base import figure_bytes
+from attentune.report.load import collect
 from attentune.report.page import report_page
-from attentune.report.run_sections import loss_curve, middle_curve
+from attentune.report.sections.contents import make_report
+from attentune.report.sections.runs import loss_curve, middle_curve
 from attentune.report.text_report import report_csv, report_latex, report_markdown
 from attentune.report.writing import write_figures, write_report
-from hostile_texts import HOSTILE
-from made_records import write_comparison, write_record
+from helpers.hostile_texts import HOSTILE
+from helpers.made_records import write_comparison, write_record
 
 CHANCES = {"bert": 0.6, "good": 0.85, "same": 0.6}
 FEW = ("scores", "verdicts", "advantage-points", "confusion-rte", "ranks")
@@ -377,7 +377,7 @@ def test_mistakes_are_told(tmp_path, monkeypatch):
 
 
 def test_tables_need_no_matplotlib(tmp_path, monkeypatch):
-    from attentune.report import figures
+    from attentune.report.figures import base as figures
 
     write_comparison(tmp_path, CHANCES)
     monkeypatch.setattr(figures.importlib.util, "find_spec", lambda name: None)

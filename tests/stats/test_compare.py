@@ -16,7 +16,7 @@ from attentune.stats.compare import compare_all, compare_runs
 from attentune.stats.detectable import smallest_detectable_difference
 from attentune.stats.estimate import mean_over_seeds, mean_over_seeds_and_examples
 from attentune.stats.example_tests import jackknife_values
-from attentune.stats.family import holm
+from attentune.stats.multiple_testing import holm
 from attentune.stats.runs import Runs
 from attentune.stats.summary import summarise
 

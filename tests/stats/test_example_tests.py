@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from attentune.evaluation.metrics import METRICS
+from attentune.metrics.metrics import METRICS
 from attentune.seeding import numpy_generator
 from attentune.stats.example_tests import jackknife_values, mcnemar_p, mcnemar_test, paired_bootstrap_test
 

@@ -18,14 +18,14 @@ from transformers import AutoModel
 import attentune
 from attentune.config import Config, load_config, to_flat
 from attentune.errors import ConfigError
-from attentune.evaluation.saved import SavedRun
-from attentune.models.adapters import merge_adapters
+from attentune.inference.predictor import SavedRun
 from attentune.models.build import build_model, load_tokenizer
-from attentune.training.run import train
+from attentune.models.lora import merge_adapters
 from attentune.training.signals import Interrupted
-from samples import write_reviews
-from tiny import FAMILIES
-from tiny_models import TWO, build, encoded
+from attentune.training.train import train
+from helpers.samples import write_reviews
+from helpers.tiny import FAMILIES
+from helpers.tiny_models import TWO, build, encoded
 
 peft = pytest.importorskip("peft")
 Tiny = Callable[..., Path]
@@ -136,7 +136,7 @@ def test_what_does_not_go_together_is_said(config: Callable[..., Any], monkeypat
         load_config(overrides={"training.lora_alpha": 2})
     with pytest.raises(ConfigError, match="gradient needs the gradients of the word embeddings"):
         load_config(preset="ssa-co", overrides={"labels.generator": "gradient", "training.lora_rank": 2})
-    monkeypatch.setattr("attentune.models.adapters.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("attentune.models.lora.importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs peft, which is not installed; run: pip install 'attentune\[peft\]'"):
         train(config("bert"))
 

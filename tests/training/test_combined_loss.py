@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attentune.config import ObjectiveConfig
-from attentune.data.rows import LabelSpace
+from attentune.data.dataset import LabelSpace
 from attentune.training.objective import Denominators, Objective, build_objective
 
 THREE = LabelSpace("classification", ("bad", "fair", "good"))

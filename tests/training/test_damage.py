@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 import attentune.training.checkpoint as checkpoint_module
-import attentune.training.finish as finish_module
+import attentune.training.finalize as finish_module
 from attentune.config import load_config
 from attentune.errors import CheckpointError, StorageError
-from attentune.evaluation.saved import SavedRun
+from attentune.inference.predictor import SavedRun
 from attentune.training.checkpoint import checkpoint_folders, damage, keep_newest, newest_good, write_checkpoint
-from attentune.training.run import train
-from interrupted import assert_same, outcome
-from kills import METHOD, at_steps, ending, forked, train_in
-from samples import settings
+from attentune.training.train import train
+from helpers.interrupted import assert_same, outcome
+from helpers.kills import METHOD, at_steps, ending, forked, train_in
+from helpers.samples import settings
 
 FILES = (
     "config.json",
@@ -189,7 +189,7 @@ def test_best_weights_that_are_damaged_while_it_trains_are_never_the_result(
         return finish_run(run, parts, state)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr("attentune.training.run.finish_run", spoil_then_finish)
+        patched.setattr("attentune.training.train.finish_run", spoil_then_finish)
         with pytest.raises(CheckpointError) as caught:
             train_in(tmp_path, encoder, training__save_total_limit=9)
     assert f"{tmp_path}/run/checkpoint-6: has the best weights, but the content of model.safetensors" in str(

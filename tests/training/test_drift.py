@@ -18,15 +18,15 @@ from safetensors.torch import load_file, save_file
 import attentune
 from attentune.config import load_config
 from attentune.errors import CheckpointError
-from attentune.evaluation.saved import SavedRun
-from attentune.training.display import Display
-from attentune.training.ledger import Ledger
-from attentune.training.matrix_display import MatrixDisplay
-from attentune.training.run import train
-from attentune.training.tasks import train_tasks
-from interrupted import assert_same, outcome
-from kills import at_steps, ending, forked, train_in
-from samples import settings, write_reviews
+from attentune.experiments.comparison.progress import MatrixDisplay
+from attentune.experiments.comparison.record_store import Ledger
+from attentune.inference.predictor import SavedRun
+from attentune.training.multitask.tasks import train_tasks
+from attentune.training.progress import Display
+from attentune.training.train import train
+from helpers.interrupted import assert_same, outcome
+from helpers.kills import at_steps, ending, forked, train_in
+from helpers.samples import settings, write_reviews
 
 STARS = ("awful", "poor", "fine", "good", "lovely")
 KILL = 9
@@ -140,7 +140,7 @@ def test_other_weights_in_the_encoder_s_layers_make_no_difference(encoder: Path,
 
 
 def test_another_tokenizer_under_tasks_that_share_an_encoder_is_refused(encoder: Path, tmp_path: Path) -> None:
-    from cs224n_samples import write_cs224n
+    from helpers.cs224n_samples import write_cs224n
 
     values = {
         "data.tasks": "sst5,sts",

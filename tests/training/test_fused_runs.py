@@ -11,11 +11,11 @@ import pytest
 
 from attentune.config import load_config
 from attentune.errors import CheckpointError
-from attentune.evaluation.saved import evaluate
-from attentune.training.run import train
-from interrupted import assert_same, die_after_step, outcome, run
-from native import needs_native
-from samples import settings
+from attentune.inference.predictor import evaluate
+from attentune.training.train import train
+from helpers.interrupted import assert_same, die_after_step, outcome, run
+from helpers.native import needs_native
+from helpers.samples import settings
 
 Tiny = Callable[..., Path]
 BF16 = {"training__precision": "bf16"}
@@ -77,7 +77,7 @@ def test_the_saved_model_repeats_the_scores(tiny: Tiny, tmp_path: Path) -> None:
 def test_without_dropout_the_losses_are_those_of_pytorchs_operations(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str
 ) -> None:
-    monkeypatch.setattr("attentune.nn.dropout.fast_dropout", lambda values, levels: values)
+    monkeypatch.setattr("attentune.nn.cpu.dropout.fast_dropout", lambda values, levels: values)
     found = {}
     for name, fused in (("ours", True), ("theirs", False)):
         (tmp_path / name).mkdir()

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from interrupted import log_of, outcome
-from kills import (
+from helpers.interrupted import log_of, outcome
+from helpers.kills import (
     ENDED_AT_ONCE,
     FINISHED,
     POLITE,

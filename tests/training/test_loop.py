@@ -18,13 +18,13 @@ from safetensors.torch import load_file
 import attentune.training.loop as loop_module
 from attentune.config import load_config
 from attentune.data.load import load_data
-from attentune.evaluation.evaluator import Evaluator
+from attentune.inference.evaluator import Evaluator
 from attentune.results import RunResult
+from attentune.training.callbacks import RunWatcher
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.display import Display
-from attentune.training.run import train
-from attentune.training.watcher import RunWatcher
-from samples import settings, write_reviews
+from attentune.training.progress import Display
+from attentune.training.train import train
+from helpers.samples import settings, write_reviews
 
 STEPS_PER_EPOCH = 6  # 48 rows in batches of 8
 NO_DROPOUT = {"model__dropout": 0, "model__head__dropout": 0, "training__precision": "fp32"}

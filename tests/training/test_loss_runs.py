@@ -17,13 +17,13 @@ from safetensors.torch import load_file
 
 from attentune.config import load_config
 from attentune.errors import ConfigError
-from attentune.evaluation.saved import SavedRun, evaluate, predict
-from attentune.labels.listing import list_tokens
+from attentune.inference.predictor import SavedRun, evaluate, predict
 from attentune.models.saving import load_model
-from attentune.training.display import Display
-from attentune.training.run import train
-from interrupted import log_of
-from samples import BAD, FILLER, GOOD, settings
+from attentune.token_labels.listing import list_tokens
+from attentune.training.progress import Display
+from attentune.training.train import train
+from helpers.interrupted import log_of
+from helpers.samples import BAD, FILLER, GOOD, settings
 
 Tiny = Callable[..., Path]
 STARS = ("1", "2", "3", "4")

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from attentune.training import loop
 from attentune.training.checkpoint import checkpoint_folders, damage
-from samples import write_reviews
+from helpers.samples import write_reviews
 
 ROW = 17  # of the rows r0, r1, ...; on line 19 of the file
 

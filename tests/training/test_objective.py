@@ -9,9 +9,9 @@ import torch
 from sklearn.utils.class_weight import compute_class_weight
 
 from attentune.config import ObjectiveConfig
-from attentune.data.rows import LabelSpace
+from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
-from attentune.evaluation.metrics import METRICS
+from attentune.metrics.metrics import METRICS
 from attentune.nn.outputs import class_log_probabilities
 from attentune.training.objective import Objective, build_objective, check_metric, with_ordinal_prediction
 

@@ -27,8 +27,8 @@ from attentune.training.optimizer import (
     optimizer_tensors,
     set_learning_rate,
 )
-from tiny import FAMILIES
-from tiny_models import build
+from helpers.tiny import FAMILIES
+from helpers.tiny_models import build
 
 Tiny = Callable[..., Path]
 SETTINGS = TrainingConfig(learning_rate=0.1, weight_decay=0.3, adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-3)

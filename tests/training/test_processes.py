@@ -19,14 +19,14 @@ import torch
 from accelerate.utils import DistributedType
 from safetensors.numpy import load_file
 
-import process_worker
 from attentune.config import load_config
 from attentune.errors import CheckpointError, ConfigError
-from attentune.evaluation.predict import check_whole_models
-from attentune.training.display import Display
-from attentune.training.run import train
-from interrupted import LABELS_FILE, log_of, run, without_times
-from samples import settings, write_reviews
+from attentune.inference.scoring import check_whole_models
+from attentune.training.progress import Display
+from attentune.training.train import train
+from helpers import process_worker
+from helpers.interrupted import LABELS_FILE, log_of, run, without_times
+from helpers.samples import settings, write_reviews
 
 Tiny = Callable[..., Path]
 Ran = tuple[Path, Path]

@@ -20,11 +20,11 @@ import pytest
 from attentune.errors import CheckpointError, StorageError
 from attentune.training.checkpoint import checkpoint_folders
 from attentune.training.log import JsonLog
-from comparisons import start, wait_for
-from disks import Disk
-from interrupted import assert_same, outcome
-from kills import FINISHED, METHOD, check_resumes, check_whole, ending, forked, make_rows, train_in
-from samples import settings
+from helpers.comparisons import start, wait_for
+from helpers.disks import Disk
+from helpers.interrupted import assert_same, outcome
+from helpers.kills import FINISHED, METHOD, check_resumes, check_whole, ending, forked, make_rows, train_in
+from helpers.samples import settings
 
 Reference = tuple[Path, dict[str, object]]
 Note = Callable[[str, object], None]
@@ -174,7 +174,7 @@ def test_a_folder_that_may_not_be_written_to(encoder: Path, open_place: Path, lo
     def lock() -> None:
         not_root()
         if locked == "checkpoints":
-            from attentune.training.watcher import RunWatcher
+            from attentune.training.callbacks import RunWatcher
 
             save = RunWatcher.save
 
@@ -206,7 +206,7 @@ def test_the_second_process_in_a_folder_is_refused_and_the_first_goes_on(
     ready, go_on = tmp_path / "ready", tmp_path / "go-on"
 
     def wait_inside() -> None:
-        from attentune.training.watcher import RunWatcher
+        from attentune.training.callbacks import RunWatcher
 
         save = RunWatcher.save
 

@@ -16,10 +16,10 @@ from attentune.config import load_config
 from attentune.errors import CheckpointError
 from attentune.training.checkpoint import checkpoint_folders, damage
 from attentune.training.loop import TrainingLoop
-from attentune.training.run import train
 from attentune.training.signals import Interrupted
-from interrupted import assert_same, die, die_after_step, killed, outcome, run
-from samples import settings
+from attentune.training.train import train
+from helpers.interrupted import assert_same, die, die_after_step, killed, outcome, run
+from helpers.samples import settings
 
 METHOD = {
     "labels__generator": "masked-rows",
@@ -68,7 +68,7 @@ def test_killed_after_a_step(tiny, tmp_path, reference, monkeypatch, step):
     [("write_manifest", 1), ("sync_file", 2), ("sync_folder", 1), ("sync_folder", 2), ("keep_newest", 3)],
 )
 def test_killed_during_a_save(tiny, tmp_path, reference, monkeypatch, function, call):
-    import attentune.training.watcher as watcher_module
+    import attentune.training.callbacks as watcher_module
 
     home = watcher_module if function == "keep_newest" else checkpoint_module
     original, calls = getattr(checkpoint_module, function), []
@@ -90,7 +90,7 @@ def test_killed_during_a_save(tiny, tmp_path, reference, monkeypatch, function, 
 
 
 def test_killed_twice_and_while_finishing(tiny, tmp_path, reference, monkeypatch):
-    import attentune.training.finish as finish_module
+    import attentune.training.finalize as finish_module
 
     with monkeypatch.context() as patched:
         patched.setattr(finish_module, "predictions_csv", lambda *arguments: die())

@@ -15,12 +15,12 @@ from safetensors.numpy import load_file
 
 from attentune.config import load_config
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.display import Display
-from attentune.training.parts import RunParts
-from attentune.training.probe import TrainingProbe
-from attentune.training.run import train
+from attentune.training.components import RunParts
+from attentune.training.progress import Display
+from attentune.training.scorer import TrainingProbe
 from attentune.training.signals import Interrupted
-from interrupted import LABELS_FILE, assert_same, die_after_step, log_of, outcome, run
+from attentune.training.train import train
+from helpers.interrupted import LABELS_FILE, assert_same, die_after_step, log_of, outcome, run
 
 Tiny = Callable[..., Path]
 Reference = Callable[[str], tuple[Path, dict[str, object]]]

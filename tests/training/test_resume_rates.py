@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import attentune.training.finish as finish_module
+import attentune.training.finalize as finish_module
 from attentune.training.checkpoint import checkpoint_folders
-from interrupted import assert_same, die, die_after_step, killed, log_of, outcome, run
-from samples import settings, write_reviews
+from helpers.interrupted import assert_same, die, die_after_step, killed, log_of, outcome, run
+from helpers.samples import settings, write_reviews
 
 Tiny = Callable[..., Path]
 Reference = Callable[[str], tuple[Path, dict[str, object]]]

@@ -13,14 +13,14 @@ import torch
 from sklearn.utils.class_weight import compute_class_weight
 
 from attentune.config import ObjectiveConfig, load_config
-from attentune.data.rows import LabelSpace
+from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError, ConfigError, LabelError
-from attentune.training.display import Display
+from attentune.training.multitask.tasks import train_tasks
 from attentune.training.objective import build_objective
-from attentune.training.run import train
-from attentune.training.tasks import train_tasks
-from interrupted import assert_same, die_after_step, log_of, outcome, run
-from samples import settings, write_reviews
+from attentune.training.progress import Display
+from attentune.training.train import train
+from helpers.interrupted import assert_same, die_after_step, log_of, outcome, run
+from helpers.samples import settings, write_reviews
 
 WEIGHTS = np.array([1.0, 0.5, 0.25, 3.0, 1.0, 0.5])
 TOKEN_LABELS_BT = torch.tensor(
@@ -152,8 +152,8 @@ def test_weight_one_is_a_longer_file_and_weight_zero_the_file_alone(tiny, tmp_pa
 
 def test_the_first_step_is_the_weighted_loss_of_its_rows(tiny, tmp_path: Path) -> None:
     """One step of all rows, in batches of 8, from fresh weights and without dropout, against single rows."""
+    from attentune.training.components import new_model
     from attentune.training.inputs import prepare_inputs
-    from attentune.training.parts import new_model
 
     whole = {
         "training__max_steps": 1,

@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 from attentune import SavedRun, evaluate
 from attentune.config import load_config
 from attentune.nn.blur import raw_of
-from attentune.training.display import Display
-from attentune.training.run import train
-from samples import settings
+from attentune.training.progress import Display
+from attentune.training.train import train
+from helpers.samples import settings
 
 Tiny = Callable[..., Path]
 SIGMA = 0.5

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from attentune.training.locks import FileLock
-from attentune.training.queue_storage import JOURNAL_FILE, Place, _JournalLock
+from attentune.experiments.execution.queue_storage import JOURNAL_FILE, Place, _JournalLock
+from attentune.io.locks import FileLock
 from attentune.training.signals import stop_on_signal
 
 
@@ -52,7 +52,7 @@ def test_an_interrupt_while_a_lock_is_taken_leaves_it_free(tmp_path, monkeypatch
 
     lock = FileLock(tmp_path / "some.lock")
     with monkeypatch.context() as patched:
-        patched.setattr("attentune.training.locks.os.pwrite", interrupt)
+        patched.setattr("attentune.io.locks.os.pwrite", interrupt)
         with pytest.raises(KeyboardInterrupt):
             lock.take()
     assert not lock.is_held()

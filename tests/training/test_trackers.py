@@ -14,10 +14,10 @@ import pytest
 
 from attentune.config import load_config
 from attentune.errors import ConfigError
-from attentune.training.run import train
 from attentune.training.signals import Interrupted
 from attentune.training.trackers import settings_to_tell
-from samples import write_reviews
+from attentune.training.train import train
+from helpers.samples import write_reviews
 
 Tiny = Callable[..., Path]
 
@@ -152,7 +152,7 @@ def test_trackers_are_told_no_places(tiny: Tiny, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_tracked_is_said(config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("attentune.evaluation.predict").evaluation.predict._TRACKERS, "wandb", lambda: False)
+    monkeypatch.setitem(__import__("attentune.inference.scoring").inference.scoring._TRACKERS, "wandb", lambda: False)
     with pytest.raises(ConfigError, match="wandb is not installed; run: pip install wandb"):
         train(config("wandb"))
     several = {"data.tasks": "cola,rte", "training.multi_task": True, "training.report_to": "mlflow"}

@@ -1,1 +1,1 @@
-"""The page of `attentune app`: one's own texts and a saved run, in a browser."""
+"""`attentune app`: a local web page that explains predictions of a saved run."""

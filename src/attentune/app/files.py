@@ -10,12 +10,12 @@ from pathlib import Path
 from attentune.app.limits import Limits
 from attentune.config import DataConfig
 from attentune.data.load import read_unlabelled
-from attentune.data.reading import read_table
+from attentune.data.readers.read import read_table
 from attentune.errors import AttentuneError, DataError
-from attentune.evaluation.predictions import predictions_csv
-from attentune.evaluation.saved import SavedRun, predict_rows
-from attentune.explain.column import EXPLANATION, predict_explained
-from attentune.files import write_text
+from attentune.explain.predict_explained import EXPLANATION, predict_explained
+from attentune.inference.predictions import predictions_csv
+from attentune.inference.predictor import SavedRun, predict_rows
+from attentune.io.files import write_text
 
 # Plain text only: packed files may be far larger than they look.
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json")

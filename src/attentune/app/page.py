@@ -10,9 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from attentune.app import boxes
-from attentune.app.desk import PREDICTED, Desk, Shown, told
+from attentune.app import html as boxes
 from attentune.app.files import ENDINGS
+from attentune.app.service import PREDICTED, Desk, Shown, told
 
 _KEEP_S = 3600
 _WAITING = 64

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from attentune.app.desk import Desk
-from attentune.app.guard import Guard
+from attentune.app.security import Guard
+from attentune.app.service import Desk
 from attentune.errors import ConfigError
 
 
@@ -65,7 +65,7 @@ def serve(
     """
     import uvicorn
 
-    from attentune.app.patience import CONNECTIONS, Patience
+    from attentune.app.timeouts import CONNECTIONS, Patience
 
     with tempfile.TemporaryDirectory(prefix="attentune-app-") as folder, _stopping_politely():
         app = page_app(desk, Path(folder), hosts=hosts, title=title)

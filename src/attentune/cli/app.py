@@ -69,9 +69,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _desk(parsed: Any, numbers: dict[str, int]) -> Any:
-    from attentune.app.desk import Desk
     from attentune.app.limits import Limits
-    from attentune.evaluation.saved import SavedRun
+    from attentune.app.service import Desk
+    from attentune.inference.predictor import SavedRun
 
     folders = [parsed.run, *([parsed.compare_with] if parsed.compare_with is not None else [])]
     names = [Path(folder).resolve().name for folder in folders]

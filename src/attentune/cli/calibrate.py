@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     data_config = data_from(parsed, problems)
 
     from attentune.results import to_json
-    from attentune.training.recalibrating import calibrate_run
+    from attentune.training.calibration import calibrate_run
 
     done = calibrate_run(
         parsed.run,

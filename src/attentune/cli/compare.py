@@ -60,8 +60,8 @@ def run(arguments: Sequence[str]) -> int:
     if problems:
         raise ConfigError(problems)
     # Imported late, so that mistakes in flags show at once.
-    from attentune.training.compare import ComparisonStopped, compare
-    from attentune.training.matrix_display import MatrixDisplay
+    from attentune.experiments.comparison.progress import MatrixDisplay
+    from attentune.experiments.comparison.runner import ComparisonStopped, compare
 
     try:
         records = compare(**wishes, display=MatrixDisplay(quiet=parsed.quiet))
@@ -85,8 +85,8 @@ def _check_baseline(baseline: str | None, wishes: dict[str, Any], problems: list
     """Before anything is trained: whether the baseline is one of the methods."""
     if baseline is None or problems:
         return
-    from attentune.config.parsing import did_you_mean
-    from attentune.training.methods import choose_methods, read_methods
+    from attentune.config.parse import did_you_mean
+    from attentune.experiments.comparison.methods import choose_methods, read_methods
 
     named = {} if wishes["settings"] is None else read_methods(wishes["settings"])
     methods = [method.name for method in choose_methods(wishes["presets"], named)]
@@ -97,8 +97,8 @@ def _check_baseline(baseline: str | None, wishes: dict[str, Any], problems: list
 
 def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
     """The table, and the verdicts on the same records below it."""
-    from attentune.report.kept import kept_in
-    from attentune.report.verdicts import judge
+    from attentune.report.analysis import judge
+    from attentune.report.recorded_runs import kept_in
     from attentune.results import to_json
 
     cells = cells_of(records)

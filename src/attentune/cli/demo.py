@@ -10,7 +10,7 @@ from typing import Any
 from attentune.cli.flags import Parser
 from attentune.cli.output import number, table
 from attentune.config import TrainingConfig, load_preset, preset_names
-from attentune.config.parsing import parse_section
+from attentune.config.parse import parse_section
 from attentune.errors import ConfigError
 
 _ABOUT = """Trains methods side by side on made-up film reviews with a planted shortcut: a cinema's name that goes with
@@ -45,9 +45,9 @@ def run(arguments: Sequence[str]) -> int:
 
     from pathlib import Path
 
+    from attentune.demo import TELLING_PRESETS, run_demo
     from attentune.results import to_json
-    from attentune.training.demo import TELLING_PRESETS, run_demo
-    from attentune.training.display import Display
+    from attentune.training.progress import Display
     from attentune.training.signals import Interrupted
 
     display = Display(quiet=parsed.quiet)

@@ -30,9 +30,9 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     config = config_from(parsed, problems)
 
-    from attentune.data.doctor import examine, full_lines
-    from attentune.data.features import encode_rows
+    from attentune.data.checks.doctor import examine, full_lines
     from attentune.data.load import load_data
+    from attentune.data.tokenization import encode_rows
     from attentune.models.build import load_tokenizer
     from attentune.results import to_json
 

@@ -34,7 +34,7 @@ def run(arguments: Sequence[str]) -> int:
     data_config = data_from(parsed, problems)
 
     from attentune.cli.output import scores_table
-    from attentune.evaluation.saved import evaluate
+    from attentune.inference.predictor import evaluate
     from attentune.results import to_json
 
     scores = evaluate(parsed.run, data_config, splits=(parsed.split,), precision=parsed.precision)

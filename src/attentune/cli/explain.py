@@ -62,11 +62,11 @@ def run(arguments: Sequence[str]) -> int:
     kind = _kind(parsed, problems)
     data = check_text_flags("explain", parsed, problems)
     if kind == "figure":
-        from attentune.report.figures import check_figure_file
+        from attentune.report.figures.base import check_figure_file
 
         check_figure_file(parsed.output_file)
 
-    from attentune.evaluation.saved import SavedRun
+    from attentune.inference.predictor import SavedRun
 
     saved = SavedRun.load(parsed.run, data.task)
     rows = read_texts(parsed, data, saved)
@@ -79,7 +79,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _kind(parsed: Any, problems: list[str]) -> str:
     """What is wanted: "text", "json", or by the file's name "page" or "figure"."""
-    from attentune.report.figures import FIGURE_KINDS
+    from attentune.report.figures.base import FIGURE_KINDS
 
     if parsed.output_file is None:
         return parsed.format
@@ -111,7 +111,7 @@ def _heads(parsed: Any, problems: list[str]) -> list[int] | None:
 
 
 def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[str, int]) -> int:
-    from attentune.explain.probe import Settings
+    from attentune.attribution.base import Settings
     from attentune.explain.texts import explain_rows
 
     methods = list(dict.fromkeys(name.strip() for name in parsed.method.split(",") if name.strip()))
@@ -131,7 +131,7 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
 
         write_page(parsed.output_file, groups, title=f"Explained with {Path(parsed.run).name}")
     elif kind == "figure":
-        from attentune.report.token_figures import draw_explanations
+        from attentune.report.figures.tokens import draw_explanations
 
         draw_explanations(parsed.output_file, [explanation for group in groups for explanation in group])
     elif kind == "json":
@@ -150,7 +150,7 @@ def _show_heads(parsed: Any, saved: Any, rows: Any, kind: str, layer: int | None
 
     tables = head_attention(saved, rows, layer=layer, heads=heads, unit=parsed.unit, precision=parsed.precision)
     if kind == "figure":
-        from attentune.report.token_figures import draw_heads
+        from attentune.report.figures.tokens import draw_heads
 
         draw_heads(parsed.output_file, tables)
     elif kind == "json":
@@ -183,7 +183,7 @@ def _print_coloured(groups: Sequence[Sequence[Any]]) -> None:
 
 
 def _put(parsed: Any, text: str) -> None:
-    from attentune.files import write_text
+    from attentune.io.files import write_text
 
     if parsed.output_file is None:
         sys.stdout.write(text)

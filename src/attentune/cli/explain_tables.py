@@ -8,7 +8,7 @@ from attentune.cli.output import table
 from attentune.explain.explanation import Explanation
 from attentune.explain.head_table import HeadAttention
 from attentune.report.explanation_text import said
-from attentune.report.marked_text import score_text, visible
+from attentune.report.highlight import score_text, visible
 
 
 def score_tables(groups: Sequence[Sequence[Explanation]]) -> str:

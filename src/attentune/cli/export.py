@@ -10,7 +10,7 @@ from attentune.cli.flags import Parser
 from attentune.errors import ConfigError
 
 if TYPE_CHECKING:
-    from attentune.export.writing import Export
+    from attentune.integrations.onnx.export import Export
 
 _EXAMPLES = """examples:
   attentune export runs/cola --format onnx --output_dir served/cola
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.format == "transformers":
         return _for_transformers(parsed.run, parsed.output_dir)
 
-    from attentune.export.writing import export_run
+    from attentune.integrations.onnx.export import export_run
 
     export = export_run(
         parsed.run,
@@ -71,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _for_transformers(run: str, output_dir: str) -> int:
-    from attentune.export.transformers_folder import export_for_transformers
+    from attentune.integrations.hub.export import export_for_transformers
 
     made = export_for_transformers(run, output_dir, say=lambda text: print(text, file=sys.stderr))
     print(f"{made.folder}: loads with trust_remote_code=True; {len(made.files)} files of code")

@@ -60,9 +60,9 @@ def run(arguments: Sequence[str]) -> int:
         problems.append(f"--demo: makes its own reviews; leave out {', '.join(sorted(named))}.")
     config = config_from(parsed, problems)
 
-    from attentune.evaluation.saved import SavedRun
-    from attentune.explain.faithfulness import measure_faithfulness
-    from attentune.explain.methods import METHODS
+    from attentune.attribution.registry import METHODS
+    from attentune.explain.faithfulness.measure import measure_faithfulness
+    from attentune.inference.predictor import SavedRun
 
     saved = SavedRun.load(parsed.run, config.data.task)
     rows, truths = _rows(parsed, saved, config.data if named else None, numbers)
@@ -76,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     planted = None
     if truths is not None:
-        from attentune.explain.planted import score_planted
+        from attentune.explain.faithfulness.synthetic import score_planted
 
         truths = [truths[row] for row in found.kept]
         planted = score_planted(found, truths, found.report.seed)
@@ -99,8 +99,8 @@ def _listed(text: str | None) -> tuple[str, ...] | None:
 
 
 def _measures(parsed: Any, numbers: dict[str, int]) -> Any:
-    from attentune.explain.ordering import Measures
-    from attentune.explain.probe import Settings
+    from attentune.attribution.base import Settings
+    from attentune.explain.faithfulness.ordering import Measures
 
     settings = Settings(**{name: numbers[name] for name in ("seed", "samples", "steps") if name in numbers})
     own: dict[str, Any] = {name: numbers[name] for name in ("draws", "beam", "beam_tokens") if name in numbers}
@@ -113,11 +113,11 @@ def _measures(parsed: Any, numbers: dict[str, int]) -> Any:
 def _rows(parsed: Any, saved: Any, data: Any, numbers: dict[str, int]) -> tuple[Any, Any]:
     """The rows, and of the demo's the truth about each."""
     if parsed.demo:
-        from attentune.explain.planted import planted_rows
+        from attentune.explain.faithfulness.synthetic import planted_rows
 
         return planted_rows(saved, numbers.get("max_samples", 200), parsed.split or "challenge")
 
-    from attentune.data.sampling import stratified_part
+    from attentune.data.splits import stratified_part
 
     rows = next(iter(saved.data(data, (parsed.split or "validation",)).splits.values()))
     size, seed = numbers.get("max_samples"), numbers.get("seed", 0)
@@ -136,11 +136,11 @@ def _more(parsed: Any, saved: Any, found: Any, numbers: dict[str, int]) -> dict[
     }
     more: dict[str, Any] = {}
     if parsed.sanity:
-        from attentune.explain.sanity import check_sanity
+        from attentune.explain.faithfulness.sanity import check_sanity
 
         more["sanity"] = check_sanity(saved, found.rows, **options)
     if parsed.cost:
-        from attentune.explain.cost import measure_cost
+        from attentune.explain.faithfulness.cost import measure_cost
 
         more["cost"] = measure_cost(saved, found.rows, **options)
     return more
@@ -152,9 +152,9 @@ def _show(parsed: Any, found: Any, truths: Any, more: dict[str, Any]) -> None:
     more = {name: part for name, part in more.items() if part is not None}
     report = dataclasses.asdict(found.report) | {name: _plain(part) for name, part in more.items()}
     if parsed.output_dir is not None:
-        from attentune.explain.eraser_records import write_records
-        from attentune.explain.planted import evidence_of
-        from attentune.files import write_text
+        from attentune.explain.faithfulness.eraser_records import write_records
+        from attentune.explain.faithfulness.synthetic import evidence_of
+        from attentune.io.files import write_text
 
         evidence = None if truths is None else evidence_of(found, truths)
         write_records(Path(parsed.output_dir) / "eraser", found, evidence)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from attentune.cli.output import table
-from attentune.evaluation.stress import Interval
-from attentune.explain.ordering import FLOOR
-from attentune.explain.verdict import FaithfulnessReport, MethodScore
+from attentune.explain.faithfulness.ordering import FLOOR
+from attentune.explain.faithfulness.results import FaithfulnessReport, MethodScore
+from attentune.suites.robustness import Interval
 
 
 def report_tables(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from attentune.config import Config, load_config
-from attentune.config.parsing import coerce, did_you_mean
+from attentune.config.parse import coerce, did_you_mean
 from attentune.config.schema import DataConfig, ModelConfig, ObjectiveConfig, TrainingConfig
 from attentune.errors import ConfigError
 

@@ -55,8 +55,8 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(problems)
 
     from attentune.cli.output import progress_lines
-    from attentune.evaluation.hans import score_hans
     from attentune.results import to_json
+    from attentune.suites.hans import score_hans
 
     report = score_hans(
         parsed.runs,
@@ -102,8 +102,8 @@ def _means(line: Any) -> list[str]:
 
 
 def _write(report: Any, folder: Path) -> None:
-    from attentune.files import storage_errors, write_text
-    from attentune.report.figures import Bar, check_figure_file, draw_bars
+    from attentune.io.files import storage_errors, write_text
+    from attentune.report.figures.base import Bar, check_figure_file, draw_bars
     from attentune.results import to_json
 
     for number, one in enumerate(report.runs):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from attentune.cli.flags import Parser
-from attentune.config.parsing import coerce
+from attentune.config.parse import coerce
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
     if problems:
         raise ConfigError(problems)
 
-    from attentune.released.importing import import_ssa
+    from attentune.integrations.released_ssa.convert import import_ssa
 
     made = import_ssa(
         parsed.checkpoint,

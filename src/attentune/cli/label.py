@@ -45,9 +45,9 @@ def run(arguments: Sequence[str]) -> int:
     max_samples = whole_number("--max_samples", parsed.max_samples, problems)
     config = config_from(parsed, problems)
 
-    from attentune.evaluation.saved import SavedRun
-    from attentune.files import write_text
-    from attentune.labels.listing import list_tokens
+    from attentune.inference.predictor import SavedRun
+    from attentune.io.files import write_text
+    from attentune.token_labels.listing import list_tokens
 
     saved = SavedRun.load(parsed.run)
     rows = _rows(parsed, config.data if named_data else None, saved)

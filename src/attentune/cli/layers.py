@@ -38,13 +38,13 @@ def run(arguments: Sequence[str]) -> int:
     data_config = data_from(parsed, problems)
 
     from attentune.cli.output import number, table
-    from attentune.evaluation.layers import layer_weights
-    from attentune.evaluation.saved import SavedRun
-    from attentune.files import write_text
+    from attentune.explain.layers import layer_weights
+    from attentune.inference.predictor import SavedRun
+    from attentune.io.files import write_text
     from attentune.results import to_json
 
     if parsed.figure_file is not None:
-        from attentune.report.figures import check_figure_file
+        from attentune.report.figures.base import check_figure_file
 
         check_figure_file(parsed.figure_file)
     saved = SavedRun.load(parsed.run)
@@ -71,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _draw(summaries: dict[str, list[dict[str, Any]]], file: str) -> None:
-    from attentune.report.figures import Bar, draw_bars
+    from attentune.report.figures.base import Bar, draw_bars
 
     panels = {
         split: {"mean over texts, with standard deviation": [Bar(line["mean"], line["std"]) for line in lines]}

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from attentune import __version__
-from attentune.config.parsing import did_you_mean
+from attentune.config.parse import did_you_mean
 from attentune.errors import AttentuneError, ConfigError
 
 VERBS = {

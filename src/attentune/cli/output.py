@@ -60,7 +60,7 @@ def destination(path: str | None) -> Iterator[Callable[[str], None]]:
         StorageError: it could not be written.
         BrokenPipeError: whoever reads standard output has had enough.
     """
-    from attentune.files import replacing
+    from attentune.io.files import replacing
 
     if path is None:
         yield _put
@@ -71,7 +71,7 @@ def destination(path: str | None) -> Iterator[Callable[[str], None]]:
 
 def _put(text: str) -> None:
     """Write to standard output now, so that a reader has it and a full disk is told in one message."""
-    from attentune.files import storage_errors
+    from attentune.io.files import storage_errors
 
     try:
         sys.stdout.write(text)

@@ -8,7 +8,7 @@ from typing import Any
 
 from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of, whole_number
 from attentune.config import preset_names
-from attentune.config.parsing import did_you_mean
+from attentune.config.parse import did_you_mean
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _fresh_model(config: Any, num_labels: int, is_pair: bool) -> Any:
-    from attentune.data.rows import LabelSpace
+    from attentune.data.dataset import LabelSpace
     from attentune.models.build import build_model, load_tokenizer
 
     names = tuple(str(number) for number in range(num_labels))
@@ -84,7 +84,7 @@ def _saved_model(parsed: Any, problems: list[str]) -> Any:
     if problems:
         raise ConfigError(problems)
 
-    from attentune.evaluation.saved import SavedRun
+    from attentune.inference.predictor import SavedRun
 
     saved = SavedRun.load(parsed.name)
     return _frozen(saved.model, saved.config)

@@ -44,9 +44,9 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     data = check_text_flags("predict", parsed, problems)
 
-    from attentune.data.parts import PART
-    from attentune.evaluation.saved import SavedRun
-    from attentune.evaluation.streaming import predictions_in_parts
+    from attentune.data.readers.parts import PART
+    from attentune.inference.predictor import SavedRun
+    from attentune.inference.streaming import predictions_in_parts
 
     saved = SavedRun.load(parsed.run, data.task)
     parts = read_text_parts(parsed, data, saved, PART)
@@ -66,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _explaining(saved: Any, parsed: Any, progress: Any) -> dict[str, Any]:
     """What makes predictions with each word's importance beside them."""
-    from attentune.explain.column import EXPLANATION, predict_explained
+    from attentune.explain.predict_explained import EXPLANATION, predict_explained
 
     def predict(rows: Any) -> Any:
         logits_NC, column = predict_explained(saved, rows, precision=parsed.precision, progress=progress)

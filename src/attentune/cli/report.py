@@ -50,9 +50,9 @@ def run(arguments: Sequence[str]) -> int:
     if problems:
         raise ConfigError(problems)
 
-    from attentune.report.contents import make_report
-    from attentune.report.figures import check_figure_file
-    from attentune.report.material import collect
+    from attentune.report.figures.base import check_figure_file
+    from attentune.report.load import collect
+    from attentune.report.sections.contents import make_report
     from attentune.report.writing import check_report_file, write_figures, write_report
 
     if parsed.output_file is not None:

@@ -45,12 +45,12 @@ def run(arguments: Sequence[str]) -> int:
     if problems:
         raise ConfigError(problems)
 
-    from attentune.recipes.recipe import load_recipe
+    from attentune.reproduction.recipe import load_recipe
 
     load_recipe(wishes["name"])  # a misspelt name is told before PyTorch is loaded
-    from attentune.recipes.reproduce import REPORT_FILES, reproduce
-    from attentune.training.compare import ComparisonStopped
-    from attentune.training.matrix_display import MatrixDisplay
+    from attentune.experiments.comparison.progress import MatrixDisplay
+    from attentune.experiments.comparison.runner import ComparisonStopped
+    from attentune.reproduction.reproduce import REPORT_FILES, reproduce
 
     try:
         report = reproduce(**wishes, display=MatrixDisplay(quiet=parsed.quiet))
@@ -99,7 +99,7 @@ def _fraction(text: str, problems: list[str]) -> float:
 
 def _list() -> int:
     from attentune.cli.output import table
-    from attentune.recipes.recipe import load_recipe, recipe_names
+    from attentune.reproduction.recipe import load_recipe, recipe_names
 
     recipes = [load_recipe(name) for name in recipe_names()]
     print(table(("recipe", "source", "what it shows"), [(one.name, one.source, one.title) for one in recipes]))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from attentune.cli.flags import Parser, overrides_of
 from attentune.errors import ConfigError
-from attentune.released.flags import FLAGS, PASSED_OVER, SAME, read_flags
+from attentune.integrations.released_ssa.flags import FLAGS, PASSED_OVER, SAME, read_flags
 
 if TYPE_CHECKING:
-    from attentune.released.program import Outcome
+    from attentune.integrations.released_ssa.program import Outcome
 
 _EXAMPLES = """examples:
   attentune run-ssa --data_dir ./glue_data/ --task_name RTE --num_train_epochs 5.0 --use_saved 0
@@ -69,8 +69,8 @@ def run(arguments: Sequence[str]) -> int:
     if problems:
         raise ConfigError(problems)
 
-    from attentune.released.program import run_ssa
-    from attentune.training.display import Display
+    from attentune.integrations.released_ssa.program import run_ssa
+    from attentune.training.progress import Display
     from attentune.training.signals import Interrupted
 
     more |= {f"training.{name}": True for name in ("resume", "overwrite_output_dir") if getattr(parsed, name)}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attentune.cli.flags import Parser, add_config_flags, overrides_of, whole_number
-from attentune.config.parsing import coerce
+from attentune.config.parse import coerce
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
@@ -93,9 +93,9 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(problems)
     # Imported late, so that mistakes in flags show at once.
     from attentune.cli.search_tables import search_text
+    from attentune.experiments.comparison.progress import MatrixDisplay
+    from attentune.experiments.search.search import ComparisonStopped, search
     from attentune.results import to_json
-    from attentune.training.matrix_display import MatrixDisplay
-    from attentune.training.search import ComparisonStopped, search
 
     try:
         result = search(**wishes, display=MatrixDisplay(quiet=parsed.quiet))
@@ -116,7 +116,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _wishes(parsed: Any, problems: list[str]) -> dict[str, Any]:
     """The arguments of `search`; what cannot be read is added to `problems`."""
-    from attentune.training.search_space import dimension_of
+    from attentune.experiments.search.space import dimension_of
 
     overrides = overrides_of(parsed, problems)
     folder = overrides.pop("training.output_dir", None)

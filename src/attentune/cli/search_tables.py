@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 
 from attentune.cli.output import number, table
-from attentune.training.search import SearchResult
-from attentune.training.search_choice import TrialOutcome
-from attentune.training.search_plan import value_text
+from attentune.experiments.search.plan import value_text
+from attentune.experiments.search.search import SearchResult
+from attentune.experiments.search.selection import TrialOutcome
 
 
 def search_text(result: SearchResult) -> str:

@@ -42,9 +42,9 @@ def run(arguments: Sequence[str]) -> int:
         problems.append(f"stress: got {len(parsed.runs)} runs, expected one, or two to compare.")
     data_config = data_from(parsed, problems)
 
-    from attentune.evaluation.saved import SavedRun
-    from attentune.evaluation.stress import stress
+    from attentune.inference.predictor import SavedRun
     from attentune.results import to_json
+    from attentune.suites.robustness import stress
 
     saved = [SavedRun.load(folder) for folder in parsed.runs]
     _check_same_task(saved)

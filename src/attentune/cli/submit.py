@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(problems)
 
     from attentune.cli.output import progress_lines
-    from attentune.evaluation.submission import check_zip_file, make_submission
+    from attentune.suites.glue import check_zip_file, make_submission
 
     check_zip_file(parsed.output_file)
     submission = make_submission(

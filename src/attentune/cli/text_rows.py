@@ -42,7 +42,7 @@ def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
         ConfigError: a pair for a model of single texts, or the other way round.
         DataError: rows that cannot be read.
     """
-    from attentune.data.parts import WHOLE
+    from attentune.data.readers.parts import WHOLE
 
     (rows,) = read_text_parts(parsed, data, saved, WHOLE).read()
     return rows
@@ -50,8 +50,8 @@ def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
 
 def read_text_parts(parsed: Any, data: Any, saved: Any, limit: Any) -> Any:
     """As `read_texts`, but the rows of a file in parts of which one is held at a time."""
-    from attentune.data.rows import TextRows
-    from attentune.data.unlabelled import RowParts, unlabelled_parts
+    from attentune.data.dataset import TextRows
+    from attentune.data.readers.unlabelled import RowParts, unlabelled_parts
 
     is_pair = saved.is_pair
     if parsed.text is not None:

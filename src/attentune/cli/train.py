@@ -39,11 +39,11 @@ def run(arguments: Sequence[str]) -> int:
     config = config_from(parsed, problems)
     # Imported late, so that mistakes in flags show at once.
     from attentune.results import to_json
-    from attentune.training.display import Display, is_main_rank
-    from attentune.training.folder import config_for_run
-    from attentune.training.run import train
+    from attentune.training.multitask.tasks import train_tasks
+    from attentune.training.progress import Display, is_main_rank
+    from attentune.training.run_folder import config_for_run
     from attentune.training.signals import Interrupted
-    from attentune.training.tasks import train_tasks
+    from attentune.training.train import train
 
     config, display = config_for_run(config), Display(quiet=parsed.quiet)
     try:
@@ -68,7 +68,7 @@ def _show_tasks(result: Any, form: str) -> int:
     """Print what several tasks came to."""
     from attentune.cli.output import number, table
     from attentune.results import to_json
-    from attentune.training.display import is_main_rank
+    from attentune.training.progress import is_main_rank
 
     if not is_main_rank():
         return 0

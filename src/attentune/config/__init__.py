@@ -1,6 +1,6 @@
 """The settings of a run: sections, presets, reading and writing."""
 
-from attentune.config.loading import load_config, load_preset, preset_names, to_dict, to_flat, to_yaml
+from attentune.config.load import load_config, load_preset, preset_names, to_dict, to_flat, to_yaml
 from attentune.config.schema import (
     BlurConfig,
     Config,

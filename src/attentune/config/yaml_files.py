@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from attentune.errors import ConfigError
-from attentune.files import read_text
+from attentune.io.files import read_text
 
 _MAX_BYTES = 1 << 18
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from attentune.config.schema import DataConfig
-from attentune.data.own import load_own
-from attentune.data.reading import read_table
-from attentune.data.rows import TaskData, TextRows
-from attentune.data.sampling import stratified_cut
+from attentune.data.custom import load_own
+from attentune.data.dataset import TaskData, TextRows
+from attentune.data.readers.read import read_table
+from attentune.data.splits import stratified_cut
 from attentune.errors import DataError
 
 CALIBRATION = "calibration"

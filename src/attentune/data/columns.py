@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attentune.config.parsing import did_you_mean
+from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
-from attentune.data.delimited import separator_hint
 from attentune.data.ids import IDS
+from attentune.data.readers.csv import separator_hint
 from attentune.errors import DataError
 
 TEXT_PAIRS = (

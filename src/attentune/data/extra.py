@@ -10,13 +10,13 @@ import numpy as np
 
 from attentune.config.schema import DataConfig
 from attentune.data.columns import Columns, choose_columns
-from attentune.data.hub import read_dataset
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.ids import row_ids
 from attentune.data.labels import LabelReader
-from attentune.data.reading import read_table
-from attentune.data.rows import LabelSpace, TaskData, TextRows
+from attentune.data.readers.hub import read_dataset
+from attentune.data.readers.read import read_table
+from attentune.data.readers.table import Table
 from attentune.data.specs import load_spec
-from attentune.data.table import Table
 from attentune.errors import DataError
 
 

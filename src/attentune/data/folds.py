@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from attentune.config.schema import DataConfig
-from attentune.data.rows import TaskData
-from attentune.data.sampling import stratified_parts
+from attentune.data.dataset import TaskData
+from attentune.data.splits import stratified_parts
 from attentune.errors import ConfigError, DataError
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from attentune.data.table import Table, has_return
+from attentune.data.readers.table import Table, has_return
 from attentune.errors import DataError
 
 IDS = ("id", "idx", "index")

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from attentune.data.rows import SEPARATOR
-from attentune.data.table import Table, as_cell
+from attentune.data.dataset import SEPARATOR
+from attentune.data.readers.table import Table, as_cell
 from attentune.errors import LabelError
 
 LabelSet = tuple[str, ...]

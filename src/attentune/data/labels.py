@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from attentune.config.parsing import did_you_mean
+from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
+from attentune.data.dataset import SEPARATOR, LabelSpace, TextRows
 from attentune.data.label_sets import LabelSet, check_names, label_sets, multi_hot, separator_note
-from attentune.data.rows import SEPARATOR, LabelSpace, TextRows
-from attentune.data.table import Table, shown
+from attentune.data.readers.table import Table, shown
 from attentune.errors import ConfigError, DataError, LabelError
 
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)

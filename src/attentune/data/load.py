@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from attentune.config.schema import DataConfig
+from attentune.data.builtin import load_known
 from attentune.data.calibration import CALIBRATION, with_calibration
+from attentune.data.custom import load_own, read_own_files
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.extra import with_extra
 from attentune.data.folds import splits_for_fold, with_fold
-from attentune.data.hub import read_dataset
-from attentune.data.known import load_known
-from attentune.data.own import load_own, read_own_files
-from attentune.data.rows import LabelSpace, TaskData, TextRows
-from attentune.data.sampling import stratified_part
-from attentune.data.unlabelled import read_unlabelled
+from attentune.data.readers.hub import read_dataset
+from attentune.data.readers.unlabelled import read_unlabelled
+from attentune.data.splits import stratified_part
 from attentune.errors import ConfigError
 
 __all__ = ["load_data", "read_unlabelled"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from attentune.data.rows import TASK_TYPES
+from attentune.data.dataset import TASK_TYPES
 from attentune.errors import ConfigError
 
 
@@ -104,7 +104,7 @@ def _plain(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _all_specs() -> dict[str, TaskSpec]:
-    folder = resources.files("attentune.data") / "tasks"
+    folder = resources.files("attentune.data") / "builtin_tasks"
     files = [entry for entry in folder.iterdir() if entry.name.endswith(".yaml")]
     specs = [_parse(yaml.safe_load(entry.read_text(encoding="utf-8"))) for entry in files]
     return {spec.name: spec for spec in specs}

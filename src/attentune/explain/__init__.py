@@ -1,1 +1,5 @@
-"""Why did it say that? How much each token mattered, by a table of methods behind one interface."""
+"""Explanations of predictions: one score a word.
+
+Start with `texts.explain_texts`; the methods themselves are in `attentune.attribution`. `faithfulness/` measures
+whether explanations are true.
+"""

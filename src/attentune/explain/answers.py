@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attentune.data.rows import LabelSpace, TextRows
-from attentune.evaluation.metrics import predictions_of, probabilities_of
-from attentune.evaluation.saved import SavedRun, predict_rows
+from attentune.attribution.base import Settings
+from attentune.data.dataset import LabelSpace, TextRows
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import Explanation
-from attentune.explain.probe import Settings
 from attentune.explain.words import Piece, merge_pieces
+from attentune.inference.predictor import SavedRun, predict_rows
+from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.attention import attention_by
 
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from attentune.data.batches import budget_order
-from attentune.data.features import Features, Spans, encode_rows, encode_with_spans, token_spans
-from attentune.data.rows import TaskData, TextRows
-from attentune.evaluation.metrics import predictions_of, probabilities_of
-from attentune.evaluation.predict import BATCH_TOKENS
-from attentune.evaluation.saved import SavedRun
+from attentune.attribution.base import Probe, Settings
+from attentune.attribution.hooks import PassCounter
+from attentune.attribution.registry import METHODS, Method, method_for
+from attentune.attribution.target import class_ids
+from attentune.data.batching import budget_order
+from attentune.data.dataset import TaskData, TextRows
+from attentune.data.tokenization import Features, Spans, encode_rows, encode_with_spans, token_spans
 from attentune.explain.explanation import Explanation
-from attentune.explain.hooks import PassCounter
-from attentune.explain.methods import METHODS, Method, method_for
-from attentune.explain.probe import Probe, Settings
-from attentune.explain.target import class_ids
 from attentune.explain.words import Piece
+from attentune.inference.predictor import SavedRun
+from attentune.inference.scoring import BATCH_TOKENS
+from attentune.metrics.metrics import predictions_of, probabilities_of
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from attentune.config.parsing import did_you_mean
-from attentune.data.rows import TextRows
+from attentune.attribution.base import Settings
+from attentune.attribution.registry import method_for
+from attentune.attribution.target import class_ids
+from attentune.config.parse import did_you_mean
+from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
-from attentune.evaluation.saved import SavedRun
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import UNITS, Explanation
-from attentune.explain.methods import method_for
-from attentune.explain.probe import Settings
-from attentune.explain.target import class_ids
+from attentune.inference.predictor import SavedRun
 from attentune.models.attention import attention_by
 
 

@@ -1,1 +1,4 @@
-"""Where Hugging Face meets `nn`: encoder families, the model with its four slots, building and loading."""
+"""Where Hugging Face meets `nn/`: the model class, its four slots, building, saving and loading.
+
+Start with `modeling.AttentuneForSequenceClassification`, then `build.build_model`.
+"""

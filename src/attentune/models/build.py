@@ -15,11 +15,9 @@ from torch import nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedConfig
 
 from attentune.config import ModelConfig, to_dict
-from attentune.data.rows import LabelSpace
+from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, UnsupportedEncoderError
-from attentune.models.adapters import merge_adapters
-from attentune.models.configuration import AttentuneConfig
-from attentune.models.families import (
+from attentune.models.architectures import (
     check_is_encoder,
     is_pooler_weight,
     pair_separators,
@@ -27,9 +25,11 @@ from attentune.models.families import (
     readable_positions,
     special_token_ids,
 )
+from attentune.models.configuration import AttentuneConfig
 from attentune.models.head_settings import reads_texts_apart, settle_head
 from attentune.models.hub import Tokenizer, loading, prepare_tokenizer
 from attentune.models.inspection import CONVERT, check_size
+from attentune.models.lora import merge_adapters
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.warm_start import copy_slots, encoder_config_of, inspect_encoder, is_saved_run, load_saved
 from attentune.models.windows import SPECIAL

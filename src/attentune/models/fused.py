@@ -11,10 +11,17 @@ from torch import Tensor, nn
 from transformers.activations import GELUActivation
 
 from attentune.models.attention import LONG, PLAIN
-from attentune.nn.fused_layer import Between, HalfWeights, LayerSettings, LayerWeights, fused_layer, fused_prediction
-from attentune.nn.kernels import VECTOR
-from attentune.nn.long_attention import added_mask
-from attentune.nn.native import why_not
+from attentune.nn.cpu.fused_layer import (
+    Between,
+    HalfWeights,
+    LayerSettings,
+    LayerWeights,
+    fused_layer,
+    fused_prediction,
+)
+from attentune.nn.cpu.kernels import VECTOR
+from attentune.nn.cpu.long_attention import added_mask
+from attentune.nn.cpu.native import why_not
 
 # The families whose layer is BERT's own, in all parts.
 _LAYERS = ("BertLayer", "RobertaLayer", "XLMRobertaLayer", "ElectraLayer")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from attentune.config import ModelConfig
-from attentune.data.rows import LabelSpace
+from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 from attentune.nn.heads import PAIR_HEADS
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as hf_logging
 
-from attentune.models.families import ask_for_segments, keep_text_as_text
+from attentune.models.architectures import ask_for_segments, keep_text_as_text
 
 __all__ = ["Tokenizer", "first_line", "loading", "prepare_tokenizer", "quiet"]
 

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import CONFIG_MAPPING
 
-from attentune.files import read_json
+from attentune.io.files import read_json
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".msgpack")

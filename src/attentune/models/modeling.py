@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from attentune.models.adapters import inject_adapters
 from attentune.models.configuration import AttentuneConfig
+from attentune.models.lora import inject_adapters
 from attentune.models.output import AttentuneOutput
 from attentune.models.slots import (
     blur_slot,
@@ -21,7 +21,7 @@ from attentune.models.slots import (
     layer_mix_slot,
     token_gate_slot,
 )
-from attentune.models.two_texts import TwoTexts, find_texts, in_rows, mean_of_both, part_rows
+from attentune.models.text_pairs import TwoTexts, find_texts, in_rows, mean_of_both, part_rows
 from attentune.models.windows import Windows, find_windows
 from attentune.nn.attention_block import NearOneLinear
 from attentune.nn.blur import GaussianBlur

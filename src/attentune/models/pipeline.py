@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from transformers import TextClassificationPipeline
 
-from attentune.stats.predicting import chosen, shares_of
+from attentune.stats.decisions import chosen, shares_of
 
 
 class AttentunePipeline(TextClassificationPipeline):

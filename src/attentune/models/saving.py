@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer
 
-from attentune.data.rows import LabelSpace
+from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError
-from attentune.files import MANIFEST, damage, read_json, write_text
+from attentune.io.files import MANIFEST, damage, read_json, write_text
 from attentune.models.configuration import AttentuneConfig, check_values
 from attentune.models.hub import Tokenizer, loading, prepare_tokenizer, quiet
 from attentune.models.inspection import check_size, problem_in

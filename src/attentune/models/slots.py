@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from attentune.models.blur_taps import BlurTaps
 from attentune.models.configuration import AttentuneConfig
+from attentune.models.hooks import BlurTaps
 from attentune.nn.attention_block import BlockShape
 from attentune.nn.blur import BLUR_PLACES, GaussianBlur
 from attentune.nn.heads import build_head

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
 from attentune.errors import ConfigError
-from attentune.models.two_texts import taken
+from attentune.models.text_pairs import taken
 
 # [CLS] and [SEP].
 SPECIAL = 2

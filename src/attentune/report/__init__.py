@@ -1,1 +1,4 @@
-"""Figures of results: plain numbers in, files out."""
+"""Reports of comparisons as HTML, Markdown, LaTeX or CSV. Never imports torch.
+
+Start with `sections.contents.make_report`: what a report contains, in order.
+"""

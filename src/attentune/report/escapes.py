@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-from attentune.report.marked_text import visible
+from attentune.report.highlight import visible
 
 # What Markdown, the HTML in it or GitHub's mathematics could take for more than a sign.
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~$&#])")

@@ -7,10 +7,10 @@ from html import escape
 from pathlib import Path
 
 from attentune.explain.explanation import Explanation
-from attentune.files import write_text
+from attentune.io.files import write_text
 from attentune.report.explanation_text import said
-from attentune.report.marked_html import MARKED_STYLE, marked
-from attentune.report.marked_text import visible
+from attentune.report.highlight import visible
+from attentune.report.highlight_html import MARKED_STYLE, marked
 
 # Even if a text should ever get through, a browser would run and fetch nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"

@@ -6,7 +6,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attentune.explain.explanation import Explanation
-from attentune.report.marked_text import highest, score_text, share_of, sides, stretches, visible
+from attentune.report.highlight import highest, score_text, share_of, sides, stretches, visible
 
 # From this share of the highest score on a token counts as strong.
 STRONG = 0.5

@@ -7,8 +7,8 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from attentune.evaluation.metrics import METRICS
-from attentune.report.verdicts import Cell
+from attentune.metrics.metrics import METRICS
+from attentune.report.analysis import Cell
 
 NOTHING = "-"
 _METRICS = {

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from attentune.report.document import Figure, Report, Section, Table
 from attentune.report.escapes import for_html
-from attentune.report.figures import figure_bytes
+from attentune.report.figures.base import figure_bytes
 from attentune.report.numbers import slug
 
 # Even if a text should ever get through, a browser would run and fetch nothing. A picture cannot run anything either.

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from attentune.errors import ConfigError
-from attentune.files import storage_errors, write_bytes, write_text
+from attentune.io.files import storage_errors, write_bytes, write_text
 from attentune.report.document import Report
-from attentune.report.figures import FIGURE_KINDS, check_figure_file, figure_bytes
+from attentune.report.figures.base import FIGURE_KINDS, check_figure_file, figure_bytes
 from attentune.report.page import report_page
 from attentune.report.text_report import report_csv, report_latex, report_markdown
 

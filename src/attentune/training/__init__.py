@@ -1,1 +1,4 @@
-"""The training loop, on Accelerate: optimiser, checkpoints, run folders."""
+"""One run: from a configuration to a finished run folder.
+
+Start with `train.train`; then `inputs`, `components`, `loop`, `finalize`. `multitask/` trains several tasks.
+"""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attentune.data.calibration import CALIBRATION
-from attentune.evaluation.calibration import Calibration, error_of, fit
+from attentune.metrics.calibration import Calibration, error_of, fit
 from attentune.training.calibration_check import is_wanted
-from attentune.training.parts import RunParts
+from attentune.training.components import RunParts
 
 
 def calibrate(parts: RunParts, splits: list[str], *, reuse: bool) -> Calibration | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attentune.config import TrainingConfig
-from attentune.data.rows import LabelSpace
+from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 
 

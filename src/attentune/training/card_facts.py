@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from attentune.config import Config
-from attentune.data.own import OWN_NAME
-from attentune.data.rows import TaskData
-from attentune.evaluation.metrics import Metric
+from attentune.data.custom import OWN_NAME
+from attentune.data.dataset import TaskData
+from attentune.metrics.metrics import Metric
 from attentune.models.build import hub_name
 from attentune.results import RunResult
 

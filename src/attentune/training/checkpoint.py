@@ -18,9 +18,9 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from attentune import files
 from attentune.errors import CheckpointError, StorageError
-from attentune.files import read_json, storage_errors, sync_file, sync_folder, write_manifest
+from attentune.io import files
+from attentune.io.files import read_json, storage_errors, sync_file, sync_folder, write_manifest
 from attentune.training.state import TrainingState
 
 STATE = "state.json"

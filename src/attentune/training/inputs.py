@@ -11,19 +11,19 @@ from accelerate import Accelerator
 
 from attentune.config import Config
 from attentune.data.calibration import CALIBRATION, with_calibration
-from attentune.data.doctor import examine, summary_lines
+from attentune.data.checks.doctor import examine, summary_lines
+from attentune.data.dataset import TaskData
 from attentune.data.extra import with_extra
-from attentune.data.features import Features, encode_rows
 from attentune.data.load import load_data
-from attentune.data.rows import TaskData
+from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import DataError
-from attentune.evaluation.metrics import Metric, choose_metric
-from attentune.evaluation.predict import make_accelerator
+from attentune.inference.scoring import make_accelerator
+from attentune.metrics.metrics import Metric, choose_metric
 from attentune.models.build import load_tokenizer
 from attentune.models.hub import Tokenizer
 from attentune.training.calibration_check import check_calibration
-from attentune.training.display import Display
 from attentune.training.objective import with_ordinal_prediction
+from attentune.training.progress import Display
 
 
 @dataclass(frozen=True)

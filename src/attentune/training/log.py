@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from attentune.files import storage_errors
+from attentune.io.files import storage_errors
 from attentune.results import without_nan
 
 

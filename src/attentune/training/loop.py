@@ -16,12 +16,12 @@ from accelerate import Accelerator
 from torch import nn
 
 from attentune.config import TrainingConfig
-from attentune.data.batches import bucketed_order, pad_batch
-from attentune.evaluation.metrics import Metric
-from attentune.labels.generator import LabelGenerator
-from attentune.labels.plan import EpochPlan
+from attentune.data.batching import bucketed_order, pad_batch
+from attentune.metrics.metrics import Metric
 from attentune.seeding import seed_global
-from attentune.training.frozen import FrozenStates
+from attentune.token_labels.base import LabelGenerator
+from attentune.token_labels.plan import EpochPlan
+from attentune.training.frozen_encoder import FrozenStates
 from attentune.training.non_finite import bad_value, bad_weights, odd_weights
 from attentune.training.objective import Denominators, Objective
 from attentune.training.optimizer import clip_gradients, learning_rate_factor, logged_rates, set_learning_rate

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from attentune.config import ObjectiveConfig
-from attentune.data.rows import LabelSpace
+from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
-from attentune.evaluation.metrics import Metric
+from attentune.metrics.metrics import Metric
 from attentune.nn.losses import LOSSES, RowLosses, corn_task_counts, resolve_loss, row_losses, token_label_sums
 
 

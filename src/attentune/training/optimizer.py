@@ -14,8 +14,8 @@ from accelerate import Accelerator
 from torch import nn
 
 from attentune.config import TrainingConfig
-from attentune.nn.kernels import sum_of_squares
-from attentune.nn.native import why_not
+from attentune.nn.cpu.kernels import sum_of_squares
+from attentune.nn.cpu.native import why_not
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:

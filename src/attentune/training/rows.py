@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attentune.data.features import Features
+from attentune.data.tokenization import Features
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from attentune.evaluation.metrics import Metric
+from attentune.metrics.metrics import Metric
 from attentune.results import check_fields
 
 

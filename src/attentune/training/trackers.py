@@ -13,7 +13,7 @@ from accelerate import Accelerator
 
 from attentune.config import Config, to_flat
 from attentune.errors import ConfigError
-from attentune.files import storage_errors, write_text
+from attentune.io.files import storage_errors, write_text
 from attentune.training.signals import Interrupted
 
 # TensorBoard's and Weights & Biases' files, and which run of a tracker this is, in the run folder.

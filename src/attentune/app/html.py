@@ -1,0 +1,194 @@
+"""What the page shows, as pieces of HTML: every character of a text stays text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from attentune.explain.answers import Answer, MaskedWord
+from attentune.explain.explanation import Explanation
+from attentune.explain.head_table import HeadAttention
+from attentune.report.highlight import hex_tone, share_of, sides, visible
+from attentune.report.highlight_html import MARKED_STYLE, marked
+
+# Results stand on white paper, in a dark page too: the tones of scores are made for it.
+STYLE = f"""
+.att, .att * {{ color: #1a1a1a; }}
+.att {{ font-size: 15px; line-height: 1.5; }}
+.att-runs {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }}
+.att-box {{ background: #fff; border: 1px solid #ddd; border-radius: 8px; padding: .8rem 1rem; min-width: 0; }}
+.att-box h3 {{ font-size: .95rem; margin: 0 0 .4rem; font-weight: 600; overflow-wrap: anywhere; }}
+.att-said {{ font-size: 1.15rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }}
+.att .note, .att .facts, .att .legend, .att .side {{ color: #555; font-size: .85rem; margin: .3rem 0; }}
+.att-bars {{ display: grid; grid-template-columns: minmax(3rem, max-content) 1fr max-content; gap: .2rem .6rem;
+  align-items: center; margin: .3rem 0 .6rem; max-width: 34rem; }}
+.att-bars .name {{ overflow-wrap: anywhere; }}
+.att-bars .track {{ position: relative; background: #eef1f4; border-radius: 3px; height: .9rem; overflow: hidden; }}
+.att-bars .fill {{ position: absolute; inset: 0 auto 0 0; background: #3d7ab8; }}
+.att-bars .was {{ position: absolute; top: 0; bottom: 0; width: 3px; margin-left: -1px; background: #1a1a1a; }}
+.att-bars .figure {{ font-variant-numeric: tabular-nums; text-align: right; white-space: nowrap; }}
+.att-message {{ background: #fff4e5; border: 1px solid #e0a040; border-left-width: 5px; border-radius: 6px;
+  padding: .6rem .9rem; overflow-wrap: anywhere; white-space: pre-wrap; }}
+.att mark {{ background: #1a1a1a; color: #fff; border-radius: 3px; padding: .1rem .35rem; font-size: .85em; }}
+.att-scroll {{ overflow: auto; max-height: 32rem; }}
+.att table {{ border-collapse: collapse; font-size: .85rem; }}
+.att td, .att th {{ padding: .1rem .35rem; text-align: right; font-weight: normal; border: 1px solid #eee; }}
+.att .heads {{ font-size: .75rem; font-variant-numeric: tabular-nums; }}
+.att .heads td, .att .heads th {{ padding: .1rem .2rem; }}
+.att th[scope=row] {{ position: sticky; left: 0; background: #fff; }}
+.att th[scope=row], .att .words {{ text-align: left; white-space: pre; }}
+.att tr.pair-begins td, .att tr.pair-begins th {{ border-top: 2px solid #555; }}
+{MARKED_STYLE}"""
+
+_MOST_CLASSES = 12
+_ACTIVE = str.maketrans({"{": "&#123;", "}": "&#125;", "$": "&#36;", "`": "&#96;"})
+
+
+def inert(html: str) -> str:
+    """The same HTML without signs that a template language of the page could take for its own."""
+    return html.translate(_ACTIVE)
+
+
+def message(text: str) -> str:
+    """What went wrong, for the user to read."""
+    return inert(f'<div class="att"><div class="att-message" role="alert">{escape(visible(text))}</div></div>')
+
+
+def side_by_side(boxes: Sequence[tuple[str, str]]) -> str:
+    """Boxes, each with a name and HTML of this module's functions."""
+    made = "".join(
+        f'<section class="att-box"><h3>{escape(visible(name, one_line=True))}</h3>{body}</section>'
+        for name, body in boxes
+    )
+    return inert(f'<div class="att" aria-live="polite"><div class="att-runs">{made}</div></div>')
+
+
+def trouble(text: str) -> str:
+    """Inside a box: why something is not shown."""
+    return f'<div class="att-message">{escape(visible(text))}</div>'
+
+
+def prediction(answer: Answer, before: Answer | None = None) -> str:
+    """The predicted class and a bar for each, or the score.
+
+    Args:
+        answer: what is shown.
+        before: what the model said of the text as it is; a line on each bar then stands where it ended.
+    """
+    if not answer.probabilities:
+        change = "" if before is None else f" ({float(answer.prediction) - float(before.prediction):+.4g})"
+        return f'<p class="att-said">score <strong>{float(answer.prediction):.4g}</strong>{change}</p>'
+    label = str(answer.prediction)
+    # Of several labels at once there is no probability of all together.
+    share = f" ({answer.probabilities[label]:.1%})" if label in answer.probabilities else ""
+    said = f"<strong>{_line(label) or 'no label'}</strong>{share}"
+    if before is not None and before.prediction != answer.prediction:
+        said += f", no longer {_line(str(before.prediction))}"
+    names = sorted(answer.probabilities, key=answer.probabilities.__getitem__, reverse=True)
+    ordered = [name for name in answer.probabilities if name in names[:_MOST_CLASSES]]
+    bars = "".join(
+        _bar(name, answer.probabilities[name], None if before is None else before.probabilities[name])
+        for name in ordered
+    )
+    rest = len(names) - len(ordered)
+    more = f'<p class="note">and {rest} less likely classes</p>' if rest else ""
+    return f'<p class="att-said">{said}</p><div class="att-bars">{bars}</div>{more}'
+
+
+def _bar(name: str, share: float, before: float | None) -> str:
+    was = "" if before is None else f'<span class="was" style="left:{100 * before:.2f}%"></span>'
+    change = "" if before is None else f" ({100 * (share - before):+.1f})"
+    return (
+        f'<span class="name">{_line(name)}</span>'
+        f'<span class="track"><span class="fill" style="width:{100 * share:.2f}%"></span>{was}</span>'
+        f'<span class="figure">{share:.1%}{change}</span>'
+    )
+
+
+def explanation(found: Explanation) -> str:
+    """The text with its scores."""
+    passes = "1 pass" if found.passes == 1 else f"{found.passes:,} passes"
+    about = "" if found.probability is None or not found.signed else f" for and against {_line(str(found.label))}"
+    return f'<p class="facts">{_line(found.method)}{about}; {passes}, {found.seconds:.3g} s</p>' + marked(
+        found, found.tokens
+    )
+
+
+def masked_word(found: MaskedWord, text: str, pair: str | None) -> str:
+    """The text with the mask in its place, and what the model says then."""
+    word = found.word
+    if not found.tokens:
+        return trouble("This run does not read the text that far, so nothing changes.")
+    parts = []
+    for name, own, _ in sides(text, pair, ()):
+        place = "text" if name == "" else name
+        shown = escape(visible(own))
+        if place == word.within:
+            left, right = escape(visible(own[: word.start])), escape(visible(own[word.end :]))
+            shown = f'{left}<mark title="{_line(word.text)}">[MASK]</mark>{right}'
+        parts.append(f'<p class="side">{name}</p>' if name else "")
+        parts.append(f'<p class="marked"><bdi dir="auto">{shown}</bdi></p>')
+    return prediction(found.after, found.before) + "".join(parts)
+
+
+def heads(found: HeadAttention) -> str:
+    """A table with a line a token and a column a head, and the token gate's importance where there is one."""
+    most = max((share for own in found.attention for share in own), default=0.0)
+    top = max(found.importance or (0.0,))
+    columns = "".join(f'<th scope="col">{head}</th>' for head in found.heads)
+    gate = "" if found.importance is None else '<th scope="col">SSA</th>'
+    lines, within = [], "text"
+    for number, token in enumerate(found.tokens):
+        begins = ' class="pair-begins"' if token.within != within and number else ""
+        within = token.within
+        cells = "".join(_cell(share, most) for share in found.attention[number])
+        own = "" if found.importance is None else _cell(found.importance[number], top)
+        lines.append(f'<tr{begins}><th scope="row">{_line(token.text)}</th>{cells}{own}</tr>')
+    return (
+        f'<p class="facts">What the first token attends to in layer {found.layer}, a column a head.</p>'
+        f'<div class="att-scroll"><table class="heads"><thead><tr><th class="words">{found.unit}</th>{columns}{gate}'
+        f"</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def _cell(share: float, most: float) -> str:
+    return f'<td style="background:{hex_tone(share_of(share, most), signed=False)}">{_short_share(share)}</td>'
+
+
+def _short_share(share: float) -> str:
+    """Two digits after the point, without the zero before it: tables of heads are wide."""
+    return f"{share:.2f}".removeprefix("0")
+
+
+def preview(header: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> str:
+    """The first rows of a table."""
+    head = "".join(f'<th scope="col">{_line(name)}</th>' for name in header)
+    cells = ["".join(f'<td class="words">{_short(entry)}</td>' for entry in row) for row in rows]
+    lines = "".join(f"<tr>{own}</tr>" for own in cells)
+    shown = f"{total:,} rows" if total == len(rows) else f"the first {len(rows)} of {total:,} rows"
+    return (
+        f'<p class="facts">{shown}</p><div class="att-scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{lines}</tbody></table></div>"
+    )
+
+
+def slider_label(words: int, number: int = 0, word: str = "") -> str:
+    """What stands beside the slider: which word is masked."""
+    if not words:
+        return "Mask a word"
+    if not number:
+        return f"Mask a word: none of {words} is masked"
+    return f"Mask a word: {number} of {words}, {visible(word, one_line=True)[:40]}"
+
+
+def heading(title: str, facts: Sequence[str]) -> str:
+    """The top of the page."""
+    return inert(f'<p class="att-title">{_line(title)}</p><p>{"<br>".join(map(_line, facts))}</p>')
+
+
+def _line(text: str) -> str:
+    return escape(visible(text, one_line=True))
+
+
+def _short(text: str) -> str:
+    return _line(text if len(text) <= 80 else text[:77] + "...")

@@ -1,0 +1,134 @@
+"""How methods ask the model that they explain."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attentune.attribution.target import PREDICTED, target_value
+from attentune.data.batching import pad_batch
+from attentune.data.dataset import LabelSpace
+from attentune.data.tokenization import Features
+from attentune.inference.scoring import RowScores, score_rows
+from attentune.metrics.metrics import predictions_of
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A model in evaluation mode and the rows to ask it about.
+
+    Attributes:
+        model: an `AttentuneForSequenceClassification` on the accelerator's device.
+        accelerator: Accelerate's, where and in which precision.
+        features: the rows' tokens.
+        label_space: what the model predicts.
+        pad_token_id: fills up shorter rows.
+        mask_token_id: stands for a token that is gone.
+    """
+
+    model: Any
+    accelerator: Any
+    features: Features
+    label_space: LabelSpace
+    pad_token_id: int
+    mask_token_id: int
+
+    def inputs(self, rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
+        """These rows as a batch on the model's device."""
+        batch = pad_batch(self.features, rows, pad_token_id=self.pad_token_id)
+        return {name: tensor.to(self.accelerator.device) for name, tensor in batch.inputs.items()}
+
+    def ask(self, inputs: dict[str, Tensor], **options: Any) -> Any:
+        """The model's output for a batch, with gradients where they are on."""
+        with self.accelerator.autocast():
+            return self.model(**inputs, **options)
+
+    def scores(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> RowScores:
+        """What the model says of rows, of each with these places masked; without gradients, in batches that fit."""
+        return score_rows(
+            self.model,
+            self.features,
+            pad_token_id=self.pad_token_id,
+            accelerator=self.accelerator,
+            rows=rows,
+            masked=masked,
+            mask_token_id=self.mask_token_id,
+            with_details=masked is None,
+        )
+
+    def targets(self, logits_BC: np.ndarray, wanted_B: np.ndarray) -> np.ndarray:
+        """(B,) int64, the classes to explain: those wanted, or the predicted ones; 0 for scores.
+
+        Of several labels a row it is the likeliest one, whether it is predicted or not.
+        """
+        if self.label_space.task_type == "regression":
+            return np.zeros(len(wanted_B), dtype=np.int64)
+        if self.label_space.has_several:
+            return np.where(wanted_B == PREDICTED, logits_BC.argmax(axis=1), wanted_B).astype(np.int64)
+        return np.where(wanted_B == PREDICTED, predictions_of(logits_BC, self.label_space), wanted_B).astype(np.int64)
+
+    def values(self, logits_BC: Tensor, wanted_B: np.ndarray) -> Tensor:
+        """(B,) `target_value` of the classes to explain, with gradients."""
+        target_B = self.targets(numpy_of(logits_BC), wanted_B)
+        return target_value(logits_BC, torch.from_numpy(target_B).to(logits_BC.device), self.label_space)
+
+    def in_rows(self, values_BT: Tensor, rows: np.ndarray) -> list[np.ndarray]:
+        """Of each row its tokens' values as float32, 0 at special ones."""
+        return self.ordinary_only(numpy_of(values_BT), rows)
+
+    def ordinary_only(self, scores: Sequence[np.ndarray] | np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
+        """Of each row its tokens' scores, cut at its length, 0 at special tokens."""
+        special = [self.features.special[self.features.row(int(row))] for row in rows]
+        return [
+            np.where(is_special, np.float32(0.0), own[: len(is_special)])
+            for is_special, own in zip(special, scores, strict=True)
+        ]
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """While the block runs the model is in evaluation mode; then in the mode that it was in."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            yield
+        finally:
+            self.model.train(was_training)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What methods can be told.
+
+    Attributes:
+        seed: of the random ones.
+        steps: of integrated gradients.
+        samples: masked copies of a text, of LIME and SHAP; None for each one's own default.
+    """
+
+    seed: int = 0
+    steps: int = 50
+    samples: int | None = None
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a method found for a batch of rows.
+
+    Attributes:
+        logits_BC: (B, C) float32 of the rows as they are.
+        scores: of each row (length,) float32, one number a token, 0 at special ones.
+    """
+
+    logits_BC: np.ndarray
+    scores: list[np.ndarray]
+
+
+def numpy_of(tensor: Tensor) -> np.ndarray:
+    """The numbers of a tensor as float32."""
+    return tensor.detach().float().cpu().numpy()

@@ -1,0 +1,176 @@
+"""From presets, YAML files and flags to one `Config`, and back to YAML."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from attentune.config.parse import did_you_mean, parse_section, shown
+from attentune.config.schema import Config
+from attentune.config.validation import contradictions
+from attentune.config.yaml_files import read_yaml
+from attentune.errors import ConfigError
+
+_TRUST = "model.trust_remote_code"
+
+
+def preset_names() -> tuple[str, ...]:
+    """The names of the presets that come with Attentune, sorted."""
+    folder = resources.files("attentune.config") / "presets"
+    return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml")))
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """The settings of a preset: a mapping with `description`, `source` and the sections it fills.
+
+    Raises:
+        ConfigError: there is no preset of this name.
+    """
+    if name not in preset_names():
+        known = ", ".join(preset_names())
+        raise ConfigError(f"preset: got {name!r}, expected one of {known}.{did_you_mean(name, preset_names())}")
+    text = (resources.files("attentune.config") / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
+    return yaml.safe_load(text)
+
+
+def load_config(
+    file: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    preset: str | None = None,
+    as_record: bool = False,
+) -> Config:
+    """One checked configuration.
+
+    What is said later goes before what is said earlier: defaults, the file's preset, the file, `preset`, `overrides`.
+    `preset` first takes back what the file has from its own preset.
+
+    Args:
+        file: a YAML file of the shape of a run's `config.yaml`.
+        overrides: dotted names and values, such as {"training.learning_rate": 2e-5}; texts are read as what the
+            setting is.
+        preset: the name of a preset.
+        as_record: the file only tells what was done. Else it cannot ask for `model.trust_remote_code`: that runs code
+            of others, so whoever starts the command has to say it.
+
+    Raises:
+        ConfigError: with every problem found, each with the nearest known name.
+    """
+    problems: list[str] = []
+    merged: dict[str, Any] = {}
+    if file is not None:
+        content = read_yaml(file)
+        if not as_record:
+            _refuse_trust(content, file, overrides or {}, problems)
+        _merge(merged, _preset_sections(content.get("preset"), problems))
+        _merge(merged, content)
+    overrides = dict(overrides or {})
+    preset = overrides.pop("preset", None) if preset is None else preset
+    if preset is not None:
+        # What the file has from its own preset goes with that preset; what was set beside it stays.
+        _remove_equal(merged, _preset_sections(merged.get("preset"), []))
+        merged["preset"] = preset
+        _merge(merged, _preset_sections(preset, problems))
+    for name, value in overrides.items():
+        _set(merged, name, value, problems)
+    config = parse_section(Config, merged, "", problems)
+    problems += contradictions(config)
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _refuse_trust(
+    content: Mapping[str, Any], file: str | Path, overrides: Mapping[str, Any], problems: list[str]
+) -> None:
+    model = content.get("model")
+    asked = model.get("trust_remote_code") if isinstance(model, Mapping) else None
+    if asked not in (None, False) and _TRUST not in overrides:
+        problems.append(
+            f"{file}: {_TRUST}: got {shown(asked)}, but a file cannot ask for that, as it runs the code that comes with"
+            " a model. If you trust the model, add --trust_remote_code; else take the line out of the file."
+        )
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A section, or the whole configuration, as nested mappings of plain values."""
+    return {
+        field.name: to_dict(value)
+        if dataclasses.is_dataclass(value)
+        else list(value)
+        if isinstance(value, tuple)
+        else value
+        for field in dataclasses.fields(config)
+        for value in (getattr(config, field.name),)
+    }
+
+
+def to_flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Every setting by its dotted name, as `load_config` takes overrides; one that is a mapping stays whole."""
+    flat: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        is_section = dataclasses.is_dataclass(value)
+        flat |= to_flat(value, f"{prefix}{field.name}.") if is_section else {prefix + field.name: value}
+    return flat
+
+
+def to_yaml(config: Config) -> str:
+    """The whole configuration, defaults included, as YAML that `load_config` reads back to the same."""
+    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+
+
+def _preset_sections(name: Any, problems: list[str]) -> dict[str, Any]:
+    if name is None:
+        return {}
+    try:
+        content = load_preset(str(name))
+    except ConfigError as error:
+        problems += error.problems
+        return {}
+    return {key: value for key, value in content.items() if key not in ("description", "source")}
+
+
+def _remove_equal(target: dict[str, Any], values: Mapping[str, Any]) -> None:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and isinstance(target.get(key), dict):
+            _remove_equal(target[key], value)
+        elif key in target and target[key] == value:
+            del target[key]
+
+
+def _merge(target: dict[str, Any], extra: Mapping[str, Any], cls: Any = Config) -> None:
+    """Put `extra` on top: section by section, each single setting whole. An empty section says nothing."""
+    hints = typing.get_type_hints(cls)
+    for key, value in extra.items():
+        section = hints.get(key)
+        if not dataclasses.is_dataclass(section) or not isinstance(target.get(key), dict):
+            target[key] = _copied(value)
+        elif isinstance(value, Mapping):
+            _merge(target[key], value, section)
+        elif value is not None:
+            target[key] = value
+
+
+def _copied(value: Any) -> Any:
+    return {key: _copied(part) for key, part in value.items()} if isinstance(value, Mapping) else value
+
+
+def _set(target: dict[str, Any], name: str, value: Any, problems: list[str]) -> None:
+    *sections, last = name.split(".")
+    place: Any = target
+    for section in sections:
+        place = {} if place.get(section) is None else place[section]
+        if not isinstance(place, dict):
+            problems.append(f"{name}: {section!r} is a single setting, not a section.")
+            return
+    nested: dict[str, Any] = {last: value}
+    for section in reversed(sections):
+        nested = {section: nested}
+    _merge(target, nested)

@@ -1,0 +1,146 @@
+"""What the labels of a split say: their balance, what a guess scores, and how small a difference can be seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attentune.data.checks.report import Finding, ScoreSpread, SplitReport, percent
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.stats.power import smallest_detectable_accuracy_gap, smallest_detectable_correlation_gap
+
+IMBALANCE_SHARE = 0.8
+SMALL_GAP = 0.05
+
+
+def label_facts(name: str, labels: np.ndarray, train: TextRows | None, data: TaskData) -> dict[str, Any]:
+    """The fields of a `SplitReport` that come from its labels (at least one)."""
+    facts: dict[str, Any] = {}
+    if data.label_space.has_several:
+        counts_C = labels.sum(axis=0)
+        facts["class_counts"] = {label: int(n) for label, n in zip(data.label_space.names, counts_C, strict=True)}
+        facts["unlabelled"] = int((labels.sum(axis=1) == 0).sum())
+        return facts
+    regression = data.label_space.task_type == "regression"
+    if regression:
+        facts["scores"] = ScoreSpread(
+            mean=float(labels.mean()), std=float(labels.std()), lowest=float(labels.min()), highest=float(labels.max())
+        )
+    else:
+        names = data.label_space.names
+        counts = np.bincount(labels, minlength=len(names))
+        learnt_from = labels if train is None or train.labels is None or not len(train) else train.labels
+        guess = int(np.bincount(learnt_from, minlength=len(names)).argmax())
+        facts["class_counts"] = {label: int(count) for label, count in zip(names, counts, strict=True)}
+        facts["guess"] = names[guess]
+        facts["guess_scores"] = _guess_scores(labels, guess, data.label_space, data.metrics)
+    if name != "train":
+        rows = len(labels)
+        gap = smallest_detectable_correlation_gap(rows) if regression else smallest_detectable_accuracy_gap(rows)
+        facts["detectable_metric"] = "correlation" if regression else "accuracy"
+        facts["detectable_gap"] = None if math.isnan(gap) else gap
+    return facts
+
+
+def _guess_scores(labels: np.ndarray, guess: int, space: LabelSpace, metrics: Sequence[str]) -> dict[str, float | None]:
+    """The task's metrics, as far as they are known here, and accuracy, of guessing one class for all rows."""
+    right = float(np.mean(labels == guess))
+    known: dict[str, float | None] = {
+        "accuracy": right,
+        "matthews_correlation": 0.0,
+        "quadratic_weighted_kappa": float(right == 1),
+        "f1_macro": _constant_f1(right) / len(np.union1d(labels, [guess])),
+        "mean_absolute_error": float(np.mean(np.abs(labels - guess))),
+        "mean_squared_error": float(np.mean((labels - guess) ** 2)),
+        "pearson": None,
+        "spearmanr": None,
+    }
+    wanted = [*metrics, "accuracy"]
+    if space.num_labels == 2:
+        all_positive = _constant_f1(float(np.mean(labels == 1)))
+        known["f1"] = all_positive if guess == 1 else 0.0
+        known["f1_all_positive"] = all_positive
+        if "f1" in metrics and guess != 1:
+            wanted.append("f1_all_positive")
+    return {metric: known[metric] for metric in dict.fromkeys(wanted) if metric in known}
+
+
+def _constant_f1(share: float) -> float:
+    """The F1 of a class of this share of the rows when it is guessed for all of them: recall 1, precision the share."""
+    return 2 * share / (1 + share)
+
+
+def label_findings(name: str, split: SplitReport, data: TaskData) -> list[Finding]:
+    """What is to be said about a split's labels; `split` holds their facts."""
+    findings = []
+    if split.scores is not None and split.scores.lowest == split.scores.highest:
+        findings.append(_constant(name, f"score {split.scores.lowest:g}"))
+    if split.class_counts is not None and data.label_space.has_several:
+        findings += _set_findings(name, split)
+    elif split.class_counts is not None:
+        findings += _class_findings(name, split.class_counts, split.rows, data)
+    if split.detectable_metric is not None and (split.detectable_gap is None or split.detectable_gap > SMALL_GAP):
+        findings.append(_small(name, split))
+    return findings
+
+
+def _constant(name: str, what: str) -> Finding:
+    cure = "Check the label column; nothing can be learnt from or measured on labels that are all alike."
+    return Finding("warning", "constant", name, f"{name}: all rows have the {what}.", cure)
+
+
+def _set_findings(name: str, split: SplitReport) -> list[Finding]:
+    """Of rows that may have several labels: those that tell nothing of a label, as all rows or none have it."""
+    counts, findings = split.class_counts or {}, []
+    for label, count in counts.items():
+        if count in (0, split.rows):
+            level, cure = "note", "Add such rows, if it matters: nothing here tells how well it is predicted."
+            if name == "train":
+                level, cure = (
+                    "warning",
+                    "Add such rows, or take it out of the label names: nothing can be learnt of it.",
+                )
+            message = f"{name}: {'no row has' if count == 0 else 'all rows have'} the label {label!r}."
+            findings.append(Finding(level, "missing-class", name, message, cure))
+    return findings
+
+
+def _class_findings(name: str, counts: dict[str, int], rows: int, data: TaskData) -> list[Finding]:
+    present = [label for label, count in counts.items() if count]
+    if len(present) == 1:
+        return [_constant(name, f"label {present[0]!r}")]
+    findings = []
+    missing = ", ".join(repr(label) for label in counts if label not in present)
+    if missing and name == "train":
+        cure = "Add rows of it, or take it out of the label names: a model will hardly ever predict it."
+        findings.append(Finding("warning", "missing-class", name, f"{name}: no row has the label {missing}.", cure))
+    elif missing:
+        cure = "Add rows of it, if it matters: nothing here tells how well it is predicted."
+        findings.append(Finding("note", "missing-class", name, f"{name}: no row has the label {missing}.", cure))
+    largest = max(counts, key=lambda label: counts[label])
+    share = counts[largest] / rows
+    if share >= IMBALANCE_SHARE and name != "train":
+        by_accuracy = data.metrics[:1] == ("accuracy",)
+        message = f"{name}: {percent(share)} of the rows are {largest!r}; always guessing it has that accuracy."
+        cure = "Compare by matthews_correlation or F1, and try --class_weights balanced."
+        findings.append(Finding("warning" if by_accuracy else "note", "imbalance", name, message, cure))
+    return findings
+
+
+def _small(name: str, split: SplitReport) -> Finding:
+    if split.detectable_gap is None:
+        message = f"{name}: {split.rows:,} rows are too few to tell any two models apart."
+    elif split.detectable_metric == "accuracy":
+        message = (
+            f"{name}: {split.rows:,} rows will often miss differences below {100 * split.detectable_gap:.1f} points "
+            "of accuracy."
+        )
+    else:
+        message = (
+            f"{name}: {split.rows:,} rows will often miss differences below {split.detectable_gap:.3f} of correlation."
+        )
+    cure = "Score on more rows, or compare several seeds before believing a smaller difference."
+    return Finding("warning", "small", name, message, cure)

@@ -1,0 +1,186 @@
+"""Rows of comma- or tab-separated files."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+
+from attentune.data.readers.parts import WHOLE, PartLimit, in_parts
+from attentune.data.readers.table import Table
+from attentune.errors import DataError
+
+# A row's line and its fields.
+_Row = tuple[int, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a delimited file is written.
+
+    Attributes:
+        delimiter: what stands between fields.
+        quoting: "csv" (a field may be quoted, then holds anything; quotes in it are doubled) or "none" (a quote is a
+            character like any other, as in GLUE's files).
+        header: the columns' names, where the file has no header line.
+        drop_broken: leave rows with too few or too many fields out, and keep their lines in `Table.dropped`.
+    """
+
+    delimiter: str = ","
+    quoting: str = "csv"
+    header: tuple[str, ...] | None = None
+    drop_broken: bool = False
+
+
+def parse_delimited(
+    lines: Iterable[str], path: Path, dialect: Dialect, keep: Collection[str] | None = None, limit: PartLimit = WHOLE
+) -> Iterator[Table]:
+    """Tables from the lines of a file, one for each part of it; of a whole file one.
+
+    Args:
+        lines: the file's lines with their line ends.
+        path: the file's path, for messages.
+        dialect: how the file is written.
+        keep: the columns to hold in memory; all of them if None.
+        limit: of a part.
+
+    Raises:
+        DataError: for a missing header or rows, repeated names, blank lines between rows, rows with another number of
+            fields than the header, and quotes that do not close.
+    """
+    records = _without_blank_end(_records(lines, path, dialect), path)
+    header = dialect.header or _header(records, path)
+    wanted = [place for place, name in enumerate(header) if name and (keep is None or name in keep)]
+    names = tuple(name for name in header if name)
+    done, dropped = 0, list[int]()
+
+    def table(rows: list[_Row]) -> Table:
+        nonlocal done
+        lines, kept = zip(*rows, strict=True)
+        cells = list(zip(*kept, strict=True)) if wanted else []
+        columns = {header[place]: column for place, column in zip(wanted, cells, strict=True)}
+        made = Table(str(path), names, columns, len(rows), lines, dropped=tuple(dropped), first_row=done)
+        done += len(rows)
+        dropped.clear()
+        return made
+
+    yield from in_parts(_rows(records, header, wanted, dropped, path, dialect), limit, table)
+    if not done:
+        raise DataError("holds a header but no rows. Add rows below it.", path=path)
+
+
+def _rows(
+    records: Iterable[tuple[int, list[str]]],
+    header: Sequence[str],
+    wanted: Sequence[int],
+    dropped: list[int],
+    path: Path,
+    dialect: Dialect,
+) -> Iterator[tuple[_Row, int]]:
+    """Each row's line and wanted fields, and how many characters they have."""
+    pick = itemgetter(*wanted) if len(wanted) > 1 else lambda fields: tuple(fields[place] for place in wanted)
+    for line, fields in records:
+        if len(fields) == len(header):
+            kept = pick(fields)
+            yield (line, kept), sum(map(len, kept))
+        elif dialect.drop_broken:
+            dropped.append(line)
+        else:
+            raise _ragged(fields, header, path, line, dialect)
+
+
+def _records(lines: Iterable[str], path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
+    """Each record with the line that it began at; a blank line is a record without fields."""
+    if dialect.quoting == "none":
+        for number, line in enumerate(lines, start=1):
+            text = line.removesuffix("\n").removesuffix("\r")
+            yield number, text.split(dialect.delimiter) if text else []
+        return
+    # The limit is the process's own: it is lifted for each record and put back, since a text may be a whole book.
+    reader = csv.reader(lines, delimiter=dialect.delimiter, strict=True)
+    while True:
+        start = reader.line_num + 1
+        limit = csv.field_size_limit(sys.maxsize)
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise _bad_quoting(error, path, start, dialect) from error
+        finally:
+            csv.field_size_limit(limit)
+        yield start, fields
+
+
+def _without_blank_end(records: Iterator[tuple[int, list[str]]], path: Path) -> Iterator[tuple[int, list[str]]]:
+    first_blank = None
+    for line, fields in records:
+        if not fields:
+            first_blank = first_blank or line
+        elif first_blank:
+            raise DataError(
+                'a blank line between rows, expected a row. Delete it (or write "" if it stands for an empty text).',
+                path=path,
+                line=first_blank,
+            )
+        else:
+            yield line, fields
+
+
+def _header(records: Iterator[tuple[int, list[str]]], path: Path) -> tuple[str, ...]:
+    for line, names in records:
+        repeated = sorted({name for name in names if name and names.count(name) > 1})
+        if repeated:
+            raise DataError(
+                f"the header names {', '.join(map(repr, repeated))} more than once. Give each column its own name.",
+                path=path,
+                line=line,
+            )
+        return tuple(names)
+    raise DataError("holds only blank lines, expected a header and rows.", path=path)
+
+
+def _ragged(fields: Sequence[str], header: Sequence[str], path: Path, line: int, dialect: Dialect) -> DataError:
+    what = {",": "comma", "\t": "tab"}.get(dialect.delimiter, repr(dialect.delimiter))
+    if dialect.quoting == "none":
+        mend = f"Add what is missing, or take a stray {what} out."
+    else:
+        mend = f'Add what is missing, or put double quotes around a text that holds a {what} ("like this").'
+    got = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
+    names = ", ".join(name or "(no name)" for name in header)
+    return DataError(
+        f"{got}, expected {len(header)} ({names}). {separator_hint(header).strip() or mend}",
+        path=path,
+        line=line,
+    )
+
+
+def separator_hint(header: Sequence[str]) -> str:
+    """What to say where a header is one field, and holds what may be another separator (else an empty text)."""
+    if len(header) == 1:
+        for mark, what, ending in (("\t", "tabs", ".tsv"), (",", "commas", ".csv")):
+            if mark in header[0]:
+                return f" The header looks separated by {what}: the name of such a file has to end in {ending}."
+        if ";" in header[0]:
+            return " The header looks separated by semicolons: save it with commas (.csv) or tabs (.tsv)."
+    return ""
+
+
+def _bad_quoting(error: csv.Error, path: Path, line: int, dialect: Dialect) -> DataError:
+    reason = str(error).replace("\t", "\\t")
+    if "end of data" in reason:
+        got = "the row that begins here opens a double quote that is never closed"
+    elif "new-line character" in reason:
+        got = "the row that begins here has a bare carriage return outside of quotes"
+        return DataError(f"{got}. Save the file with Unix or Windows line ends.", path=path, line=line)
+    else:
+        got = f"the quotes in the row that begins here do not pair up ({reason})"
+    mend = 'In a field that begins with a double quote, double each quote inside it and close it ("he said ""no""").'
+    if dialect.delimiter == "\t":
+        mend += (
+            " A .tsv is quoted as a .csv is; where quotes are plain characters (as in GLUE's), convert it to .jsonl."
+        )
+    return DataError(f"{got}. {mend}", path=path, line=line)

@@ -1,0 +1,94 @@
+"""Tables from Hugging Face data sets: by their name on the hub, or from a folder of `save_to_disk`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attentune.config.schema import DataConfig
+from attentune.data.readers.table import Table, as_cell
+from attentune.errors import ConfigError, DataError
+
+_SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}
+
+
+def read_dataset(config: DataConfig) -> tuple[dict[str, Table], tuple[str, ...]]:
+    """The train, validation and test splits of a data set, in that order.
+
+    Returns:
+        A table a split, and a sentence on splits that are not used (or none).
+
+    Raises:
+        DataError: if the data set cannot be loaded, or has no such splits.
+    """
+    name = config.dataset_name or ""
+    splits = _load(name, config.dataset_config_name)
+    used = {key: _our_name(key) for key in splits if _our_name(key)}
+    if not used:
+        raise DataError(
+            f"its splits are {', '.join(splits)}, expected train, validation or test. Rename them, or save files"
+            " and use --train_file.",
+            path=name,
+        )
+    order = sorted(used, key=lambda key: ("train", "validation", "test").index((used[key] or "").split("_")[0]))
+    tables = {used[key] or key: _table(splits[key], f"{name}, split {key}") for key in order}
+    rest = [key for key in splits if key not in used]
+    return tables, (f"Splits of {name} that are not used: {', '.join(rest)}.",) if rest else ()
+
+
+def _our_name(key: str) -> str | None:
+    """Our name of a split, or None for one that has no use here; "validation_matched" and the like keep theirs."""
+    head, _, tail = key.partition("_")
+    ours = _SPLITS.get(head.lower())
+    return ours if ours is None or not tail else f"{ours}_{tail}"
+
+
+def _load(name: str, config_name: str | None) -> Mapping[str, Any]:
+    import datasets
+
+    folder = Path(name).expanduser()
+    try:
+        # A folder from save_to_disk has one of these; any other folder is for load_dataset, as a name is.
+        if any((folder / file).is_file() for file in ("dataset_dict.json", "dataset_info.json", "state.json")):
+            if config_name is not None:
+                raise ConfigError("data.dataset_config_name: a data set from a folder has none. Leave it out.")
+            loaded = datasets.load_from_disk(str(folder))
+        else:
+            loaded = datasets.load_dataset(str(folder) if folder.is_dir() else name, config_name)
+    except ConfigError:
+        raise
+    except Exception as error:
+        # `datasets` raises a dozen kinds of errors of its own and of its parts; each means that it cannot be loaded.
+        reason = (str(error).strip().split("\n")[0] or type(error).__name__).rstrip(".")
+        raise DataError(
+            f"this data set cannot be loaded: {reason}. Check the name, the configuration (--dataset_config_name)"
+            " and the connection; a folder must come from save_to_disk.",
+            path=name,
+        ) from error
+    return {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)
+
+
+def _table(split: Any, source: str) -> Table:
+    import datasets
+
+    if len(split) == 0:
+        raise DataError("holds no rows.", path=source)
+    columns: dict[str, list[Any]] = {}
+    class_names: dict[str, tuple[str, ...]] = {}
+    for name, feature in split.features.items():
+        if isinstance(feature, datasets.ClassLabel):
+            names = tuple(feature.names)
+            class_names[name] = names
+            columns[name] = [None if value is None or value < 0 else names[value] for value in split[name]]
+        elif isinstance(feature, datasets.Value):
+            columns[name] = [as_cell(value) for value in split[name]]
+        elif isinstance(getattr(feature, "feature", None), datasets.ClassLabel):
+            class_names[name] = tuple(feature.feature.names)
+            columns[name] = [[feature.feature.names[value] for value in values or ()] for values in split[name]]
+        elif isinstance(getattr(feature, "feature", None), datasets.Value):
+            columns[name] = [values if values is None else list(values) for values in split[name]]
+        else:
+            # Lists of lists, images and the like are not decoded: they are only an error if a setting asks for them.
+            columns[name] = [feature] * len(split)
+    return Table(source, tuple(columns), columns, len(split), class_names=class_names)

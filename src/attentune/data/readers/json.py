@@ -1,0 +1,167 @@
+"""Rows of JSON and JSON-lines files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from attentune.data.readers.parts import WHOLE, PartLimit, in_parts
+from attentune.data.readers.table import Table, as_cell
+from attentune.errors import DataError
+
+_BLANK = re.compile(r"[ \t\r\n]*")
+
+
+class _RepeatedKeyError(ValueError):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise _RepeatedKeyError(next(name for name in names if names.count(name) > 1))
+    return record
+
+
+# Numbers are kept as they are written: 1.0 stays "1.0", and long numbers lose no digits.
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_float=str, parse_constant=str)
+
+
+def parse_json_lines(
+    lines: Iterable[str], path: Path, keep: Collection[str] | None = None, limit: PartLimit = WHOLE
+) -> Iterator[Table]:
+    """Tables from lines that hold one object each, one for each part of them; blank lines are passed over.
+
+    A part names the columns that its own objects have.
+
+    Raises:
+        DataError: for a line that is not one JSON object, with its number.
+    """
+    done = 0
+
+    def table(rows: list[tuple[Any, int]]) -> Table:
+        nonlocal done
+        records, places = zip(*rows, strict=True)
+        made = _table(records, places, path, keep, first_row=done)
+        done += len(rows)
+        return made
+
+    numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+    records = (((_decode(line, path, number), number), len(line)) for number, line in numbered)
+    yield from in_parts(records, limit, table)
+    if not done:
+        raise _no_rows(path)
+
+
+def parse_json(text: str, path: Path, keep: Collection[str] | None = None) -> Table:
+    """A table from a list of objects, `{"data": [...]}`, or objects one a line.
+
+    Raises:
+        DataError: for text that is none of them.
+    """
+    start = _blank_end(text, 0)
+    first_line = text[start:].split("\n", 1)[0]
+    if text[start : start + 1] == "{" and _is_record(first_line):
+        return next(parse_json_lines(text.split("\n"), path, keep))
+    whole = _decode(text, path, 0)
+    place = start if isinstance(whole, list) else _data_place(text, start, whole)
+    if place is None:
+        if isinstance(whole, dict):
+            return _table([whole], [1 + text.count("\n", 0, start)], path, keep)
+        raise DataError(
+            f"holds a {type(whole).__name__}, expected a list of objects: [{{...}}, {{...}}].", path=path, line=1
+        )
+    records, places = _items(text, place)
+    return _table(records, places, path, keep)
+
+
+def _is_record(line: str) -> bool:
+    """Whether a line is a whole record by itself: then the file has one a line, whatever its name ends in."""
+    try:
+        value = _DECODER.decode(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and not isinstance(value.get("data"), list)
+
+
+def _decode(text: str, path: Path, line: int) -> Any:
+    """The value of a JSON text; `line` is its line in the file, or 0 for a whole file."""
+    try:
+        return _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"not valid JSON at column {error.colno}: {error.msg}. Mend this line (json.dumps writes it right).",
+            path=path,
+            line=line or error.lineno,
+        ) from error
+    except _RepeatedKeyError as error:
+        raise DataError(
+            f"an object names {str(error)!r} more than once. Give each value its own name.",
+            path=path,
+            line=line or None,
+        ) from error
+    except RecursionError as error:
+        raise DataError("nested too deeply, expected flat objects.", path=path, line=line or None) from error
+
+
+def _blank_end(text: str, place: int) -> int:
+    match = _BLANK.match(text, place)
+    return match.end() if match else place
+
+
+def _data_place(text: str, start: int, whole: Any) -> int | None:
+    """Where the list of `{"data": [...]}` begins, or None if the text is no such object."""
+    if not isinstance(whole, dict) or not isinstance(whole.get("data"), list):
+        return None
+    place = start + 1
+    while True:
+        key, place = _DECODER.raw_decode(text, _blank_end(text, place))
+        place = _blank_end(text, _blank_end(text, place) + 1)
+        if key == "data":
+            return place
+        _, place = _DECODER.raw_decode(text, place)
+        place = _blank_end(text, place) + 1
+
+
+def _items(text: str, place: int) -> tuple[list[Any], list[int]]:
+    """The items of the list that begins at `place`, and the line of each. The text is known to be valid."""
+    items, lines = [], []
+    line = 1 + text.count("\n", 0, place)
+    counted = place
+    place = _blank_end(text, place + 1)
+    while text[place] != "]":
+        line += text.count("\n", counted, place)
+        counted = place
+        item, place = _DECODER.raw_decode(text, place)
+        items.append(item)
+        lines.append(line)
+        place = _blank_end(text, place)
+        if text[place] == ",":
+            place = _blank_end(text, place + 1)
+    return items, lines
+
+
+def _no_rows(path: Path) -> DataError:
+    return DataError("holds no rows, expected at least one object.", path=path)
+
+
+def _table(
+    records: Sequence[Any], lines: Sequence[int], path: Path, keep: Collection[str] | None, first_row: int = 0
+) -> Table:
+    if not records:
+        raise _no_rows(path)
+    for record, line in zip(records, lines, strict=True):
+        if not isinstance(record, dict):
+            raise DataError(
+                f'a {type(record).__name__}, expected an object such as {{"text": "...", "label": "..."}}.',
+                path=path,
+                line=line,
+            )
+    names = tuple(dict.fromkeys(name for record in records for name in record))
+    kept = [name for name in names if keep is None or name in keep]
+    columns = {name: [as_cell(record.get(name)) for record in records] for name in kept}
+    return Table(str(path), names, columns, len(records), tuple(lines), first_row=first_row)

@@ -1,0 +1,158 @@
+"""Rows of Parquet files, bounded: a few kilobytes of it can stand for terabytes of the same text."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from attentune.data.readers.parts import WHOLE, PartLimit
+from attentune.data.readers.streams import check_ratio
+from attentune.data.readers.table import Table, as_cell
+from attentune.errors import DataError
+
+# What is written out at once: so many rows, or fewer if they may have more bytes.
+_BATCH_ROWS, _BATCH_BYTES = 4096, 1 << 24
+# What a cell takes at least, whatever it holds.
+_CELL_BYTES = 8
+
+
+def parse_parquet(
+    stream: IO[bytes], path: Path, keep: Collection[str] | None, max_bytes: int, limit: PartLimit = WHOLE
+) -> Iterator[Table]:
+    """Tables from a Parquet file, one for each part of it; of a whole file one.
+
+    Args:
+        stream: the file, unpacked where its name ends in .gz; else it is read by its path, piece by piece.
+        path: the file's path.
+        keep: the columns to hold in memory; all of them if None.
+        max_bytes: the most that its texts may have, told before they are unpacked.
+        limit: of a part.
+
+    Raises:
+        DataError: it is no whole Parquet file, has no rows or repeated names, or is too large.
+    """
+    import pyarrow as pa
+
+    try:
+        # Parquet is read from its end, so what is packed has to be unpacked first.
+        source = stream.read() if path.suffix.lower() == ".gz" else path
+        file = _opened(source, ())
+        names = tuple(file.schema_arrow.names)
+        kept = [name for name in names if keep is None or name in keep]
+        _check(file, path, names, kept, max_bytes)
+        texts = [field.name for field in file.schema_arrow if field.name in kept and _is_text(field.type)]
+        total, done = file.metadata.num_rows, 0
+        batches = _batches(file, _opened(source, texts), kept, texts)
+        for columns, rows in _parts(batches, path, kept, max_bytes, limit):
+            done += rows
+            if done > total:
+                break
+            yield Table(str(path), names, columns, rows, first_row=done - rows)
+    except (pa.ArrowException, ValueError, OSError, MemoryError, OverflowError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"not a whole Parquet file ({reason}). Write it again.", path=path) from error
+    if done != total:
+        raise DataError("not a whole Parquet file (its parts differ in their rows). Write it again.", path=path)
+
+
+def _opened(source: bytes | Path, texts: Collection[str]) -> Any:
+    """The file; of these columns a text that many rows share comes once for all of them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source, read_dictionary=list(texts))
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _check(file: Any, path: Path, names: tuple[str, ...], kept: Collection[str], max_bytes: int) -> None:
+    """What the file says of itself, before anything of it is unpacked."""
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise DataError(
+            f"names {', '.join(map(repr, repeated))} more than once. Give each column its own name.", path=path
+        )
+    facts = file.metadata
+    if facts.num_rows == 0:
+        raise DataError("holds columns but no rows. Add rows.", path=path)
+    groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
+    values = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
+    cells = max(facts.num_rows * len(kept), values)
+    unpacked = max(sum(group.total_byte_size for group in groups), cells * _CELL_BYTES)
+    if unpacked > max_bytes:
+        raise DataError(
+            f"holds {unpacked} bytes when unpacked, more than the {max_bytes} that are read. Split the file.", path=path
+        )
+
+
+def _batches(file: Any, shared: Any, kept: list[str], texts: list[str]) -> Iterator[Any]:
+    """The rows of each group, few at a time where their texts are long.
+
+    Args:
+        file: with each row's texts written out.
+        shared: the same file, with texts that rows share given once.
+        kept: the columns to read.
+        texts: those of them that hold texts.
+    """
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        longest = group.total_byte_size // max(group.num_rows, 1)
+        # Texts that rows share come with the first row that has one of them.
+        first = next(shared.iter_batches(batch_size=1, row_groups=[number], columns=texts), None) if texts else None
+        for array in () if first is None else first.columns:
+            longest = max(longest, _longest_bytes(array))
+        rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(longest, 1)))
+        yield from file.iter_batches(batch_size=rows, row_groups=[number], columns=kept)
+
+
+def _longest_bytes(array: Any) -> int:
+    """Of the texts that rows share."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = array.dictionary if isinstance(array, pa.DictionaryArray) else array
+    return pc.max(pc.binary_length(texts)).as_py() or 0
+
+
+def _parts(
+    batches: Iterable[Any], path: Path, kept: list[str], max_bytes: int, limit: PartLimit
+) -> Iterator[tuple[dict[str, list[Any]], int]]:
+    """The kept columns' cells and the number of rows of each part."""
+    columns: dict[str, list[Any]] = {name: [] for name in kept}
+    rows, own, unpacked, packed = 0, 0, 0, path.stat().st_size
+    for batch in batches:
+        found = [_of_array(array) for array in batch.columns]
+        size = sum(size for _, size in found)
+        unpacked += size
+        if unpacked > max_bytes:
+            raise DataError(f"holds more than the {max_bytes} bytes that are read. Split the file.", path=path)
+        check_ratio(unpacked, packed, path)
+        if rows and (rows + batch.num_rows > limit.rows or own + size > limit.characters):
+            yield columns, rows
+            columns, rows, own = {name: [] for name in kept}, 0, 0
+        for name, (cells, _) in zip(batch.schema.names, found, strict=True):
+            columns[name] += cells
+        rows, own = rows + batch.num_rows, own + size
+    yield columns, rows
+
+
+def _of_array(array: Any) -> tuple[list[Any], int]:
+    """Its cells, and how many bytes they are of when each is written out. Equal texts are held once."""
+    import pyarrow as pa
+
+    if isinstance(array, pa.DictionaryArray):
+        values = [as_cell(value) for value in array.dictionary.to_pylist()]
+        places = array.indices.to_pylist()
+        sizes = [len(value) if isinstance(value, str) else _CELL_BYTES for value in values]
+        size = sum(_CELL_BYTES if place is None else sizes[place] for place in places)
+        return [None if place is None else values[place] for place in places], size
+    cells = [as_cell(value) for value in array.to_pylist()]
+    if _is_text(array.type):
+        known: dict[str | None, str | None] = {}
+        cells = [known.setdefault(cell, cell) for cell in cells]
+    return cells, array.nbytes

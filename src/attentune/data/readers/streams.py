@@ -1,0 +1,146 @@
+"""Opening files: plain or gzipped, bounded in size, as lines of UTF-8."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from attentune.config.parse import did_you_mean
+from attentune.errors import DataError
+
+MAX_BYTES = 8 * 2**30
+# No file of texts shrinks to less than a 200th; what unpacks to more than that, and to more than this, is a bomb.
+MAX_RATIO, BOMB_BYTES = 200, 64 * 2**20
+_BOM = b"\xef\xbb\xbf"
+# How files begin that are often given for texts, and what to do with them.
+_OTHERS = {
+    b"PK\x03\x04": " The file looks like a zip archive. Unpack it; if it is a spreadsheet (.xlsx), save it as .csv.",
+    b"\x1f\x8b": " The file looks gzipped: let its name end in .gz.",
+    b"PAR1": " The file looks like Parquet: let its name end in .parquet.",
+    b"\xff\xfe\x00\x00": " It may be UTF-32: save it as UTF-8 (iconv -f UTF-32 -t UTF-8 OLD > NEW).",
+    b"\x80": " It may be a pickle, which is not read, as it could run code. Export its rows as .csv or .jsonl.",
+}
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that stops with an error after so many bytes: a small gzip file can unpack to terabytes."""
+
+    def __init__(self, stream: IO[bytes], path: Path, max_bytes: int, packed_bytes: int | None = None) -> None:
+        self._stream = stream
+        self._path = path
+        self._max_bytes = max_bytes
+        self._packed_bytes = packed_bytes
+        self._num_read = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self._stream.read(len(buffer))
+        self._num_read += len(data)
+        if self._num_read > self._max_bytes:
+            raise DataError(
+                f"holds more than the {self._max_bytes} bytes that are read (when unpacked). Split the file.",
+                path=self._path,
+            )
+        if self._packed_bytes is not None:
+            check_ratio(self._num_read, self._packed_bytes, self._path)
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def check_ratio(unpacked: int, packed: int, path: Path) -> None:
+    """Refuse a packed file that unpacks to what no file of texts does.
+
+    Raises:
+        DataError: it is a bomb.
+    """
+    if unpacked > max(BOMB_BYTES, MAX_RATIO * packed):
+        raise DataError(
+            f"unpacks to more than {MAX_RATIO} times its size, as files do that are made to fill a memory. Unpack it"
+            " yourself if you trust it, and give the unpacked file.",
+            path=path,
+        )
+
+
+def check_file(path: str | Path) -> Path:
+    """The path, if a file is there.
+
+    Raises:
+        DataError: if nothing is there, or a folder.
+    """
+    path = Path(path).expanduser()
+    if path.is_dir():
+        raise DataError("this is a folder, expected a file. Name the file in it.", path=path)
+    if path.exists() and not path.is_file():
+        raise DataError("this is a pipe or a device, expected a file. Copy what it gives into one.", path=path)
+    if not path.exists():
+        known = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        where = "" if path.parent.is_dir() else f" Its folder {path.parent} does not exist either."
+        raise DataError(f"there is no such file.{where}{did_you_mean(path.name, known)}", path=path)
+    return path
+
+
+@contextmanager
+def open_bytes(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[IO[bytes]]:
+    """Open a file for reading, unpacking it if its name ends in .gz.
+
+    Raises:
+        DataError: if it cannot be opened or unpacked, is empty, or holds more than `max_bytes` when unpacked.
+    """
+    try:
+        with path.open("rb") as file:
+            is_packed = path.suffix.lower() == ".gz"
+            stream: IO[bytes] = gzip.GzipFile(fileobj=file) if is_packed else file  # type: ignore[assignment]
+            bounded: Any = _Bounded(stream, path, max_bytes, path.stat().st_size if is_packed else None)
+            reader = io.BufferedReader(bounded, 2**20)
+            if not reader.peek(1):
+                raise DataError("the file is empty, expected rows.", path=path)
+            yield reader
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(
+            f"cannot be unpacked ({error}), expected a whole gzip file. Fetch or pack it again.", path=path
+        ) from error
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}.", path=path) from error
+
+
+def text_lines(stream: IO[bytes], path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file with their line ends; a byte order mark is left out.
+
+    Only a line feed ends a line, so that odd characters in a text (U+2028, form feeds) stay in it.
+
+    Raises:
+        DataError: for bytes that are not UTF-8, and for NUL bytes, with the line and the byte in it.
+    """
+    for number, line in enumerate(stream, start=1):
+        start = len(_BOM) if number == 1 and line.startswith(_BOM) else 0
+        if b"\0" in line:
+            byte = line.index(b"\0") + 1
+            hint = _encoding_hint(line, is_first=number == 1)
+            raise DataError(f"byte {byte} is NUL, expected UTF-8 text.{hint}", path=path, line=number)
+        if start and line.startswith(_BOM, start):
+            raise DataError("begins with a second byte order mark (EF BB BF). Take it out.", path=path, line=number)
+        try:
+            yield line[start:].decode("utf-8")
+        except UnicodeDecodeError as error:
+            byte = start + error.start
+            hint = _encoding_hint(line, is_first=number == 1)
+            raise DataError(
+                f"byte {byte + 1} of the line is 0x{line[byte]:02x}, which is not UTF-8.{hint}", path=path, line=number
+            ) from error
+
+
+def _encoding_hint(line: bytes, *, is_first: bool) -> str:
+    if is_first:
+        for begin, hint in _OTHERS.items():
+            if line.startswith(begin):
+                return hint
+    if line.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in line:
+        return " It may be UTF-16: save it as UTF-8 (iconv -f UTF-16 -t UTF-8 OLD > NEW)."
+    return " Save the file as UTF-8 (iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW, if it came from Windows)."

@@ -1,1 +1,0 @@
-"""Predicting with a model, and scoring what it predicted."""

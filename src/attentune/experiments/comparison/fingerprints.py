@@ -1,0 +1,76 @@
+"""What the runs of a comparison or search are made from, by content: rows and encoders that changed in their places are
+not mixed with those that were there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from attentune.config import Config
+from attentune.data.dataset import TaskData
+from attentune.errors import CheckpointError
+from attentune.results import OWN_TRAIN
+
+# A name such as "rows of cola" or "encoder embedded", and what its content was.
+MadeFrom = dict[str, str]
+# Of a hash; enough to tell contents apart, and short enough for a message.
+_DIGITS = 16
+
+
+def rows_of_task(config: Config) -> TaskData:
+    """All rows that runs of this task and of any size and seed take theirs from.
+
+    Raises:
+        AttentuneError: as `load_data`.
+    """
+    from attentune.data.load import load_data
+
+    wanted = ("train", "validation") if config.data.task is not None else None
+    # With one seed for all: where there is no validation file, the rows cut from train depend on it.
+    every = replace(config.data, max_train_samples=None, max_eval_samples=None, extra_train_files=None)
+    return load_data(replace(every, extra_train_weights=None), seed=0, splits=wanted)
+
+
+def extra_made_from(task: str, data: TaskData, configs: Iterable[Config]) -> MadeFrom:
+    """What the rows of the extra files of these settings are, each file once.
+
+    Raises:
+        DataError, LabelError: as `read_extra`.
+    """
+    from attentune.data.extra import read_extra
+
+    files = {file: config.data for config in configs for file, _ in config.data.extra_train}
+    return {
+        f"rows of {file} for {task}": read_extra(file, config, data.label_space, is_pair=data.is_pair).fingerprint()[
+            :_DIGITS
+        ]
+        for file, config in files.items()
+    }
+
+
+def rows_made_from(task: str, data: TaskData) -> MadeFrom:
+    """What the rows of a task are, by split."""
+    prints = data.fingerprint()
+    return {f"{split} rows of {task}": text[:_DIGITS] for split, text in prints.items() if split != OWN_TRAIN}
+
+
+def encoders_made_from(configs: Iterable[Config]) -> MadeFrom:
+    """What the encoders of these settings are, each once."""
+    from attentune.models.encoder_fingerprint import encoder_print
+
+    settings = {(config.model.name_or_path, config.model.revision): config.model for config in configs}
+    return {f"encoder {name}": encoder_print(own)[:_DIGITS] for (name, _), own in settings.items()}
+
+
+def check_unchanged(before: Mapping[str, str], now: Mapping[str, str], where: str) -> None:
+    """Refuse what has other content than it had.
+
+    Raises:
+        CheckpointError: with what has changed.
+    """
+    changed = [name for name, content in now.items() if before.get(name, content) != content]
+    if changed:
+        raise CheckpointError(
+            f"{where}: the {' and the '.join(changed)} changed since it was begun, so new runs could not be compared"
+            " with those it has. Put back what was there, or name another --output_dir."
+        )

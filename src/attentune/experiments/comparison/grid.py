@@ -1,0 +1,176 @@
+"""Which runs a comparison has: every task, method, size of the training part and seed once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attentune.config import Config, load_config, load_preset
+from attentune.config.yaml_files import read_yaml
+from attentune.data.specs import load_spec
+from attentune.errors import ConfigError
+from attentune.experiments.comparison.methods import OWN_TASK, PER_RUN, Method, dotted, flat_settings, settings_by_task
+from attentune.experiments.comparison.records import Run
+
+# A configuration of one task.
+_ONE_TASK = {"data.tasks": None, "data.task_settings": None, "training.multi_task": False}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The runs of a comparison and their settings.
+
+    Attributes:
+        runs: in the order in which they are done: all methods of a seed before the next seed.
+        configs: by method and task all settings, by dotted name.
+        own: by method the settings in which it may differ from the others.
+        of_tasks: the settings in which tasks may differ from each other.
+    """
+
+    runs: tuple[Run, ...]
+    configs: dict[str, dict[str, dict[str, Any]]]
+    own: dict[str, tuple[str, ...]]
+    of_tasks: tuple[str, ...] = ()
+
+    def config(self, run: Run, folder: Path, *, resume: bool = False) -> Config:
+        """The configuration of a run that is trained in `folder`."""
+        folds = self.configs[run.method][run.task].get("data.folds")
+        changes: dict[str, Any] = {} if folds is None else fold_settings(run.seed, int(folds))
+        changes |= {"training.output_dir": str(folder), "training.seed": run.seed, "training.resume": resume}
+        return load_config(
+            overrides={
+                **self.configs[run.method][run.task],
+                "data.max_train_samples": run.train_size,
+                "training.overwrite_output_dir": False,
+                **changes,
+            }
+        )
+
+
+def plan_matrix(
+    *,
+    tasks: Sequence[str] | None,
+    methods: Sequence[Method],
+    seeds: Sequence[int],
+    train_sizes: Sequence[int | None] | None = None,
+    file: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Matrix:
+    """All runs, each method's settings checked on each task.
+
+    Args:
+        tasks: known tasks; None for the data that the settings name.
+        methods: what is compared.
+        seeds: of the runs.
+        train_sizes: rows to train on, None for all; if not given, what the settings say.
+        file: a YAML file of common settings.
+        overrides: common settings by dotted name; they go before the file and the presets.
+
+    Raises:
+        ConfigError: with all problems found.
+    """
+    common = dict(overrides or {})
+    problems = [f"{name}: {why}." for name, why in PER_RUN.items() if common.get(name) not in (None, False)]
+    named = _names(_taken("data.tasks", file, common))
+    one = _taken("data.task", file, common)
+    by_task = settings_by_task(_taken("data.task_settings", file, common), "data.task_settings", problems)
+    names = _task_names(tasks or named or ([] if one is None else [str(one)]), problems)
+    problems += _repeated("method", [method.name for method in methods]) + _repeated("seed", list(seeds))
+    problems += _repeated("train size", ["all" if size is None else size for size in train_sizes or ()])
+    if not methods:
+        problems.append("compare: got no method, expected --presets NAME,NAME,... or --settings FILE.")
+    if problems:
+        raise ConfigError(problems)
+    configs = _resolved(methods, names or [OWN_TASK], file, common, by_task)
+    first = next(iter(configs.values()))
+    sizes = [next(iter(first.values()))["data.max_train_samples"]] if train_sizes is None else train_sizes
+    runs = (
+        Run(task, size, method.name, seed) for seed in seeds for size in sizes for task in first for method in methods
+    )
+    return Matrix(
+        tuple(runs),
+        configs,
+        {method.name: tuple(sorted(_own_names(method, common))) for method in methods},
+        tuple(sorted({name for part in by_task.values() for name in part})),
+    )
+
+
+def fold_settings(seed: int, folds: int) -> dict[str, int]:
+    """Which part a cross-validated run is scored on: seeds 1 to K go through the first cut, K + 1 to 2 K the second."""
+    return {"data.fold": (seed - 1) % folds + 1, "data.fold_seed": (seed - 1) // folds + 1}
+
+
+def _taken(name: str, file: str | Path | None, common: dict[str, Any]) -> Any:
+    """A setting of the section data, that says which runs there are: taken out of `common`, else the file's."""
+    section = {} if file is None else read_yaml(file).get("data")
+    told = section.get(name.split(".")[1]) if isinstance(section, Mapping) else None
+    value = common.pop(name, None)
+    return told if value is None else value
+
+
+def _names(value: Any) -> list[str]:
+    parts = value.split(",") if isinstance(value, str) else (value or [])
+    return [str(part).strip() for part in parts if str(part).strip()]
+
+
+def _task_names(given: Iterable[str], problems: list[str]) -> list[str]:
+    """The tasks' own names."""
+    found = []
+    for task in given:
+        try:
+            found.append(load_spec(task).name)
+        except ConfigError as error:
+            problems += error.problems
+    problems += _repeated("task", found)
+    return found
+
+
+def _resolved(
+    methods: Sequence[Method],
+    tasks: Sequence[str],
+    file: str | Path | None,
+    common: Mapping[str, Any],
+    by_task: Mapping[str, Mapping[str, Any]],
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """All settings by method, task and name.
+
+    Raises:
+        ConfigError: with all problems found, each once.
+    """
+    found: dict[str, dict[str, dict[str, Any]]] = {method.name: {} for method in methods}
+    problems: dict[str, list[str]] = {}
+    for method in methods:
+        for task in tasks:
+            given = {**common, **by_task.get(task, {}), **method.settings, **method.by_task.get(task, {})}
+            given |= _ONE_TASK | {"data.task": None if task == OWN_TASK else task}
+            try:
+                found[method.name][task] = flat_settings(load_config(file, given, preset=method.preset))
+            except ConfigError as error:
+                for problem in error.problems:
+                    problems.setdefault(problem, []).append(f"{method.name} on {task}")
+    if problems:
+        total = len(methods) * len(tasks)
+        raise ConfigError([_with_places(problem, places, total) for problem, places in problems.items()])
+    return found
+
+
+def _with_places(problem: str, places: list[str], total: int) -> str:
+    if len(places) == total:
+        return problem
+    more = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
+    return f"{places[0]}{more}: {problem}"
+
+
+def _own_names(method: Method, common: Mapping[str, Any]) -> set[str]:
+    """In what a method may differ: what its preset says, but for what is said for all; and its own settings."""
+    content = {} if method.preset is None else load_preset(method.preset)
+    sections = {key: value for key, value in content.items() if key not in ("description", "source")}
+    names = {"preset", *dotted(sections)} - set(common)
+    return names.union(method.settings, *method.by_task.values())
+
+
+def _repeated(what: str, given: Sequence[Any]) -> list[str]:
+    twice = [str(value) for value in dict.fromkeys(given) if list(given).count(value) > 1]
+    return [f"{what} {', '.join(twice)}: is named more than once; name each once."] if twice else []

@@ -1,0 +1,186 @@
+"""What a comparison's folder says of itself, and what may not change between two commands into it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from attentune.config import Config
+from attentune.errors import CheckpointError
+from attentune.experiments.comparison.fingerprints import check_unchanged
+from attentune.experiments.comparison.grid import Matrix
+from attentune.experiments.comparison.methods import PER_RUN, WHICH_RUNS, flat_settings
+from attentune.io.files import check_links, read_json, storage_errors, write_text
+from attentune.io.locks import FileLock
+
+MANIFEST_FILE = "compare.json"
+LOCKS = ".locks"
+_FORMAT = 1
+# They say how a command was given, or what is written on the way; not what is computed.
+FREE = {
+    *PER_RUN,
+    *(name for name in WHICH_RUNS if name != "preset"),
+    "training.save_total_limit",
+    "training.logging_steps",
+    "training.report_to",
+}
+# Where another machine may keep the same data.
+PLACES = {"data.data_dir"}
+_SHOWN = 8
+
+Methods = dict[str, dict[str, Any]]
+
+
+def queue_lock(folder: Path) -> FileLock:
+    """Held by whoever looks for, hands out or takes up runs."""
+    return FileLock(folder / LOCKS / "queue")
+
+
+def methods_of(matrix: Matrix) -> Methods:
+    """Each method's settings by task, and in which of them it, or a task, may differ from others."""
+    return {
+        name: {"own": list(matrix.own[name]), "of_tasks": list(matrix.of_tasks), "tasks": tasks}
+        for name, tasks in matrix.configs.items()
+    }
+
+
+def open_comparison(folder: Path, matrix: Matrix, made_from: Mapping[str, str] | None = None) -> str:
+    """Begin a comparison in this folder, or go on with the one that is there; the folder's own name is returned.
+
+    Args:
+        folder: the comparison's.
+        matrix: its runs.
+        made_from: what the runs that are still to be done are made from.
+
+    Raises:
+        CheckpointError: it holds something else, or a comparison with other settings, rows or encoders.
+        StorageError: it cannot be made or written to.
+    """
+    make_folder(folder, MANIFEST_FILE, "comparison")
+    with queue_lock(folder):
+        before = read_manifest(folder)
+        methods = methods_of(matrix)
+        check_same(before["methods"], methods, str(folder))
+        known = before.get("made_from", {})
+        check_unchanged(known, made_from or {}, str(folder))
+        content = {
+            "format": _FORMAT,
+            "id": before["id"],
+            "made_from": {**(made_from or {}), **known},
+            "methods": merge(before["methods"], methods),
+        }
+        if content != before:
+            write_text(folder / MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    return str(before["id"])
+
+
+def make_folder(folder: Path, file: str, what: str) -> None:
+    """Make the folder of a comparison or search, whose own file it is known by, if it is not there.
+
+    Raises:
+        CheckpointError: it holds something else.
+        StorageError: it cannot be made.
+    """
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for place in (folder, folder / LOCKS):
+            if place.is_dir():
+                check_links(place)
+        strange = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    if strange and file not in strange:
+        raise CheckpointError(
+            f"{folder}: holds {strange[0]} and no {file}, so it is no {what}'s folder. Name another with --output_dir."
+        )
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The content of `compare.json`; that of a new comparison where there is none.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    file = folder / MANIFEST_FILE
+    if not file.exists():
+        return {"format": _FORMAT, "id": uuid.uuid4().hex, "made_from": {}, "methods": {}}
+    try:
+        content = read_json(file)
+        if content["format"] == _FORMAT and _are_methods(content["methods"]) and isinstance(content["id"], str):
+            return content
+        problem = f"is of format {repr(content['format'])[:40]} or holds other things, expected {_FORMAT}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        problem = f"cannot be read ({error})"
+    raise CheckpointError(f"{file}: {problem}. Name another --output_dir, or delete this file if you know why.")
+
+
+def _are_methods(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(part, dict)
+        and all(isinstance(name, str) for key in ("own", "of_tasks") for name in part[key])
+        and part["tasks"]
+        and all(isinstance(flat, dict) for flat in part["tasks"].values())
+        for part in value.values()
+    )
+
+
+def merge(before: Methods, now: Methods) -> Methods:
+    """What was and what is new."""
+    merged = dict(before)
+    for name, part in now.items():
+        old = before.get(name, {"own": [], "of_tasks": [], "tasks": {}})
+        merged[name] = {key: sorted({*old[key], *part[key]}) for key in ("own", "of_tasks")}
+        merged[name]["tasks"] = {**part["tasks"], **old["tasks"]}
+    return merged
+
+
+def check_same(before: Methods, now: Methods, where: str, *, free: Iterable[str] = ()) -> None:
+    """Refuse other settings of a method and task that are known, and common settings that have changed.
+
+    Args:
+        before: what is known.
+        now: what is asked for.
+        where: what the message calls the place.
+        free: names of settings that may differ, besides `FREE`.
+
+    Raises:
+        CheckpointError: with what differs.
+    """
+    allowed = FREE.union(free)
+    changes: dict[str, None] = {}
+    for name, part in now.items():
+        for task, flat in part["tasks"].items():
+            old, label, own = _counterpart(before, now, name, task)
+            compared = [] if old is None else [setting for setting in flat if setting not in allowed | own]
+            changes |= dict.fromkeys(f"{label}{line}" for line in _differences(old or {}, flat, compared))
+    if changes:
+        shown = [*list(changes)[:_SHOWN], *([f"and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else [])]
+        raise CheckpointError(
+            f"{where}: was begun with other settings, so its runs could not be compared: {'; '.join(shown)}. Go on with"
+            " the settings it has, or name another --output_dir. More presets, tasks, sizes and seeds may be added."
+        )
+
+
+def _counterpart(before: Methods, now: Methods, name: str, task: str) -> tuple[Mapping[str, Any] | None, str, set[str]]:
+    """What these settings must agree with, how a message calls them, and in which of them they may differ: the same
+    method on the same task must be equal; what is new must agree in what is common to all."""
+    if task in before.get(name, {"tasks": {}})["tasks"]:
+        return before[name]["tasks"][task], f"{name} on {task}: ", set()
+    for other in sorted(before, key=lambda known: known != name):
+        tasks = before[other]["tasks"]
+        nearest = min(tasks, key=lambda known: known != task)
+        own = {*before[other]["own"], *now[name]["own"]}
+        of_tasks = {*before[other]["of_tasks"], *now[name]["of_tasks"]}
+        return tasks[nearest], "", own if nearest == task else own | of_tasks
+    return None, "", set()
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    # A setting that is newer than the comparison had its default.
+    defaults = flat_settings(Config())
+    return [
+        f"{name}: was {before.get(name, defaults.get(name))!r}, now {now[name]!r}"
+        for name in names
+        if before.get(name, defaults.get(name)) != now[name]
+    ]

@@ -1,0 +1,167 @@
+"""What a comparison compares: presets, and presets with settings of their own from a YAML file."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attentune.config import Config, preset_names
+from attentune.config.parse import did_you_mean
+from attentune.config.yaml_files import read_yaml
+from attentune.data.specs import load_spec
+from attentune.errors import ConfigError
+
+# The task of data that have no name among the known ones.
+OWN_TASK = "own"
+# What each run has of its own; a comparison sets it.
+PER_RUN = {
+    "training.output_dir": "each run has its own folder under the comparison's",
+    "training.resume": "a comparison always goes on where it was",
+    "training.overwrite_output_dir": "a comparison always goes on where it was; to start anew, name another folder",
+    "training.seed": "give --seeds, a number of seeds or a list such as 3,7,11",
+    "data.fold": "a comparison runs all folds",
+    "data.fold_seed": "with --folds, --seeds says how many times they are cut anew",
+    "training.multi_task": "a comparison trains on each task by itself",
+}
+# What says which runs there are; no method may have its own.
+WHICH_RUNS = ("preset", "data.folds", "data.task", "data.tasks", "data.task_settings", "data.max_train_samples")
+_NAME = re.compile(r"\w[\w.+ -]{0,79}")
+_KEYS = ("preset", "set", "tasks")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A preset, and settings that go before the common ones.
+
+    Attributes:
+        settings: dotted names and values.
+        by_task: the same for single tasks; these go before `settings`.
+    """
+
+    name: str
+    preset: str | None = None
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    by_task: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+
+
+def read_methods(file: str | Path) -> dict[str, Method]:
+    """The methods of a YAML file that maps names to `preset`, `set` and `tasks`.
+
+    Raises:
+        ConfigError: with all problems found.
+    """
+    return methods_from(read_yaml(file), str(file))
+
+
+def methods_from(content: Mapping[str, Any], source: str) -> dict[str, Method]:
+    """Methods by name from {name: {preset, set, tasks}}; `source` is what messages call it.
+
+    Raises:
+        ConfigError: with all problems found.
+    """
+    problems: list[str] = []
+    found = {str(name): _method(str(name), value, f"{source}: {name}", problems) for name, value in content.items()}
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def _method(name: str, value: Any, where: str, problems: list[str]) -> Method:
+    if not _NAME.fullmatch(name):
+        problems.append(f"{where}: a method's name has letters, digits, spaces and . _ + - and up to 80 of them.")
+    value = {} if value is None else value
+    if not isinstance(value, Mapping):
+        problems.append(f"{where}: got {value!r}, expected preset:, set: and tasks:.")
+        return Method(name)
+    problems += [
+        f"{where}.{key}: there is no such key.{did_you_mean(str(key), _KEYS)} Known here: preset, set, tasks."
+        for key in value
+        if key not in _KEYS
+    ]
+    by_task = settings_by_task(value.get("tasks"), f"{where}.tasks", problems)
+    settings = dotted(_mapping(value.get("set"), f"{where}.set", problems))
+    _refuse_common(settings, f"{where}.set", problems)
+    preset = value.get("preset")
+    return Method(name, None if preset is None else str(preset), settings, by_task)
+
+
+def settings_by_task(value: Any, where: str, problems: list[str]) -> dict[str, dict[str, Any]]:
+    """Settings by a task's own name and dotted name, from {task: settings}; what is wrong is added to `problems`."""
+    by_task: dict[str, dict[str, Any]] = {}
+    for task, part in _mapping(value, where, problems).items():
+        try:
+            known = OWN_TASK if task == OWN_TASK else load_spec(str(task)).name
+            by_task[known] = dotted(_mapping(part, f"{where}.{task}", problems))
+            _refuse_common(by_task[known], f"{where}.{task}", problems)
+        except ConfigError as error:
+            problems += [f"{where}: {problem}" for problem in error.problems]
+    return by_task
+
+
+def _refuse_common(settings: Mapping[str, Any], where: str, problems: list[str]) -> None:
+    if settings.get("model.trust_remote_code"):
+        problems.append(
+            f"{where}: model.trust_remote_code runs the code that comes with a model, so a file cannot ask for it; add"
+            " --trust_remote_code if you trust the model, else leave it out here."
+        )
+    problems += [
+        f"{where}: {name} is the same for all methods and tasks of a comparison; leave it out here."
+        for name in settings
+        if name in PER_RUN or name in WHICH_RUNS
+    ]
+
+
+def _mapping(value: Any, where: str, problems: list[str]) -> Mapping[str, Any]:
+    if value is None or isinstance(value, Mapping):
+        return value or {}
+    problems.append(f"{where}: got {value!r}, expected settings and their values.")
+    return {}
+
+
+def choose_methods(names: Sequence[str], named: Mapping[str, Method]) -> list[Method]:
+    """The methods of these names, from `named` or else presets; all of `named` where no name is given.
+
+    Raises:
+        ConfigError: for a name that is neither.
+    """
+    known = (*named, *preset_names())
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ConfigError(
+            [
+                f"--presets: got {name!r}, expected a preset or a method of --settings: {', '.join(known)}."
+                f"{did_you_mean(name, known)}"
+                for name in unknown
+            ]
+        )
+    return [named.get(name) or Method(name, preset=name) for name in names] or list(named.values())
+
+
+def flat_settings(section: Any, prefix: str = "") -> dict[str, Any]:
+    """All settings by dotted name, as plain values; a setting that holds a mapping stays whole."""
+    flat: dict[str, Any] = {}
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        if dataclasses.is_dataclass(value):
+            flat |= flat_settings(value, f"{prefix}{field.name}.")
+        else:
+            flat[f"{prefix}{field.name}"] = list(value) if isinstance(value, tuple) else value
+    return flat
+
+
+def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested sections by dotted name; what is a setting stays whole, also if it holds a mapping."""
+    known = _setting_names()
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        flat |= dotted(value, f"{name}.") if isinstance(value, Mapping) and name not in known else {name: value}
+    return flat
+
+
+def _setting_names() -> set[str]:
+    return set(flat_settings(Config()))

@@ -1,0 +1,118 @@
+"""What a person sees of a comparison: one bar over all runs on standard error, and a line for each that ends."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from attentune.experiments.comparison.grid import Run
+from attentune.experiments.comparison.record_store import RunRecord
+
+
+def seconds_left(
+    done: Sequence[RunRecord], waiting: Sequence[Run], running: Mapping[Run, float], workers: int
+) -> float | None:
+    """About how long the rest takes; None before the first run is done.
+
+    A run is taken to last as long as those like it did: of its task, size and method, else of its task and size, else
+    of all. Of these the (lower) median, as a run that lay still with a sleeping machine says nothing of the next.
+
+    Args:
+        done: finished runs.
+        waiting: runs that have not begun.
+        running: runs at work, and for how many seconds they have been.
+        workers: how many are at work at once.
+    """
+    if not done:
+        return None
+
+    def expected(run: Run) -> float:
+        likes = (
+            [record for record in done if (record.run.task, record.run.size) == (run.task, run.size)],
+            list(done),
+        )
+        same = [record for record in likes[0] if record.run.method == run.method]
+        chosen = same or likes[0] or likes[1]
+        return statistics.median_low(record.wall_seconds for record in chosen)
+
+    seconds = sum(expected(run) for run in waiting)
+    rest = [max(0.0, expected(run) - since) for run, since in running.items()]
+    # The last of them may go on alone.
+    return max([(seconds + sum(rest)) / max(1, workers), *rest])
+
+
+def as_duration(seconds: float | None) -> str:
+    """ "about 2 h 5 min", "about 40 s"; an empty text for None."""
+    if seconds is None:
+        return ""
+    if seconds < 60:
+        return f"about {seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"about {minutes} min" if minutes < 60 else f"about {minutes // 60} h {minutes % 60} min"
+
+
+class MatrixDisplay:
+    """A bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False)
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        # What a run is called, in the bar and in a line of its own; a search has its own words.
+        self.short: Callable[[Run], str] = lambda run: f"{run.method} on {run.task}"
+        self.long: Callable[[Run], str] = lambda run: f"{run.method} on {run.task}, {run.size} rows, seed {run.seed}"
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(text, markup=False)
+
+    def warn(self, text: str) -> None:
+        """Print a warning above the bar."""
+        self._console.print(f"warning: {text}", markup=False, style="yellow")
+
+    def start(self, total: int) -> None:
+        """Show the bar; nothing where standard error is no terminal."""
+        if not self._console.is_terminal or self._console.quiet:
+            return
+        self._bar = Progress(
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} runs"),
+            TextColumn("{task.fields[facts]}", markup=False),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=total, facts="", left="")
+        self._bar.start()
+
+    def update(self, done: int, total: int, *, failed: int, running: Sequence[Run], left: float | None) -> None:
+        """Move the bar."""
+        if self._bar is None or self._task is None:
+            return
+        shown = [self.short(run) for run in running[:3]] + (["..."] if len(running) > 3 else [])
+        facts = (f"{failed} failed  " if failed else "") + ("at work: " + ", ".join(shown) if shown else "")
+        time_left = "" if left is None else f"{as_duration(left)} left"
+        self._bar.update(self._task, completed=done, total=total, facts=facts, left=time_left)
+
+    def ended(self, record: RunRecord, number: int, total: int, left: float | None) -> None:
+        """Say that a run has ended."""
+        run = record.run
+        what = self.long(run)
+        if not record.is_done:
+            reason = " ".join(str((record.error or {}).get("message", "")).split()) or (record.error or {}).get("kind")
+            say = self.warn if record.status == "failed" else self.say
+            say(f"{number} of {total}: {what}: {record.status}: {reason}")
+            return
+        score = "no score" if record.score is None else f"{record.metric} {record.score:.4f}"
+        time_left = f"; {as_duration(left)} left" if left is not None and number < total else ""
+        self.say(f"{number} of {total}: {what}: {score} ({record.wall_seconds:.0f} s{time_left})")
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

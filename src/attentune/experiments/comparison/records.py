@@ -1,0 +1,193 @@
+"""The records of a comparison: one JSON file a run. They are read here without PyTorch; `training/` writes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attentune.errors import CheckpointError
+from attentune.io.files import is_plain_name, parse_json, read_json, read_text
+from attentune.results import LOG_FILE, OWN_TRAIN, RunResult, check_fields, to_json
+
+_FORMAT = 1
+STATUSES = ("done", "failed", "pruned")
+_CURVE = ("step", "epoch", "seconds", "tokens", "loss", "learning_rate")
+
+
+@dataclass(frozen=True, order=True)
+class Run:
+    """One run of a comparison.
+
+    Attributes:
+        task: a known task's name, or "own".
+        train_size: rows to train on; None is all.
+        method: a preset's name, or that of a method with settings of its own.
+        seed: of the rows taken, of fresh weights, order and masks.
+    """
+
+    task: str
+    train_size: int | None
+    method: str
+    seed: int
+
+    @property
+    def size(self) -> str:
+        """The size of the training part as text."""
+        return "all" if self.train_size is None else str(self.train_size)
+
+    @property
+    def name(self) -> str:
+        """A path that no other run has."""
+        return f"{self.task}/{self.size}/{self.method}/seed-{self.seed}"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """All that a comparison keeps of a run.
+
+    Attributes:
+        run: task, size of the training part, method, seed.
+        status: "done" or "failed"; in a search also "pruned", given up as it did worse than others.
+        metric: the one to compare by: that of `metric_for_best_model`, else the task's first; None if failed.
+        score: its value on the first validation split; None where it is undefined or not there.
+        scores, train, best, config, seed, versions, data_fingerprint, notes: as in `RunResult`.
+        predictions: by split the file with ids, labels, predictions and probabilities, beside the record.
+        labels_by_epoch: what the log says of each epoch's token labels.
+        curve: step, epoch, seconds in training steps, tokens and mean loss since the line before, as logged.
+        scored: the validation scores while it trained: step, epoch, and metrics by split.
+        wall_seconds: of its last sitting, with loading, scoring and saving.
+        host: the machine.
+        error: kind, message and traceback of a failed run, else None.
+    """
+
+    run: Run
+    status: str
+    metric: str | None
+    score: float | None
+    scores: dict[str, dict[str, float | None]]
+    train: dict[str, Any]
+    best: dict[str, Any] | None
+    config: dict[str, Any]
+    seed: int
+    versions: dict[str, str]
+    data_fingerprint: dict[str, str]
+    notes: list[str] = field(default_factory=list)
+    predictions: dict[str, str] = field(default_factory=dict)
+    labels_by_epoch: list[dict[str, Any]] = field(default_factory=list)
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    scored: list[dict[str, Any]] = field(default_factory=list)
+    wall_seconds: float = 0.0
+    host: str = ""
+    error: dict[str, Any] | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has scores."""
+        return self.status == "done"
+
+    def result(self) -> RunResult:
+        """The run's own record."""
+        names = (part.name for part in dataclasses.fields(RunResult))
+        return RunResult(**{name: getattr(self, name) for name in names})
+
+    def to_json(self) -> str:
+        """JSON text; not-a-number becomes null."""
+        return to_json({"format": _FORMAT, **dataclasses.asdict(self)})
+
+    @classmethod
+    def load(cls, file: Path) -> RunRecord:
+        """Read a record.
+
+        Raises:
+            CheckpointError: it is missing or none.
+        """
+        try:
+            content = read_json(file)
+            if content.pop("format") != _FORMAT:
+                raise ValueError("of another format")
+            check_fields(cls, content)
+            check_fields(Run, content["run"])
+            if content["status"] not in STATUSES:
+                raise ValueError(f"its status is {str(content['status'])[:40]!r}")
+            elsewhere = [name for name in content.get("predictions", {}).values() if not is_plain_name(name)]
+            if elsewhere:
+                raise ValueError(f"it names {elsewhere[0][:80]!r}, expected a file beside it")
+            return cls(**{**content, "run": Run(**content["run"])})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{file}: is no record of a run ({error}). Delete it; the same command makes it again."
+            ) from error
+
+
+def score_to_compare_by(
+    scores: dict[str, dict[str, float | None]], wanted: str | None
+) -> tuple[str | None, float | None]:
+    """The metric, `metric_for_best_model` or the task's first, and its value on the first validation split; None where
+    it is not there or not defined."""
+    validation = next((part for split, part in scores.items() if split.startswith("validation")), {})
+    metric = next(iter(validation), None) if wanted is None else wanted.removeprefix("eval_")
+    return metric, None if metric is None else validation.get(metric)
+
+
+def log_facts(folder: Path) -> dict[str, Any]:
+    """The log's lines by what they tell of; none where there is no log. A last line that was cut short is left out."""
+    lines: list[dict[str, Any]] = []
+    try:
+        for text in read_text(folder / LOG_FILE).removesuffix("\n").split("\n"):
+            line = parse_json(text)
+            if not isinstance(line, dict) or not isinstance(line.get("labels", {}), dict):
+                raise ValueError("no line of ours")
+            lines.append(line)
+    except (OSError, ValueError):
+        pass
+    return {
+        "labels_by_epoch": [{"epoch": line.get("epoch"), **line["labels"]} for line in lines if "labels" in line],
+        "curve": [{name: line[name] for name in _CURVE if name in line} for line in lines if "loss" in line],
+        "scored": [
+            {name: value for name, value in line.items() if name != "is_best"} for line in lines if "is_best" in line
+        ],
+    }
+
+
+def record_file(folder: Path, run: Run) -> Path:
+    """Where the record of a run is or will be in a comparison's folder."""
+    return folder / "records" / f"{run.name}.json"
+
+
+def read_records(folder: Path) -> list[tuple[RunRecord, Path]]:
+    """All records of a comparison's folder, each with its file, in the order of task, size, method and seed.
+
+    Raises:
+        CheckpointError: one of them cannot be read.
+    """
+    files = (folder / "records").glob("*/*/*/seed-*.json")
+    return sorted(((RunRecord.load(file), file) for file in files), key=lambda found: _order(found[0]))
+
+
+def _order(record: RunRecord) -> tuple[Any, ...]:
+    run = record.run
+    return (run.task, run.train_size is None, run.train_size or 0, run.method, run.seed)
+
+
+def unpaired(records: Iterable[RunRecord]) -> list[str]:
+    """Tasks, sizes and seeds whose methods did not all see the same rows, one text each.
+
+    Rows of extra files are a matter of the method, and do not count.
+    """
+    seen: dict[tuple[str, str, int], dict[str, list[str]]] = {}
+    for record in records:
+        if record.is_done:
+            prints = dict(record.data_fingerprint)
+            prints |= {"train": own} if (own := prints.pop(OWN_TRAIN, None)) is not None else {}
+            rows = json.dumps(prints, sort_keys=True)
+            key = (record.run.task, record.run.size, record.run.seed)
+            seen.setdefault(key, {}).setdefault(rows, []).append(record.run.method)
+    return [
+        f"{task}, {size} rows, seed {seed}: {' | '.join(', '.join(methods) for methods in by_rows.values())}"
+        for (task, size, seed), by_rows in seen.items()
+        if len(by_rows) > 1
+    ]

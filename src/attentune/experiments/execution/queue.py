@@ -1,0 +1,259 @@
+"""The queue of a comparison: an Optuna study whose trials are its runs.
+
+By default the study is a journal file in the comparison's folder, for the processes of one machine; a URL shares it
+between machines. What is done is told by the records on the disk; the study says what waits and who is at what.
+
+A run that a killed worker leaves is taken up again. On this machine its lock tells: the kernel frees it. Elsewhere
+Optuna's heartbeats tell. Of several trials of one run the oldest that is alive counts, and whoever takes another one
+leaves it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import fail_stale_trials
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from attentune.experiments.comparison.fingerprints import check_unchanged
+from attentune.experiments.comparison.grid import Run
+from attentune.experiments.comparison.manifest import PLACES, Methods, check_same, merge, queue_lock
+from attentune.experiments.comparison.record_store import Ledger
+from attentune.experiments.execution.queue_storage import Place, open_storage, storage_troubles, without_warnings
+from attentune.io.locks import FileLock
+
+# How a run may end that is not done again.
+_SCORED = ("done", "pruned")
+_ALIVE = (TrialState.WAITING, TrialState.RUNNING)
+
+
+class _RecordedFailure(Exception):
+    """A run failed and is recorded."""
+
+
+@dataclass
+class Standing:
+    """Where the runs of a comparison are.
+
+    Attributes:
+        recorded: runs with a record here.
+        elsewhere: runs that another folder has recorded, and where that is.
+        running: runs that are being done, here or elsewhere.
+        waiting: runs that wait.
+        twice: runs that were done twice, and where the second time.
+    """
+
+    recorded: list[Run] = field(default_factory=list)
+    elsewhere: dict[Run, str] = field(default_factory=dict)
+    running: list[Run] = field(default_factory=list)
+    waiting: list[Run] = field(default_factory=list)
+    twice: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every run is recorded somewhere."""
+        return not self.running and not self.waiting
+
+
+class RunQueue:
+    """Hands out the runs of a comparison, each to one worker."""
+
+    def __init__(self, place: Place) -> None:
+        """Open the study; it is made if it is not there.
+
+        Raises:
+            ConfigError: the URL cannot be used.
+            StorageError: the storage cannot be reached, read or written to.
+        """
+        self.place = place
+        self.ledger = Ledger(Path(place.folder))
+        self._lock = queue_lock(Path(place.folder))
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with storage_troubles(self.place):
+            self._study = optuna.create_study(
+                study_name=place.study,
+                storage=open_storage(place),
+                sampler=optuna.samplers.RandomSampler(seed=0),
+                load_if_exists=True,
+            )
+
+    def agree(self, methods: Methods, made_from: Mapping[str, str] | None = None) -> None:
+        """Tell the others of a shared study the methods' settings, and what runs are made from.
+
+        Raises:
+            CheckpointError: they have other settings of the same methods, or other rows or encoders of the same name.
+        """
+        if self.place.storage is None:
+            return
+        with storage_troubles(self.place):
+            facts, where = self._study.user_attrs, f"the study {self.place.study!r}"
+            known = {
+                name.removeprefix("method "): json.loads(value)
+                for name, value in facts.items()
+                if name.startswith("method ")
+            }
+            check_same(known, methods, where, free=PLACES)
+            check_unchanged(facts, made_from or {}, where)
+            for name in made_from or {}:
+                self._study.set_user_attr(name, (made_from or {})[name])
+            merged = merge(known, methods)
+            for name in methods:
+                self._study.set_user_attr(f"method {name}", json.dumps(merged[name]))
+
+    def refill(self, runs: Sequence[Run], *, retry_failed: bool = False) -> Standing:
+        """Queue each run that is neither recorded nor in work nor waiting; those of dead workers too.
+
+        Args:
+            runs: the comparison's.
+            retry_failed: queue those too of which another folder has recorded a failure.
+        """
+        with storage_troubles(self.place), self._lock:
+            without_warnings(fail_stale_trials, self._study)
+            trials: dict[str, list[FrozenTrial]] = {}
+            for trial in self._trials():
+                trials.setdefault(trial.user_attrs.get("run", ""), []).append(trial)
+            standing = Standing(twice=self._twice())
+            for run in runs:
+                self._place_run(run, trials.get(run.name, []), standing, retry_failed)
+            for trial in trials.get("", []):
+                self._fail_if_lost(trial, is_held=False)
+        return standing
+
+    def _place_run(self, run: Run, trials: list[FrozenTrial], standing: Standing, retry_failed: bool) -> None:
+        """Put a run where it belongs in `standing`; it is queued if it is nowhere."""
+        is_held = self.ledger.lock(run).is_held()
+        alive = [trial for trial in trials if trial.state in _ALIVE and not self._fail_if_lost(trial, is_held=is_held)]
+        done = next(self._elsewhere(trials, _SCORED if retry_failed else (*_SCORED, "failed")), None)
+        if self.ledger.has(run) and not is_held:
+            standing.recorded.append(run)
+        elif is_held or any(trial.state == TrialState.RUNNING for trial in alive):
+            standing.running.append(run)
+        elif alive:
+            standing.waiting.append(run)
+        elif done is not None:
+            standing.elsewhere[run] = done
+        else:
+            self._enqueue(run.name, {"task": run.task, "size": run.size, "method": run.method, "seed": run.seed})
+            standing.waiting.append(run)
+
+    def do_next(self, runs: dict[str, Run], do: Callable[[Run], str]) -> bool:
+        """Take one of these runs that waits and do it; False where none waits.
+
+        Args:
+            runs: by name; others that wait are left to the commands that want them.
+            do: does the run; "done", "pruned" or "failed", or "twice" if it found it recorded in the end.
+        """
+        with storage_troubles(self.place), contextlib.ExitStack() as held:
+            held.enter_context(self._lock)
+            if not any(trial.user_attrs.get("run") in runs for trial in self._trials(TrialState.WAITING)):
+                return False
+            taken: list[Trial] = []
+            try:
+                self._study.optimize(
+                    lambda trial: self._do_trial(trial, runs, do, held, taken), n_trials=1, catch=(_RecordedFailure,)
+                )
+            except (ValueError, UpdateFinishedTrialError):
+                if not taken or self._state(taken[0]) in _ALIVE:
+                    raise
+                # It was taken for dead and given to another meanwhile.
+                self._note_twice(taken[0].user_attrs["run"])
+        return True
+
+    def _do_trial(
+        self,
+        trial: Trial,
+        runs: dict[str, Run],
+        do: Callable[[Run], str],
+        held: contextlib.ExitStack,
+        taken: list[Trial],
+    ) -> float:
+        """What Optuna runs: the run of this trial, with its lock held; `held`, the queue, is let go before."""
+        began = time.perf_counter()
+        name = trial.user_attrs.get("run")
+        run = runs.get(str(name))
+        if run is None:  # of another command, which queues it again when it looks, or another has just taken the last
+            raise optuna.TrialPruned
+        lock = self.ledger.lock(run)
+        if not lock.take(wait=False):
+            raise optuna.TrialPruned
+        with contextlib.closing(_Freed(lock)):
+            # The host last: a worker may be killed in between, and where the host is known the rest is too.
+            trial.set_user_attr("where", f"{platform.node()}:{Path(self.place.folder).resolve()}")
+            trial.set_user_attr("folder", self.place.folder_id)
+            trial.set_user_attr("host", platform.node())
+            if self.ledger.has(run) or self._is_others(trial, str(name)):
+                raise optuna.TrialPruned
+            held.close()
+            taken.append(trial)
+            outcome = do(run)
+            if outcome == "twice":
+                self._note_twice(str(name))
+                raise optuna.TrialPruned
+            trial.set_user_attr("outcome", outcome)
+            if outcome == "failed":
+                raise _RecordedFailure
+        return time.perf_counter() - began
+
+    def _is_others(self, trial: Trial, name: str) -> bool:
+        """Whether another trial of the run is done elsewhere, or alive and older: two machines may have queued it."""
+        others = [other for other in self._trials() if other.user_attrs.get("run") == name]
+        is_done = next(self._elsewhere(others, _SCORED), None) is not None
+        return is_done or any(other.state in _ALIVE and other.number < trial.number for other in others)
+
+    def _elsewhere(self, trials: list[FrozenTrial], outcomes: tuple[str, ...]) -> Iterator[str]:
+        """Where else these trials' run is recorded with one of these outcomes."""
+        for trial in trials:
+            facts = trial.user_attrs
+            if facts.get("outcome") in outcomes and facts["folder"] != self.place.folder_id:
+                yield str(facts["where"])
+
+    def _enqueue(self, name: str, fixed: dict[str, Any]) -> None:
+        self._study.enqueue_trial(fixed, user_attrs={"run": name})
+
+    def _trials(self, *states: TrialState) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False, states=states or None)
+
+    def _state(self, trial: Trial) -> TrialState:
+        return next(other.state for other in self._trials() if other.number == trial.number)
+
+    def _fail_if_lost(self, trial: FrozenTrial, *, is_held: bool) -> bool:
+        """Whether the trial is in work at a process that is no more; then it has failed."""
+        facts = trial.user_attrs
+        if trial.state != TrialState.RUNNING or is_held:
+            return False
+        if self.place.storage is None:
+            is_lost = True
+        elif "host" in facts:
+            is_lost = (facts["host"], facts["folder"]) == (platform.node(), self.place.folder_id)
+        else:
+            # Its worker died between taking it and its first heartbeat: within milliseconds, that is, of its start.
+            began = trial.datetime_start or datetime.datetime.min
+            is_lost = (datetime.datetime.now() - began).total_seconds() > self.place.grace_s
+        if is_lost:
+            with contextlib.suppress(ValueError, UpdateFinishedTrialError):  # it has just ended
+                self._study.tell(trial.number, state=TrialState.FAIL)
+        return is_lost
+
+    def _twice(self) -> dict[str, str]:
+        facts = self._study.user_attrs.items()
+        return {name.removeprefix("twice "): str(where) for name, where in facts if name.startswith("twice ")}
+
+    def _note_twice(self, name: str) -> None:
+        self._study.set_user_attr(f"twice {name}", f"{platform.node()}:{self.place.folder}")
+
+
+class _Freed:
+    """A lock that is freed when closed."""
+
+    def __init__(self, lock: FileLock) -> None:
+        self.close = lock.free

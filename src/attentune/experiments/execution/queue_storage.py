@@ -1,0 +1,211 @@
+"""Where the queue of a comparison is kept: Optuna's journal file in its folder, or a database."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+
+from attentune.errors import AttentuneError, CheckpointError, ConfigError, StorageError
+from attentune.experiments.comparison.manifest import LOCKS
+from attentune.io.files import storage_errors
+from attentune.io.locks import FileLock
+
+JOURNAL_FILE = "queue.journal"
+HEARTBEAT_S = 60
+# Heartbeats that may be missing before a run is given to another worker.
+_MISSED = 3
+# How long SQLite waits for its turn.
+_BUSY_S = 60
+# Two machines that begin at once may both make the tables.
+_TRIES = 5
+# What Optuna raises over lines that it did not write.
+_OF_A_JOURNAL = (ValueError, LookupError, AssertionError, TypeError, AttributeError, RecursionError, OverflowError)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a queue is kept, and where its runs are done.
+
+    Attributes:
+        folder: the comparison's folder.
+        folder_id: its own name, the same for all machines that see the same folder.
+        storage: the URL of a database; None is the journal file in the folder.
+        study: the study's name in the database.
+        heartbeat_s: seconds between signs of life, with a database.
+    """
+
+    folder: str
+    folder_id: str
+    storage: str | None = None
+    study: str = "compare"
+    heartbeat_s: int = HEARTBEAT_S
+
+    @property
+    def grace_s(self) -> int:
+        """Seconds without a sign of life after which a run is given to another worker."""
+        return _MISSED * self.heartbeat_s
+
+    @property
+    def journal(self) -> Path:
+        """The journal file."""
+        return Path(self.folder) / JOURNAL_FILE
+
+
+class _JournalLock:
+    """Guards the journal file. A worker that is killed holds up nobody, and the line that it was writing is cut off."""
+
+    def __init__(self, journal: Path) -> None:
+        self._journal, self._lock = journal, FileLock(journal.parent / LOCKS / "journal")
+
+    def acquire(self) -> bool:
+        self._lock.free()  # an interrupt may have come between taking and releasing; else it would wait for itself
+        self._lock.take()
+        content = self._journal.read_bytes()
+        if not content.endswith(b"\n"):
+            with self._journal.open("r+b") as file:
+                file.truncate(content.rfind(b"\n") + 1)
+        return True
+
+    def release(self) -> None:
+        self._lock.free()
+
+
+def open_storage(place: Place) -> BaseStorage:
+    """The storage of a queue.
+
+    Raises:
+        ConfigError: the URL cannot be used.
+        StorageError: the database cannot be reached.
+    """
+    if place.storage is None:
+        backend = JournalFileBackend(str(place.journal), lock_obj=_JournalLock(place.journal))  # type: ignore[arg-type]
+        return JournalStorage(backend)
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            return _open_database(place.storage, place)
+        except StorageError:
+            if tries_left == 0:
+                raise
+            time.sleep(0.5)
+    raise AssertionError("not reached")
+
+
+def _open_database(url: str, place: Place) -> BaseStorage:
+    is_sqlite = url.startswith("sqlite")
+    try:
+        storage = without_warnings(
+            RDBStorage,
+            _with_driver(url),
+            engine_kwargs={"connect_args": {"timeout": _BUSY_S}} if is_sqlite else {"pool_pre_ping": True},
+            heartbeat_interval=place.heartbeat_s,
+            grace_period=place.grace_s,
+        )
+        if is_sqlite:
+            _take_turns(storage.engine)
+        return storage
+    except ImportError as error:
+        raise ConfigError(
+            f"--storage {shown_url(url)}: its driver is not installed ({error.__cause__ or error}); for PostgreSQL:"
+            " pip install 'attentune[postgresql]'"
+        ) from error
+    except Exception as error:
+        if isinstance(error, sqlalchemy.exc.ArgumentError):  # NoSuchModuleError is one
+            raise ConfigError(
+                f"--storage {shown_url(url)}: is no URL of a database, expected postgresql://user@host/database or"
+                " sqlite:///file.db."
+            ) from error
+        raise _unreachable(url, error) from error
+
+
+def _take_turns(engine: sqlalchemy.Engine) -> None:
+    """Let SQLite's transactions write from their first statement on. Optuna looks whether a trial waits, then takes it;
+    SQLite has no locks on rows, so two would take the same."""
+
+    def connect(connection: Any, record: Any) -> None:
+        connection.isolation_level = None  # Python's own way begins too late
+
+    def begin(connection: sqlalchemy.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    sqlalchemy.event.listen(engine, "connect", connect)
+    sqlalchemy.event.listen(engine, "begin", begin)
+    engine.dispose()
+
+
+def _with_driver(url: str) -> str:
+    """The URL with the driver that is installed, where it names none: SQLAlchemy 2.0 would want psycopg2."""
+    has_new = importlib.util.find_spec("psycopg") is not None
+    has_old = importlib.util.find_spec("psycopg2") is not None
+    return re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url) if has_new and not has_old else url
+
+
+def shown_url(url: str) -> str:
+    """A URL without its password."""
+    return re.sub(r"(//[^:/@]*):[^@/]*@", r"\1:***@", url)
+
+
+@contextlib.contextmanager
+def storage_troubles(place: Place) -> Iterator[None]:
+    """Turn what a storage may raise into a message that says what to do.
+
+    Raises:
+        CheckpointError: the journal is damaged.
+        StorageError: the disk refused, or the database cannot be reached.
+    """
+    if place.storage is not None:
+        try:
+            yield
+        except AttentuneError:
+            raise
+        except Exception as error:
+            cause = _of_database(error)
+            if cause is None:
+                raise
+            raise _unreachable(place.storage, cause) from error
+        return
+    with storage_errors(place.journal):
+        try:
+            yield
+        except AttentuneError:
+            raise
+        except _OF_A_JOURNAL as error:
+            raise CheckpointError(
+                f"{place.journal}: is damaged ({repr(error)[:200]}). Delete it while no worker runs; what is recorded"
+                " stays, and the same command goes on."
+            ) from error
+
+
+def _of_database(error: BaseException | None) -> Exception | None:
+    """What the database had to do with an error: where it cannot be asked, Optuna's own handling of that fails too."""
+    while error is not None:
+        if isinstance(error, StorageInternalError) or type(error).__module__.startswith("sqlalchemy"):
+            return error if isinstance(error, Exception) else None
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _unreachable(url: str, error: Exception) -> StorageError:
+    reason = str(error.__cause__ or error).strip().splitlines() or [type(error).__name__]
+    return StorageError(
+        f"--storage {shown_url(url)}: cannot be used: {reason[0]} Check that the database is there and lets you in;"
+        " the same command goes on."
+    )
+
+
+def without_warnings(action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call what Optuna calls experimental."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return action(*arguments, **options)

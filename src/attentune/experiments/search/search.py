@@ -1,0 +1,181 @@
+"""A search for good settings: trials of a grid, random or drawn by TPE, side by side, the best written as a
+configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attentune.config import to_yaml
+from attentune.errors import ConfigError
+from attentune.experiments.comparison.methods import flat_settings
+from attentune.experiments.comparison.progress import MatrixDisplay
+from attentune.experiments.execution.queue import RunQueue
+from attentune.experiments.execution.queue_storage import HEARTBEAT_S, Place
+from attentune.experiments.execution.scheduler import ComparisonStopped, Conductor, default_jobs
+from attentune.experiments.execution.worker_pool import Crew
+from attentune.experiments.search.manifest import TRIALS_FILE, WINNER_FILE, check_same_search, open_search
+from attentune.experiments.search.plan import SearchPlan
+from attentune.experiments.search.selection import Choice, TrialOutcome, ranked
+from attentune.experiments.search.setup import Setup, Ways, set_up
+from attentune.experiments.search.space import Dimension
+from attentune.experiments.search.study import SearchStudy
+from attentune.experiments.search.trial import Rows
+from attentune.io.files import write_text
+from attentune.results import to_json
+from attentune.training.signals import stop_on_signal
+
+__all__ = ["ComparisonStopped", "SearchResult", "search"]
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search has found.
+
+    Attributes:
+        task: the task's name, or "own".
+        choice: by what trials are ranked.
+        rows: which rows they were scored on.
+        trials: best first; then those that were pruned and those that failed.
+        config: the file with the best one's settings, or None where no trial is done.
+        importance: what share of the ranking values' variance each dimension explains, or None.
+        importance_note: why there is no saying.
+    """
+
+    task: str
+    choice: Choice
+    rows: Rows
+    trials: list[TrialOutcome]
+    config: Path | None
+    importance: dict[str, float] | None
+    importance_note: str = ""
+
+    @property
+    def best(self) -> TrialOutcome | None:
+        """The trial to take, if one is done."""
+        return self.trials[0] if self.trials and self.trials[0].value is not None else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        trials = [{**dataclasses.asdict(trial), "mean": trial.mean, "std": trial.std} for trial in self.trials]
+        return {
+            "task": self.task,
+            "choice": {**dataclasses.asdict(self.choice), "greater_is_better": self.choice.greater_is_better},
+            "rows": dataclasses.asdict(self.rows),
+            "best": None if self.best is None else self.best.name,
+            "config": None if self.config is None else str(self.config),
+            "trials": trials,
+            "importance": self.importance,
+            "importance_note": self.importance_note,
+        }
+
+
+def search(
+    output_dir: str | Path,
+    *,
+    space: str | Path | Mapping[str, Any] | None = None,
+    vary: Sequence[Dimension] = (),
+    sampler: str | None = None,
+    trials: int | None = None,
+    seeds: int = 1,
+    choose: str = "score",
+    k: float = 1.0,
+    score_on: str = "train",
+    search_share: float = 0.2,
+    pruner: str | None = None,
+    startup: int = 5,
+    preset: str | None = None,
+    config: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    storage: str | None = None,
+    study: str | None = None,
+    jobs: int | None = None,
+    retry_failed: bool = False,
+    heartbeat_s: int = HEARTBEAT_S,
+    display: MatrixDisplay | None = None,
+) -> SearchResult:
+    """Look for good settings, and write the best as `config.yaml` in `output_dir`.
+
+    Trials that have ended are not done again; broken-off ones go on from their last checkpoint.
+
+    Args:
+        output_dir: the search's folder.
+        space: a paper's grid by name, a YAML file, or a mapping of settings to lists of values or {"low", "high",
+            "step", "log"}; also {"space": that mapping, "preset": ..., "set": {...}}.
+        vary: more dimensions; each takes the place of the space's that varies the same setting.
+        sampler: "grid", "random" or "tpe"; grid where every dimension has an end of values, else tpe, if not given.
+        trials: how many; the whole grid, or 20, if not given. May be raised later.
+        seeds: runs a trial, with the settings' seed and those after it.
+        choose: "score", the mean over seeds; "three-parts", mean - k std over three stratified parts of the rows
+            scored (SSA, section 4.3; the formula is ours).
+        k: the weight of the standard deviation.
+        score_on: "train" cuts the rows to score on from train, so that dev stays unseen; "dev" scores dev itself.
+        search_share: the share that is cut.
+        pruner: "none", "median" or "halving", on the first seed's scores while it trains; median with tpe, else none,
+            if not given.
+        startup: finished trials before TPE models them, and before the median prunes.
+        preset: of all trials, as for `load_config`, as the next two.
+        config: a YAML file of settings.
+        overrides: settings by dotted name.
+        storage: as for `compare`, as all that follow.
+        study: the study's name.
+        jobs: runs side by side.
+        retry_failed: run what failed again.
+        heartbeat_s: seconds between signs of life.
+        display: where progress is shown.
+
+    Raises:
+        AttentuneError: anything that the user can mend, other than what fails in a single trial.
+        ComparisonStopped: a stop was asked for (Ctrl-C or SIGTERM); workers have saved and ended.
+    """
+    ways = Ways(sampler, trials, seeds, choose, k, score_on, search_share, pruner, startup)
+    setup = set_up(space, vary, ways, preset=preset, file=config, overrides=overrides or {})
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs: got {jobs}, expected a whole number of at least 1.")
+    shown, folder = display or MatrixDisplay(), Path(output_dir)
+    for note in setup.notes:
+        shown.say(note)
+    name = "search" if storage is None else study or folder.resolve().name
+    place = Place(str(folder), open_search(folder, setup.content), storage, name, heartbeat_s)
+    plan = _plan(setup, place)
+    if retry_failed:
+        plan.retry_failed()
+    plan.advance(0, ())
+    if not plan.is_complete:
+        _do(plan, setup, shown, jobs, retry_failed=retry_failed)
+    return _result(plan, folder)
+
+
+def _plan(setup: Setup, place: Place) -> SearchPlan:
+    study = SearchStudy(place, setup.space, setup.draws, setup.choice)
+    known = study.agreed(setup.content)
+    check_same_search(known, setup.content, f"the study {place.study!r}", other_place=place.storage is not None)
+    return SearchPlan(study, setup.settings, setup.rows, setup.seeds)
+
+
+def _do(plan: SearchPlan, setup: Setup, display: MatrixDisplay, jobs: int | None, *, retry_failed: bool) -> None:
+    """Go on until all trials have ended."""
+    cores, plan.one_run = default_jobs([flat_settings(setup.base)])
+    display.short = display.long = plan.describe
+    crew = Crew(jobs or cores, Path(plan.study.place.folder) / "logs", one_thread=plan.one_run)
+    with stop_on_signal() as stop:
+        Conductor(plan, RunQueue(plan.study.place), display).run(crew, stop, retry_failed=retry_failed)
+
+
+def _result(plan: SearchPlan, folder: Path) -> SearchResult:
+    """The trials, ranked; the best one's settings and all results are written."""
+    study = plan.study
+    importance, why = study.importance()
+    trials = ranked(study.trials(), study.choice)
+    result = SearchResult(plan.settings.task(), study.choice, plan.rows, trials, None, importance, why)
+    if result.best is not None:
+        file = folder / WINNER_FILE
+        own = {"training.output_dir": os.fspath(folder / "best"), "training.seed": plan.rows.seed}
+        write_text(file, to_yaml(plan.settings.config({**result.best.settings, **own})))
+        result = dataclasses.replace(result, config=file)
+    write_text(folder / TRIALS_FILE, to_json(result.to_dict()))
+    return result

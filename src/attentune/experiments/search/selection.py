@@ -1,0 +1,122 @@
+"""Which trial of a search is the best: by its score, or by the rule of three parts. Plain numbers in, plain numbers
+out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attentune.data.splits import stratified_parts
+from attentune.inference.predictions import values_of
+from attentune.metrics.metrics import METRICS
+
+RULES = ("score", "three-parts")
+PARTS = 3
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How trials are ranked: by mean - k std, or mean + k std where lower scores are better.
+
+    Attributes:
+        rule: "score", the mean over seeds; or "three-parts", the mean over the parts of the rows scored.
+        k: the weight of the standard deviation; of no account for "score".
+        metric: what is scored.
+    """
+
+    rule: str = "score"
+    k: float = 1.0
+    metric: str = "accuracy"
+
+    @property
+    def greater_is_better(self) -> bool:
+        """Whether a higher score is a better one."""
+        return METRICS[self.metric].greater_is_better
+
+    def value(self, scores: Sequence[float]) -> float | None:
+        """What a trial with these scores is ranked by; None where one of them is undefined."""
+        if not scores or not all(math.isfinite(score) for score in scores):
+            return None
+        mean = statistics.fmean(scores)
+        if self.rule == "score":
+            return mean
+        return mean - (self.k if self.greater_is_better else -self.k) * statistics.stdev(scores)
+
+    def key(self, value: float) -> float:
+        """To sort by: the best value has the lowest key."""
+        return -value if self.greater_is_better else value
+
+
+@dataclass(frozen=True)
+class TrialOutcome:
+    """What has become of a trial.
+
+    Attributes:
+        name: "trial-0001" and so on.
+        params: the point of the space.
+        settings: what it sets, by dotted name.
+        status: "done", "pruned", "failed" or "running".
+        scores: of each seed, or of each seed's parts; the reported ones of a pruned trial are not here.
+        value: what it is ranked by; None if it is not done or its score is undefined.
+        seconds: wall time of all its runs.
+        message: why it failed, or where it stood when it was pruned.
+    """
+
+    name: str
+    params: dict[str, Any]
+    settings: dict[str, Any]
+    status: str
+    scores: tuple[float, ...] = ()
+    value: float | None = None
+    seconds: float = 0.0
+    message: str = ""
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of its scores."""
+        return statistics.fmean(self.scores) if self.scores else None
+
+    @property
+    def std(self) -> float | None:
+        """The standard deviation of its scores (n - 1)."""
+        return statistics.stdev(self.scores) if len(self.scores) > 1 else None
+
+
+def ranked(trials: Sequence[TrialOutcome], choice: Choice) -> list[TrialOutcome]:
+    """Best first; then those without a value. Of equal ones the earlier goes first."""
+    order = {"done": 0, "pruned": 1, "failed": 2, "running": 3}
+
+    def place(trial: TrialOutcome) -> tuple[Any, ...]:
+        return (trial.value is None, 0.0 if trial.value is None else choice.key(trial.value), order[trial.status])
+
+    return sorted(trials, key=place)  # stable
+
+
+def part_scores(predictions: str, metric: str, *key: int | str) -> list[float]:
+    """The metric of each of three stratified parts of the rows.
+
+    Args:
+        predictions: the text of a run's predictions as CSV, from `predictions_csv`, with labels.
+        metric: its name.
+        key: what the parts depend on, besides the labels.
+    """
+    labels, predicted = _columns(predictions)
+    return [
+        METRICS[metric].score(labels[places], predicted[places]) for places in stratified_parts(labels, PARTS, *key)
+    ]
+
+
+def _columns(predictions: str) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and predictions, as `values_of` gives them."""
+    header, *rows = csv.reader(io.StringIO(predictions))
+    names = [name[2:] for name in header[3:] if name.startswith("p_")]
+    several = header[1] == "labels"
+    labels, predicted = (values_of([row[place] for row in rows], names, several=several) for place in (1, 2))
+    return labels, predicted

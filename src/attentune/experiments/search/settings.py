@@ -1,0 +1,180 @@
+"""The settings of a search's trials: what is common to all, and a space whose every value has been checked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attentune.config import Config, load_config
+from attentune.data.specs import load_spec
+from attentune.errors import ConfigError
+from attentune.experiments.comparison.grid import Matrix, Run
+from attentune.experiments.comparison.methods import OWN_TASK, flat_settings
+from attentune.experiments.search.space import Dimension, Space
+
+# What a search itself decides, or what would make its trials' scores those of different things.
+_REFUSED = {
+    "training.output_dir": "each run has its own folder",
+    "training.resume": "a search always goes on where it was",
+    "training.overwrite_output_dir": "a search always goes on where it was; to start anew, name another folder",
+    "training.multi_task": "a search is on one task",
+    "data.tasks": "a search is on one task; name it with --task",
+    "data.task_settings": "a search is on one task; give its settings directly",
+}
+_NOT_VARIED = ("training.seed", "training.metric_for_best_model", "training.eval_strategy", "training.eval_steps")
+_VARIED_DATA = ("data.max_length",)
+
+
+@dataclass(frozen=True)
+class TrialSettings:
+    """What all trials have in common.
+
+    Attributes:
+        file: a YAML file of settings.
+        preset: the method, which goes before the file.
+        common: settings by dotted name; they go before both.
+    """
+
+    file: str | Path | None = None
+    preset: str | None = None
+    common: Mapping[str, Any] = field(default_factory=dict)
+
+    def config(self, changes: Mapping[str, Any]) -> Config:
+        """With these settings on top.
+
+        Raises:
+            ConfigError: they cannot be used, with all problems found.
+        """
+        changes = dict(changes)
+        preset = changes.pop("preset", self.preset)
+        return load_config(self.file, {**self.common, **changes}, preset=preset)
+
+    def task(self) -> str:
+        """The task's own name, or "own"."""
+        named = self.config({}).data.task
+        return OWN_TASK if named is None else load_spec(named).name
+
+    def matrix(self, name: str, settings: Mapping[str, Any], seeds: Sequence[int]) -> Matrix:
+        """The runs of one trial."""
+        config, task = self.config(settings), self.task()
+        runs = tuple(Run(task, config.data.max_train_samples, name, seed) for seed in seeds)
+        return Matrix(runs, {name: {task: flat_settings(config)}}, {})
+
+
+def common_settings(
+    overrides: Mapping[str, Any], space: Space, file: str | Path | None, preset: str | None
+) -> tuple[TrialSettings, int]:
+    """The common settings, and the seed that they name: it decides rows and draws.
+
+    Raises:
+        ConfigError: with all problems found.
+    """
+    given = dict(overrides)
+    problems = [f"{name}: {why}." for name, why in _REFUSED.items() if given.get(name) not in (None, False)]
+    if problems:
+        raise ConfigError(problems)
+    seed = given.pop("training.seed", None)
+    named = given.pop("preset", None) if preset is None else preset
+    if named is None and (file is None or load_config(file).preset is None):
+        named = space.preset
+    settings = TrialSettings(file, named, {**space.settings, **given})
+    whole = settings.config({} if seed is None else {"training.seed": seed})
+    return settings, whole.training.seed
+
+
+def whole_space(
+    named: Space | None, searched: Sequence[Dimension], fixed: Mapping[str, Any]
+) -> tuple[Space, list[str]]:
+    """A named space with more dimensions, and sentences on what was left out of it.
+
+    Args:
+        named: from `load_space`.
+        searched: more dimensions; one takes the place of the named space's that varies the same setting.
+        fixed: settings that have one value; the named space does not vary them then.
+
+    Raises:
+        ConfigError: with all problems found.
+    """
+    own = {name for dimension in searched for name in dimension.setting_names}
+    names = [name for dimension in searched for name in dimension.setting_names]
+    problems = [f"--search {name}: is given more than once." for name in own if names.count(name) > 1]
+    problems += [f"--search {name}: has a value of its own too; give one of both." for name in own if name in fixed]
+    space, notes = named or Space(), []
+    kept = []
+    for dimension in space.dimensions:
+        taken = [name for name in dimension.setting_names if name in fixed]
+        if taken:
+            notes.append(f"{dimension.name}: is not varied, as {taken[0]} is set to {fixed[taken[0]]}.")
+        elif not own.intersection(dimension.setting_names):
+            kept.append(dimension)
+    dimensions = (*kept, *searched)
+    if not dimensions and not problems:
+        problems.append("search: got nothing to vary, expected --space NAME or --search NAME=VALUES.")
+    if problems:
+        raise ConfigError(sorted(problems))
+    varied = {name for dimension in dimensions for name in dimension.setting_names}
+    settings = {name: value for name, value in space.settings.items() if name not in varied}
+    return dataclasses.replace(space, dimensions=dimensions, settings=settings), notes
+
+
+def checked(space: Space, settings: TrialSettings) -> Space:
+    """The space with each value as its setting has it, after each has been tried beside the others' first ones.
+
+    Raises:
+        ConfigError: with all problems found.
+    """
+    first = {dimension.name: _some_values(dimension)[0] for dimension in space.dimensions}
+    problems: dict[str, None] = {}
+    dimensions = []
+    for dimension in space.dimensions:
+        refused = [name for name in dimension.setting_names if _is_refused(name)]
+        problems |= {
+            f"{name}: cannot be varied: trials must be of the same rows and the same score.": None for name in refused
+        }
+        values = []
+        for value in _some_values(dimension):
+            try:
+                config = settings.config(space.settings_of({**first, dimension.name: value}))
+                values.append(value if dimension.alternatives else _single(config, dimension.name))
+            except ConfigError as error:
+                problems |= dict.fromkeys(error.problems)
+        if not problems:
+            dimensions.append(_as_checked(dimension, values, problems))
+    if problems:
+        raise ConfigError(list(problems))
+    return dataclasses.replace(space, dimensions=tuple(dimensions))
+
+
+def _some_values(dimension: Dimension) -> tuple[Any, ...]:
+    return dimension.choices or (dimension.low, dimension.high)
+
+
+def _is_refused(name: str) -> bool:
+    if name == "model.trust_remote_code":  # that no file may ask for
+        return True
+    if name in _VARIED_DATA:
+        return False
+    return name in _REFUSED or name in _NOT_VARIED or name.startswith("data.")
+
+
+def _single(config: Config, name: str) -> Any:
+    return config.preset if name == "preset" else flat_settings(config)[name]
+
+
+def _as_checked(dimension: Dimension, values: Sequence[Any], problems: dict[str, None]) -> Dimension:
+    if dimension.choices:
+        if len(set(map(repr, values))) < len(values):
+            problems[f"{dimension.name}: got {', '.join(map(str, values))}: a value is named more than once."] = None
+        return dataclasses.replace(dimension, choices=tuple(values))
+    low, high = values
+    if any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in values):
+        problems[f"{dimension.name}: has no range, expected its values."] = None
+    elif isinstance(low, int) and dimension.step is not None and dimension.step != int(dimension.step):
+        problems[f"{dimension.name}: takes whole numbers, but the step is {dimension.step}."] = None
+    step = dimension.step
+    if isinstance(low, int) and not dimension.log:
+        step = int(step or 1)
+    return dataclasses.replace(dimension, low=low, high=high, step=step)

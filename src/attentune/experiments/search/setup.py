@@ -1,0 +1,166 @@
+"""From what was asked for to a search that can begin: all of it checked, the data and the encoder looked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attentune.config import Config
+from attentune.data.extra import with_extra
+from attentune.errors import ConfigError, DataError
+from attentune.experiments.comparison.fingerprints import MadeFrom, encoders_made_from, rows_made_from
+from attentune.experiments.comparison.methods import flat_settings
+from attentune.experiments.search.manifest import description
+from attentune.experiments.search.selection import PARTS, RULES, Choice
+from attentune.experiments.search.settings import TrialSettings, checked, common_settings, whole_space
+from attentune.experiments.search.space import Dimension, Space, load_space, space_from
+from attentune.experiments.search.study import PRUNERS, SAMPLERS, Draws
+from attentune.experiments.search.trial import SCORED, Rows
+from attentune.metrics.metrics import choose_metric
+
+_TRIALS = 20
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How to search; see `search.search` for what each means."""
+
+    sampler: str | None = None
+    trials: int | None = None
+    seeds: int = 1
+    choose: str = "score"
+    k: float = 1.0
+    score_on: str = "train"
+    search_share: float = 0.2
+    pruner: str | None = None
+    startup: int = 5
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A search that can begin.
+
+    Attributes:
+        space: what is varied, each value checked.
+        settings: what is common to all trials.
+        draws: how trials are drawn.
+        choice: how they are ranked.
+        rows: what they are trained and scored on.
+        seeds: of each trial's runs.
+        base: the settings of one point.
+        notes: what to tell the user, one sentence each.
+        content: what must stay the same while it goes on.
+    """
+
+    space: Space
+    settings: TrialSettings
+    draws: Draws
+    choice: Choice
+    rows: Rows
+    seeds: Sequence[int]
+    base: Config
+    notes: tuple[str, ...]
+    content: Mapping[str, Any]
+
+
+def set_up(
+    space: str | Path | Mapping[str, Any] | None,
+    vary: Sequence[Dimension],
+    ways: Ways,
+    *,
+    preset: str | None,
+    file: str | Path | None,
+    overrides: Mapping[str, Any],
+) -> Setup:
+    """Check everything, and read the data once.
+
+    Raises:
+        AttentuneError: whatever would fail all trials, with all problems found.
+    """
+    whole, notes = whole_space(_named(space), vary, overrides)
+    settings, seed = common_settings(overrides, whole, file, preset)
+    whole = checked(whole, settings)
+    draws = _draws(whole, ways, seed)
+    _check_ways(ways)
+    rows = Rows(ways.score_on, ways.search_share, seed)
+    base = settings.config(whole.settings_of({part.name: (*part.choices, part.low)[0] for part in whole.dimensions}))
+    if draws.pruner != "none" and base.training.eval_strategy == "no":
+        raise ConfigError("--pruner: needs scores on the way; set training.eval_strategy to epoch or steps, or none.")
+    data_notes, metric, made_from = _check_inputs(base, rows)
+    return Setup(
+        space=whole,
+        settings=settings,
+        draws=draws,
+        choice=Choice(ways.choose, ways.k, metric),
+        rows=rows,
+        seeds=range(seed, seed + ways.seeds),
+        base=base,
+        notes=(*notes, *data_notes),
+        content=_content(whole, base, ways, draws, metric) | made_from,
+    )
+
+
+def _named(space: str | Path | Mapping[str, Any] | None) -> Space | None:
+    if isinstance(space, Mapping):
+        return space_from(space if "space" in space else {"space": space}, "space")
+    return None if space is None else load_space(str(space))
+
+
+def _draws(space: Space, ways: Ways, seed: int) -> Draws:
+    points = space.points()
+    sampler = ways.sampler or ("tpe" if points is None else "grid")
+    pruner = ways.pruner or ("median" if sampler == "tpe" else "none")
+    problems = [*_unknown("sampler", sampler, SAMPLERS), *_unknown("pruner", pruner, PRUNERS)]
+    if sampler == "grid" and points is None:
+        endless = next(part.name for part in space.dimensions if part.values is None)
+        problems.append(f"--sampler grid: {endless} is a range without a step; give its values, or --sampler tpe.")
+    for name, value in (("trials", ways.trials), ("startup", ways.startup)):
+        if value is not None and value < 1:
+            problems.append(f"--{name}: got {value}, expected a whole number of at least 1.")
+    if problems:
+        raise ConfigError(problems)
+    trials = _TRIALS if ways.trials is None and sampler != "grid" else ways.trials
+    return Draws(sampler, pruner, ways.startup, trials, seed)
+
+
+def _unknown(flag: str, value: str, known: Sequence[str]) -> list[str]:
+    return [] if value in known else [f"--{flag}: got {value!r}, expected one of {', '.join(known)}."]
+
+
+def _check_ways(ways: Ways) -> None:
+    problems = [*_unknown("choose", ways.choose, RULES), *_unknown("score_on", ways.score_on, SCORED)]
+    if not 0 < ways.search_share < 1:
+        problems.append(f"--search_share: got {ways.search_share}, expected a number above 0 and below 1.")
+    if not ways.k >= 0:
+        problems.append(f"--k: got {ways.k}, expected a number of at least 0.")
+    if ways.seeds < 1:
+        problems.append(f"--seeds: got {ways.seeds}, expected a whole number of at least 1.")
+    if problems:
+        raise ConfigError(problems)
+
+
+def _check_inputs(base: Config, rows: Rows) -> tuple[Sequence[str], str, MadeFrom]:
+    """What to tell of the data, the metric, and what the trials are made from."""
+    from attentune.models.build import load_tokenizer
+
+    data = with_extra(rows.load(base), base.data)
+    metric = choose_metric(base.training.metric_for_best_model, data.metrics, data.label_space)
+    scored = next((part for name, part in data.splits.items() if name.startswith("validation")), None)
+    if scored is None or scored.labels is None or len(scored) < PARTS:
+        raise DataError(
+            f"{data.name}: has fewer than {PARTS} labelled rows to score trials on. Give more, or raise --search_share."
+        )
+    load_tokenizer(base.model)
+    return data.notes, metric.name, rows_made_from(data.name, data) | encoders_made_from([base])
+
+
+def _content(space: Space, base: Config, ways: Ways, draws: Draws, metric: str) -> dict[str, Any]:
+    """What two commands into one folder must have in common."""
+    varied = {name for part in space.dimensions for name in part.setting_names}
+    fixed = {name: value for name, value in flat_settings(base).items() if name not in varied}
+    facts = {"metric": metric, "seed": draws.seed, "sampler": draws.sampler, "pruner": draws.pruner}
+    names = ("seeds", "choose", "k", "score_on", "search_share", "startup")
+    facts |= {name: getattr(ways, name) for name in names}
+    return description(fixed, [part.to_dict() for part in space.dimensions], facts)

@@ -1,0 +1,258 @@
+"""What a search varies: the dimensions of its space, from flags, YAML files and the papers' grids."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from attentune.config.parse import did_you_mean
+from attentune.config.yaml_files import read_yaml
+from attentune.errors import ConfigError
+from attentune.experiments.comparison.methods import dotted
+
+Number = int | float
+_KEYS = ("description", "source", "preset", "set", "space")
+_RANGE_KEYS = ("low", "high", "step", "log")
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One thing that is varied: the values of a setting, a range of it, or named alternatives of several settings.
+
+    Attributes:
+        name: a setting's dotted name; of alternatives any name.
+        choices: values, or names of alternatives; empty for a range.
+        low: the range's lowest value.
+        high: its highest.
+        step: between its values; None is any value between.
+        log: whether it is even in the logarithm.
+        alternatives: by choice, the settings that it stands for.
+    """
+
+    name: str
+    choices: tuple[Any, ...] = ()
+    low: Number = 0
+    high: Number = 0
+    step: Number | None = None
+    log: bool = False
+    alternatives: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def values(self) -> tuple[Any, ...] | None:
+        """All of its values; None for a range without a step, which has no end of them."""
+        if self.choices or self.step is None:
+            return self.choices or None
+        count = int((self.high - self.low) / self.step + 1e-9) + 1
+        return tuple(self.low + number * self.step for number in range(count))
+
+    @property
+    def setting_names(self) -> tuple[str, ...]:
+        """The settings that it varies."""
+        if not self.alternatives:
+            return (self.name,)
+        return tuple(dict.fromkeys(name for part in self.alternatives.values() for name in part))
+
+    def settings(self, value: Any) -> dict[str, Any]:
+        """What one of its values sets, by dotted name."""
+        return dict(self.alternatives[value]) if self.alternatives else {self.name: value}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is varied, and what goes with it.
+
+    Attributes:
+        dimensions: each once.
+        preset: the method it is for, if no other is asked for.
+        settings: single values that go with it; flags go before them.
+        source: where it comes from.
+    """
+
+    dimensions: tuple[Dimension, ...] = ()
+    preset: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+
+    def settings_of(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """What a point sets, by dotted name."""
+        found: dict[str, Any] = {}
+        for dimension in self.dimensions:
+            if dimension.name in point:
+                found |= dimension.settings(point[dimension.name])
+        return found
+
+    def points(self) -> list[dict[str, Any]] | None:
+        """All points in order; None where a range has no end of them."""
+        columns = [dimension.values for dimension in self.dimensions]
+        if any(column is None for column in columns):
+            return None
+        names = [dimension.name for dimension in self.dimensions]
+        return [dict(zip(names, point, strict=True)) for point in itertools.product(*(c or () for c in columns))]
+
+
+def space_names() -> tuple[str, ...]:
+    """The names of the papers' grids, sorted."""
+    folder = resources.files("attentune.experiments.search") / "spaces"
+    return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml")))
+
+
+def load_space(name: str) -> Space:
+    """A paper's grid by its name, or a YAML file with `space`, and perhaps `preset` and `set`.
+
+    Raises:
+        ConfigError: there is none, or it is none, with all problems found.
+    """
+    if name in space_names():
+        text = (resources.files("attentune.experiments.search") / "spaces" / f"{name}.yaml").read_text(encoding="utf-8")
+        return space_from(yaml.safe_load(text), name)
+    if not Path(name).is_file() and not name.endswith((".yaml", ".yml")):
+        raise ConfigError(
+            f"--space: got {name!r}, expected a YAML file or one of {', '.join(space_names())}."
+            f"{did_you_mean(name, space_names())}"
+        )
+    return space_from(read_yaml(name), name)
+
+
+def space_from(content: Mapping[str, Any], source: str) -> Space:
+    """A space from {"space": {name: values}, "preset": name, "set": {name: value}}; `source` is what messages call it.
+
+    Raises:
+        ConfigError: with all problems found.
+    """
+    problems = [
+        f"{source}: {key}: there is no such key.{did_you_mean(str(key), _KEYS)} Known here: {', '.join(_KEYS)}."
+        for key in content
+        if key not in _KEYS
+    ]
+    given, common, preset = content.get("space"), content.get("set") or {}, content.get("preset")
+    if not isinstance(given, Mapping) or not given:
+        problems.append(f"{source}: has no space:, expected settings and their values under it.")
+        given = {}
+    if not isinstance(common, Mapping):
+        problems.append(f"{source}: set: got {common!r}, expected settings and their values.")
+        common = {}
+    if dotted(common).get("model.trust_remote_code"):
+        problems.append(
+            f"{source}: set: model.trust_remote_code runs the code that comes with a model, so a file cannot ask for"
+            " it; add --trust_remote_code if you trust the model."
+        )
+    found = [_dimension(str(name), value, f"{source}: {name}", problems) for name, value in _flat(given)]
+    if problems:
+        raise ConfigError(problems)
+    dimensions = tuple(dimension for dimension in found if dimension is not None)
+    return Space(
+        dimensions, None if preset is None else str(preset), dotted(common), str(content.get("source", source))
+    )
+
+
+def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dimensions by dotted name; they may be written in sections, as settings are."""
+    for key, value in given.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value and not _is_range(value) and not _is_alternatives(value):
+            yield from _flat(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def _is_range(value: Mapping[str, Any]) -> bool:
+    return "low" in value and "high" in value
+
+
+def _is_alternatives(value: Mapping[str, Any]) -> bool:
+    """Whether each entry sets something: plain values by name, and none of them a list or a range."""
+    return bool(value) and all(
+        isinstance(part, Mapping)
+        and part
+        and not _is_range(part)
+        and not any(isinstance(single, (list, Mapping)) for single in part.values())
+        for part in value.values()
+    )
+
+
+def _dimension(name: str, value: Any, where: str, problems: list[str]) -> Dimension | None:
+    if isinstance(value, list) and value:
+        return _listed(name, value, where, problems)
+    if isinstance(value, Mapping) and _is_range(value):
+        return _range(name, value, where, problems)
+    if isinstance(value, Mapping) and _is_alternatives(value):
+        parts = {str(label): {str(key): single for key, single in part.items()} for label, part in value.items()}
+        return Dimension(name, tuple(parts), alternatives=parts)
+    problems.append(
+        f"{where}: got {value!r}, expected a list of values, or a range such as"
+        " {low: 1.0e-5, high: 1.0e-3, log: true}."
+    )
+    return None
+
+
+def _listed(name: str, values: Sequence[Any], where: str, problems: list[str]) -> Dimension | None:
+    odd = [value for value in values if not isinstance(value, (str, int, float, bool, type(None)))]
+    twice = [value for value in values if list(values).count(value) > 1]
+    if odd or twice:
+        reason = f"{odd[0]!r} is no single value" if odd else f"{twice[0]!r} is named more than once"
+        problems.append(f"{where}: {reason}; expected values, each once.")
+        return None
+    return Dimension(name, tuple(values))
+
+
+def _range(name: str, given: Mapping[str, Any], where: str, problems: list[str]) -> Dimension | None:
+    odd = [str(key) for key in given if key not in _RANGE_KEYS]
+    low, high, step, log = (given.get(key) for key in _RANGE_KEYS)
+    numbers = [_number(part) for part in (low, high, *([] if step is None else [step]))]
+    if odd:
+        reason = f"{odd[0]} is no part of a range; known are {', '.join(_RANGE_KEYS)}"
+    elif any(number is None for number in numbers):
+        reason = "a range is of numbers"
+    elif numbers[0] >= numbers[1]:  # type: ignore[operator]
+        reason = "low must be below high"
+    elif step is not None and (numbers[2] <= 0 or log):  # type: ignore[operator]
+        reason = "a step is above 0 and goes with ranges that are not logarithmic"
+    elif log not in (None, True, False) or (log and numbers[0] <= 0):  # type: ignore[operator]
+        reason = "a logarithmic range is above 0, and log is true or false"
+    else:
+        return Dimension(name, (), numbers[0], numbers[1], None if step is None else numbers[2], bool(log))  # type: ignore[arg-type]
+    problems.append(f"{where}: got {dict(given)!r}: {reason}.")
+    return None
+
+
+def _number(value: Any) -> Number | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    if number - number != 0:
+        return None
+    return value if isinstance(value, int) else number
+
+
+def dimension_of(text: str, problems: list[str]) -> Dimension | None:
+    """What `--search NAME=VALUES` asks for: `a,b,c`, `LOW:HIGH`, `LOW:HIGH:STEP` or `log:LOW:HIGH`; what cannot be
+    read is added to `problems`."""
+    name, equals, values = (part.strip() for part in text.partition("="))
+    if not equals or not name or not values:
+        problems.append(f"--search {text}: expected NAME=VALUES, such as training.learning_rate=1e-5,3e-5")
+        return None
+    parts = values.split(":")
+    is_log = parts[0] == "log"
+    ends = parts[1:] if is_log else parts
+    if is_log or (len(parts) in (2, 3) and all(_number(part) is not None for part in parts)):
+        if len(ends) not in (2, 3):
+            problems.append(f"--search {text}: expected log:LOW:HIGH, such as log:1e-5:1e-3")
+            return None
+        given = {**dict(zip(_RANGE_KEYS, ends, strict=False)), "log": is_log}
+        return _range(name, given, f"--search {name}", problems)
+    listed = [part.strip() for part in values.split(",")]
+    return _listed(name, listed, f"--search {name}", problems)

@@ -1,0 +1,261 @@
+"""The trials of a search: an Optuna study beside the queue of their runs, in the same storage.
+
+A trial is asked for in memory, from all that the study knows, and is then put into the study whole. So a command that
+is killed leaves no half of one, and what is drawn depends on the seed and on the trials before, not on the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+
+from attentune.experiments.execution.queue_storage import Place, open_storage, storage_troubles, without_warnings
+from attentune.experiments.search.selection import Choice, TrialOutcome
+from attentune.experiments.search.space import Dimension, Space
+from attentune.seeding import derive_key, numpy_generator
+
+SAMPLERS, PRUNERS = ("grid", "random", "tpe"), ("none", "median", "halving")
+# Fewer finished trials say nothing of what mattered.
+MIN_FOR_IMPORTANCE = 10
+_STATES = {
+    TrialState.COMPLETE: "done",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
+    TrialState.RUNNING: "running",
+    TrialState.WAITING: "running",
+}
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How trials are drawn and given up.
+
+    Attributes:
+        sampler: one of `SAMPLERS`.
+        pruner: one of `PRUNERS`.
+        startup: finished trials before TPE models them, and before the median prunes.
+        trials: how many; None is the whole grid.
+        seed: of the draws.
+    """
+
+    sampler: str = "tpe"
+    pruner: str = "none"
+    startup: int = 5
+    trials: int | None = None
+    seed: int = 42
+
+
+class SearchStudy:
+    """The trials of a search.
+
+    Args:
+        place: where the queue is; the study's name there has "trials" added.
+        space: what is varied.
+        draws: how.
+        choice: what a trial is ranked by.
+
+    Raises:
+        ConfigError: the URL cannot be used.
+        StorageError: the storage cannot be reached, read or written to.
+    """
+
+    def __init__(self, place: Place, space: Space, draws: Draws, choice: Choice) -> None:
+        self.place, self.space, self.draws, self.choice = place, space, draws, choice
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._direction: Literal["maximize", "minimize"] = "maximize" if choice.greater_is_better else "minimize"
+        with storage_troubles(place):
+            self._study = optuna.create_study(
+                study_name=f"{place.study} trials",
+                storage=open_storage(place),
+                sampler=optuna.samplers.RandomSampler(seed=0),
+                pruner=_pruner(draws),
+                direction=self._direction,
+                load_if_exists=True,
+            )
+
+    def agreed(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the study's first command said of the search; what this one says if it is the first."""
+        with storage_troubles(self.place):
+            known = self._study.user_attrs.get("search")
+            if known is None:
+                self._study.set_user_attr("search", json.dumps(content))
+            return content if known is None else json.loads(known)
+
+    @property
+    def total(self) -> int:
+        """How many trials there will be: no point is tried twice, as it would give the same scores."""
+        points = self.space.points()
+        wanted = self.draws.trials
+        limits = [number for number in (wanted, None if points is None else len(points)) if number is not None]
+        return max(min(limits), len(self._by_name()))
+
+    def trials(self) -> list[TrialOutcome]:
+        """All trials so far, in their order."""
+        with storage_troubles(self.place):
+            return [self._outcome(name, trial) for name, trial in self._by_name().items()]
+
+    def results(self, name: str) -> dict[int, dict[str, Any]]:
+        """What is known of a trial's runs, by seed: status, scores, seconds, message."""
+        with storage_troubles(self.place):
+            return _results(self._by_name()[name])
+
+    def note(self, name: str, seed: int, result: dict[str, Any]) -> None:
+        """Take in what has become of a run."""
+        with storage_troubles(self.place), _unless_finished():
+            self._live(name).set_user_attr(f"seed {seed}", result)
+
+    def finish(self, name: str, status: str, value: float | None = None) -> None:
+        """End a trial as "done" (with what it is ranked by), "pruned" or "failed"."""
+        state = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}[status]
+        with storage_troubles(self.place), _unless_finished():
+            self._study.tell(self._by_name()[name].number, value, state)
+
+    def add(self) -> bool:
+        """Draw another trial; False where there are enough of them."""
+        with storage_troubles(self.place):
+            if len(self._by_name()) >= self.total:
+                return False
+            mark = uuid.uuid4().hex
+            self._add(self._draw(), mark=mark)
+            trials = self._study.get_trials(deepcopy=False)
+            mine = next(trial for trial in trials if trial.user_attrs.get("mark") == mark)
+            older = {_key(trial.params) for trial in trials if trial.number < mine.number}
+            if _key(mine.params) in older:  # another machine has just drawn the same
+                Trial(self._study, mine._trial_id).set_user_attr("dropped", True)
+                self._study.tell(mine.number, state=TrialState.FAIL)
+            return True
+
+    def retry(self, name: str) -> None:
+        """Begin a failed trial again, at the same point."""
+        with storage_troubles(self.place):
+            self._add(self._by_name()[name].params, name=name)
+
+    def report(self, name: str, step: int, score: float) -> bool:
+        """Note the score of a trial's first run after so many scores; whether it should be given up.
+
+        A score that is reported for the second time, by a run that was resumed, changes nothing.
+        """
+        with storage_troubles(self.place):
+            trial = self._live(name)
+            if step not in self._by_name()[name].intermediate_values:
+                trial.report(score, step)
+            return trial.should_prune()
+
+    def importance(self) -> tuple[dict[str, float] | None, str]:
+        """What share of the ranking values' variance each dimension explains (functional ANOVA over random forests),
+        highest first; or None and why there is no saying."""
+        with storage_troubles(self.place):
+            done = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+            if len(done) < MIN_FOR_IMPORTANCE:
+                return None, f"{len(done)} finished trials are too few; {MIN_FOR_IMPORTANCE} or more say something"
+            if len({trial.value for trial in done}) == 1:
+                return None, "all finished trials have the same score"
+            evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+            return optuna.importance.get_param_importances(self._study, evaluator=evaluator), ""
+
+    def _draw(self) -> dict[str, Any]:
+        """The next point: drawn by Optuna's sampler, or where that has been tried, another one."""
+        known = [trial for trial in self._study.get_trials() if "dropped" not in trial.user_attrs]
+        tried = {_key(trial.params) for trial in known}
+        points = self.space.points()
+        left = None if points is None else [point for point in points if _key(point) not in tried]
+        key = ("search", self.draws.sampler, self.draws.seed, len(tried))
+        if self.draws.sampler != "grid":
+            drawn = optuna.create_study(direction=self._direction, sampler=self._sampler(derive_key(*key) % 2**32))
+            drawn.add_trials(known)
+            params = drawn.ask(_distributions(self.space)).params
+            if left is None or _key(params) not in tried:
+                return params
+        assert left  # as fewer trials than points have been drawn
+        return left[int(numpy_generator(*key).integers(len(left)))]
+
+    def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        if self.draws.sampler == "random":
+            return optuna.samplers.RandomSampler(seed=seed)
+        return without_warnings(
+            optuna.samplers.TPESampler, seed=seed, n_startup_trials=self.draws.startup, constant_liar=True
+        )
+
+    def _add(self, params: Mapping[str, Any], **attributes: str) -> None:
+        self._study.add_trial(
+            create_trial(
+                state=TrialState.RUNNING,
+                params=dict(params),
+                distributions=_distributions(self.space),
+                user_attrs=attributes,
+            )
+        )
+
+    def _by_name(self) -> dict[str, FrozenTrial]:
+        """The newest trial of each name."""
+        trials = self._study.get_trials(deepcopy=False)
+        return {self._name(trial): trial for trial in trials if "dropped" not in trial.user_attrs}
+
+    @staticmethod
+    def _name(trial: FrozenTrial) -> str:
+        return str(trial.user_attrs.get("name", f"trial-{trial.number + 1:04d}"))
+
+    def _live(self, name: str) -> Trial:
+        return Trial(self._study, self._by_name()[name]._trial_id)
+
+    def _outcome(self, name: str, trial: FrozenTrial) -> TrialOutcome:
+        results = [value for _, value in sorted(_results(trial).items())]
+        return TrialOutcome(
+            name=name,
+            params=dict(trial.params),
+            settings=self.space.settings_of(trial.params),
+            status=_STATES[trial.state],
+            scores=tuple(score for result in results for score in result["scores"]),
+            value=trial.value if trial.state == TrialState.COMPLETE else None,
+            seconds=sum(result["seconds"] for result in results),
+            message=next((result["message"] for result in results if result["message"]), ""),
+        )
+
+
+def _results(trial: FrozenTrial) -> dict[int, dict[str, Any]]:
+    return {int(key.split()[1]): value for key, value in trial.user_attrs.items() if key.startswith("seed ")}
+
+
+def _key(params: Mapping[str, Any]) -> str:
+    return json.dumps(params, sort_keys=True)
+
+
+@contextlib.contextmanager
+def _unless_finished() -> Any:
+    """Let it be where another command has ended the trial meanwhile."""
+    with contextlib.suppress(UpdateFinishedTrialError, ValueError):
+        yield
+
+
+def _distributions(space: Space) -> dict[str, BaseDistribution]:
+    return {dimension.name: _distribution(dimension) for dimension in space.dimensions}
+
+
+def _distribution(dimension: Dimension) -> BaseDistribution:
+    if dimension.choices:
+        return CategoricalDistribution(dimension.choices)
+    if isinstance(dimension.low, int) and isinstance(dimension.high, int):
+        return IntDistribution(dimension.low, dimension.high, log=dimension.log, step=int(dimension.step or 1))
+    return FloatDistribution(dimension.low, dimension.high, log=dimension.log, step=dimension.step)
+
+
+def _pruner(draws: Draws) -> optuna.pruners.BasePruner:
+    if draws.pruner == "median":
+        return optuna.pruners.MedianPruner(n_startup_trials=draws.startup)
+    if draws.pruner == "halving":
+        return optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2)
+    return optuna.pruners.NopPruner()

@@ -1,0 +1,109 @@
+"""One run of a search, as a worker does it: on the search's own cut of the rows, and given up if others did better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from attentune.config import Config
+from attentune.data.dataset import TaskData
+from attentune.data.load import load_data
+from attentune.data.splits import stratified_cut, stratified_part
+from attentune.errors import DataError
+from attentune.experiments.comparison.grid import Run
+from attentune.experiments.execution.queue_storage import Place
+from attentune.experiments.search.selection import Choice
+from attentune.experiments.search.space import Space
+from attentune.experiments.search.study import Draws, SearchStudy
+from attentune.results import RunResult
+from attentune.training.signals import Pruned
+from attentune.training.state import TrainingState
+
+SCORED = ("train", "dev")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows a search trains on and which it scores.
+
+    Attributes:
+        score_on: "train" cuts the scored rows from train; "dev" scores the task's own.
+        share: how much is cut.
+        seed: of the cut, and of the parts that the settings take.
+    """
+
+    score_on: str = "train"
+    share: float = 0.2
+    seed: int = 42
+
+    def load(self, config: Config) -> TaskData:
+        """The rows, the same for every trial and seed; without those of extra files, which `train` mixes in.
+
+        Raises:
+            DataError: as `load_data`, or there are too few labelled rows to cut.
+        """
+        own = replace(config.data, extra_train_files=None, extra_train_weights=None)
+        if self.score_on == "dev":
+            return load_data(own, seed=self.seed, splits=("train", "validation"))
+        data = load_data(own, seed=self.seed, splits=("train",))
+        train = data.splits["train"]
+        if train.labels is None or len(train) < 2:
+            raise DataError(f"{data.name}: has {len(train)} labelled training rows, so none can be cut to score on.")
+        kept, cut = stratified_cut(train.labels, self.share, self.seed, "search")
+        scored, limit = train.take(cut), config.data.max_eval_samples
+        if limit is not None and limit < len(scored):
+            scored = scored.take(stratified_part(scored.labels, limit, self.seed, "part", "search"))
+        note = (
+            f"Trials are scored on {len(scored)} of the {len(train)} training rows, cut from them (search_share"
+            f" {self.share:g}, stratified, seed {self.seed}), and trained on {len(kept)}. Dev is not looked at."
+        )
+        return replace(data, splits={"train": train.take(kept), "validation": scored}, notes=(*data.notes, note))
+
+
+@dataclass(frozen=True)
+class SearchTask:
+    """What a worker of a search is told, besides its runs.
+
+    Attributes:
+        rows: the fields of `Rows`.
+        draws: the fields of `Draws`.
+        choice: the fields of `Choice`.
+        first_seed: the runs with this seed tell whether their trial is given up.
+    """
+
+    rows: Mapping[str, Any]
+    draws: Mapping[str, Any]
+    choice: Mapping[str, Any]
+    first_seed: int
+
+
+class SearchTrainer:
+    """Trains the runs of a search."""
+
+    def __init__(self, task: SearchTask, place: Place) -> None:
+        self._first_seed, self._rows, self._choice = task.first_seed, Rows(**task.rows), Choice(**task.choice)
+        draws = Draws(**task.draws)
+        self._study = None if draws.pruner == "none" else SearchStudy(place, Space(), draws, self._choice)
+
+    def __call__(self, run: Run, config: Config) -> RunResult:
+        """Train; `Pruned` is raised where the trial is given up."""
+        from attentune.training.train import train
+
+        def on_scores(state: TrainingState, scores: dict[str, dict[str, float]], is_last: bool) -> None:
+            if self._study is None or run.seed != self._first_seed:
+                return
+            score = next(iter(scores.values()))[self._choice.metric]
+            count = _times_scored(state, config)
+            if self._study.report(run.method, count, score) and not is_last:
+                times = "once" if count == 1 else f"{count} times"
+                raise Pruned(f"{self._choice.metric} {score:.4f} when scored {times}, worse than others by then")
+
+        return train(config, data=self._rows.load(config), on_scores=on_scores)
+
+
+def _times_scored(state: TrainingState, config: Config) -> int:
+    """How often a run has been scored by now, a resumed one too."""
+    if config.training.eval_strategy == "steps":
+        return -(-state.step // (config.training.eval_steps or 1))
+    return state.epoch + (state.step_in_epoch > 0)

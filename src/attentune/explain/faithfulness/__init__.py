@@ -1,0 +1,4 @@
+"""How faithful explanations are: erasure metrics, sanity checks, synthetic ground truth, cost.
+
+Start with `measure.measure_faithfulness`.
+"""

@@ -1,0 +1,116 @@
+"""What was measured as files that ERASER's own program reads, so that it can score it again.
+
+`python -m rationale_benchmark.metrics --data_dir DIR --split test --results DIR/METHOD.ERASURE.jsonl` is that program
+(DeYoung et al. 2020, github.com/jayded/eraserbenchmark). A document is a row's ordinary tokens; where the truth is
+known, it stands in `test.jsonl` as evidence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attentune.errors import StorageError
+from attentune.explain.faithfulness.aopc import Falls
+from attentune.explain.faithfulness.measure import Found
+from attentune.explain.faithfulness.ranking import SHARES
+from attentune.io.files import storage_errors, write_text
+
+# ERASER takes the share that people mark; where nobody has marked anything, this one.
+WHOLE_SHARE = 0.2
+
+
+def record(name: str, scores: Sequence[float], falls: Falls, row: int, classes: Sequence[str]) -> dict[str, Any]:
+    """One row under one method and erasure, in ERASER's own words.
+
+    Args:
+        name: of the row.
+        scores: one number for each ordinary token.
+        falls: what erasing did.
+        row: the row's place in it.
+        classes: the classes' names.
+    """
+
+    def named(chances_C: np.ndarray) -> dict[str, float]:
+        return {own: float(chance) for own, chance in zip(classes, chances_C, strict=True)}
+
+    def erased(place: int) -> dict[str, dict[str, float]]:
+        return {
+            "comprehensiveness_classification_scores": named(falls.without_NKC[row, place]),
+            "sufficiency_classification_scores": named(falls.only_NKC[row, place]),
+        }
+
+    return {
+        "annotation_id": name,
+        "rationales": [{"docid": name, "soft_rationale_predictions": [float(score) for score in scores]}],
+        "classification": classes[int(falls.target_N[row])],
+        "classification_scores": named(falls.whole_NC[row]),
+        **erased(SHARES.index(WHOLE_SHARE)),
+        "thresholded_scores": [{"threshold": share, **erased(place)} for place, share in enumerate(SHARES)],
+    }
+
+
+def write_records(
+    folder: str | Path, found: Found, evidence: Mapping[int, Sequence[tuple[int, int]]] | None = None
+) -> list[Path]:
+    """Write a file for each method and erasure, the documents and the annotations.
+
+    Args:
+        folder: made if it is not there.
+        found: what was measured.
+        evidence: by row, first and behind the last of the ordinary tokens that decide, where that is known.
+
+    Raises:
+        StorageError: the disk does not take it.
+    """
+    home = Path(folder)
+    with storage_errors(home):
+        home.mkdir(parents=True, exist_ok=True)
+    if (home / "docs").exists():
+        raise StorageError(f"{home / 'docs'}: is there, and ERASER's program would read it; choose another folder.")
+    features, classes = found.explainer.probe.features, found.explainer.probe.label_space.names
+    names = _names(found.rows.ids)
+    ordinary = [features.ordinary_positions(row) for row in range(len(names))]
+    documents = [_words(found, row) for row in range(len(names))]
+    lines = [{"docid": name, "document": " ".join(words)} for name, words in zip(names, documents, strict=True)]
+    labels = found.rows.labels
+    some = next(iter(found.falls.values()))
+    annotations = [
+        {
+            "annotation_id": name,
+            "query": "",
+            "evidences": [
+                [{"text": " ".join(documents[row][first:end]), "docid": name, "start_token": first, "end_token": end}]
+                for first, end in (evidence or {}).get(row, ())
+            ],
+            "classification": classes[int(some.target_N[row] if labels is None else labels[row])],
+        }
+        for row, name in enumerate(names)
+    ]
+    files: dict[str, list[dict[str, Any]]] = {"docs.jsonl": lines, "test.jsonl": annotations}
+    for (method, erasure), own in found.falls.items():
+        scores = [
+            attribution.scores[places]
+            for attribution, places in zip(found.ranked[method].attributions, ordinary, strict=True)
+        ]
+        files[f"{method}.{erasure}.jsonl"] = [
+            record(name, scores[row].tolist(), own, row, classes) for row, name in enumerate(names)
+        ]
+    for file, content in files.items():
+        write_text(home / file, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in content))
+    return [home / file for file in files]
+
+
+def _names(ids: Sequence[str]) -> list[str]:
+    """The rows' ids, or where they are not all different, their numbers."""
+    return list(ids) if len(set(ids)) == len(ids) else [str(number) for number in range(len(ids))]
+
+
+def _words(found: Found, row: int) -> list[str]:
+    """A row's ordinary tokens as its text has them, without white space, which parts tokens in ERASER's files."""
+    pieces = found.explainer.pieces(row, found.ranked[next(iter(found.ranked))].attributions[row].scores)
+    return ["".join(piece.text.split()) or "_" for piece in pieces]

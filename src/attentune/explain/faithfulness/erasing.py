@@ -1,0 +1,87 @@
+"""All methods under one erasure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from attentune.attribution.base import Probe
+from attentune.attribution.registry import METHODS
+from attentune.explain.faithfulness.aopc import falls
+from attentune.explain.faithfulness.erasure import Eraser
+from attentune.explain.faithfulness.limits import Limits, find_limits, mean_falls
+from attentune.explain.faithfulness.ordering import Measures, Ranked
+from attentune.explain.faithfulness.results import MethodScore, mean_interval
+
+
+class Erasing:
+    """All methods under one erasure.
+
+    Attributes:
+        falls: of each method, for each draw.
+    """
+
+    def __init__(self, probe: Probe, erasure: str, ranks: dict[str, Ranked], measures: Measures) -> None:
+        self._erasure, self._ranks, self._measures = erasure, ranks, measures
+        self._eraser = Eraser(probe, erasure)
+        self._target_N = np.array([found.target for found in next(iter(ranks.values())).attributions])
+        rows = np.arange(len(self._target_N))
+        self.falls = {
+            name: [falls(self._eraser, rows, orders, self._target_N) for orders in own.orders]
+            for name, own in ranks.items()
+        }
+        places = [probe.features.ordinary_positions(int(row)) for row in rows]
+        self._short = np.array([row for row in rows if len(places[row]) <= measures.beam_tokens], dtype=np.int64)
+        self._limits: Limits | None = None
+        if measures.beam and len(self._short):
+            chosen, targets = [places[row] for row in self._short], self._target_N[self._short]
+            self._limits = find_limits(self._eraser, self._short, chosen, targets, beam=measures.beam)
+
+    def scores(self) -> list[MethodScore]:
+        """A line a method."""
+        first = next(iter(self._ranks))
+        base_N = _mean([own.comprehensiveness for own in self.falls[first]]).mean(axis=1)
+        return [self._score(name, None if name == first else base_N) for name in self._ranks]
+
+    def _score(self, name: str, base_N: np.ndarray | None) -> MethodScore:
+        seed = self._measures.settings.seed
+        comprehensiveness_NK = _mean([own.comprehensiveness for own in self.falls[name]])
+        sufficiency_NK = _mean([own.sufficiency for own in self.falls[name]])
+        whole_N = comprehensiveness_NK.mean(axis=1)
+        bins = {
+            "comprehensiveness": comprehensiveness_NK.mean(axis=0).tolist(),
+            "sufficiency": sufficiency_NK.mean(axis=0).tolist(),
+        }
+        line = MethodScore(
+            name,
+            METHODS[name].signed,
+            self._erasure,
+            mean_interval(whole_N, seed),
+            mean_interval(sufficiency_NK.mean(axis=1), seed),
+            None if base_N is None else mean_interval(whole_N - base_N, seed),
+            bins,
+        )
+        if self._limits is None:
+            return line
+        forwards_N, backwards_N = (self._normalised(name, step) for step in (1, -1))
+        return replace(
+            line,
+            naopc_comprehensiveness=mean_interval(forwards_N, seed),
+            naopc_sufficiency=mean_interval(backwards_N, seed),
+            naopc_rows=int(np.isfinite(forwards_N).sum()),
+        )
+
+    def _normalised(self, name: str, step: int) -> np.ndarray:
+        """(short rows,) the normalised form of the order, or turned round; the mean over draws."""
+        assert self._limits is not None
+        targets = self._target_N[self._short]
+        draws = [
+            mean_falls(self._eraser, self._short, [orders[row][::step] for row in self._short], targets)
+            for orders in self._ranks[name].orders
+        ]
+        return _mean([self._limits.normalised(own) for own in draws])
+
+
+def _mean(draws: list[np.ndarray]) -> np.ndarray:
+    return np.mean(draws, axis=0)

@@ -1,0 +1,147 @@
+"""Do scores repeat, and do they depend on the model at all?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attentune.attribution.base import Settings
+from attentune.attribution.registry import METHODS
+from attentune.data.dataset import TextRows
+from attentune.errors import ConfigError
+from attentune.explain.explainer import Attribution, Explainer
+from attentune.explain.faithfulness.agreement import agreements
+from attentune.explain.faithfulness.ordering import Progress
+from attentune.explain.faithfulness.results import mean_interval
+from attentune.explain.faithfulness.shuffling import shuffled_from_the_head
+from attentune.inference.predictor import SavedRun
+from attentune.models.attention import attention_by
+from attentune.models.modeling import AttentuneForSequenceClassification
+from attentune.suites.robustness import Interval
+
+# Texts enough to tell 1.0 from less and a half from nothing.
+SANITY_ROWS = 32
+
+
+@dataclass(frozen=True)
+class RepeatScore:
+    """Kendall's tau of a method's scores with themselves, the mean over texts.
+
+    Attributes:
+        method: a key of `METHODS`.
+        again: the same question asked twice.
+        alone: each text alone, and in a batch with others and padding.
+        precision: fp32 and bf16; None where the device has no bf16.
+    """
+
+    method: str
+    again: Interval
+    alone: Interval
+    precision: Interval | None
+
+
+@dataclass(frozen=True)
+class ShuffleScore:
+    """Agreement of a method's scores with those of a model whose upper parts are shuffled, the mean over texts.
+
+    Attributes:
+        method: a key of `METHODS`.
+        part: the lowest part that is shuffled: "head", "layer 6", ..., "embeddings".
+        tau: Kendall's.
+        rho: Spearman's.
+    """
+
+    method: str
+    part: str
+    tau: Interval
+    rho: Interval
+
+
+@dataclass(frozen=True)
+class Sanity:
+    """What `check_sanity` found, of how many texts."""
+
+    rows: int
+    repeats: list[RepeatScore]
+    shuffles: list[ShuffleScore]
+
+
+class _Asker:
+    """Asks for the scores of the same classes of the same rows, of this model or of another in its place."""
+
+    def __init__(self, saved: SavedRun, rows: TextRows, precision: str | None, settings: Settings) -> None:
+        self._saved, self._rows, self._precision, self._settings = saved, rows, precision, settings
+        self.explainer = Explainer(saved, rows, precision=precision)
+        features = self.explainer.probe.features
+        self.places = [features.ordinary_positions(row) for row in range(len(rows))]
+        probe = self.explainer.probe
+        with probe.evaluating():
+            logits_NC = probe.scores(np.arange(len(rows))).logits_NC
+        targets = probe.targets(logits_NC, np.full(len(rows), -1))
+        self._target = [saved.label_space.names[int(target)] for target in targets]
+
+    def ask(
+        self,
+        method: str,
+        *,
+        model: AttentuneForSequenceClassification | None = None,
+        precision: str | None = None,
+        alone: bool = False,
+    ) -> list[Attribution]:
+        explainer = self.explainer
+        if model is not None or precision is not None:
+            saved = self._saved if model is None else replace(self._saved, model=model)
+            explainer = Explainer(saved, self._rows, precision=precision or self._precision)
+        return explainer.attributions(method, target=self._target, settings=self._settings, alone=alone)
+
+
+def check_sanity(
+    saved: SavedRun,
+    rows: TextRows,
+    *,
+    methods: Sequence[str],
+    settings: Settings | None = None,
+    precision: str | None = None,
+    progress: Progress | None = None,
+) -> Sanity:
+    """Ask methods again, alone, in another precision, and of models whose layers are shuffled.
+
+    Args:
+        saved: the run; it must predict classes.
+        rows: the texts; the first `SANITY_ROWS` are taken.
+        methods: keys of `METHODS`.
+        settings: of the methods; the seed also decides how weights are shuffled.
+        precision: another one than the run's.
+        progress: told what is under way.
+    """
+    settings, tell = settings or Settings(), progress or (lambda what: None)
+    rows = rows.take(range(min(len(rows), SANITY_ROWS)))
+    with attention_by(saved.model):
+        asker = _Asker(saved, rows, precision, settings)
+        base = {name: asker.ask(name) for name in methods}
+        repeats = []
+        for name in methods:
+            tell(f"asking {name} again")
+            repeats.append(_repeats(asker, name, base[name], settings.seed))
+        shuffles = []
+        for part, model in shuffled_from_the_head(saved.model, settings.seed):
+            tell(f"shuffling from the head down to {part}")
+            for name in methods:
+                taus, rhos = agreements(base[name], asker.ask(name, model=model), asker.places)
+                shuffles.append(
+                    ShuffleScore(name, part, mean_interval(taus, settings.seed), mean_interval(rhos, settings.seed))
+                )
+    return Sanity(len(rows), repeats, sorted(shuffles, key=lambda own: list(METHODS).index(own.method)))
+
+
+def _repeats(asker: _Asker, name: str, base: list[Attribution], seed: int) -> RepeatScore:
+    def tau(first: list[Attribution], second: list[Attribution]) -> Interval:
+        return mean_interval(agreements(first, second, asker.places)[0], seed)
+
+    try:
+        precision = tau(asker.ask(name, precision="fp32"), asker.ask(name, precision="bf16"))
+    except ConfigError:
+        precision = None
+    return RepeatScore(name, tau(base, asker.ask(name)), tau(base, asker.ask(name, alone=True)), precision)

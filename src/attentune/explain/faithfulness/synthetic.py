@@ -1,0 +1,162 @@
+"""Do methods find the words that decide? In the demo's reviews it is known which ones these are.
+
+A review's label is decided by one word alone ("single"), by a word and what reverses it ("context"), or by two words
+and their order ("pair"). Only reviews that the run gets right are looked at: of the others it is not known what the
+model went by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attentune.data.dataset import TextRows
+from attentune.data.synthetic import KINDS, LABEL_NAMES, SPLITS, DemoRow, generate
+from attentune.data.tokenization import Spans
+from attentune.errors import ConfigError
+from attentune.explain.faithfulness.measure import Found
+from attentune.explain.faithfulness.results import mean_interval
+from attentune.inference.predictor import SavedRun
+from attentune.suites.robustness import Interval
+
+SHORTCUT_STRENGTH = 0.8
+
+
+@dataclass(frozen=True)
+class PlantedScore:
+    """How well a method finds the words that decide, in the reviews of one kind.
+
+    Attributes:
+        method: a key of `METHODS`.
+        signed: whether its scores have a sign.
+        kind: "single", "context" or "pair".
+        rows: how many reviews the run gets right.
+        first: the share in which the first token of the order is one of them.
+        precision: the share of them among the first k tokens, k being how many they are.
+        mean_rank: their mean place in the order, from 1.
+        best_rank: what it could be at best.
+        shortcut_first: the share in which the first token is the cinema's name that goes with a label in training.
+    """
+
+    method: str
+    signed: bool
+    kind: str
+    rows: int
+    first: Interval
+    precision: Interval
+    mean_rank: Interval
+    best_rank: float
+    shortcut_first: float
+
+
+def planted_rows(saved: SavedRun, count: int, split: str) -> tuple[TextRows, list[DemoRow]]:
+    """The first reviews of a split of the demo, made with the run's seed, and the truth about each.
+
+    Whatever the seeds, no review of a split stands in another one.
+
+    Args:
+        saved: a run of the demo's two classes.
+        count: how many.
+        split: "validation", where the shortcut goes with the label, or "challenge", where it goes against it.
+
+    Raises:
+        ConfigError: the run has other classes or reads pairs, or there is no such split.
+    """
+    problems = []
+    if set(saved.label_space.names) != set(LABEL_NAMES) or saved.is_pair:
+        classes = "pairs of texts" if saved.is_pair else ", ".join(saved.label_space.names) or "scores"
+        problems.append(
+            f"demo: {saved.folder} predicts {classes}; expected a run of single texts, {' or '.join(LABEL_NAMES)}, such"
+            " as `attentune demo` trains."
+        )
+    if split not in SPLITS[1:]:
+        problems.append(f"split: got {split!r}, expected one of the demo's: {', '.join(SPLITS[1:])}.")
+    if problems:
+        raise ConfigError(problems)
+    seed = saved.config.training.seed
+    made = generate(split, count, seed=seed, shortcut_strength=SHORTCUT_STRENGTH)
+    labels = np.array([saved.label_space.label2id[LABEL_NAMES[row.label]] for row in made], dtype=np.int64)
+    ids = tuple(f"{split}-{number}" for number in range(count))
+    return TextRows(ids, tuple(row.text for row in made), None, labels, f"demo ({split})"), made
+
+
+def planted_tokens(spans: Spans, truth: DemoRow) -> tuple[np.ndarray, np.ndarray]:
+    """The places of a review's decisive tokens, and of the shortcut's."""
+    cinema = () if truth.shortcut is None else (truth.shortcut,)
+    return _under(spans, truth.decisive), _under(spans, cinema)
+
+
+def _under(spans: Spans, words: Sequence[tuple[int, int]]) -> np.ndarray:
+    """The places of the tokens that stand on these characters."""
+    places = [
+        place
+        for place, span in enumerate(spans)
+        if span is not None and any(start < span[2] and span[1] < end for start, end in words)
+    ]
+    return np.array(places, dtype=np.int64)
+
+
+def evidence_of(found: Found, truths: Sequence[DemoRow]) -> dict[int, list[tuple[int, int]]]:
+    """Of each row where its decisive words begin and end among its ordinary tokens."""
+    evidence = {}
+    for row, truth in enumerate(truths):
+        ordinary = found.explainer.probe.features.ordinary_positions(row)
+        words = [np.searchsorted(ordinary, _under(found.explainer.spans(row), [word])) for word in truth.decisive]
+        evidence[row] = [(int(own[0]), int(own[-1]) + 1) for own in words if len(own)]
+    return evidence
+
+
+def score_planted(found: Found, truths: Sequence[DemoRow], seed: int = 0) -> list[PlantedScore]:
+    """A line a method and kind.
+
+    Args:
+        found: what was measured on `planted_rows`; of reviews that are cut, tokens beyond the cut do not count.
+        truths: of each of its rows.
+        seed: of the resamples.
+    """
+    tokens = [planted_tokens(found.explainer.spans(row), truth) for row, truth in enumerate(truths)]
+    target_N = [own.target for own in next(iter(found.ranked.values())).attributions]
+    labels = found.rows.labels
+    assert labels is not None
+    lines = []
+    for kind in KINDS:
+        chosen = [
+            row
+            for row, truth in enumerate(truths)
+            if truth.kind == kind and target_N[row] == labels[row] and len(tokens[row][0])
+        ]
+        if chosen:
+            lines += [_score(name, kind, chosen, tokens, found, seed) for name in found.ranked]
+    return lines
+
+
+def _score(
+    name: str, kind: str, chosen: list[int], tokens: list[tuple[np.ndarray, np.ndarray]], found: Found, seed: int
+) -> PlantedScore:
+    draws = [np.array([places_of(orders[row], *tokens[row]) for row in chosen]) for orders in found.ranked[name].orders]
+    first_N, precision_N, rank_N, shortcut_N = np.mean(draws, axis=0).T
+    return PlantedScore(
+        method=name,
+        signed=found.signed(name),
+        kind=kind,
+        rows=len(chosen),
+        first=mean_interval(first_N, seed),
+        precision=mean_interval(precision_N, seed),
+        mean_rank=mean_interval(rank_N, seed),
+        best_rank=float(np.mean([(len(tokens[row][0]) + 1) / 2 for row in chosen])),
+        shortcut_first=float(shortcut_N.mean()),
+    )
+
+
+def places_of(order: np.ndarray, decisive: np.ndarray, shortcut: np.ndarray) -> tuple[float, float, float, float]:
+    """Of one order: whether its first token is decisive, the precision at k, the mean rank, and whether its first
+    token is the shortcut."""
+    is_decisive = np.isin(order, decisive)
+    return (
+        float(is_decisive[0]),
+        float(is_decisive[: len(decisive)].mean()),
+        float(np.flatnonzero(is_decisive).mean() + 1.0),
+        float(order[0] in shortcut),
+    )

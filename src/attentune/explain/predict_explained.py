@@ -1,0 +1,63 @@
+"""Predictions with each word's importance beside them, from the pass that predicts."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from attentune.attribution.registry import method_for
+from attentune.data.dataset import TextRows
+from attentune.explain.explainer import Explainer
+from attentune.explain.explanation import token_dicts, token_json
+from attentune.explain.words import merge_pieces
+from attentune.inference.predictor import Progress, SavedRun
+from attentune.inference.scoring import score_rows
+from attentune.results import without_nan
+
+# The name of the column.
+EXPLANATION = "explanation"
+
+
+def predict_explained(
+    saved: SavedRun, rows: TextRows, *, precision: str | None = None, progress: Progress | None = None
+) -> tuple[np.ndarray, list[str]]:
+    """The logits (N, C), as `predict_rows` gives them, and for each row its words' importance.
+
+    Args:
+        saved: a run with a token gate.
+        rows: the rows.
+        precision: another one than the run's.
+        progress: called with the number of rows done in each batch.
+
+    Returns:
+        The logits, and of each row a JSON list of {"text", "start", "end", "score"}, of pairs with "in" too. The score
+        of a word is its pieces' highest.
+
+    Raises:
+        ConfigError: the run has no token gate.
+    """
+    method_for("ssa", saved.model)
+    explainer = Explainer(saved, rows, precision=precision, with_spans=True)
+    probe = explainer.probe
+    found = score_rows(
+        probe.model,
+        probe.features,
+        pad_token_id=probe.pad_token_id,
+        batch_size=explainer.batch_size,
+        accelerator=probe.accelerator,
+        with_details=True,
+        progress=progress,
+    )
+    if found.token_scores is None:  # no rows
+        return found.logits_NC, []
+    is_finite = all(np.isfinite(scores).all() for scores in found.token_scores)
+    column = []
+    for row, scores in enumerate(found.token_scores):
+        pair = rows.pairs[row] if rows.pairs else None
+        words = merge_pieces(explainer.pieces(row, scores), rows.texts[row], pair, signed=False)
+        if is_finite:
+            column.append(token_json(words, is_pair=pair is not None))
+        else:
+            column.append(json.dumps(without_nan(token_dicts(words, is_pair=pair is not None)), ensure_ascii=False))
+    return found.logits_NC, column

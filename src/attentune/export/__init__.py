@@ -1,1 +1,0 @@
-"""Saved runs in forms that serve without PyTorch."""

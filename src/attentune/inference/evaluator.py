@@ -1,0 +1,92 @@
+"""Scoring the splits of a task with one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from accelerate import Accelerator
+from torch import nn
+
+from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.tokenization import Features
+from attentune.errors import NonFiniteLossError
+from attentune.inference.scoring import predict_logits
+from attentune.metrics.metrics import score_predictions
+
+_SHOWN_ROWS = 8
+
+
+@dataclass
+class Evaluator:
+    """Predicts and scores splits; keeps the newest logits, so that they need not be computed again to be written.
+
+    Attributes:
+        model: on the accelerator's device.
+        splits: the rows of each split.
+        features: their tokens.
+        metrics: names of the metrics, in order.
+        batch_size: rows in a batch; None for as many as a number of tokens allows.
+        logits: (N, C) of each split, as of the last call.
+    """
+
+    model: nn.Module
+    accelerator: Accelerator
+    splits: Mapping[str, TextRows]
+    features: Mapping[str, Features]
+    label_space: LabelSpace
+    metrics: Sequence[str]
+    pad_token_id: int
+    batch_size: int | None
+    logits: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def predict(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
+        """(N, C) logits of a split.
+
+        Raises:
+            NonFiniteLossError: some are infinite or NaN.
+        """
+        self.logits[split] = predict_logits(
+            self.model,
+            self.features[split],
+            pad_token_id=self.pad_token_id,
+            batch_size=self.batch_size,
+            accelerator=self.accelerator,
+            progress=progress,
+        )
+        self._check_finite(split)
+        return self.logits[split]
+
+    def logits_of(self, split: str, *, reuse: bool, progress: Callable[[int], None] | None = None) -> np.ndarray:
+        """(N, C) logits of a split: with `reuse` those of the last call where there are some, else anew."""
+        return self.logits[split] if reuse and split in self.logits else self.predict(split, progress)
+
+    def _check_finite(self, split: str) -> None:
+        """No score and no prediction is made of numbers that are none."""
+        bad = np.flatnonzero(~np.isfinite(self.logits[split]).all(axis=1))
+        if len(bad):
+            names = ", ".join(self.splits[split].ids[row] for row in bad[:_SHOWN_ROWS])
+            raise NonFiniteLossError(
+                f"{split}: the model's outputs are infinite or NaN for {len(bad):,} of {len(self.splits[split]):,} rows"
+                f" ({names}{', ...' if len(bad) > _SHOWN_ROWS else ''}), so they cannot be scored: its weights are too"
+                " large or damaged. Train with a lower --learning_rate or --precision fp32, or use another checkpoint."
+            )
+
+    def score(
+        self, splits: Sequence[str], *, reuse: bool = False, progress: Callable[[int], None] | None = None
+    ) -> dict[str, dict[str, float]]:
+        """Predict these splits and score those that have labels, by split and metric.
+
+        Args:
+            splits: which ones.
+            reuse: take the logits of the last call where there are some; the weights must not have changed since.
+            progress: called with the number of rows done in each batch.
+        """
+        scores = {}
+        for split in splits:
+            logits_NC = self.logits_of(split, reuse=reuse, progress=progress)
+            labels = self.splits[split].labels
+            if labels is not None and len(labels):
+                scores[split] = score_predictions(self.metrics, labels, logits_NC, self.label_space)
+        return scores

@@ -1,0 +1,99 @@
+"""`predictions_SPLIT.csv`: one row a text, readable by any spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from attentune.data.dataset import SEPARATOR, LabelSpace, TextRows
+from attentune.data.readers.table import has_return
+from attentune.metrics.metrics import predictions_of, probabilities_of
+
+
+def predictions_csv(
+    rows: TextRows,
+    logits_NC: np.ndarray,
+    label_space: LabelSpace,
+    more: Mapping[str, Sequence[str]] | None = None,
+) -> str:
+    """CSV text with the columns id, label, prediction, for classes p_<label> for each, and then those of `more`.
+
+    `label` is empty where the rows have none. For regression `prediction` is the score. With several labels a row the
+    columns are called labels and predictions, and hold names with `SEPARATOR` between them. `more` has by name one
+    entry a row.
+    """
+    more = more or {}
+    quotes_all = has_return(itertools.chain(rows.ids, label_space.names, *more.values()))
+    header = csv_header(label_space, tuple(more), quotes_all=quotes_all)
+    return header + csv_rows(rows, logits_NC, label_space, tuple(more.values()), quotes_all=quotes_all)
+
+
+def csv_header(label_space: LabelSpace, more: Sequence[str] = (), *, quotes_all: bool = False) -> str:
+    """The first line of `predictions_csv`."""
+    s = "s" if label_space.has_several else ""
+    names = ["id", f"label{s}", f"prediction{s}", *(f"p_{name}" for name in label_space.names), *more]
+    return _csv([names], quotes_all)
+
+
+def csv_rows(
+    rows: TextRows,
+    logits_NC: np.ndarray,
+    label_space: LabelSpace,
+    more: Sequence[Sequence[str]] = (),
+    *,
+    quotes_all: bool = False,
+) -> str:
+    """The lines of `predictions_csv` below the first.
+
+    Args:
+        rows: the rows, or a part of them.
+        logits_NC: (N, C) what the model says of them.
+        label_space: what it predicts.
+        more: the entries of further columns, one a row.
+        quotes_all: every field is put in quotes. Needed where any field of any row holds a carriage return: older
+            versions of Python leave one without quotes, where readers see the end of a line.
+    """
+    predictions = predictions_of(logits_NC, label_space)
+    is_regression = label_space.task_type == "regression"
+    probabilities = np.zeros((len(rows), 0)) if is_regression else probabilities_of(logits_NC, label_space)
+
+    def fields(number: int) -> Iterator[str]:
+        yield rows.ids[number]
+        yield "" if rows.labels is None else label_space.text_of(rows.labels[number])
+        yield label_space.text_of(predictions[number])
+        yield from (f"{value:.6f}" for value in probabilities[number])
+        yield from (column[number] for column in more)
+
+    return _csv(map(fields, range(len(rows))), quotes_all)
+
+
+def _csv(lines: Iterable[Iterable[str]], quotes_all: bool) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_ALL if quotes_all else csv.QUOTE_MINIMAL)
+    writer.writerows(lines)
+    return buffer.getvalue()
+
+
+def values_of(texts: Iterable[str], names: Sequence[str], *, several: bool = False) -> np.ndarray:
+    """What a column of labels or predictions says: (N,) class ids, or scores where there are no names.
+
+    Args:
+        texts: its cells.
+        names: the classes in the order of their ids.
+        several: the column is called labels or predictions, and a cell may hold several names; then (N, C) ones and
+            zeros.
+
+    Raises:
+        KeyError, ValueError: a cell holds no such name, or no number.
+    """
+    if not names:
+        return np.array([float(text) for text in texts])
+    number = {name: place for place, name in enumerate(names)}
+    if not several:
+        return np.array([number[text] for text in texts], dtype=np.int64)
+    sets = [{number[name] for name in text.split(SEPARATOR) if name} for text in texts]
+    return np.array([[int(place in own) for place in range(len(names))] for own in sets], dtype=np.int64)

@@ -1,0 +1,1 @@
+"""Self-Supervised Attention in transformers' own `Trainer`: a callback, a collator, a model. Start with `callback`."""

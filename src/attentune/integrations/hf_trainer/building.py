@@ -1,0 +1,54 @@
+"""A fresh model and its tokenizer in one call, for who trains it with other means than `attentune.train`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attentune.config import load_config
+from attentune.data.dataset import LabelSpace
+from attentune.models.build import build_model, load_tokenizer
+from attentune.models.hub import Tokenizer
+from attentune.models.modeling import AttentuneForSequenceClassification
+
+
+def new_model(
+    encoder: str,
+    labels: Sequence[str] | None,
+    *,
+    preset: str = "bert",
+    is_pair: bool = False,
+    max_length: int = 128,
+    seed: int = 42,
+    overrides: Mapping[str, Any] | None = None,
+) -> tuple[AttentuneForSequenceClassification, Tokenizer]:
+    """A pre-trained encoder with a preset's slots, fresh, and its tokenizer, which cuts at `max_length`.
+
+    Args:
+        encoder: embedded, a folder, or a name on the Hugging Face hub.
+        labels: the classes in the order of their ids; None for scores.
+        preset: a method; `attentune presets` lists them.
+        is_pair: whether the rows are pairs of texts.
+        max_length: the longest text or pair in tokens.
+        seed: fresh weights are a function of it.
+        overrides: settings of the model by dotted name, such as {"model.token_gate.beta": 0.9}.
+
+    Raises:
+        ConfigError: a setting that cannot be used.
+        UnsupportedEncoderError: the encoder cannot be loaded, or cannot take what the preset asks of it.
+    """
+    settings = {**(overrides or {}), "model.name_or_path": encoder, "data.max_length": max_length}
+    config = load_config(overrides=settings, preset=preset)
+    tokenizer = load_tokenizer(config.model)
+    tokenizer.model_max_length = config.data.max_length
+    space = LabelSpace("regression") if labels is None else LabelSpace("classification", tuple(labels))
+    model = build_model(
+        config.model,
+        space,
+        tokenizer,
+        max_length=config.data.max_length,
+        is_pair=is_pair,
+        seed=seed,
+        loss=config.objective.loss,
+    )
+    return model, tokenizer

@@ -1,0 +1,170 @@
+"""Writing a run as a folder that transformers loads without Attentune, by code that lies beside the weights."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from attentune.data.batching import pad_batch
+from attentune.data.tokenization import encode_rows
+from attentune.errors import ConfigError, ExportError
+from attentune.inference.predictor import SavedRun
+from attentune.integrations.hub.remote_code import AUTO_MAP, PIPELINES, code_files
+from attentune.integrations.onnx.rows import made_up_rows
+from attentune.io.files import storage_errors, write_text
+from attentune.models.configuration import AttentuneConfig
+from attentune.models.saving import save_model
+
+TOLERANCE = 1e-5
+Say = Callable[[str], None]
+# Run where Attentune cannot be imported, as with those for whom the folder is.
+_LOADING = """
+import sys
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "attentune":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Nothing())
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+folder, inputs, outputs = sys.argv[1:]
+AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True, dtype=torch.float32).eval()
+with torch.no_grad():
+    save_file({"logits": model(**load_file(inputs)).logits.contiguous()}, outputs)
+"""
+
+
+@dataclass(frozen=True)
+class TransformersExport:
+    """What was written, and what its check found.
+
+    Attributes:
+        folder: where it lies.
+        files: the names of the files of code.
+        rows: how many were compared.
+        max_difference: the largest absolute difference of a logit, from a process without Attentune.
+        own_pipeline: whether it brings a pipeline, as transformers' own would predict something else.
+    """
+
+    folder: Path
+    files: tuple[str, ...]
+    rows: int
+    max_difference: float
+    own_pipeline: bool = False
+
+
+def export_for_transformers(
+    run: str | Path | SavedRun, output_dir: str | Path, *, say: Say | None = None
+) -> TransformersExport:
+    """Write a saved run with the code of its model, and load it in a process that has no Attentune.
+
+    Args:
+        run: a run folder or checkpoint.
+        output_dir: a folder that is new or empty.
+        say: is told what is being done.
+
+    Raises:
+        ExportError: it does not load there, or says something else by more than 1e-5. Nothing is left behind.
+        ConfigError: the folder is not empty.
+        CheckpointError: there is no saved run.
+    """
+    target = Path(output_dir)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigError(f"--output_dir: {target} is there and not an empty folder; name another or remove it.")
+    saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
+    saved.model.to("cpu").float().eval()
+    temporary = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.tmp")
+    with storage_errors(target):
+        temporary.mkdir(parents=True)
+    try:
+        files = _fill(saved, temporary)
+        (say or (lambda text: None))("loading it where Attentune cannot be imported")
+        inputs = _inputs(saved)
+        difference = _difference(saved, temporary, inputs)
+        with storage_errors(target):
+            temporary.replace(target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    own = has_own_answers(saved.model.config)
+    return TransformersExport(target, files, len(inputs["input_ids"]), difference, own)
+
+
+def _fill(saved: SavedRun, folder: Path) -> tuple[str, ...]:
+    """Weights, settings, tokenizer, code, and the run's model card."""
+    config = saved.model.config
+    extra = {"auto_map": dict(AUTO_MAP)} | ({"custom_pipelines": PIPELINES} if has_own_answers(config) else {})
+    before = dict(vars(config))
+    try:
+        config.update(extra)
+        with storage_errors(folder):
+            save_model(saved.model, saved.tokenizer, folder)
+    finally:
+        for name in extra:
+            delattr(config, name)
+        config.update({name: before[name] for name in extra if name in before})
+    files = code_files()
+    for name, text in files.items():
+        write_text(folder / name, text)
+    card = saved.folder / "README.md"
+    if card.is_file():
+        write_text(folder / "README.md", card.read_text(encoding="utf-8"))
+    return tuple(files)
+
+
+def has_own_answers(config: AttentuneConfig) -> bool:
+    """Whether transformers' own pipeline would say something else than the run: not the likeliest class is predicted,
+    or any number of labels."""
+    return (
+        config.thresholds is not None
+        or config.ordinal_prediction == "expected-value"
+        or config.task_type == "multi_label"
+    )
+
+
+def _inputs(saved: SavedRun) -> dict[str, Any]:
+    """A batch of made-up texts, some of them odd."""
+    config = saved.model.config
+    rows = made_up_rows(pairs=saved.is_pair)
+    features = encode_rows(rows, saved.tokenizer, max_length=config.max_seq_length, apart=config.reads_apart)
+    return pad_batch(features, range(len(rows)), pad_token_id=saved.tokenizer.pad_token_id).inputs
+
+
+def _difference(saved: SavedRun, folder: Path, inputs: dict[str, Any]) -> float:
+    with tempfile.TemporaryDirectory() as place:
+        there, back = Path(place) / "inputs.safetensors", Path(place) / "logits.safetensors"
+        save_file(inputs, there)
+        # Its copies of the code go with the place; nothing is asked of the hub.
+        around = {**os.environ, "HF_MODULES_CACHE": place, "HF_HUB_OFFLINE": "1"}
+        words = [sys.executable, "-c", _LOADING, str(folder), str(there), str(back)]
+        done = subprocess.run(words, env=around, capture_output=True, text=True, check=False)
+        if done.returncode != 0 or not back.is_file():
+            lines = done.stderr.strip().splitlines() or ["nothing was said"]
+            raise ExportError(
+                f"{saved.folder}: what was written could not be loaded without Attentune ({lines[-1]}); nothing is left"
+                " of it. An encoder that brings code of its own cannot be exported so."
+            )
+        logits = load_file(back)["logits"]
+    with torch.no_grad():
+        difference = float((saved.model(**inputs).logits - logits).abs().max())
+    if difference > TOLERANCE:
+        raise ExportError(
+            f"{saved.folder}: loaded without Attentune its logits differ by {difference:.2g}, expected at most"
+            f" {TOLERANCE:.0e}; nothing was written. Please report it."
+        )
+    return difference

@@ -1,0 +1,191 @@
+"""Reading a checkpoint of the program that SSA's authors released: a folder with pytorch_model.bin and its settings."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import CONFIG_MAPPING, AutoTokenizer, BertTokenizer, PreTrainedConfig
+
+from attentune.config import ModelConfig, to_dict
+from attentune.data.dataset import LabelSpace
+from attentune.errors import CheckpointError
+from attentune.integrations.released_ssa.weight_names import ReleasedForm, our_weights, recognise
+from attentune.models.build import row_options
+from attentune.models.configuration import AttentuneConfig
+from attentune.models.head_settings import settle_head
+from attentune.models.hub import Tokenizer, first_line, prepare_tokenizer, quiet
+from attentune.models.modeling import AttentuneForSequenceClassification
+
+WEIGHTS_FILE = "pytorch_model.bin"
+_CONFIG_FILES = ("config.json", "bert_config.json")
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
+# What the program's library wrote beside the sizes, of its own and of no use here.
+_NOT_SETTINGS = {"model_type", "architectures", "torch_dtype", "dtype", "num_labels", "id2label", "label2id"}
+
+
+@dataclass(frozen=True)
+class ReleasedCheckpoint:
+    """A checkpoint as it was read.
+
+    Attributes:
+        folder: where it lies.
+        form: what its names say.
+        state: the weights by its own names.
+        encoder: the encoder's settings.
+    """
+
+    folder: Path
+    form: ReleasedForm
+    state: dict[str, Tensor]
+    encoder: PreTrainedConfig
+
+    @classmethod
+    def read(cls, folder: str | Path) -> ReleasedCheckpoint:
+        """Read a folder; what is pickled in it is read in PyTorch's weights-only mode and runs no code.
+
+        Raises:
+            CheckpointError: a file is missing or holds something else.
+        """
+        path = Path(folder)
+        state = _read_weights(path)
+        form = recognise(list(state), str(path))
+        return cls(path, form, state, _read_config(path, form.family))
+
+    @property
+    def outputs(self) -> int:
+        """How many classes it tells apart; 1 for scores."""
+        name = next(
+            name
+            for name in ("seq_cls.classifier.weight", "classifier.out_proj.weight", "classifier.weight")
+            if name in self.state
+        )
+        return len(self.state[name])
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether a tokenizer's files lie beside the weights; the program's BERT wrote none."""
+        return any((self.folder / name).is_file() for name in _TOKENIZER_FILES)
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    file = folder / WEIGHTS_FILE
+    if not file.is_file():
+        raise CheckpointError(
+            f"{folder}: holds no {WEIGHTS_FILE}, expected a folder that the released program wrote, such as"
+            " results/RTE/dev_0.66, with that file and config.json."
+        )
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
+        # PyTorch's own message says how to turn the guard off, which is no cure for a file from elsewhere.
+        raise CheckpointError(
+            f"{file}: could not be read as a file of tensors alone. It is torn, or holds other Python objects, which"
+            " could run code and are never loaded; get a whole copy of the state dict."
+        ) from error
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()
+    ):
+        raise CheckpointError(
+            f"{file}: holds no state dict, expected tensors by name, as torch.save(state_dict) writes."
+        )
+    # As saved from inside a DataParallel.
+    return {name.removeprefix("module."): value for name, value in found.items()}
+
+
+def _read_config(folder: Path, family: str) -> PreTrainedConfig:
+    file = next((folder / name for name in _CONFIG_FILES if (folder / name).is_file()), None)
+    if file is None:
+        raise CheckpointError(f"{folder}: holds neither {' nor '.join(_CONFIG_FILES)}; copy the encoder's there.")
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        return CONFIG_MAPPING[family](**{key: value for key, value in values.items() if key not in _NOT_SETTINGS})
+    except Exception as error:  # made by anyone: whatever does not fit raises its own kind
+        raise CheckpointError(f"{file}: are no settings of a {family} encoder: {first_line(error)}") from error
+
+
+def load_released_tokenizer(source: str, encoder: PreTrainedConfig, *, lower_case: bool = True) -> Tokenizer:
+    """The tokenizer that a checkpoint was trained with.
+
+    Args:
+        source: a folder, a name on the Hugging Face hub, or BERT's vocab.txt.
+        encoder: the encoder's settings.
+        lower_case: with a vocab.txt, whether texts are put into lower case.
+
+    Raises:
+        CheckpointError: it cannot be loaded, or knows more tokens than the encoder.
+    """
+    path = Path(source)
+    file = path if path.suffix == ".txt" else path / "vocab.txt"
+    is_plain_vocabulary = path.is_file() or (file.is_file() and not (path / "tokenizer.json").is_file())
+    with quiet():
+        try:
+            if is_plain_vocabulary:
+                tokenizer = BertTokenizer(vocab=_numbered(file), do_lower_case=lower_case)
+            else:
+                tokenizer = AutoTokenizer.from_pretrained(source, config=encoder)
+        except Exception as error:  # files that others made: all kinds are raised
+            raise CheckpointError(
+                f"{source}: no tokenizer could be loaded: {first_line(error)} Expected the folder or hub name of the"
+                " encoder that the checkpoint was trained from, such as bert-base-uncased, or its vocab.txt."
+            ) from error
+    if len(tokenizer) > encoder.vocab_size or len(tokenizer) < len(tokenizer.all_special_ids) + 8:
+        raise CheckpointError(
+            f"{source}: its tokenizer knows {len(tokenizer)} tokens, but the checkpoint has embeddings for"
+            f" {encoder.vocab_size}; name the one that it was trained with."
+        )
+    return prepare_tokenizer(tokenizer, encoder)
+
+
+def _numbered(file: Path) -> dict[str, int]:
+    """A vocabulary with one token a line, as BERT's is."""
+    return {token: number for number, token in enumerate(file.read_text(encoding="utf-8").splitlines())}
+
+
+def build_released(
+    checkpoint: ReleasedCheckpoint,
+    settings: ModelConfig,
+    label_space: LabelSpace,
+    tokenizer: Tokenizer,
+    *,
+    classes: Sequence[int],
+    max_length: int,
+    is_pair: bool,
+) -> AttentuneForSequenceClassification:
+    """A model of ours with the checkpoint's weights, in evaluation mode.
+
+    Args:
+        checkpoint: what was read.
+        settings: the model section of its preset, with what no weight tells (beta, attention_threshold).
+        label_space: what it predicts.
+        tokenizer: from `load_released_tokenizer`.
+        classes: for each of our classes in order, its row in the checkpoint's classifier.
+        max_length: the longest text or pair in tokens.
+        is_pair: whether it reads pairs.
+
+    Raises:
+        CheckpointError: weights are missing, left over or of another shape.
+    """
+    weights = our_weights(checkpoint.state, checkpoint.form, classes)
+    has_pooler = "head.pooler.dense.weight" in weights
+    config = AttentuneConfig(
+        encoder=checkpoint.encoder,
+        token_gate=to_dict(settings.token_gate),
+        head=settle_head(settings, label_space, checkpoint.encoder, is_pair=is_pair, has_pooler=has_pooler),
+        **row_options(label_space, tokenizer, max_length=max_length, is_pair=is_pair),
+    )
+    model = AttentuneForSequenceClassification(config)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines()[1:]]
+        raise CheckpointError(
+            f"{checkpoint.folder}: its weights do not make a {checkpoint.form.family} encoder with its config.json:"
+            f" {' '.join(lines[:2])}"
+        ) from error
+    return model.eval()

@@ -1,0 +1,180 @@
+"""From a checkpoint of the released program to a run folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attentune.config import Config, load_config, to_yaml
+from attentune.data.dataset import LabelSpace
+from attentune.data.specs import load_spec
+from attentune.errors import CheckpointError, ConfigError
+from attentune.integrations.released_ssa.checkpoint import ReleasedCheckpoint, build_released, load_released_tokenizer
+from attentune.integrations.released_ssa.flags import FLAGS, known_task
+from attentune.integrations.released_ssa.recorded import recorded_flags
+from attentune.io.files import storage_errors, write_text
+from attentune.models.saving import save_model
+
+Say = Callable[[str], None]
+# The program's own order of classes, where it is another than the task's here.
+_CLASS_ORDER = {"mnli": ("contradiction", "entailment", "neutral")}
+_ENCODERS = {
+    ("bert", 768): "bert-base-uncased",
+    ("bert", 1024): "bert-large-uncased",
+    ("roberta", 768): "roberta-base",
+    ("roberta", 1024): "roberta-large",
+}
+# What no weight tells.
+_TOLD = ("task_name", "cls_weight", "attention_threshold", "max_seq_length", "bert_model", "aug_loss_weight", "seed")
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was made of a checkpoint.
+
+    Attributes:
+        folder: the run folder.
+        preset: the preset that it has the form of.
+        task: what it was trained on.
+        facts: what no weight tells, by the program's flags, and where each was taken from.
+    """
+
+    folder: Path
+    preset: str
+    task: str
+    facts: dict[str, tuple[Any, str]]
+
+
+def import_ssa(
+    checkpoint: str | Path,
+    output_dir: str | Path,
+    *,
+    flags: Mapping[str, Any] | None = None,
+    data_dir: str | None = None,
+    tokenizer: str | None = None,
+    lower_case: bool = True,
+    replace: bool = False,
+    say: Say | None = None,
+) -> Imported:
+    """Write a checkpoint of the released program as a run folder, which every command here takes.
+
+    Args:
+        checkpoint: its folder, with pytorch_model.bin and config.json.
+        output_dir: a folder that is new or empty.
+        flags: the program's flags that the checkpoint was trained with (`task_name`, `cls_weight`,
+            `attention_threshold`, `max_seq_length`); those not given are read from the dev_results_*.txt beside the
+            checkpoint, else the program's defaults are taken.
+        data_dir: the folder of the task's files, for the run's own configuration.
+        tokenizer: the encoder's folder or hub name, or its vocab.txt; the checkpoint's own files if not given.
+        lower_case: with a vocab.txt, whether texts are put into lower case.
+        replace: whether a run folder that is there is replaced.
+        say: is told what was taken from where.
+
+    Raises:
+        CheckpointError: it is no such checkpoint, or its parts do not fit together.
+        ConfigError: no task is known, a flag cannot be used, or the folder is not empty.
+    """
+    target = Path(output_dir)
+    _check_target(target, replace=replace)
+    found = ReleasedCheckpoint.read(checkpoint)
+    facts = _facts(found, flags or {})
+    task = known_task(str(facts["task_name"][0]))
+    for name, (value, where) in facts.items():
+        (say or (lambda text: None))(f"{name} {value}: {where}")
+    config = _config(found, facts, task, data_dir)
+    spec = load_spec(task)
+    space = LabelSpace(spec.task_type, spec.label_names)
+    if found.outputs != space.num_labels:
+        raise CheckpointError(
+            f"{found.folder}: tells {found.outputs} classes apart, but {spec.name} has {space.num_labels}; name the"
+            " task that it was trained on with --task_name."
+        )
+    source = tokenizer or (str(found.folder) if found.has_tokenizer else config.model.name_or_path)
+    words = load_released_tokenizer(source, found.encoder, lower_case=lower_case)
+    order = _CLASS_ORDER.get(task, spec.label_names)
+    model = build_released(
+        found,
+        config.model,
+        space,
+        words,
+        classes=[order.index(name) for name in spec.label_names] if spec.label_names else [0],
+        max_length=config.data.max_length,
+        is_pair=next(iter(spec.splits.values())).pair is not None,
+    )
+    _write(target, config, lambda folder: save_model(model, words, folder))
+    return Imported(target, found.form.preset, task, facts)
+
+
+def _check_target(target: Path, *, replace: bool) -> None:
+    is_free = not target.exists() or (target.is_dir() and not any(target.iterdir()))
+    if not is_free and not (replace and (target / "config.yaml").is_file()):
+        raise ConfigError(f"--output_dir: {target} is there and not an empty folder; name another or remove it.")
+
+
+def _facts(found: ReleasedCheckpoint, given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    """What no weight tells, and where it is from."""
+    recorded, defaults = recorded_flags(found.folder), {flag.name: flag.default for flag in FLAGS}
+    if "model_name_or_path" in recorded:
+        recorded["bert_model"] = recorded["model_name_or_path"]
+    guess = _ENCODERS.get((found.form.family, found.encoder.hidden_size), found.folder.name)
+    facts: dict[str, tuple[Any, str]] = {}
+    for name in _TOLD:
+        if given.get(name) is not None:
+            facts[name] = (given[name], "as given")
+        elif name == "max_seq_length" and found.form.positions is not None:
+            facts[name] = (found.form.positions, "as many positions as the token head has")
+        elif name in recorded:
+            facts[name] = (recorded[name], "from dev_results_*.txt")
+        elif name == "bert_model":
+            facts[name] = (guess, "guessed from the encoder's size")
+        elif name == "task_name":
+            raise ConfigError(
+                "--task_name: is missing, and no dev_results_*.txt beside the checkpoint tells it; name the task that"
+                " it was trained on: --task_name RTE"
+            )
+        else:
+            facts[name] = (defaults[name], "the program's default, since nothing tells it")
+    if found.form.kind != "hybrid":
+        facts = {name: fact for name, fact in facts.items() if name not in ("cls_weight", "attention_threshold")}
+    if found.form.kind == "plain":
+        facts.pop("aug_loss_weight")
+    return facts
+
+
+def _config(found: ReleasedCheckpoint, facts: Mapping[str, tuple[Any, str]], task: str, data_dir: str | None) -> Config:
+    overrides: dict[str, Any] = {
+        "model.name_or_path": str(facts["bert_model"][0]),
+        "data.task": task,
+        "data.data_dir": data_dir,
+        "data.max_length": facts["max_seq_length"][0],
+        "training.seed": facts["seed"][0],
+    }
+    if found.form.kind == "hybrid":
+        overrides["model.token_gate.beta"] = facts["cls_weight"][0]
+        overrides["model.token_gate.attention_threshold"] = facts["attention_threshold"][0]
+    if found.form.kind != "plain":
+        overrides["objective.alpha"] = round(1.0 - float(facts["aug_loss_weight"][0]), 10)
+        overrides["model.token_gate.share_weights"] = found.form.positions is None
+    if found.form.family == "roberta" and found.form.kind == "co":
+        overrides["model.head.dropout"] = 0.0
+    return load_config(overrides=overrides, preset=found.form.preset)
+
+
+def _write(target: Path, config: Config, save: Callable[[Path], None]) -> None:
+    """The whole folder, or none of it."""
+    temporary = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.tmp")
+    with storage_errors(target):
+        temporary.mkdir(parents=True)
+        try:
+            save(temporary)
+            write_text(temporary / "config.yaml", to_yaml(config))
+            if target.is_dir():
+                shutil.rmtree(target)
+            temporary.replace(target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise

@@ -1,0 +1,275 @@
+"""Attentune as scikit-learn estimators: texts or pairs of texts in, classes or scores out.
+
+They work in pipelines, `cross_val_score`, `GridSearchCV` and `CalibratedClassifierCV`. A run folder is made by each
+`fit`, in a temporary place unless `output_dir` names one, so `attentune explain` and the like work on it too.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
+
+from attentune.config import load_config
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.splits import stratified_cut
+from attentune.inference.predictor import SavedRun, predict_rows
+from attentune.metrics.metrics import predictions_of, probabilities_of
+from attentune.results import RunResult
+from attentune.training.progress import Display
+from attentune.training.train import train
+
+_METRICS = {"classification": ("accuracy", "f1_macro"), "regression": ("pearson", "spearmanr")}
+
+
+class _TextEstimator(BaseEstimator):
+    """What both have in common: settings, reading texts, training, and going into a pickle."""
+
+    def __init__(
+        self,
+        *,
+        preset: str = "bert",
+        model_name_or_path: str = "embedded",
+        learning_rate: float = 5e-5,
+        num_train_epochs: float = 3,
+        per_device_train_batch_size: int = 32,
+        max_length: int = 128,
+        alpha: float | None = None,
+        settings: Mapping[str, Any] | None = None,
+        validation_share: float = 0.0,
+        random_state: int = 42,
+        output_dir: str | Path | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.preset = preset
+        self.model_name_or_path = model_name_or_path
+        self.learning_rate = learning_rate
+        self.num_train_epochs = num_train_epochs
+        self.per_device_train_batch_size = per_device_train_batch_size
+        self.max_length = max_length
+        self.alpha = alpha
+        self.settings = settings
+        self.validation_share = validation_share
+        self.random_state = random_state
+        self.output_dir = output_dir
+        self.verbose = verbose
+
+    def _train(self, X: Any, labels_N: np.ndarray, space: LabelSpace, sample_weight: Any) -> None:
+        texts, pairs = texts_of(X)
+        weights = _weights(sample_weight, len(texts))
+        rows = TextRows(tuple(map(str, range(len(texts)))), texts, pairs, labels_N, "X", weights=weights)
+        splits = {"train": rows}
+        if self.validation_share:
+            kept, cut = stratified_cut(labels_N, self.validation_share, self._seed(), "validation")
+            splits = {"train": rows.take(kept), "validation": replace(rows.take(cut), weights=None)}
+        data = TaskData("own", space, _METRICS[space.task_type], splits)
+        if self.output_dir is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="attentune-")
+        folder = Path(self._temporary.name) / "run" if self.output_dir is None else Path(self.output_dir)
+        self.result_: RunResult = train(
+            load_config(overrides=self._overrides(folder, space)), data=data, display=Display(quiet=not self.verbose)
+        )
+        self.run_ = SavedRun.load(folder)
+        self.n_features_in_ = 1 if pairs is None else 2
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, (int, np.integer)):
+            return int(self.random_state)
+        raise ValueError(f"random_state: got {self.random_state!r}, expected a whole number, such as 42.")
+
+    def _overrides(self, folder: Path, space: LabelSpace) -> dict[str, Any]:
+        made: dict[str, Any] = {
+            "preset": self.preset,
+            "model.name_or_path": str(self.model_name_or_path),
+            "data.max_length": self.max_length,
+            "data.task_type": space.task_type,
+            "training.learning_rate": self.learning_rate,
+            "training.num_train_epochs": self.num_train_epochs,
+            "training.per_device_train_batch_size": self.per_device_train_batch_size,
+            "training.seed": self._seed(),
+            "training.eval_strategy": "epoch" if self.validation_share else "no",
+            "training.output_dir": str(folder),
+            "training.overwrite_output_dir": True,
+        }
+        if self.alpha is not None:
+            made["objective.alpha"] = self.alpha
+        return made | dict(self.settings or {})
+
+    def _logits(self, X: Any) -> np.ndarray:
+        """(N, C) logits."""
+        check_is_fitted(self, "run_")
+        texts, pairs = texts_of(X)
+        got = 1 if pairs is None else 2
+        if got != self.n_features_in_:
+            raise ValueError(f"X has {got} texts a row, but this was fitted on {self.n_features_in_}.")
+        rows = TextRows(tuple(map(str, range(len(texts)))), texts, pairs, None, "X")
+        return predict_rows(self.run_, rows)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.non_deterministic = False
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The run's files go along, as bytes; its folder may be gone when this is read."""
+        state = dict(super().__getstate__())
+        run, _ = state.pop("run_", None), state.pop("_temporary", None)
+        if run is not None:
+            state["_files"] = {path.name: path.read_bytes() for path in sorted(run.folder.iterdir()) if path.is_file()}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        files = state.pop("_files", None)
+        super().__setstate__(state)
+        if files is not None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="attentune-")
+            folder = Path(self._temporary.name)
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
+            self.run_ = SavedRun.load(folder)
+
+
+class AttentuneClassifier(ClassifierMixin, _TextEstimator):
+    """Classify texts or pairs of texts.
+
+    Args:
+        preset: the method, such as "ssa-hybrid"; `attentune presets` lists them.
+        model_name_or_path: the encoder; "embedded" needs no network.
+        learning_rate: as in transformers' TrainingArguments, as the next two.
+        num_train_epochs: passes over the rows.
+        per_device_train_batch_size: rows in a batch.
+        max_length: longest text, or pair of texts, in tokens.
+        alpha: weight of the task's loss beside the token loss, for presets with token labels; the preset's own if not
+            given.
+        settings: any other settings by dotted name; they go before all arguments.
+        validation_share: of the rows, cut off and scored after each epoch; 0 trains on all.
+        random_state: a whole number; the same gives the same model on the same machine.
+        output_dir: where the run folder is made; a temporary place if not given.
+        verbose: show progress on standard error.
+
+    Attributes:
+        classes_: the classes, sorted.
+        n_features_in_: texts in a row, 1 or 2.
+        run_: the trained `SavedRun`.
+        result_: the `RunResult`.
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AttentuneClassifier:
+        """Train.
+
+        Args:
+            X: N texts, N pairs of texts, or an array or data frame of one or two columns of texts.
+            y: (N,) classes of any kind that sorts.
+            sample_weight: (N,) what each row's losses are multiplied with, over their mean; 1 each if not given.
+
+        Raises:
+            ValueError: X, y and sample_weight do not fit each other, or there is one class only.
+            AttentuneError: settings that cannot be used.
+        """
+        check_consistent_length(X, y)
+        self.classes_, labels_N = np.unique(_labels(y), return_inverse=True)
+        names = tuple(map(str, self.classes_.tolist()))
+        if len(names) < 2:
+            raise ValueError(f"y: got one class ({', '.join(names)}), expected at least 2.")
+        if len(set(names)) < len(names):
+            raise ValueError(f"y: got classes that read the same as text ({', '.join(names)}); rename them.")
+        self._train(X, labels_N.astype(np.int64), LabelSpace("classification", names), sample_weight)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """(N,) the likeliest class of each row."""
+        logits_NC = self._logits(X)
+        return self.classes_[predictions_of(logits_NC, self.run_.label_space).astype(np.int64)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """(N, C) probabilities, in the order of `classes_`."""
+        return probabilities_of(self._logits(X), self.run_.label_space)
+
+
+class AttentuneRegressor(RegressorMixin, _TextEstimator):
+    """Predict a score of texts or pairs of texts; arguments as `AttentuneClassifier`."""
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AttentuneRegressor:
+        """Train.
+
+        Args:
+            X: N texts, N pairs of texts, or an array or data frame of one or two columns of texts.
+            y: (N,) numbers.
+            sample_weight: (N,) what each row's losses are multiplied with, over their mean; 1 each if not given.
+
+        Raises:
+            ValueError: X, y and sample_weight do not fit each other, or a number is missing.
+            AttentuneError: settings that cannot be used.
+        """
+        check_consistent_length(X, y)
+        scores_N = np.asarray(column_or_1d(y), dtype=np.float64)
+        if not np.isfinite(scores_N).all():
+            raise ValueError("y: got NaN or infinity, expected numbers.")
+        self._train(X, scores_N, LabelSpace("regression"), sample_weight)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """(N,) scores."""
+        return predictions_of(self._logits(X), self.run_.label_space).astype(np.float64)
+
+
+def _labels(y: Any) -> np.ndarray:
+    labels_N = column_or_1d(np.asarray(y), warn=True)
+    if labels_N.dtype.kind == "f" and not np.all(np.isfinite(labels_N) & (labels_N == np.floor(labels_N))):
+        raise ValueError("y: got an unknown label type: continuous numbers or NaN; AttentuneRegressor takes numbers.")
+    return labels_N
+
+
+def _weights(sample_weight: Any, rows: int) -> np.ndarray | None:
+    """(N,) weights with a mean of 1, so that only their ratios matter; None where all are alike."""
+    if sample_weight is None:
+        return None
+    weights_N = np.asarray(column_or_1d(sample_weight), dtype=np.float64)
+    if len(weights_N) != rows or not (np.isfinite(weights_N).all() and (weights_N >= 0).all() and weights_N.any()):
+        raise ValueError(
+            f"sample_weight: got {len(weights_N)} values from {weights_N.min(initial=np.inf):g} to"
+            f" {weights_N.max(initial=-np.inf):g}, expected a number of at least 0 for each of {rows} rows, not all 0."
+        )
+    return None if np.ptp(weights_N) == 0 else weights_N / weights_N.mean()
+
+
+def texts_of(X: Any) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """The texts of X, and the second ones of pairs or None.
+
+    Raises:
+        ValueError: X is not made of texts, or of rows of one or two texts.
+    """
+    if isinstance(X, str):
+        raise ValueError("X: got one text, expected a list of texts: put it in [brackets].")
+    if issparse(X):
+        raise TypeError("X: got a sparse matrix, expected texts or pairs of texts, without a vectorizer before.")
+    rows = np.asarray(X).tolist() if hasattr(X, "__array__") else list(X)
+    if not rows:
+        raise ValueError("X: got no rows (0 sample(s)), expected at least 1.")
+    columns = [_row(row, place) for place, row in enumerate(rows)]
+    widths = {len(row) for row in columns}
+    if not widths <= {1} and not widths <= {2}:
+        raise ValueError(f"X: got rows of {', '.join(map(str, sorted(widths)))} texts, expected 1 or 2 in each.")
+    firsts = tuple(row[0] for row in columns)
+    return firsts, tuple(row[1] for row in columns) if widths == {2} else None
+
+
+def _row(row: Any, place: int) -> Sequence[str]:
+    parts: Iterable[Any] = [row] if isinstance(row, str) or not isinstance(row, (list, tuple, np.ndarray)) else row
+    texts = list(parts)
+    wrong = [part for part in texts if not isinstance(part, str)]
+    if wrong or not texts:
+        raise ValueError(
+            f"X: row {place} holds {wrong[0]!r} ({type(wrong[0]).__name__}), expected a text; fill gaps with ''."
+            if wrong
+            else f"X: row {place} is empty, expected a text or two."
+        )
+    return texts

@@ -1,0 +1,172 @@
+"""Metrics by the names that `evaluate`'s GLUE uses, each with the direction in which it is better."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+from sklearn import metrics as sk
+
+from attentune.config.parse import did_you_mean
+from attentune.data.dataset import LabelSpace
+from attentune.errors import ConfigError
+from attentune.stats.decisions import chosen, shares_of
+
+Score = Callable[[np.ndarray, np.ndarray], float]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric over labels and predictions, both (N,): class ids, or scores for regression; or (N, C) ones and zeros.
+
+    Attributes:
+        needs: "classes", "two classes", "an order" (ordinal classes or scores), "sets" (several labels a row), or
+            "classes or sets".
+    """
+
+    name: str
+    score: Score
+    greater_is_better: bool = True
+    needs: str = "classes"
+
+
+def _correlation(function: Callable) -> Score:
+    def score(labels: np.ndarray, predictions: np.ndarray) -> float:
+        # Undefined, not zero: a constant has no correlation with anything.
+        if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
+            return float("nan")
+        return float(function(labels, predictions).statistic)
+
+    return score
+
+
+def _averaged(function: Callable, average: str) -> Score:
+    """F1, precision or recall: of the second class ("binary"), or averaged over classes; 0 where nothing is divided."""
+
+    def score(labels: np.ndarray, predictions: np.ndarray) -> float:
+        # A row without labels of which none is predicted is all right; a class that never occurs says nothing good.
+        return float(function(labels, predictions, average=average, zero_division=float(average == "samples")))
+
+    return score
+
+
+def _balanced_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
+    return float(np.mean([np.mean(predictions[labels == label] == label) for label in np.unique(labels)]))
+
+
+def _matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a single label: scikit-learn says 0, as GLUE does, but warns of its shape
+        return float(sk.matthews_corrcoef(labels, predictions))
+
+
+def _quadratic_kappa(labels: np.ndarray, predictions: np.ndarray) -> float:
+    if np.array_equal(labels, predictions):
+        return 1.0
+    # All classes in between, so that the distance of two classes does not depend on which others occur.
+    both = np.concatenate([labels, predictions])
+    classes = np.arange(both.min(), both.max() + 1)
+    return float(sk.cohen_kappa_score(labels, predictions, labels=classes, weights="quadratic"))
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("accuracy", lambda labels, predictions: float(np.mean(labels == predictions))),
+        Metric("balanced_accuracy", _balanced_accuracy),
+        Metric("f1", _averaged(sk.f1_score, "binary"), needs="two classes"),
+        Metric("precision", _averaged(sk.precision_score, "binary"), needs="two classes"),
+        Metric("recall", _averaged(sk.recall_score, "binary"), needs="two classes"),
+        Metric("f1_macro", _averaged(sk.f1_score, "macro"), needs="classes or sets"),
+        Metric("f1_micro", _averaged(sk.f1_score, "micro"), needs="classes or sets"),
+        Metric("f1_weighted", _averaged(sk.f1_score, "weighted"), needs="classes or sets"),
+        Metric("precision_macro", _averaged(sk.precision_score, "macro"), needs="classes or sets"),
+        Metric("recall_macro", _averaged(sk.recall_score, "macro"), needs="classes or sets"),
+        Metric("f1_samples", _averaged(sk.f1_score, "samples"), needs="sets"),
+        Metric(
+            "subset_accuracy",
+            lambda labels, predictions: float(np.mean((labels == predictions).all(axis=1))),
+            needs="sets",
+        ),
+        Metric(
+            "hamming_loss",
+            lambda labels, predictions: float(np.mean(labels != predictions)),
+            greater_is_better=False,
+            needs="sets",
+        ),
+        Metric("matthews_correlation", _matthews),
+        Metric("quadratic_weighted_kappa", _quadratic_kappa),
+        Metric("pearson", _correlation(stats.pearsonr), needs="an order"),
+        Metric("spearmanr", _correlation(stats.spearmanr), needs="an order"),
+        Metric(
+            "mean_absolute_error",
+            lambda labels, predictions: float(np.mean(np.abs(labels - predictions))),
+            greater_is_better=False,
+            needs="an order",
+        ),
+        Metric(
+            "mean_squared_error",
+            lambda labels, predictions: float(np.mean((labels - predictions) ** 2)),
+            greater_is_better=False,
+            needs="an order",
+        ),
+    )
+}
+
+
+def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
+    """(N,) class ids, or scores for regression; with several labels a row (N, C) int64, 1 where one is predicted.
+
+    Classes and labels are chosen as `stats.predicting.chosen` says.
+    """
+    if label_space.task_type == "regression":
+        return logits_NC[:, 0]
+    is_plain = label_space.thresholds is None and label_space.ordinal_prediction == "argmax"
+    if is_plain and not label_space.has_several:
+        return logits_NC.argmax(axis=1)  # no probabilities are needed
+    return chosen(
+        probabilities_of(logits_NC, label_space),
+        task_type=label_space.task_type,
+        ordinal_prediction=label_space.ordinal_prediction,
+        thresholds=label_space.thresholds,
+    )
+
+
+def probabilities_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
+    """(N, C) softmax of the logits, in float64; of several labels a row each one's sigmoid."""
+    return shares_of(logits_NC, several=label_space.has_several)
+
+
+def score_predictions(
+    names: Sequence[str], labels: np.ndarray, logits_NC: np.ndarray, label_space: LabelSpace
+) -> dict[str, float]:
+    """The metrics of these predictions, by name in the order asked; NaN where one is undefined."""
+    predictions = predictions_of(logits_NC, label_space)
+    return {name: METRICS[name].score(labels, predictions) for name in names}
+
+
+def choose_metric(wanted: str | None, names: Sequence[str], label_space: LabelSpace) -> Metric:
+    """The metric that tells the best model: the wanted one, else the task's first.
+
+    Raises:
+        ConfigError: the wanted metric is not known, or cannot be computed for this task.
+    """
+    if wanted is None:
+        return METRICS[names[0]]
+    name = wanted.removeprefix("eval_")  # transformers' spelling
+    has = {
+        "classes": label_space.task_type in ("classification", "ordinal"),
+        "two classes": label_space.task_type in ("classification", "ordinal") and label_space.num_labels == 2,
+        "an order": label_space.task_type in ("regression", "ordinal"),
+        "sets": label_space.has_several,
+        "classes or sets": label_space.task_type != "regression",
+    }
+    usable = [metric.name for metric in METRICS.values() if has[metric.needs]]
+    if name not in usable:
+        turned = ["_".join(reversed(name.replace("-", "_").split("_")))]  # macro-F1 for f1_macro
+        near = did_you_mean(turned[0].lower(), usable) or did_you_mean(name, usable)
+        raise ConfigError(f"training.metric_for_best_model: got {wanted!r}, expected one of {', '.join(usable)}.{near}")
+    return METRICS[name]

@@ -1,0 +1,73 @@
+"""What each example adds to a score, and what a guess would have scored: what statistics need besides the score."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attentune.metrics.metrics import METRICS
+from attentune.stats.example_tests import jackknife_values
+
+
+def example_values(metric: str, labels_N: np.ndarray, predictions_N: np.ndarray) -> np.ndarray:
+    """(N,) float64 values whose mean is the metric.
+
+    Correctness for accuracy, errors for mean errors, `jackknife_values` for F1, kappa and correlations.
+
+    Args:
+        metric: a name in `METRICS`.
+        labels_N: (N,) class ids or scores, or (N, C) ones and zeros.
+        predictions_N: the same.
+
+    Raises:
+        ValueError: fewer than 2 examples.
+    """
+    if metric == "subset_accuracy":
+        return (labels_N == predictions_N).all(axis=1).astype(np.float64)
+    if metric == "hamming_loss":
+        return (labels_N != predictions_N).mean(axis=1)
+    if metric == "accuracy":
+        return (labels_N == predictions_N).astype(np.float64)
+    if metric == "mean_absolute_error":
+        return np.abs(labels_N - predictions_N).astype(np.float64)
+    if metric == "mean_squared_error":
+        return ((labels_N - predictions_N) ** 2).astype(np.float64)
+    if metric == "pearson" and len(labels_N) > 2:
+        return _pearson_values(labels_N, predictions_N)
+    score = METRICS[metric].score
+    # Rows of the same label and prediction add the same, so that large sets of few classes are quick.
+    _, kind_N = np.unique(np.column_stack([labels_N, predictions_N]), axis=0, return_inverse=True)
+    return jackknife_values(
+        lambda rows: score(labels_N[rows], predictions_N[rows]), len(labels_N), alike_N=kind_N.reshape(-1)
+    )
+
+
+def _pearson_values(labels_N: np.ndarray, predictions_N: np.ndarray) -> np.ndarray:
+    """The jackknife values of Pearson's correlation, all at once: sums without a row follow from those with it."""
+    rows = len(labels_N)
+    x_N, y_N = labels_N - labels_N.mean(), predictions_N - predictions_N.mean()
+    share = rows / (rows - 1)
+    xx_N, yy_N = (x_N**2).sum() - share * x_N**2, (y_N**2).sum() - share * y_N**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        without_N = ((x_N * y_N).sum() - share * x_N * y_N) / np.sqrt(xx_N * yy_N)
+    whole = METRICS["pearson"].score(labels_N, predictions_N)
+    return whole + (rows - 1) * (without_N.mean() - without_N)
+
+
+def guess_score(metric: str, labels_N: np.ndarray, *, is_regression: bool) -> float:
+    """What guessing the same for every example scores: the commonest class, or the mean or median score.
+
+    Of several labels those are guessed that at least half of the examples have.
+
+    A correlation with a constant counts as 0.
+    """
+    guess: float
+    if labels_N.ndim == 2:
+        usual_C = (labels_N.mean(axis=0) >= 0.5).astype(np.int64)
+        return METRICS[metric].score(labels_N, np.tile(usual_C, (len(labels_N), 1)))
+    if is_regression:
+        guess = float(np.median(labels_N) if metric == "mean_absolute_error" else np.mean(labels_N))
+    else:
+        guess = int(np.bincount(labels_N).argmax())
+    if metric in ("matthews_correlation", "quadratic_weighted_kappa", "pearson", "spearmanr"):
+        return 0.0
+    return METRICS[metric].score(labels_N, np.full(len(labels_N), guess))

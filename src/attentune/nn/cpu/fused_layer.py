@@ -1,0 +1,281 @@
+"""A BERT layer's training step on a CPU, forward and backward written out, in bf16.
+
+PyTorch makes hundreds of operations of it, most of them casts, views and allocations; for batches of short texts these
+take longer than what they serve. Here products with weights are PyTorch's, and all that lies between two of them is one
+pass over the memory, in C (`c/`). Attention's probabilities, GELU's output and what dropout drops are
+not kept: the backward pass computes them again.
+
+The numbers are those of autocast: bf16 factors in products, float32 in residuals and normalisation. What autocast
+rounds to bf16 within GELU stays in float32 here; within attention too, but where matrix tiles multiply it.
+
+Source: Devlin et al. 2019, section 3 (the layer of Vaswani et al. 2017, section 3.1); attention without its table as in
+Dao et al. 2022, section 3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attentune.nn.cpu.kernels import Drop, Normed, attention, attention_back, gelu, gelu_back, norm, norm_back
+
+_HALF = torch.bfloat16
+# What changes attention's result, (B, T, D) bf16, before the product that joins the heads.
+Between = Callable[[Tensor], Tensor]
+
+
+class LayerWeights(NamedTuple):
+    """A layer's parameters. Weights are (out, in)."""
+
+    query: Tensor
+    query_bias: Tensor
+    key: Tensor
+    key_bias: Tensor
+    value: Tensor
+    value_bias: Tensor
+    joined: Tensor
+    joined_bias: Tensor
+    norm_1: Tensor
+    norm_1_bias: Tensor
+    up: Tensor
+    up_bias: Tensor
+    down: Tensor
+    down_bias: Tensor
+    norm_2: Tensor
+    norm_2_bias: Tensor
+
+
+@dataclass(frozen=True)
+class LayerSettings:
+    """What a layer computes with besides its weights.
+
+    Attributes:
+        heads: of attention; the hidden size over their number is their width.
+        attention_dropout: the chance with which a probability is dropped.
+        hidden_dropout: the chance with which a feature is dropped before it joins the residual.
+        epsilon: what both normalisations add to the variance.
+    """
+
+    heads: int
+    attention_dropout: float
+    hidden_dropout: float
+    epsilon: float
+
+
+class HalfWeights:
+    """A layer's weights in the precisions it computes with, in memory that stays.
+
+    Args:
+        weights: of the layer, for their sizes.
+    """
+
+    def __init__(self, weights: LayerWeights) -> None:
+        hidden, inner = weights.down.shape
+        with torch.inference_mode(False):  # training may come after a prediction
+            self.projections = torch.empty(3 * hidden, hidden, dtype=_HALF)
+            self.joined = torch.empty(hidden, hidden, dtype=_HALF)
+            self.up = torch.empty(inner, hidden, dtype=_HALF)
+            self.down = torch.empty(hidden, inner, dtype=_HALF)
+        self._places = [*self.projections.chunk(3), self.joined, self.up, self.down]
+
+    def copy_from(self, weights: LayerWeights) -> None:
+        """Take the values of the weights of products."""
+        own = (weights.query, weights.key, weights.value, weights.joined, weights.up, weights.down)
+        torch._foreach_copy_(self._places, [one.detach() for one in own])
+
+
+def fused_layer(
+    hidden_BTD: Tensor,
+    mask: Tensor | None,
+    weights: LayerWeights,
+    half: HalfWeights,
+    settings: LayerSettings,
+    between: Between | None = None,
+) -> Tensor:
+    """The layer's output in training, (B, T, D) float32, with dropout.
+
+    Args:
+        hidden_BTD: float32, on the CPU.
+        mask: added to the scores, (B or 1, 1, T or 1, T) float32; or None.
+        weights: the parameters, float32.
+        half: the layer's own, which takes these weights; the backward pass must come before it takes others.
+        settings: what else the layer computes with.
+        between: applied to what attention found, as a blur is; gradients flow through it.
+    """
+    half.copy_from(weights)
+    found_BTD: Tensor = _Attention.apply(hidden_BTD, mask, weights, half, settings, *weights[:_JOINED])
+    if between is not None:
+        found_BTD = between(found_BTD)
+    out_BTD: Tensor = _Rest.apply(found_BTD, hidden_BTD, weights, half, settings, *weights[_JOINED:])
+    return out_BTD
+
+
+def fused_prediction(
+    hidden_BTD: Tensor,
+    mask: Tensor | None,
+    weights: LayerWeights,
+    half: HalfWeights,
+    settings: LayerSettings,
+    between: Between | None = None,
+) -> Tensor:
+    """The layer's output without dropout and without gradients, (B, T, D), of the input's kind.
+
+    Args:
+        hidden_BTD: float32 or bf16, on the CPU.
+        mask: as for `fused_layer`.
+        weights: the parameters, float32 or bf16.
+        half: has taken these weights.
+        settings: what else the layer computes with; its dropout is not done.
+        between: as for `fused_layer`.
+    """
+    wide = LayerWeights(*(one if one.ndim > 1 else one.detach().float() for one in weights))
+    residual_ND = _rows(hidden_BTD.detach().float())
+    with torch.autocast("cpu", enabled=False):
+        found_ND = _attend(residual_ND, mask, len(hidden_BTD), wide, half, settings, _NOTHING, keep=False)[0]
+    if between is not None:
+        found_ND = _rows(between(found_ND.view(hidden_BTD.shape)).to(_HALF))
+    with torch.autocast("cpu", enabled=False):
+        drops = (_NOTHING, _NOTHING)
+        last, _ = _finish(found_ND, residual_ND, wide, half, settings, drops, keep=False)
+    out_ND = last.out if hidden_BTD.dtype == torch.float32 else last.narrow
+    return out_ND.view(hidden_BTD.shape)
+
+
+_NOTHING = Drop.of(0.0, 0)
+# Where a layer's weights are parted: those before are attention's. The two functions below get their part by itself
+# too, since autograd sees no tensor within a tuple.
+_JOINED = LayerWeights._fields.index("joined")
+
+
+def _rows(x_BTD: Tensor) -> Tensor:
+    return x_BTD.reshape(-1, x_BTD.shape[-1]).contiguous()
+
+
+def _draw(*chances: float) -> tuple[Drop, ...]:
+    seeds = torch.empty(len(chances), dtype=torch.int64).random_().tolist()
+    return tuple(Drop.of(chance, seed) for chance, seed in zip(chances, seeds, strict=True))
+
+
+def _attend(
+    hidden_ND: Tensor,
+    mask: Tensor | None,
+    batch: int,
+    weights: LayerWeights,
+    half: HalfWeights,
+    settings: LayerSettings,
+    drop: Drop,
+    *,
+    keep: bool,
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    """What attention finds, (N, D) bf16, and what its backward pass wants; outside of autocast."""
+    x_ND = hidden_ND.to(_HALF)
+    biases_3D = torch.cat([weights.query_bias, weights.key_bias, weights.value_bias]).detach()
+    projected_N3D = torch.mm(x_ND, half.projections.t())
+    found_ND, log_sums = attention(projected_N3D, biases_3D, mask, batch, settings.heads, drop, keep=keep)
+    return found_ND, (x_ND, projected_N3D, biases_3D, log_sums)
+
+
+def _finish(
+    found_ND: Tensor,
+    residual_ND: Tensor,
+    weights: LayerWeights,
+    half: HalfWeights,
+    settings: LayerSettings,
+    drops: tuple[Drop, ...],
+    *,
+    keep: bool,
+) -> tuple[Normed, tuple[Tensor | None, ...]]:
+    """The layer's output from what attention found, and what the backward pass wants; outside of autocast."""
+    joined_ND = torch.mm(found_ND, half.joined.t())
+    norm_1 = (weights.norm_1, weights.norm_1_bias, settings.epsilon)
+    middle = norm(joined_ND, weights.joined_bias, residual_ND, *norm_1, drops[0], keep=keep)
+    raised_NI = torch.mm(middle.narrow, half.up.t())
+    lowered_ND = torch.mm(gelu(raised_NI, weights.up_bias), half.down.t())
+    norm_2 = (weights.norm_2, weights.norm_2_bias, settings.epsilon)
+    last = norm(lowered_ND, weights.down_bias, middle.out, *norm_2, drops[1], keep=keep)
+    return last, (found_ND, *middle[1:], raised_NI, *last[2:])
+
+
+class _Attention(torch.autograd.Function):
+    """From the hidden states to what attention finds: projections, biases, softmax, dropout."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_BTD: Tensor,
+        mask: Tensor | None,
+        weights: LayerWeights,
+        half: HalfWeights,
+        settings: LayerSettings,
+        *own: Tensor,
+    ) -> Any:
+        (drop,) = _draw(settings.attention_dropout)
+        with torch.autocast("cpu", enabled=False):
+            hidden_ND, batch = _rows(hidden_BTD), len(hidden_BTD)
+            found_ND, saved = _attend(hidden_ND, mask, batch, weights, half, settings, drop, keep=True)
+        ctx.save_for_backward(*saved)
+        ctx.mask, ctx.half, ctx.drop = mask, half, drop
+        return found_ND.view(hidden_BTD.shape)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        x_ND, projected, biases, log_sums = ctx.saved_tensors
+        with torch.autocast("cpu", enabled=False):
+            d_found = _rows(gradients[0])
+            d_projected, d_biases = attention_back(projected, biases, ctx.mask, log_sums, d_found, ctx.drop)
+            d_weights = _of_weight(d_projected, x_ND).chunk(3)
+            d_hidden = torch.mm(d_projected, ctx.half.projections).float()
+        d_own = (one for pair in zip(d_weights, d_biases.chunk(3), strict=True) for one in pair)
+        return (d_hidden.view(gradients[0].shape), None, None, None, None, *d_own)
+
+
+class _Rest(torch.autograd.Function):
+    """From what attention found to the layer's output: two residuals, two normalisations, GELU between."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        found_BTD: Tensor,
+        hidden_BTD: Tensor,
+        weights: LayerWeights,
+        half: HalfWeights,
+        settings: LayerSettings,
+        *own: Tensor,
+    ) -> Any:
+        drops = _draw(settings.hidden_dropout, settings.hidden_dropout)
+        with torch.autocast("cpu", enabled=False):
+            found_ND, residual_ND = _rows(found_BTD.to(_HALF)), _rows(hidden_BTD)
+            last, saved = _finish(found_ND, residual_ND, weights, half, settings, drops, keep=True)
+        ctx.save_for_backward(*saved, weights.norm_1, weights.up_bias, weights.norm_2)
+        ctx.half, ctx.drops, ctx.kind = half, drops, found_BTD.dtype
+        return last.out.view(hidden_BTD.shape)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        found, middle, normed_1, inverse_1, raised, normed_2, inverse_2, scale_1, up_bias, scale_2 = ctx.saved_tensors
+        half, shape = ctx.half, gradients[0].shape
+        with torch.autocast("cpu", enabled=False):
+            d_middle, d_lowered, sums_2 = norm_back(
+                _rows(gradients[0]), None, normed_2, inverse_2, scale_2, ctx.drops[1]
+            )
+            d_raised = torch.mm(d_lowered, half.down)
+            active, d_up_bias = gelu_back(raised, up_bias, d_raised)
+            d_down, d_up = _of_weight(d_lowered, active), _of_weight(d_raised, middle)
+            d_more = torch.mm(d_raised, half.up)
+            d_hidden, d_joined, sums_1 = norm_back(d_middle, d_more, normed_1, inverse_1, scale_1, ctx.drops[0])
+            d_found = torch.mm(d_joined, half.joined).to(ctx.kind)
+            d_join = _of_weight(d_joined, found)
+        d_norms_1, d_norms_2 = (sums_1[2], sums_1[0], sums_1[1]), (sums_2[2], sums_2[0], sums_2[1])
+        d_own = (d_join, *d_norms_1, d_up, d_up_bias, d_down, *d_norms_2)
+        return (d_found.view(shape), d_hidden.view(shape), None, None, None, *d_own)
+
+
+def _of_weight(d_out_NO: Tensor, input_NI: Tensor) -> Tensor:
+    """The gradient of a weight (O, I), float32."""
+    return torch.mm(d_out_NO.t(), input_NI).float()

@@ -1,0 +1,137 @@
+"""What a report is made of: the runs and extra findings in the folders that a user names."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attentune.errors import CheckpointError
+from attentune.experiments.comparison.records import Run, RunRecord, log_facts, read_records, score_to_compare_by
+from attentune.io.files import read_json
+from attentune.report.recorded_runs import KeptRun, kept_in
+from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
+
+HANS_FILE, LAYERS_FILE, MANIFEST_FILE = "hans.json", "layers.json", "compare.json"
+
+
+@dataclass(frozen=True)
+class Material:
+    """All that was found.
+
+    Attributes:
+        folders: as they were named.
+        kept: the runs, methods in the order of their comparison.
+        hans: by folder what `attentune hans` wrote.
+        layers: by run what `attentune layers --output_file` wrote.
+    """
+
+    folders: tuple[str, ...]
+    kept: tuple[KeptRun, ...]
+    hans: dict[str, dict[str, Any]]
+    layers: dict[str, dict[str, Any]]
+
+
+def collect(folders: Sequence[str]) -> Material:
+    """Read comparison folders, run folders and folders of `attentune hans`.
+
+    Raises:
+        CheckpointError: a folder is not there or holds none of these, or a file cannot be read.
+    """
+    by_folder = {folder: _kept(Path(folder)) for folder in dict.fromkeys(folders)}
+    hans: dict[str, dict[str, Any]] = {}
+    layers: dict[str, dict[str, Any]] = {}
+    for folder, kept in by_folder.items():
+        hans |= {name: _findings(file, "lines") for name, file in _extras(Path(folder), HANS_FILE)}
+        layers |= {name: _findings(file, None) for name, file in _extras(Path(folder), LAYERS_FILE)}
+        if not kept and not any(True for name in (HANS_FILE, LAYERS_FILE) for _ in _extras(Path(folder), name)):
+            raise CheckpointError(
+                f"{folder}: holds no finished run. Expected the folder of a comparison (attentune compare), of a run"
+                f" (attentune train), or one with {HANS_FILE} or {LAYERS_FILE}."
+            )
+    return Material(tuple(by_folder), tuple(_named_apart(by_folder)), hans, layers)
+
+
+def _kept(folder: Path) -> list[KeptRun]:
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: there is no such folder. Expected that of a comparison or a run.")
+    if (folder / "records").is_dir():
+        return _comparison(folder)
+    runs = sorted(file.parent for file in folder.glob(f"*/{RESULT_FILE}")) if (folder / TASKS_FILE).is_file() else []
+    return [_run(run) for run in (runs or ([folder] if (folder / RESULT_FILE).is_file() else []))]
+
+
+def _comparison(folder: Path) -> list[KeptRun]:
+    """The records, methods and tasks in the order in which the comparison was asked for."""
+    found = kept_in(folder, [record for record, _ in read_records(folder)])
+    try:
+        told = read_json(folder / MANIFEST_FILE)["methods"]
+        methods = list(told)
+        tasks = [task for method in told.values() for task in method["tasks"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return found
+    order = {name: place for place, name in enumerate(dict.fromkeys([*methods, *tasks]))}
+
+    def place(one: KeptRun) -> tuple[int, int]:
+        return order.get(one.record.run.task, len(order)), order.get(one.record.run.method, len(order))
+
+    return sorted(found, key=place)
+
+
+def _run(folder: Path) -> KeptRun:
+    """A single run as a comparison would have kept it; its method is its preset."""
+    result = RunResult.load(folder / RESULT_FILE)
+    data, training = result.config.get("data", {}), result.config.get("training", {})
+    metric, score = score_to_compare_by(result.scores, training.get("metric_for_best_model"))
+    files = {path.stem.removeprefix("predictions_"): path for path in sorted(folder.glob("predictions_*.csv"))}
+    run = Run(
+        str(data.get("task") or "own"),
+        data.get("max_train_samples"),
+        str(result.config.get("preset") or folder.resolve().name),
+        result.seed,
+    )
+    record = RunRecord(
+        **{part.name: getattr(result, part.name) for part in dataclasses.fields(RunResult)},
+        run=run,
+        status="done",
+        metric=metric,
+        score=score,
+        predictions={split: file.name for split, file in files.items()},
+        **log_facts(folder),
+    )
+    return KeptRun(record, files)
+
+
+def _named_apart(by_folder: dict[str, list[KeptRun]]) -> Iterator[KeptRun]:
+    """The runs of all folders; where two folders have the same run, methods bear their folder's name."""
+    runs = [one.record.run for kept in by_folder.values() for one in kept]
+    clash = len(set(runs)) < len(runs)
+    names = [Path(folder).resolve().name for folder in by_folder]
+    for number, (folder, kept) in enumerate(by_folder.items()):
+        name = names[number] if names.count(names[number]) == 1 else folder
+        for one in kept:
+            if not clash:
+                yield one
+                continue
+            run = dataclasses.replace(one.record.run, method=f"{one.record.run.method} in {name}")
+            yield dataclasses.replace(one, record=dataclasses.replace(one.record, run=run))
+
+
+def _extras(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
+    """Files of this name in a folder, in the runs that a comparison has kept, and what to call their source."""
+    if (folder / name).is_file():
+        yield folder.resolve().name, folder / name
+    for file in sorted((folder / "runs").glob(f"*/*/*/seed-*/{name}")):
+        yield str(file.parent.relative_to(folder / "runs")), file
+
+
+def _findings(file: Path, key: str | None) -> dict[str, Any]:
+    try:
+        content = read_json(file)
+        if not isinstance(content, dict) or (key is not None and key not in content):
+            raise ValueError("of another kind")
+        return content
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: cannot be read ({error}). Make it again, or take it away.") from error

@@ -1,0 +1,1 @@
+"""The sections of a report: tables and figures, and in which order they come (`contents`)."""

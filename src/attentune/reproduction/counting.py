@@ -1,0 +1,45 @@
+"""Parameters beside the encoder's, by method and task (task-attention, table 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attentune.data.dataset import LabelSpace
+from attentune.data.specs import load_spec
+from attentune.experiments.comparison.grid import plan_matrix
+from attentune.experiments.comparison.methods import choose_methods, methods_from
+from attentune.experiments.comparison.records import Run
+from attentune.models.build import build_model, load_tokenizer
+from attentune.models.counting import count_parameters
+from attentune.reproduction.recipe import Recipe
+
+
+def count_parts(recipe: Recipe, encoder: str, overrides: Mapping[str, Any] | None = None) -> dict[str, dict[str, int]]:
+    """Weights in the attention and projection matrices of fresh models, by method and task."""
+    matrix = plan_matrix(
+        tasks=recipe.tasks,
+        methods=choose_methods((), methods_from(recipe.methods, recipe.name)),
+        seeds=(1,),
+        overrides={
+            "model.name_or_path": encoder,
+            **recipe.settings,
+            "data.task_settings": recipe.task_settings,
+            **(overrides or {}),
+        },
+    )
+    return {
+        method: {task: _count(matrix, Run(task, None, method, 1)) for task in recipe.tasks} for method in recipe.methods
+    }
+
+
+def _count(matrix: Any, run: Run) -> int:
+    config, spec = matrix.config(run, Path("unused")), load_spec(run.task)
+    space = LabelSpace(spec.task_type, spec.label_names)
+    is_pair = any(split.pair is not None for split in spec.splits.values())
+    model = build_model(
+        config.model, space, load_tokenizer(config.model), max_length=config.data.max_length, is_pair=is_pair, seed=0
+    )
+    counts = count_parameters(model)
+    return counts.attention_matrices + counts.projection_matrix

@@ -1,0 +1,150 @@
+"""Make a table or figure of a paper again, and set it beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attentune import __version__
+from attentune.errors import ConfigError
+from attentune.experiments.comparison.progress import MatrixDisplay
+from attentune.experiments.comparison.records import Run, RunRecord
+from attentune.experiments.comparison.runner import compare
+from attentune.io.files import read_json, storage_errors, write_text
+from attentune.report.document import Report, Section
+from attentune.report.figures.base import check_figure_file
+from attentune.report.load import collect
+from attentune.report.sections.contents import make_report
+from attentune.report.writing import write_figures, write_report
+from attentune.reproduction.counting import count_parts
+from attentune.reproduction.paper_comparison import count_section, score_section
+from attentune.reproduction.planning import EMBEDDED, Part, Plan, plan
+from attentune.reproduction.recipe import Recipe, load_recipe
+from attentune.reproduction.steps import explain_sentences, measure_layers, score_on_hans
+from attentune.results import to_json
+
+REPORT_FILES = ("report.html", "report.md")
+RECIPE_FILE, COMPARISON_FOLDER = "reproduce.json", "comparison"
+
+
+def reproduce(
+    name: str,
+    output_dir: str | Path,
+    *,
+    encoder: str = EMBEDDED,
+    data_dir: str | None = None,
+    seeds: int | Sequence[int] = 3,
+    fraction: float = 1.0,
+    overrides: Mapping[str, Any] | None = None,
+    jobs: int | None = None,
+    display: MatrixDisplay | None = None,
+) -> Report:
+    """Run a recipe, and write its report. Interrupted, the same call goes on where it was.
+
+    Args:
+        name: a recipe's; see `recipes.recipe.recipe_names`.
+        output_dir: for `report.html`, `report.md`, `figures/`, and the comparison in a folder of its own.
+        encoder: a model's name or folder.
+        data_dir: the folder of the data sets.
+        seeds: how many, or which.
+        fraction: of each task's rows, above 0 and at most 1.
+        overrides: settings by dotted name that go before the recipe's.
+        jobs: runs side by side.
+        display: where progress is shown; standard error if not given.
+
+    Returns:
+        What was written.
+
+    Raises:
+        AttentuneError: anything that the user can mend.
+        ComparisonStopped: a stop was asked for; what is done is kept.
+    """
+    recipe = load_recipe(name)
+    if not 0 < fraction <= 1:
+        raise ConfigError(f"fraction: got {fraction:g}, expected a number above 0 and at most 1, such as 0.02.")
+    folder, shown = Path(output_dir), display or MatrixDisplay()
+    check_figure_file(folder / "figure.png")
+    if recipe.kind == "parameters":
+        planned = Plan(encoder, (), () if encoder == recipe.encoder else (f"The encoder is {encoder}.",))
+        counted = count_section(recipe, count_parts(recipe, encoder, overrides))
+        return _written(_report(recipe, planned, [counted], Report("", (), ())), folder)
+    planned = plan(recipe, encoder, data_dir=data_dir, fraction=fraction, overrides=overrides)
+    for note in planned.notes:
+        shown.say(note)
+    _agree(folder, recipe, planned, fraction)
+    compared = folder / COMPARISON_FOLDER
+    keep = recipe.kind == "explanation" or recipe.then is not None
+    records = [
+        record
+        for part in planned.parts
+        for record in _compare(recipe, part, compared, seeds=seeds, jobs=jobs, keep_runs=keep, display=shown)
+    ]
+    first = score_section(recipe, records, {part.task: part.trained_on for part in planned.parts})
+    sections = [] if first is None else [first]
+    runs = {record.run: compared / "runs" / record.run.name for record in records if record.is_done} if keep else {}
+    found = _further(recipe, runs, folder, planned, fraction, data_dir)
+    made = make_report(collect([str(compared), *found]))
+    return _written(_report(recipe, planned, [*sections, *_explained(recipe, runs)], made), folder)
+
+
+def _compare(recipe: Recipe, part: Part, folder: Path, **options: Any) -> list[RunRecord]:
+    return compare(
+        folder,
+        settings=recipe.methods,
+        tasks=[part.trained_on],
+        train_sizes=[part.train_size],
+        overrides={**part.settings, "data.task_settings": {part.trained_on: part.own}},
+        **options,
+    )
+
+
+def _further(
+    recipe: Recipe, runs: Mapping[Run, Path], folder: Path, planned: Plan, fraction: float, data_dir: str | None
+) -> list[str]:
+    """What is measured with the trained models; the folders that the report reads."""
+    if recipe.then == "hans":
+        score_on_hans(runs, folder / "hans", data_dir=data_dir, fraction=fraction)
+        return [str(folder / "hans")]
+    if recipe.then == "layers":
+        return [str(place) for place in measure_layers(runs, folder / "layers")]
+    return []
+
+
+def _explained(recipe: Recipe, runs: Mapping[Run, Path]) -> list[Section]:
+    return [explain_sentences(recipe.sentences, runs)] if recipe.sentences else []
+
+
+def _report(recipe: Recipe, planned: Plan, sections: Sequence[Section], made: Report) -> Report:
+    sentences = [f"{recipe.source}. Made with attentune {__version__} by: attentune reproduce {recipe.name}."]
+    sentences += [f"The paper says: {claim}" for claim in recipe.claims]
+    sentences += [f"Not as in the paper: {text}" for text in (*planned.notes, *recipe.differences)]
+    return Report(recipe.title, (*sentences, *made.sentences), (*sections, *made.sections), made.lines)
+
+
+def _agree(folder: Path, recipe: Recipe, planned: Plan, fraction: float) -> None:
+    """Note what the folder is of.
+
+    Raises:
+        ConfigError: it is of another recipe or another part of the rows.
+    """
+    file = folder / RECIPE_FILE
+    own = {"recipe": recipe.name, "encoder": planned.encoder, "fraction": fraction}
+    if file.is_file():
+        try:
+            before = read_json(file)
+        except (OSError, ValueError):
+            before = {}
+        if before != own:
+            raise ConfigError(f"{folder}: is of {before}, expected {own}; name another --output_dir.")
+        return
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_text(file, to_json(own))
+
+
+def _written(report: Report, folder: Path) -> Report:
+    figures = write_figures(report, folder / "figures")
+    for name in REPORT_FILES:
+        write_report(report, folder / name, figures)
+    return report

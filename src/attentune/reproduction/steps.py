@@ -1,0 +1,111 @@
+"""What a recipe does with trained models besides scoring them: HANS, layer weights, sentences explained."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from attentune.data.dataset import TextRows
+from attentune.experiments.comparison.records import Run
+from attentune.explain.answers import MaskedWord, answer, answer_masked, words_read
+from attentune.explain.head_table import HeadAttention
+from attentune.explain.heads import head_attention
+from attentune.explain.layers import layer_weights
+from attentune.inference.predictor import SavedRun
+from attentune.io.files import storage_errors, write_text
+from attentune.report.document import Figure, Section, Table
+from attentune.report.figures.tokens import heads_figure
+from attentune.report.load import HANS_FILE, LAYERS_FILE
+from attentune.reproduction.recipe import Sentence
+from attentune.results import to_json
+from attentune.suites.hans import score_hans
+
+_HANS_ROWS, _FEWEST_ROWS = 30_000, 300
+
+
+def score_on_hans(runs: Mapping[Run, Path], folder: Path, *, data_dir: str | None, fraction: float) -> None:
+    """Score all runs on HANS, or a part of it, into `folder`; runs of a method are averaged."""
+    rows = None if fraction >= 1 else max(_FEWEST_ROWS, math.ceil(fraction * _HANS_ROWS))
+    report = score_hans(list(runs.values()), data_dir=data_dir, methods=[run.method for run in runs], max_samples=rows)
+    _write(folder / HANS_FILE, to_json(report.to_dict()))
+
+
+def measure_layers(runs: Mapping[Run, Path], folder: Path) -> list[Path]:
+    """The layers' weights of each method's first run over its validation rows; the folders that they are written to."""
+    written = []
+    for run, place in _first(runs).items():
+        saved = SavedRun.load(place)
+        found = layer_weights(saved, saved.data(None, ("validation",)))
+        written.append(folder / run.method)
+        _write(written[-1] / LAYERS_FILE, to_json({weights.split: weights.summary() for weights in found}))
+    return written
+
+
+def explain_sentences(sentences: Sequence[Sentence], runs: Mapping[Run, Path]) -> Section:
+    """What each method's first run says of the sentences, what its heads attend to, and its token scores."""
+    lines: list[tuple[str, ...]] = []
+    figures: list[Figure] = []
+    for number, sentence in enumerate(sentences, start=1):
+        rows = TextRows(("0",), (sentence.text,), None, None, "the recipe")
+        for run, place in _first(runs).items():
+            saved = SavedRun.load(place)
+            lines += _lines(sentence, run.method, saved, rows)
+            figures.append(_heads(f"sentence-{number}-{len(figures) + 1}", run.method, head_attention(saved, rows)))
+    header = ("sentence", "method", "true class", "predicted", "probability of the true class", "highest SSA scores")
+    notes = ("Each method's run with the first seed.",)
+    return Section("Sentences", (Table("sentences", "What is said of them", header, tuple(lines), 4, notes), *figures))
+
+
+def _lines(sentence: Sentence, method: str, saved: SavedRun, rows: TextRows) -> list[tuple[str, ...]]:
+    said = answer(saved, rows)
+    share = f"{said.probabilities[sentence.gold]:.3f}"
+    found: list[tuple[str, ...]] = [
+        (sentence.text, method, sentence.gold, str(said.prediction), share, _important(saved, rows))
+    ]
+    if sentence.masked is not None:
+        masked = _mask(saved, rows, sentence.masked).after
+        share = f"{masked.probabilities[sentence.gold]:.3f}"
+        title = f'the same, "{sentence.masked}" masked'
+        found.append((title, method, sentence.gold, str(masked.prediction), share, "-"))
+    return found
+
+
+def _mask(saved: SavedRun, rows: TextRows, word: str) -> MaskedWord:
+    place = next(one for one in words_read(saved, rows) if one.text.strip(".,;!?") == word)
+    return answer_masked(saved, rows, place)
+
+
+def _important(saved: SavedRun, rows: TextRows) -> str:
+    """The words in falling order of their SSA scores; without a token gate there are none."""
+    table = head_attention(saved, rows, heads=(1,))[0]
+    if table.importance is None:
+        return "-"
+    order = sorted(zip(table.importance, table.tokens, strict=True), key=lambda pair: -pair[0])
+    return ", ".join(f"{token.text} {score:.2f}" for score, token in order[:4])
+
+
+def _heads(name: str, method: str, tables: list[HeadAttention]) -> Figure:
+    return Figure(
+        f"heads-{name}",
+        f'{method}: "{tables[0].text}"',
+        "What the first token attends to in the last layer, a column a head; beside it the SSA scores where there is a"
+        " token gate.",
+        functools.partial(heads_figure, tables),
+    )
+
+
+def _first(runs: Mapping[Run, Path]) -> dict[Run, Path]:
+    """Of each method the run with the lowest seed."""
+    found: dict[str, Run] = {}
+    for run in runs:
+        if run.method not in found or run.seed < found[run.method].seed:
+            found[run.method] = run
+    return {run: runs[run] for run in found.values()}
+
+
+def _write(file: Path, text: str) -> None:
+    with storage_errors(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, text)

@@ -1,0 +1,1 @@
+"""Evaluation suites for a saved run: GLUE submissions, HANS, robustness to changed texts."""

@@ -1,0 +1,92 @@
+"""The samples and labels of the program that SSA's authors released, which are not those of their paper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attentune.seeding import numpy_generator
+from attentune.token_labels.base import labelled_plan
+from attentune.token_labels.masking import random_spans
+from attentune.token_labels.plan import EpochPlan
+from attentune.token_labels.training_pass import TrustsTrainingPass
+
+
+class Released(TrustsTrainingPass):
+    """In rising share, samples whose masked copy kept its prediction: masked tokens 0, all others 1; originals all 1.
+
+    The text that is trained on is never masked; only the labels tell what was.
+
+    With classes and `reuse_predictions`, sentences that the last training pass was right on are asked for masked only,
+    and kept if that is predicted right. So a sentence is also kept that the model has unlearned since, but is right on
+    when masked.
+
+    Source: the released program of Kou et al. 2020 (aug_ratio_each, aug_threshold, rm_threshold, double_ori). Its
+    labelling of RoBERTa's second separator with 1 is a slip and not repeated.
+    """
+
+    asks_model = True
+
+    @property
+    def samples_per_epoch(self) -> int:
+        return len(self.source.features) * (2 if self.settings.double_ori else 1)
+
+    def plan(self, epoch: int) -> EpochPlan:
+        source, count = self.source, len(self.source.features)
+        share = min(1.0, epoch * self.settings.aug_ratio_each)
+        kept, masks, facts = self._kept_samples(epoch, round(share * count))
+        self.forget_pass()
+        originals = numpy_generator("originals", source.seed, epoch).permutation(count)[: count - len(kept)]
+        parts = [kept, np.sort(originals)] + ([np.arange(count)] if self.settings.double_ori else [])
+        rows = np.concatenate(parts).astype(np.int64)
+        # 1 at ordinary tokens, no label at special ones; then 0 at what was masked.
+        labels = [np.where(source.features.special[source.features.row(int(row))], -1.0, 1.0) for row in rows]
+        for places, own in zip(masks, labels, strict=False):
+            own[places] = 0.0
+        values = np.concatenate(labels or [np.zeros(0)]).astype(np.float32)
+        return labelled_plan(self, epoch, rows, values, facts)
+
+    def _kept_samples(self, epoch: int, wanted: int) -> tuple[np.ndarray, list[np.ndarray], dict[str, Any]]:
+        """Up to `wanted` rows whose prediction is right and outlives masking, with the masks.
+
+        Rows are tried in a random order and only until there are enough, so what is kept does not depend on how many
+        are tried at once.
+        """
+        source, settings = self.source, self.settings
+        is_believed_N = self.believed()
+        order = numpy_generator("candidates", source.seed, epoch).permutation(len(source.features))
+        kept: list[int] = []
+        masks: list[np.ndarray] = []
+        facts = {"probed": 0, "correct": 0, "flipped": 0}
+        begin = 0
+        while len(kept) < wanted and begin < len(order):
+            # A little more than is missing: most rows are kept.
+            size = max(64, round(1.2 * (wanted - len(kept))))
+            rows = order[begin : begin + size]
+            begin += size
+            unsure = rows[~is_believed_N[rows]]
+            plain_UC = source.probe.logits(unsure)
+            is_wrong = np.isin(rows, unsure[~source.judge.correct(plain_UC, source.gold[unsure])])
+            correct = rows[~is_wrong]
+            spans = [
+                random_spans(
+                    source.features,
+                    int(row),
+                    chance=settings.aug_threshold,
+                    rm_threshold=settings.rm_threshold,
+                    key=(source.seed, epoch, int(row)),
+                )
+                for row in correct
+            ]
+            masked_RC = source.probe.logits(correct, spans)
+            if source.judge.right_is_one_answer:
+                is_same = source.judge.correct(masked_RC, source.gold[correct])
+            else:
+                is_same = source.judge.same(plain_UC[~is_wrong], masked_RC)
+            kept += correct[is_same].tolist()
+            masks += [places for places, same in zip(spans, is_same, strict=True) if same]
+            facts["probed"] += len(rows)
+            facts["correct"] += len(correct)
+            facts["flipped"] += int((~is_same).sum())
+        return np.array(kept[:wanted], dtype=np.int64), masks[:wanted], facts

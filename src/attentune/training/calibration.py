@@ -1,0 +1,156 @@
+"""Calibrating a finished run on given rows: temperature and thresholds into its folder, its weights as they were."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attentune.config import DataConfig, TrainingConfig
+from attentune.data.dataset import LabelSpace
+from attentune.errors import CheckpointError, ConfigError, DataError
+from attentune.inference.predictor import SavedRun
+from attentune.io.files import MANIFEST, read_json, write_text
+from attentune.metrics.calibration import Calibration, error_of, fit
+from attentune.results import to_json
+from attentune.training.calibration_check import check_calibration
+from attentune.training.card_text import plain
+from attentune.training.model_card import CARD_FILE, LIMIT_OF_CALIBRATION
+from attentune.training.run_folder import locked_folder
+
+CALIBRATION_FILE = "calibration.json"
+_ROWS = "these rows"
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    """What was done to a run.
+
+    Attributes:
+        folder: the run's.
+        calibration: what was fitted; no rows and a temperature of 1 where all was taken back.
+        label_space: the run's, with its new thresholds.
+        before: the temperature and thresholds that the run had.
+        data_fingerprint: a SHA-256 of each split it was fitted on.
+    """
+
+    folder: Path
+    calibration: Calibration
+    label_space: LabelSpace
+    before: Mapping[str, Any]
+    data_fingerprint: Mapping[str, str]
+
+    def facts(self) -> dict[str, Any]:
+        """The content of `calibration.json`."""
+        facts = self.calibration.facts(self.label_space)
+        return {**facts, "before": dict(self.before), "data_fingerprint": dict(self.data_fingerprint)}
+
+    def sentence(self) -> str:
+        """One for the user and the model card."""
+        if not self.calibration.rows:
+            return "Probabilities are those of the model, not calibrated."
+        return self.calibration.sentence()
+
+
+def calibrate_run(
+    run: str | Path | SavedRun,
+    data: DataConfig | None = None,
+    *,
+    temperature: bool = True,
+    thresholds: bool = False,
+    split: str = "validation",
+    precision: str | None = None,
+) -> Recalibration:
+    """Fit what is asked for to labelled rows that the run was not trained on, and save it in the run's folder.
+
+    What the run had before is replaced; with neither it is taken back. Weights, scores and predictions stay as they
+    are.
+
+    Args:
+        run: a run folder.
+        data: which rows; the run's own validation rows if not given.
+        temperature, thresholds: what to fit.
+        split: "validation" or "test".
+        precision: another one than the run's.
+
+    Raises:
+        ConfigError: the task has no probabilities or thresholds of this kind, or training rows are asked for.
+        DataError: the rows cannot be read or have no labels.
+        CheckpointError: there is no run, or it is a checkpoint, or another process is writing to it.
+    """
+    saved = run if isinstance(run, SavedRun) else SavedRun.load(run, None if data is None else data.task)
+    _check(saved, temperature, thresholds, split)
+    config = saved.model.config
+    before = {"temperature": config.calibration_temperature, "thresholds": config.thresholds}
+    plain_run = replace(saved, label_space=replace(saved.label_space, thresholds=None))
+    found = Calibration(0)
+    config.update(found.settings())
+    prints: dict[str, str] = {}
+    if temperature or thresholds:
+        found, prints = _fitted(plain_run, data, split, precision, before["temperature"], temperature, thresholds)
+    config.update(found.settings())
+    done = Recalibration(saved.folder, found, found.space(saved.label_space), before, prints)
+    _write(done)
+    return done
+
+
+def _check(saved: SavedRun, temperature: bool, thresholds: bool, split: str) -> None:
+    if split.split("_")[0] not in ("validation", "test"):
+        raise ConfigError(f"--split: got {split!r}, expected validation or test: rows that training has not seen.")
+    if (saved.folder / MANIFEST).is_file():
+        raise CheckpointError(
+            f"{saved.folder}: is a checkpoint, which stays as it was written. Calibrate the folder of its finished run."
+        )
+    wanted = TrainingConfig(
+        calibrate="temperature" if temperature else "none", thresholds="f1" if thresholds else "none"
+    )
+    check_calibration(wanted, saved.label_space)
+
+
+def _fitted(
+    saved: SavedRun,
+    data: DataConfig | None,
+    split: str,
+    precision: str | None,
+    temperature_before: float,
+    temperature: bool,
+    thresholds: bool,
+) -> tuple[Calibration, dict[str, str]]:
+    """What the rows say, and their fingerprints; the model gives logits without any temperature."""
+    rows = saved.data(data, (split,))
+    labelled = [name for name, part in rows.splits.items() if part.labels is not None and len(part)]
+    if not labelled:
+        raise DataError(f"{rows.name}: {split} has no labelled rows to calibrate on.")
+    evaluator = saved.evaluator(rows, precision=precision)
+    logits_NC = np.concatenate([evaluator.predict(name) for name in labelled])
+    labels = np.concatenate([np.asarray(rows.splits[name].labels) for name in labelled])
+    found = fit(logits_NC, labels, saved.label_space, temperature=temperature, thresholds=thresholds)
+    errors = tuple(error_of(logits_NC / t, labels, saved.label_space) for t in (temperature_before, found.temperature))
+    return replace(found, errors={_ROWS: (errors[0], errors[1])}), {name: rows.fingerprint()[name] for name in labelled}
+
+
+def _write(done: Recalibration) -> None:
+    """Card and record first, then what takes effect: a reader has the old calibration or the new one, whole."""
+    folder, found = done.folder, done.calibration
+    with locked_folder(folder):
+        settings = {**read_json(folder / "config.json"), **found.settings()}
+        card = folder / CARD_FILE
+        if card.is_file():
+            said = plain(done.sentence())
+            if found.rows:
+                said += (
+                    " This was fitted after the run: the scores above are of before, and the error of the same rows."
+                )
+            write_text(card, _with_line(card.read_text(encoding="utf-8"), f"- {said}"))
+        write_text(folder / CALIBRATION_FILE, to_json(done.facts()))
+        write_text(folder / "config.json", json.dumps(settings, indent=2, sort_keys=True) + "\n")
+
+
+def _with_line(card: str, line: str) -> str:
+    """The card with this line in the place of the one that tells of calibration."""
+    return re.sub(LIMIT_OF_CALIBRATION, lambda _: line, card, count=1, flags=re.MULTILINE)

@@ -1,0 +1,197 @@
+"""The end of a run: the final weights, their scores, and the files that tell of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from attentune.config import TrainingConfig, to_dict
+from attentune.data.calibration import CALIBRATION
+from attentune.data.dataset import TextRows
+from attentune.errors import CheckpointError
+from attentune.inference.predictions import predictions_csv
+from attentune.inference.scoring import score_rows
+from attentune.io.files import storage_errors, sync_file, sync_folder, write_text
+from attentune.models.build import hub_name
+from attentune.models.counting import ParameterCounts, count_parameters
+from attentune.models.fused import fused_layers
+from attentune.models.lora import adapter_settings, merge_adapters
+from attentune.models.saving import save_model
+from attentune.nn.outputs import ScaledOutput
+from attentune.results import RESULT_FILE, RunResult, to_json, versions
+from attentune.token_labels.stored import save_labels
+from attentune.training.calibrating import calibrate
+from attentune.training.checkpoint import TEMPORARY, damage
+from attentune.training.components import RunParts
+from attentune.training.memory import peak_memory_bytes
+from attentune.training.model_card import CARD_FILE, CardFacts, model_card
+from attentune.training.run_folder import METRICS_FILE
+from attentune.training.signals import command_to_resume
+from attentune.training.state import TrainingState
+from attentune.training.trackers import log_final
+
+# Beside the merged weights, where adapters were trained.
+ADAPTER_FOLDER = "adapter"
+
+
+def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
+    """Choose the final weights, score them and write the results; `run.json` comes last and marks the run finished.
+
+    Raises:
+        StorageError: the disk refused; the newest checkpoint stands, and the run can be resumed.
+        CheckpointError: the best weights are wanted and have been damaged; resumed, the run makes them again.
+    """
+    inputs, evaluator = parts.inputs, parts.evaluator
+    parts.embeddings.expand(parts.decay(state.step))
+    final_step = _load_best(run, parts, state)
+    # Before they are merged: what was trained.
+    counts, lora = count_parameters(parts.model), parts.model.config.lora
+    adapters = merge_adapters(parts.model)
+    scale_note = _settle_scale(parts)
+    splits = [name for name in inputs.data.splits if name not in ("train", CALIBRATION)]
+    as_scored = final_step == state.last_scored_step and scale_note is None and adapters is None
+    calibration = calibrate(parts, splits, reuse=as_scored)
+    scores = evaluator.score(splits, reuse=as_scored or calibration is not None)
+    labels = parts.label_tensors()
+    result = RunResult(
+        scores={split: dict(part) for split, part in scores.items()},
+        train=_train_facts(parts, state, final_step, counts)
+        | ({} if calibration is None else {"calibration": calibration.facts(evaluator.label_space)}),
+        best=state.best,
+        config=to_dict(inputs.config),
+        seed=inputs.config.training.seed,
+        versions=versions(),
+        data_fingerprint=inputs.fingerprint,
+        notes=[
+            *inputs.data.notes,
+            *([] if scale_note is None else [scale_note]),
+            *([] if calibration is None else [calibration.sentence()]),
+        ],
+    )
+    if inputs.accelerator.is_main_process:
+        if adapters is not None:
+            _save_adapters(run / ADAPTER_FOLDER, adapters, parts, lora)
+        _write(run, parts, result, splits, labels)
+    log_final(inputs.accelerator, result.scores, state.step)
+    inputs.accelerator.end_training()
+    return result
+
+
+def _write(run: Path, parts: RunParts, result: RunResult, splits: Sequence[str], labels: dict[str, np.ndarray]) -> None:
+    """All files of a finished run but its log and checkpoints."""
+    inputs, evaluator = parts.inputs, parts.evaluator
+    _save_whole(run, parts, labels)
+    for split in splits:
+        text = predictions_csv(inputs.data.splits[split], evaluator.logits[split], evaluator.label_space)
+        write_text(run / f"predictions_{split}.csv", text)
+    data = replace(inputs.data, label_space=evaluator.label_space)
+    facts = CardFacts(inputs.config, data, inputs.metric, result, evaluator.logits)
+    write_text(run / CARD_FILE, model_card(facts))
+    write_text(run / METRICS_FILE, to_json(result.metrics()))
+    write_text(run / RESULT_FILE, result.to_json())
+
+
+def _save_whole(run: Path, parts: RunParts, labels: dict[str, np.ndarray]) -> None:
+    """Write the model's files, and the labels if there are some, beside their places; move them there once all are on
+    the disk."""
+    temporary = run / f"{TEMPORARY}model-{os.getpid()}"
+    with storage_errors(run):
+        try:
+            temporary.mkdir()
+            save_model(parts.model, parts.inputs.tokenizer, temporary)
+            if labels:
+                save_labels(temporary, labels, train_fingerprint=parts.inputs.fingerprint["train"])
+            files = sorted(temporary.iterdir())
+            for path in files:
+                sync_file(path)
+            for path in files:
+                path.replace(run / path.name)
+            sync_folder(run)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _save_adapters(folder: Path, adapters: dict[str, torch.Tensor], parts: RunParts, lora: dict[str, Any]) -> None:
+    """The encoder's adapters by themselves, as peft reads them."""
+    base = hub_name(parts.inputs.config.model.name_or_path)
+    with storage_errors(folder):
+        folder.mkdir(exist_ok=True)
+        save_file(adapters, folder / "adapter_model.safetensors")
+        adapter_settings(lora, parts.model.encoder, base).save_pretrained(str(folder))
+        # As public as the rest, which safetensors does not make them.
+        (folder / "adapter_model.safetensors").chmod((folder / "adapter_config.json").stat().st_mode)
+
+
+def wants_best(settings: TrainingConfig) -> bool:
+    """Whether a run ends with its best weights."""
+    return settings.load_best_model_at_end or settings.early_stopping_patience is not None
+
+
+def _load_best(run: Path, parts: RunParts, state: TrainingState) -> int:
+    """Load the best weights if asked; the step that the weights are of."""
+    if not wants_best(parts.inputs.config.training) or state.best is None or state.best["step"] == state.step:
+        return state.step
+    folder = run / f"checkpoint-{state.best['step']}"
+    problem = damage(folder)
+    if problem is not None:
+        raise CheckpointError(
+            f"{folder}: has the best weights, but {problem}. To train them again: {command_to_resume(run)}"
+        )
+    parts.model.load_state_dict(load_file(folder / "model.safetensors"))
+    return state.best["step"]
+
+
+def _settle_scale(parts: RunParts) -> str | None:
+    """Where the loss has left the predictions' scale free: fit it on the training rows. What to note of it, or None."""
+    outputs = parts.model.outputs
+    if not isinstance(outputs, ScaledOutput):
+        return None
+    found = score_rows(
+        parts.model,
+        parts.inputs.features["train"],
+        pad_token_id=parts.evaluator.pad_token_id,
+        accelerator=parts.inputs.accelerator,
+        batch_size=parts.evaluator.batch_size,
+    )
+    scores_N = torch.from_numpy(parts.inputs.labels.astype(np.float64))
+    if outputs.fit(torch.from_numpy(found.logits_NC[:, 0]), scores_N):
+        return f"Predictions are {float(outputs.scale):.6g} x output + {float(outputs.offset):.6g}, fitted on train."
+    return "Predictions do not rise with the labels of train, so they were not put on the labels' scale."
+
+
+def _row_facts(train: TextRows) -> dict[str, Any]:
+    """Where the rows are from and what they weigh, where they differ in that."""
+    return {} if train.sources is None else {"rows_from": [asdict(part) for part in train.parts()]}
+
+
+def _train_facts(parts: RunParts, state: TrainingState, final_step: int, counts: ParameterCounts) -> dict[str, Any]:
+    inputs = parts.inputs
+    return {
+        "seconds": round(state.seconds, 3),
+        "tokens": state.tokens,
+        "tokens_per_second": round(state.tokens / max(state.seconds, 1e-9), 1),
+        "peak_memory_bytes": peak_memory_bytes(inputs.accelerator.device),
+        "evaluation_seconds": round(state.evaluation_seconds, 3),
+        "label_seconds": round(state.label_seconds, 3),
+        "rows": len(inputs.labels),
+        **_row_facts(inputs.data.splits["train"]),
+        "steps": state.step,
+        "steps_per_epoch": parts.loop.steps_per_epoch,
+        "final_step": final_step,
+        "stopped_early": state.stopped_early,
+        "precision": inputs.precision,
+        "fused_layers": fused_layers(parts.model),
+        "device": inputs.accelerator.device.type,
+        "processes": inputs.accelerator.num_processes,
+        "parameters": counts.total.parameters,
+        "trainable_parameters": counts.total.trainable,
+        "added_parameters": counts.total.parameters - counts.parts["encoder"].parameters,
+    }

@@ -1,0 +1,116 @@
+"""What a frozen encoder says of the training rows: computed once, and used again in every epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from attentune.data.batching import budget_order, pad_batch
+from attentune.data.tokenization import Features
+from attentune.inference.scoring import BATCH_TOKENS
+from attentune.models.fused import weights_stay
+
+# More than this is not kept in memory: the encoder then runs in each step.
+LIMIT_BYTES = 2 << 30
+# Counted before the type of the numbers is known; in bf16 they take half of it.
+_BYTES_A_NUMBER = 4
+
+
+class FrozenStates:
+    """The last hidden states of every training row, flat, in the run's precision.
+
+    They are computed at the first `batch`, in evaluation mode, and stay in the computer's own memory. Under several
+    processes each computes all of them.
+
+    Args:
+        model: the model itself, its encoder frozen.
+        features: the training rows' tokens.
+        pad_token_id: fills up shorter rows while computing.
+        accelerator: where and in which precision.
+    """
+
+    def __init__(self, *, model: Any, features: Features, pad_token_id: int, accelerator: Accelerator) -> None:
+        self._model, self._features = model, features
+        self._pad_token_id, self._accelerator = pad_token_id, accelerator
+        self._hidden_SD: Tensor | None = None
+
+    def batch(self, rows: np.ndarray, length: int) -> Tensor:
+        """(B, T, D) of these rows on the accelerator's device, 0 at padding.
+
+        Args:
+            rows: which rows, in this order.
+            length: T, at least the longest row's length.
+        """
+        if self._hidden_SD is None:
+            self._hidden_SD = self._computed()
+        hidden_BTD = self._hidden_SD.new_zeros(len(rows), length, self._hidden_SD.shape[1])
+        for number, row in enumerate(rows):
+            own_TD = self._hidden_SD[self._features.row(int(row))]
+            hidden_BTD[number, : len(own_TD)] = own_TD
+        return hidden_BTD.to(self._accelerator.device, non_blocking=True)
+
+    @torch.no_grad()  # not inference_mode, whose tensors no backward pass may use
+    def _computed(self) -> Tensor:
+        features, hidden_SD = self._features, None
+        with weights_stay(self._model), self._accelerator.autocast():
+            for rows in budget_order(features.widths, BATCH_TOKENS):
+                batch = pad_batch(features, rows, pad_token_id=self._pad_token_id)
+                inputs = {name: tensor.to(self._accelerator.device) for name, tensor in batch.inputs.items()}
+                hidden_BTD = self._model.encode(**inputs).last_hidden_state.cpu()
+                if hidden_SD is None:
+                    hidden_SD = hidden_BTD.new_empty(len(features.ids), hidden_BTD.shape[-1])
+                for number, row in enumerate(rows):
+                    place = features.row(int(row))
+                    hidden_SD[place] = hidden_BTD[number, : place.stop - place.start]
+        assert hidden_SD is not None  # there are rows to train on
+        return hidden_SD
+
+
+def why_not_kept(model: Any, features: Features, generator: str) -> str | None:
+    """Why the hidden states of a frozen encoder cannot be used again in every epoch; None where they can.
+
+    Args:
+        model: the model, its encoder frozen.
+        features: the training rows' tokens.
+        generator: the label generator's name.
+    """
+    if generator != "none":
+        return f"labels.generator {generator} asks the model for masked rows or trains on them"
+    if model.blur is not None and any(True for _ in model.blur.parameters()):
+        return "the blur inside the encoder is learnt (model.blur.learnable)"
+    if model.layer_mix is not None:
+        return "the layer mix needs all layers (model.layer_mix)"
+    size_bytes = states_bytes(model, features)
+    if size_bytes > LIMIT_BYTES:
+        return f"they would take {size_bytes / (1 << 30):.1f} GiB, and at most {LIMIT_BYTES / (1 << 30):.0f} are kept"
+    return None
+
+
+def states_bytes(model: Any, features: Features) -> int:
+    """At most so much memory the hidden states of these rows take."""
+    return len(features.ids) * int(model.config.encoder_config.hidden_size) * _BYTES_A_NUMBER
+
+
+def freeze(model: Any, features: Features, generator: str, **options: Any) -> tuple[FrozenStates | None, str]:
+    """Freeze the encoder.
+
+    Args:
+        model: the model itself, as it will train.
+        features: the training rows' tokens.
+        generator: the label generator's name.
+        options: for `FrozenStates`.
+
+    Returns:
+        The hidden states, None where they are not kept; and what to tell the user.
+    """
+    model.freeze_encoder()
+    reason = why_not_kept(model, features, generator)
+    if reason is not None:
+        return None, f"frozen encoder: it runs in each step, since {reason}"
+    size_mib = states_bytes(model, features) / (1 << 20)
+    kept = f"the hidden states of {len(features):,} rows are computed once (at most {size_mib:,.1f} MiB)"
+    return FrozenStates(model=model, features=features, **options), f"frozen encoder: {kept}"

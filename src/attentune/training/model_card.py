@@ -1,0 +1,271 @@
+"""README.md of a run folder: a model card as the Hugging Face hub reads it, made of what the run knows of itself."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attentune.config import Config, to_flat
+from attentune.config.load import load_preset
+from attentune.data.dataset import TextRows
+from attentune.metrics.metrics import METRICS, predictions_of
+from attentune.models.build import hub_name
+from attentune.seeding import numpy_generator
+from attentune.stats.bootstrap import bootstrap_interval
+from attentune.stats.proportion import wilson_interval
+from attentune.training.card_facts import CardFacts, data_name, dataset, encoder_name
+from attentune.training.card_text import front_matter, one_line, plain, table
+
+CARD_FILE = "README.md"
+_HOME = "https://attentune.readthedocs.io"
+_RESAMPLES = 500
+# What the hub calls them, where it has a name of its own.
+_HUB_METRICS = {
+    **dict.fromkeys(("f1_macro", "f1_micro", "f1_weighted"), "f1"),
+    "precision_macro": "precision",
+    "recall_macro": "recall",
+    "pearson": "pearsonr",
+    "mean_absolute_error": "mae",
+    "mean_squared_error": "mse",
+}
+# Settings that name places on the machine that trained, or that say nothing of the model.
+_LEFT_OUT = re.compile(
+    r"preset|model\.(name_or_path|revision)|data\.(task|tasks|task_settings|dataset_\w+|\w+_files?|extra_train_weights|data_dir)"
+    r"|training\.(output_dir|resume|overwrite_output_dir|report_to|logging_steps|save_\w+|max_hours)"
+)
+
+
+def model_card(facts: CardFacts) -> str:
+    """The whole card: YAML, then Markdown. The same run gives the same card."""
+    parts = [
+        f"# {_title(facts)}",
+        _summary(facts),
+        "## Scores\n\n" + _scores(facts),
+        "## Data\n\n" + _data(facts),
+        "## Method\n\n" + _method(facts),
+        "## Settings\n\n" + _settings(facts),
+        "## How to use\n\n" + _use(facts),
+        "## Limits\n\n" + _limits(facts),
+    ]
+    return front_matter(_metadata(facts)) + "\n" + "\n\n".join(parts) + "\n"
+
+
+def _title(facts: CardFacts) -> str:
+    return f"{plain(encoder_name(facts))} on {plain(data_name(facts))}"
+
+
+def _metadata(facts: CardFacts) -> dict[str, Any]:
+    base = hub_name(facts.config.model.name_or_path)
+    scored = {name: part for name, part in facts.result.scores.items() if part}
+    metrics = list(dict.fromkeys(_HUB_METRICS.get(name, name) for part in scored.values() for name in part))
+    results = [_indexed(facts, split, part) for split, part in scored.items()]
+    values: dict[str, Any] = {
+        "library_name": "attentune",
+        "pipeline_tag": "text-classification",
+        **({} if base is None else {"base_model": base}),
+        **({} if dataset(facts) is None else {"datasets": [dataset(facts)]}),
+        "tags": ["attentune", "text-classification", facts.data.label_space.task_type]
+        + ([] if facts.config.preset is None else [facts.config.preset]),
+        "metrics": metrics,
+    }
+    results = [part for part in results if part["metrics"]]
+    if results:
+        values["model-index"] = [{"name": f"{encoder_name(facts)} on {data_name(facts)}", "results": results}]
+    return values
+
+
+def _indexed(facts: CardFacts, split: str, scores: Mapping[str, float | None]) -> dict[str, Any]:
+    """The scores of a split as the hub's model index has them; what is undefined is left out."""
+    name = data_name(facts)
+    return {
+        "task": {"type": "text-classification"},
+        "dataset": {"type": re.sub(r"[^\w.-]+", "-", one_line(name)) or "own", "name": name, "split": split},
+        "metrics": [
+            {"type": _HUB_METRICS.get(metric, metric), "name": metric, "value": float(value)}
+            for metric, value in scores.items()
+            if value is not None and math.isfinite(value)
+        ],
+    }
+
+
+def _summary(facts: CardFacts) -> str:
+    space = facts.data.label_space
+    what = "Pairs of texts" if facts.data.is_pair else "Texts"
+    if space.task_type == "regression":
+        return f"{what} in, a score out."
+    if space.has_several:
+        names = ", ".join(plain(name) for name in space.names[:20]) + (", ..." if len(space.names) > 20 else "")
+        return f"{what} in, any of {len(space.names)} labels out ({names}), each with a probability of its own."
+    order = " ordered," if space.task_type == "ordinal" else ""
+    names = ", ".join(plain(name) for name in space.names[:20])
+    more = f" and {len(space.names) - 20} more" if len(space.names) > 20 else ""
+    return f"{what} in, one of {len(space.names)} classes out ({names}{more};{order} with probabilities)."
+
+
+def _scores(facts: CardFacts) -> str:
+    rows = [
+        [split, f"`{name}`", f"{value:.4f}", _interval(facts, split, name), str(len(facts.data.splits[split]))]
+        for split, part in facts.result.scores.items()
+        for name, value in part.items()
+        if value is not None and math.isfinite(value)
+    ]
+    if not rows:
+        return "The run was not scored."
+    said = "The interval tells how far chance in the choice of rows goes, at 95 %; not what another seed would give."
+    if facts.metric.name == "accuracy":
+        said += " It is Wilson's."
+    else:
+        said += f" It is the percentile interval of {_RESAMPLES} resamples of the rows."
+    settings, best = facts.config.training, facts.result.best
+    if best is not None and (settings.load_best_model_at_end or settings.early_stopping_patience is not None):
+        said += " The weights were chosen by the validation score, which is therefore a little too good."
+    return table(["split", "metric", "score", "95 % interval", "rows"], rows) + f"\n\n{said}"
+
+
+def _interval(facts: CardFacts, split: str, name: str) -> str:
+    """Of the metric that tells the best model; the others have none."""
+    rows = facts.data.splits[split]
+    if name != facts.metric.name or rows.labels is None or split not in facts.logits:
+        return ""
+    low, high = score_interval(facts, rows, facts.logits[split])
+    return f"{low:.4f} to {high:.4f}" if math.isfinite(low) and math.isfinite(high) else ""
+
+
+def score_interval(facts: CardFacts, rows: TextRows, logits_NC: np.ndarray) -> tuple[float, float]:
+    """The 95 % interval of the chosen metric over these labelled rows; NaN where there is none."""
+    labels, found = np.asarray(rows.labels), predictions_of(logits_NC, facts.data.label_space)
+    if facts.metric.name == "accuracy":
+        return wilson_interval(int(np.sum(labels == found)), len(labels))
+    score = METRICS[facts.metric.name].score
+    return bootstrap_interval(
+        lambda places: score(labels[places], found[places]),
+        len(labels),
+        generator=numpy_generator("model card", facts.result.seed),
+        resamples=_RESAMPLES,
+    )
+
+
+def _data(facts: CardFacts) -> str:
+    prints = facts.result.data_fingerprint
+    rows = [
+        [split, str(len(part)), f"`{prints[split]}`" if split in prints else ""]
+        for split, part in facts.data.splits.items()
+    ]
+    intro = f"{plain(data_name(facts))}. The fingerprint is a SHA-256 of a split's ids, texts and labels."
+    return f"{intro}\n\n" + table(["split", "rows", "fingerprint"], rows) + _mixed_rows(facts)
+
+
+def _mixed_rows(facts: CardFacts) -> str:
+    """Where the rows of train are from, if they are from more than one place."""
+    train = facts.data.splits["train"]
+    if train.sources is None:
+        return ""
+    rows = [[plain(Path(part.source).name), str(part.rows), f"{part.weight:g}"] for part in train.parts()]
+    intro = "Rows of several files were mixed to train on; a row's weight multiplies its loss."
+    return f"\n\n{intro}\n\n" + table(["train", "rows", "weight"], rows)
+
+
+def _method(facts: CardFacts) -> str:
+    base = f"Fine-tuned from {plain(encoder_name(facts))}"
+    name = facts.config.preset
+    if name is None:
+        return f"{base}, without a preset."
+    preset = load_preset(name)
+    return f"{base} with the preset `{name}`: {plain(preset['description'])} Source: {plain(preset['source'])}."
+
+
+def _settings(facts: CardFacts) -> str:
+    defaults = to_flat(Config())
+    rows = [
+        [f"`{name}`", plain(value)]
+        for name, value in to_flat(facts.config).items()
+        if not _LEFT_OUT.fullmatch(name) and (value != defaults.get(name) or name in _ALWAYS)
+    ]
+    known = {"precision": facts.result.train.get("precision"), "steps": facts.result.train.get("steps")}
+    rows += [[name, plain(value)] for name, value in known.items() if value is not None]
+    packages = ", ".join(f"{plain(name)} {plain(version)}" for name, version in _packages(facts))
+    return (
+        "Those that differ from Attentune's defaults, and the usual ones; all are in `config.yaml`.\n\n"
+        + table(["setting", "value"], rows)
+        + f"\n\nMade with {packages}."
+    )
+
+
+_ALWAYS = (
+    "data.max_length",
+    "training.learning_rate",
+    "training.num_train_epochs",
+    "training.per_device_train_batch_size",
+    "training.seed",
+)
+
+
+def _packages(facts: CardFacts) -> list[tuple[str, str]]:
+    wanted = ("attentune", "torch", "transformers")
+    return [(name, facts.result.versions[name]) for name in wanted if name in facts.result.versions]
+
+
+def _use(facts: CardFacts) -> str:
+    pair = facts.data.is_pair
+    given = '{"text": "A first text.", "text_pair": "A second one."}' if pair else '"A text."'
+    second = ' --text_pair "A second one."' if pair else ""
+    lists = '["A first text."], ["A second one."]' if pair else '["A text."]'
+    return f"""With [Attentune]({_HOME}) installed; FOLDER is this folder.
+
+```console
+$ attentune predict FOLDER --text "A {"first " if pair else ""}text."{second}
+```
+
+```python
+import attentune
+
+print(attentune.predict("FOLDER", {lists}))
+```
+
+With transformers, the same scores in float32:
+
+```python
+import attentune  # makes the model known to transformers
+from transformers import pipeline
+
+classify = pipeline("text-classification", model="FOLDER")
+print(classify({given}, top_k=None, truncation=True))
+```"""
+
+
+# The line of a card that `_calibration` gives, as a pattern: a run may be calibrated later.
+LIMIT_OF_CALIBRATION = r"^- (Probabilities are those of the model, not calibrated\.|Calibrated on ).*$"
+
+
+def _calibration(facts: CardFacts) -> str:
+    found = facts.result.train.get("calibration")
+    if found is None:
+        return "Probabilities are those of the model, not calibrated."
+    said = plain(facts.result.notes[-1])
+    if facts.data.label_space.thresholds is not None:
+        said += " Attentune and its pipeline predict by the thresholds; the bare model gives logits alone."
+    return said
+
+
+def _limits(facts: CardFacts) -> str:
+    space, limit = facts.data.label_space, facts.config.data.longest_row
+    apart = facts.data.is_pair and facts.config.model.pair_encoding == "bi-encoder"
+    read = "each text of a pair" if apart else "a text or pair" if facts.data.is_pair else "a text"
+    lines = [
+        "One run with one seed. Another seed gives another score; compare methods over several.",
+        "The scores hold for rows such as those it was scored on. Other sources, times and languages were not tried.",
+        f"Of {read} at most {limit} tokens are read"
+        f"{f', {facts.config.data.max_length} at once' * (limit > facts.config.data.max_length)}; the rest is cut.",
+        "It needs Attentune to be installed; transformers alone cannot load it.",
+        "What the encoder has learnt from its own texts, its prejudices too, is still in it.",
+    ]
+    if space.task_type != "regression":
+        lines.append(_calibration(facts))
+    if space.ordinal_prediction == "expected-value":
+        lines.append("It predicts the class nearest to the mean of the classes, which may not be the likeliest one.")
+    return "\n".join(f"- {line}" for line in lines)

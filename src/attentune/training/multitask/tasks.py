@@ -1,0 +1,194 @@
+"""Several known tasks in one command: a run each, or one encoder that all share; and what they score together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attentune.config import Config, load_config, to_flat
+from attentune.data.specs import load_spec
+from attentune.errors import CheckpointError, ConfigError, DataError
+from attentune.inference.predictions import predictions_csv
+from attentune.inference.predictor import SavedRun, predict_rows
+from attentune.io.files import read_json, write_text
+from attentune.results import TASKS_FILE, RunResult, to_json
+from attentune.training.multitask.cs224n import course_tasks, leaderboard_score, write_course_files
+from attentune.training.multitask.loop import train_together
+from attentune.training.progress import Display
+from attentune.training.run_folder import CONFIG_FILE, check_folder, check_writable, config_for_run, opened_folder
+from attentune.training.signals import Interrupted
+from attentune.training.train import train
+
+# What tasks that share an encoder must agree on, and what no task may have of its own.
+_SHARED = ("model.name_or_path", "model.revision", "model.dropout", "model.trust_remote_code", "model.blur", "training")
+_NOT_OF_ONE_TASK = (
+    "data.task",
+    "data.tasks",
+    "data.task_settings",
+    "training.output_dir",
+    "training.seed",
+    "preset",
+    "model.trust_remote_code",
+)
+
+
+@dataclass(frozen=True)
+class TasksResult:
+    """What several tasks came to.
+
+    Attributes:
+        scores: by task, split and metric.
+        leaderboard: CS224N's score of sst5, quora and sts together, by split; empty where they are not among the tasks.
+    """
+
+    scores: dict[str, dict[str, dict[str, float | None]]]
+    leaderboard: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in `tasks.json`."""
+        return {"tasks": self.scores, "leaderboard": self.leaderboard}
+
+
+def train_tasks(config: Config, *, display: Display | None = None) -> TasksResult:
+    """Train on each of `config.data.tasks`; the folder of a task is `OUTPUT_DIR/TASK`, a run like any other.
+
+    Raises:
+        AttentuneError: anything that the user can mend; the message says how.
+        Interrupted: a stop was asked for and what was done is saved; `--resume` goes on.
+    """
+    with display or Display() as shown:
+        config = config_for_run(config)
+        check_folder(config)
+        folder = Path(str(config.training.output_dir))
+        if config.training.resume and (folder / TASKS_FILE).is_file():
+            shown.say(f"{folder}: these tasks are finished; nothing to resume.")
+            return _finished(folder / TASKS_FILE)
+        check_writable(config)
+        configs = task_configs(config)
+        with opened_folder(config) as run:
+            try:
+                results = train_together(run, configs, config, shown) if config.training.multi_task else {}
+                for task, own in configs.items():
+                    if task not in results:
+                        shown.say(f"{task}:")
+                        results[task] = train(_resumable(own), display=shown)
+            except Interrupted as stop:
+                raise Interrupted(str(run), stop.step) from None
+            return _summary(run, results, shown)
+
+
+def _finished(file: Path) -> TasksResult:
+    try:
+        content = read_json(file)
+        return TasksResult(dict(content["tasks"]), dict(content["leaderboard"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{file}: is not the record of finished tasks ({error}). Delete it; the same command makes it again."
+        ) from error
+
+
+def task_configs(config: Config) -> dict[str, Config]:
+    """The configuration of each task, by its own name.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    problems = _problems(config)
+    if problems:
+        raise ConfigError(problems)
+    names = [load_spec(name).name for name in config.data.tasks or ()]
+    given = {load_spec(str(name)).name: dict(own) for name, own in (config.data.task_settings or {}).items()}
+    whole = to_flat(config)
+    found = {}
+    for task in names:
+        own = {
+            "data.task": task,
+            "data.tasks": None,
+            "data.task_settings": None,
+            "training.multi_task": False,
+            "training.output_dir": str(Path(str(config.training.output_dir)) / task),
+            "training.overwrite_output_dir": False,
+            "training.resume": False,
+        }
+        found[task] = load_config(overrides={**whole, **own, **given.get(task, {})})
+    if config.training.multi_task:
+        _check_agree(found)
+    return found
+
+
+def _problems(config: Config) -> list[str]:
+    data, training = config.data, config.training
+    names = [load_spec(name).name for name in data.tasks or ()]
+    problems = []
+    if len(set(names)) != len(names) or not names:
+        problems.append(f"data.tasks: got {', '.join(data.tasks or ('nothing',))}, expected each task once.")
+    given = data.task_settings or {}
+    if not isinstance(given, dict) or not all(isinstance(own, dict) for own in given.values()):
+        return [
+            *problems,
+            f"data.task_settings: got {given!r}, expected a mapping such as {{sts: {{objective.loss: pearson}}}}.",
+        ]
+    for task, own in given.items():
+        if load_spec(str(task)).name not in names:
+            problems.append(f"data.task_settings: {task} is not among data.tasks ({', '.join(names)}).")
+        wrong = [name for name in own if name in _NOT_OF_ONE_TASK]
+        if wrong:
+            problems.append(f"data.task_settings: {task}: {', '.join(wrong)} cannot be set for one task.")
+    if training.multi_task and (training.load_best_model_at_end or training.early_stopping_patience is not None):
+        problems.append(
+            "training.multi_task: the tasks share one encoder, whose last weights count, so load_best_model_at_end and"
+            " early_stopping_patience cannot be used with it."
+        )
+    return problems
+
+
+def _check_agree(configs: dict[str, Config]) -> None:
+    first, *others = ({task: _shared_settings(config) for task, config in configs.items()}).items()
+    problems = [
+        f"data.task_settings: {task}: {name} is {own[name]!r}, but {first[0]} has {value!r}; with training.multi_task"
+        " all tasks share encoder, blur and training settings."
+        for task, own in others
+        for name, value in first[1].items()
+        if own[name] != value
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _shared_settings(config: Config) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in to_flat(config).items()
+        if name.startswith(_SHARED) and name != "training.output_dir"
+    }
+
+
+def _resumable(config: Config) -> Config:
+    """The task's configuration, to go on where it was if it was begun."""
+    if (Path(str(config.training.output_dir)) / CONFIG_FILE).is_file():
+        return load_config(overrides={**to_flat(config), "training.resume": True})
+    return config
+
+
+def _summary(run: Path, results: dict[str, RunResult], display: Display) -> TasksResult:
+    for task in course_tasks(tuple(results)):
+        _predict_test(run / task, display)
+    scores = {task: result.scores for task, result in results.items()}
+    splits = sorted({split for own in scores.values() for split in own})
+    board = {split: score for split in splits if (score := leaderboard_score(scores, split)) is not None}
+    write_course_files(run, tuple(results))
+    found = TasksResult(scores, board)
+    write_text(run / TASKS_FILE, to_json(found.to_dict()))
+    return found
+
+
+def _predict_test(run: Path, display: Display) -> None:
+    """Write the predictions of the test rows, where there are some: the course asks for them."""
+    saved = SavedRun.load(run)
+    try:
+        rows = saved.data(None, ("test",)).splits["test"]
+    except DataError as error:
+        display.say(f"{run.name}: no predictions of test rows: {error}")
+        return
+    write_text(run / "predictions_test.csv", predictions_csv(rows, predict_rows(saved, rows), saved.label_space))

@@ -1,0 +1,374 @@
+"""What the page answers, computed and shown without any server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from attentune.app import html as boxes
+from attentune.app.limits import Limits
+from attentune.app.service import LIME_SAMPLES, Desk, Shown, told
+from attentune.errors import ConfigError, DataError
+from attentune.explain.answers import Answer, MaskedWord, answer_masked, words_read
+from attentune.explain.heads import head_attention
+from attentune.explain.texts import explain_texts
+from attentune.explain.words import Piece
+from attentune.inference.predictions import predictions_csv
+from attentune.inference.predictor import SavedRun, predict, predict_rows
+from attentune.report.highlight import visible
+from helpers.explain_runs import KINDS, TEXTS, hooks_of, tiny_run
+from helpers.hostile_texts import HOSTILE
+from helpers.tiny_models import rows_of
+
+Tiny = Callable[..., Path]
+TEXT, PAIR = TEXTS[0], TEXTS[3]
+
+
+@pytest.fixture(scope="module")
+def runs(tiny: Tiny) -> dict[str, SavedRun]:
+    """A run of each kind, and one without token gate."""
+    made = {kind: tiny_run(tiny(), kind) for kind in KINDS}
+    return made | {"plain": tiny_run(tiny(), gate=False)}
+
+
+def desk_of(*runs: SavedRun, **options: Any) -> Desk:
+    return Desk([(f"run {number}", run) for number, run in enumerate(runs)], **options)
+
+
+class Strict(HTMLParser):
+    """Takes elements and attributes of ours only, and keeps all text."""
+
+    ALLOWED: ClassVar = {
+        "div": {"class", "role", "aria-live"}, "section": {"class"}, "h3": set(), "p": {"class"}, "strong": set(),
+        "span": {"class", "style", "title"}, "bdi": {"dir"}, "mark": {"title"}, "table": {"class"}, "thead": set(),
+        "tbody": set(), "tr": {"class"}, "th": {"class", "scope"}, "td": {"class", "style"}, "br": set(),
+    }  # fmt: skip
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.texts: list[str] = [""]
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert {name for name, _ in attrs} <= self.ALLOWED[tag], (tag, attrs)
+        for name, value in attrs:
+            if name == "style":
+                assert re.fullmatch(r"(background:#[0-9a-f]{6}|(border-bottom-)?width:[\d.]+(px|%)|left:[\d.]+%|;)+",
+                                    value or "")  # fmt: skip
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError(data)
+
+    handle_decl = handle_pi = unknown_decl = handle_comment
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_says_what_predict_and_explain_say(runs: dict[str, SavedRun], kind: str) -> None:
+    run = runs[kind]
+    desk, pair = desk_of(run), PAIR if run.is_pair else ""
+    assert desk.default_method == "ssa"
+    pairs = [PAIR] if run.is_pair else None
+    (said,) = predict(run, [TEXT], pairs)
+    for method in ("ssa", "gradient", "leave-one-out"):
+        (why,) = explain_texts(run, [TEXT], pairs, method=method)
+        shown = desk.explain(TEXT, pair, method)
+        text = Strict(shown.html).text
+        assert shown.words == len(why.words)
+        assert text.count(visible(TEXT)) == 1
+        assert not pair or text.count(visible(pair)) == 1
+        for name, share in said.get("probabilities", {}).items():
+            assert f"{name}{share:.1%}" in text
+        if kind == "regression":
+            assert f"score {said['prediction']:.4g}" in text
+        passes = "1 pass;" if why.passes == 1 else f"{why.passes} passes"
+        assert passes.rstrip(";") in text
+        titles = re.findall(r'class="t[^"]*" title="([^"]*)"', shown.html)
+        expected = [f"{word.score:+.3g}" if why.signed else f"{word.score:.3g}" for word in why.words]
+        assert [float(title) for title in titles] == pytest.approx([float(title) for title in expected], abs=1e-4)
+
+
+def test_masking_a_word_is_predicting_the_text_with_mask_tokens(runs: dict[str, SavedRun]) -> None:
+    """Against a plain way: the pieces of the word replaced by the mask token's id by hand."""
+    import torch
+
+    for kind in KINDS:
+        run = runs[kind]
+        rows = rows_of([TEXT], [PAIR] if run.is_pair else None)
+        words = words_read(run, rows)
+        assert "".join(word.text for word in words).replace(" ", "") in (TEXT + (PAIR if run.is_pair else "")).replace(
+            " ", ""
+        )
+        if kind == "apart":
+            continue
+        encoded = run.tokenizer(TEXT, PAIR if run.is_pair else None, return_tensors="pt", return_offsets_mapping=True)
+        offsets, owners = encoded.pop("offset_mapping")[0].tolist(), encoded.sequence_ids(0)
+        for word in (words[0], words[3], words[-1]):
+            side = 0 if word.within == "text" else 1
+            inside = [owners[n] == side and a < word.end and b > word.start for n, (a, b) in enumerate(offsets)]
+            changed = encoded["input_ids"].clone()
+            changed[0, inside] = run.tokenizer.mask_token_id
+            with torch.no_grad():
+                logits = run.model(**{**encoded, "input_ids": changed}).logits[0]
+            found = answer_masked(run, rows, word)
+            assert found.tokens == sum(inside) > 0
+            if kind == "regression":
+                assert found.after.prediction == pytest.approx(logits.item(), abs=1e-4)
+            else:
+                assert list(found.after.probabilities.values()) == pytest.approx(logits.softmax(-1).tolist(), abs=1e-4)
+
+
+def test_the_slider_masks_the_word_that_it_names(runs: dict[str, SavedRun]) -> None:
+    desk = desk_of(runs["classification"], runs["plain"])
+    words = words_read(runs["classification"], rows_of([TEXT]))
+    for number, word in enumerate(words, start=1):
+        html, label = desk.mask(TEXT, "", number)
+        assert label == f"Mask a word: {number} of {len(words)}, {word.text}"
+        assert Strict(html).text.count(TEXT[: word.start] + "[MASK]" + TEXT[word.end :]) == 2
+    assert desk.mask(TEXT, "", 0) == ("", f"Mask a word: none of {len(words)} is masked")
+    # A slider that stands where a longer text ended.
+    assert desk.mask(TEXT, "", 999)[1].startswith(f"Mask a word: {len(words)} of")
+
+
+def test_a_word_that_the_second_run_does_not_read(tiny: Tiny, runs: dict[str, SavedRun]) -> None:
+    short = tiny_run(tiny(), max_length=8)
+    desk = desk_of(runs["classification"], short)
+    html, _ = desk.mask(TEXT, "", desk.explain(TEXT).words)
+    assert "does not read the text that far" in Strict(html).text
+
+
+def test_a_pair_is_masked_on_its_own_side(runs: dict[str, SavedRun]) -> None:
+    desk, rows = (
+        desk_of(runs["pair"]),
+        rows_of(
+            [
+                "yes no",
+            ],
+            ["yes no"],
+        ),
+    )
+    words = words_read(runs["pair"], rows)
+    assert [(word.text, word.within) for word in words] == [
+        ("yes", "text"), ("no", "text"), ("yes", "pair"), ("no", "pair"),
+    ]  # fmt: skip
+    text = Strict(desk.mask("yes no", "yes no", 3)[0]).text
+    assert "textyes nopair[MASK] no" in text
+
+
+def test_heads_are_those_of_explain(runs: dict[str, SavedRun]) -> None:
+    run = runs["pair"]
+    (found,) = head_attention(run, rows_of([TEXT], [PAIR]), layer=2)
+    html = desk_of(run).heads(TEXT, PAIR, 2)
+    cells = re.findall(r'<td style="[^"]*">([^<]*)</td>', html)
+    assert found.importance is not None
+    expected = [
+        f"{share:.2f}".removeprefix("0")
+        for own, gate in zip(found.attention, found.importance, strict=True)
+        for share in (*own, gate)
+    ]
+    assert cells == expected
+    assert html.count("pair-begins") == 1
+
+
+def test_runs_side_by_side_that_differ(runs: dict[str, SavedRun]) -> None:
+    desk = desk_of(runs["plain"], runs["classification"], runs["regression"])
+    assert desk.default_method == "ssa"
+    text = Strict(desk.explain(TEXT).html).text
+    assert "ssa needs a model that scores tokens" in text
+    assert text.count("ssa; 1 pass") == 2
+    assert "score " in text
+    # A class that one run does not know is said in its own box only.
+    other = desk_of(runs["classification"], runs["ordinal"])
+    assert other.classes == ("bad", "good", "low", "middle", "high")
+    html = other.explain(TEXT, "", "gradient", "word", "good").html
+    assert "for and against good" in Strict(html).text
+    assert "got &#x27;good&#x27;, expected one of the run&#x27;s classes: low, middle, high" in html
+    with pytest.raises(ConfigError, match="run 1 reads pairs; expected two runs that read the same"):
+        desk_of(runs["classification"], runs["pair"])
+
+
+def test_methods_on_offer(runs: dict[str, SavedRun], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "ssa" in desk_of(runs["classification"]).methods
+    plain = desk_of(runs["plain"])
+    assert "ssa" not in plain.methods
+    assert plain.default_method == "gradient"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert set(plain.methods) == {"gradient", "leave-one-out", "attention", "attention-gradient", "random"}
+
+
+def test_lime_takes_fewer_copies_here(runs: dict[str, SavedRun]) -> None:
+    assert f"{LIME_SAMPLES + 1:,} passes" in Strict(desk_of(runs["plain"]).explain("Yes and no", "", "lime").html).text
+
+
+def test_models_are_left_as_they_were(runs: dict[str, SavedRun]) -> None:
+    run = runs["classification"]
+    before, implementation = hooks_of(run.model), run.model.encoder.config._attn_implementation
+    desk = desk_of(run)
+    for method in desk.methods:
+        desk.explain("Yes and no", "", method)
+    desk.mask("Yes and no", "", 2)
+    desk.heads("Yes and no", "", 1)
+    assert hooks_of(run.model) == before
+    assert run.model.encoder.config._attn_implementation == implementation
+
+
+# Limits and mistakes
+
+
+@pytest.mark.parametrize("text", ["", "  \n\t", None])
+def test_no_text_is_said(runs: dict[str, SavedRun], text: str | None) -> None:
+    desk = desk_of(runs["classification"])
+    for ask in (lambda: desk.explain(text), lambda: desk.mask(text, "", 1), lambda: desk.heads(text, "", 1)):
+        with pytest.raises(DataError, match=r"There is no text yet\. Type or paste one"):
+            ask()
+
+
+def test_one_side_of_a_pair_may_be_empty(runs: dict[str, SavedRun]) -> None:
+    desk = desk_of(runs["pair"])
+    assert desk.explain(TEXT, "").words
+    assert desk.explain("", TEXT).words
+    with pytest.raises(DataError, match="no text yet"):
+        desk.explain("", "")
+
+
+def test_a_text_that_is_too_long_is_said_with_both_numbers(runs: dict[str, SavedRun]) -> None:
+    desk = desk_of(runs["classification"], limits=Limits(characters=1000))
+    assert desk.explain("a" * 1000).words == 1
+    with pytest.raises(DataError, match=r"has 1,001 characters; .* at most 1,000\. .*--max_characters 1001"):
+        desk.explain("a" * 1001)
+    pairs = desk_of(runs["pair"], limits=Limits(characters=1000))
+    with pytest.raises(DataError, match="has 1,002 characters"):
+        pairs.explain("a" * 501, "b" * 501)
+
+
+def test_what_goes_wrong_becomes_a_message(capfd: pytest.CaptureFixture[str]) -> None:
+    def fails(error: Exception) -> Any:
+        raise error
+
+    mended = told(Shown)(fails)(DataError("line 1 of <b>x</b>"))
+    assert Strict(mended.html).text == "line 1 of <b>x</b>"
+    assert 'role="alert"' in mended.html
+    bug = told(Shown)(fails)(KeyError("secret"))
+    assert "no fault of yours" in bug.html
+    assert "secret" not in bug.html
+    assert "KeyError: 'secret'" in capfd.readouterr().err
+
+
+# Files
+
+
+def test_a_file_is_predicted_as_predict_does(runs: dict[str, SavedRun], tmp_path: Path) -> None:
+    file = tmp_path / "new.csv"
+    file.write_text("id,text\n" + "".join(f'{n},"{text}"\n' for n, text in enumerate(TEXTS)))
+    desk = desk_of(runs["classification"], runs["plain"])
+    html, made = desk.file(file, tmp_path)
+    assert [path.name for path in made] == ["predictions-1-run_0.csv", "predictions-2-run_1.csv"]
+    rows = rows_of(TEXTS)
+    for path, name in zip(made, ("classification", "plain"), strict=True):
+        assert path.read_text() == predictions_csv(rows, predict_rows(runs[name], rows), runs[name].label_space)
+    text = Strict(html).text
+    assert text.count("5 rows") == 2
+    assert "p_bad" in text
+    assert text.count(TEXTS[0]) == 2
+    html, (alone,) = desk_of(runs["classification"]).file(file, tmp_path, with_words=True)
+    assert alone.name == "predictions.csv"
+    assert "explanation" in alone.read_text().splitlines()[0]
+
+
+def test_columns_of_the_run_are_found_and_ids_may_be_missing(runs: dict[str, SavedRun], tmp_path: Path) -> None:
+    """As for a run that was trained on a file with the columns key and body."""
+    own = replace(runs["classification"].config.data, text_column="body", id_column="key")
+    run = replace(runs["classification"], config=replace(runs["classification"].config, data=own))
+    for name, content, ids in (("a.csv", "body,key\nyes,k7\n", ["k7"]), ("b.csv", "body\nyes\n", ["0"])):
+        (tmp_path / name).write_text(content)
+        _, (made,) = desk_of(run).file(tmp_path / name, tmp_path)
+        assert [line.split(",")[0] for line in made.read_text().splitlines()[1:]] == ids
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "limits", "options", "expected"),
+    [
+        ("a.csv", "text\n" + "x\n" * 11, {"rows": 10}, {}, "The file has 11 rows; this page takes at most 10."),
+        ("a.csv", "text\n" + "x" * 2000, {"upload_bytes": 1000}, {}, "The file has 0.0 MB; this page takes at most"),
+        ("a.csv.gz", "x", {}, {}, "a.csv.gz: got a file of another kind, expected one that ends in .csv, .tsv"),
+        ("a.parquet", "x", {}, {}, "a.parquet: got a file of another kind"),
+        ("a.csv", "", {}, {}, "a.csv"),
+        ("a.csv", "one,two\n1,2\n", {}, {"text_column": "three"}, 'the field "Text\'s column"'),
+        ("a.csv", 'text\n"never closed\n', {}, {}, "a.csv:2: the row that begins here opens a double quote"),
+        ("a.jsonl", "{}", {}, {}, "a.jsonl"),
+    ],
+)
+def test_files_that_are_not_taken(
+    runs: dict[str, SavedRun], tmp_path: Path, name: str, content: str, limits: Any, options: Any, expected: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(content)
+    with pytest.raises(DataError) as caught:
+        desk_of(runs["classification"], limits=Limits(**limits)).file(file, tmp_path, **options)
+    assert expected in str(caught.value)
+    assert str(tmp_path) not in str(caught.value)
+
+
+# Hostile texts
+
+
+def test_hostile_texts_stay_texts(runs: dict[str, SavedRun]) -> None:
+    desk = desk_of(runs["classification"])
+    for number, text in enumerate(HOSTILE):
+        shown = desk.explain(text)
+        assert visible(text) in Strict(shown.html).text
+        made = [shown.html, boxes.message(text)]
+        if shown.words and number % 6 == 0:
+            masked, label = desk.mask(text, "", 1)
+            assert "[MASK]" in Strict(masked).text
+            assert "\n" not in label
+            made += [masked, desk.heads(text, "", 1)]
+        for html in made:
+            Strict(html)
+            # Nothing that a template language would take for its own.
+            assert not re.search(r"[{}$`]", html)
+
+
+@pytest.mark.parametrize("text", HOSTILE[::7])
+def test_hostile_names_stay_texts(text: str) -> None:
+    said = Answer(text, {text: 0.75, "other": 0.25})
+    html = boxes.side_by_side([(text, boxes.prediction(said, said) + boxes.trouble(text))])
+    html += boxes.message(text) + boxes.heading(text, [text])
+    html += boxes.inert(boxes.preview([text], [[text]], 1))
+    html += boxes.inert(boxes.masked_word(MaskedWord(Piece(text, 0, len(text), 0.0), 1, said, said), text, None))
+    assert visible(text, one_line=True) in unescape(html)
+    Strict(html)
+    assert not re.search(r"[{}$`]", html)
+
+
+def test_bars_show_the_change_and_the_likeliest_of_many_classes() -> None:
+    before, after = Answer("bad", {"bad": 0.9, "good": 0.1}), Answer("good", {"bad": 0.2, "good": 0.8})
+    text = Strict(boxes.prediction(after, before)).text
+    assert "good (80.0%), no longer bad" in text
+    assert "bad20.0% (-70.0)" in text
+    many = Answer("c7", {f"c{n}": 0.5 if n == 7 else 0.5 / 19 for n in range(20)})
+    text = Strict(boxes.prediction(many)).text
+    assert "and 8 less likely classes" in text
+    assert "c750.0%" in text
+    assert "score 1.5 (+0.5)" in Strict(boxes.prediction(Answer(1.5, {}), Answer(1.0, {}))).text

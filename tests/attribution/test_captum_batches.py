@@ -1,0 +1,117 @@
+"""Methods that share a difference out: what they add up to, exact Shapley values, and agreement on a linear model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kendalltau, spearmanr
+
+from attentune.attribution.base import Settings
+from attentune.config import HeadConfig
+from attentune.explain.explainer import Explainer
+from attentune.inference.predictor import SavedRun
+from helpers import explain_references as loops
+from helpers.explain_references import OneText
+from helpers.explain_runs import KINDS, rows_for, tiny_run
+from helpers.tiny_models import rows_of
+
+Tiny = Callable[..., Path]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "settings", "error"),
+    [
+        ("integrated-gradients", Settings(steps=50), 1e-2),
+        ("shap", Settings(samples=64), 2e-3),
+    ],
+)
+def test_scores_add_up_to_what_masking_all_tokens_takes(
+    tiny: Tiny, kind: str, name: str, settings: Settings, error: float
+) -> None:
+    run, rows = tiny_run(tiny(), kind), rows_for(kind)
+    if kind == "apart" and name == "integrated-gradients":
+        settings = Settings(steps=400)  # |u - v| has kinks, which take more steps
+    differences = []
+    for row, found in enumerate(Explainer(run, rows).attributions(name, settings=settings)):
+        text = OneText(run, rows, row)
+        differences.append(text.asked() - text.asked(text.places))
+        assert float(found.scores.sum()) == pytest.approx(differences[-1], abs=error)
+    assert max(map(abs, differences)) > 0.3
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_shap_comes_near_exact_shapley_values(tiny: Tiny, kind: str) -> None:
+    run, rows = tiny_run(tiny(), kind), rows_of(["the plot never moves !", "great, not dull"])
+    few, many = (Explainer(run, rows).attributions("shap", settings=Settings(samples=count)) for count in (12, 3000))
+    for row, found in enumerate(many):
+        exact = loops.shapley(OneText(run, rows, row))
+        span = float(np.ptp(exact))
+        assert span > 0.05
+        assert np.abs(found.scores - exact).max() < 0.05 * span
+        assert np.abs(few[row].scores - exact).max() > np.abs(found.scores - exact).max()
+
+
+@torch.no_grad()
+def nearly_linear(run: SavedRun) -> None:
+    """Layers that hardly let tokens see one another: what the model says is nearly a sum over tokens."""
+    for name, weight in run.model.encoder.named_parameters():
+        if "output.dense" in name:
+            weight.mul_(0.05)
+
+
+@pytest.mark.parametrize("name", ["lime", "shap", "integrated-gradients", "gradient"])
+def test_on_a_nearly_linear_model_all_agree(tiny: Tiny, name: str) -> None:
+    run, rows = tiny_run(tiny(), head=HeadConfig(kind="mean"), gate=False), rows_for("classification")
+    nearly_linear(run)
+    explainer = Explainer(run, rows)
+    ours = explainer.attributions("leave-one-out")
+    theirs = explainer.attributions(name, settings=Settings(samples=800))
+    for row in (0, 3, 4):
+        places = explainer.probe.features.ordinary_positions(row)
+        one, other = ours[row].scores[places], theirs[row].scores[places]
+        # Equal words have nearly equal scores, whose order says nothing; a gradient is no finite difference.
+        assert spearmanr(one, other).statistic > (0.7 if name == "gradient" else 0.95)
+        assert kendalltau(one, other).statistic > (0.5 if name == "gradient" else 0.85)
+
+
+def test_more_steps_come_nearer(tiny: Tiny) -> None:
+    run, rows = tiny_run(tiny()), rows_for("classification", 1)
+    text = OneText(run, rows, 0)
+    difference = text.asked() - text.asked(text.places)
+    explainer: Any = Explainer(run, rows)
+    errors = [
+        abs(
+            float(explainer.attributions("integrated-gradients", settings=Settings(steps=steps))[0].scores.sum())
+            - difference
+        )
+        for steps in (1, 4, 50)
+    ]
+    assert errors[0] > 10 * errors[2]
+    assert errors[2] < 1e-3
+
+
+def test_default_samples_are_those_of_the_papers(tiny: Tiny) -> None:
+    run, rows = tiny_run(tiny()), rows_of(["great plot"])
+    explainer = Explainer(run, rows)
+    assert explainer.attributions("lime")[0].passes == 5001
+    assert explainer.attributions("shap")[0].passes == 501
+    assert explainer.attributions("integrated-gradients")[0].passes == 101
+
+
+def test_long_texts_are_asked_in_parts(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, rows = tiny_run(tiny()), rows_for("classification")
+    whole = Explainer(run, rows).attributions("integrated-gradients")
+    monkeypatch.setattr("attentune.attribution.captum_methods.BATCH_TOKENS", 70)
+    sizes = []
+    run.model.register_forward_pre_hook(lambda module, inputs: sizes.append(module) or None)
+    parts = Explainer(run, rows).attributions("integrated-gradients")
+    for own, other in zip(whole, parts, strict=True):
+        assert own.scores == pytest.approx(other.scores, rel=1e-3, abs=1e-5)
+        assert own.passes == other.passes
+    assert len(sizes) > 60

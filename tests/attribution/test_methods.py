@@ -1,0 +1,255 @@
+"""Every method is its formula, as a plain loop over single texts has it, whatever it is asked together with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attentune.attribution import attention as attending
+from attentune.attribution.base import Settings
+from attentune.attribution.registry import METHODS
+from attentune.config import HeadConfig
+from attentune.config.schema import BlurConfig
+from attentune.errors import ConfigError, UnsupportedEncoderError
+from attentune.explain.explainer import Explainer
+from attentune.inference.predictor import SavedRun
+from helpers import explain_references as loops
+from helpers.explain_references import OneText
+from helpers.explain_runs import KINDS, SPACES, hooks_of, rows_for, tiny_run
+from helpers.tiny import FAMILIES
+
+Tiny = Callable[..., Path]
+SETTINGS = Settings(seed=3, steps=6, samples=24)
+LOOPS: dict[str, Callable[[OneText], np.ndarray]] = {
+    "ssa": loops.ssa,
+    "gradient": loops.gradient,
+    "integrated-gradients": lambda text: loops.integrated_gradients(text, SETTINGS.steps),
+    "leave-one-out": loops.leave_one_out,
+    "lime": lambda text: loops.lime(text, samples=24, seed=3),
+    "attention": lambda text: loops.attention(text).mean(axis=1),
+    "attention-gradient": lambda text: loops.attention(text, times_gradient=True).mean(axis=1),
+    "random": lambda text: loops.random(text, 3),
+}
+MANY = ("integrated-gradients", "leave-one-out", "lime", "shap")
+
+
+def scores_of(run: SavedRun, name: str, rows: Any, **options: Any) -> list[np.ndarray]:
+    found = Explainer(run, rows).attributions(name, settings=SETTINGS, **options)
+    return [attribution.scores for attribution in found]
+
+
+def close_to(expected: np.ndarray, rel: float = 5e-4) -> Any:
+    """Equal up to this share of the highest score."""
+    return pytest.approx(expected, rel=rel, abs=rel * float(np.abs(expected).max(initial=0.0)) + 1e-9)
+
+
+def test_every_method_has_a_loop() -> None:
+    assert {*LOOPS, "shap"} == set(METHODS)  # SHAP's is in test_shares.py
+
+
+@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_those_of_the_loop(tiny: Tiny, name: str, kind: str) -> None:
+    run, rows = tiny_run(tiny(), kind), rows_for(kind)
+    found = Explainer(run, rows).attributions(name, settings=SETTINGS)
+    texts = [OneText(run, rows, row) for row in range(len(rows))]
+    for attribution, text in zip(found, texts, strict=True):
+        assert attribution.scores == close_to(LOOPS[name](text))
+        assert kind == "regression" or attribution.target == text.target
+        assert attribution.scores.dtype == np.float32
+    highest = max(float(np.abs(attribution.scores).max(initial=0.0)) for attribution in found)
+    assert highest > 1e-3  # there is something to compare
+    assert min(float(own.scores.min(initial=0.0)) for own in found) < 0 or not METHODS[name].signed
+
+
+@pytest.mark.parametrize("name", ["gradient", "leave-one-out", "integrated-gradients", "attention-gradient", "shap"])
+def test_another_class_can_be_explained(tiny: Tiny, name: str) -> None:
+    run, rows = tiny_run(tiny(), "pair"), rows_for("pair")
+    names = SPACES["pair"].names
+    found = {label: scores_of(run, name, rows, target=label) for label in names}
+    for place, label in enumerate(names):
+        if name in LOOPS:
+            assert found[label][0] == close_to(LOOPS[name](OneText(run, rows, 0, place)))
+    assert found["no"][0] != close_to(found["yes"][0], rel=0.1)
+    mixed = scores_of(run, name, rows, target=[names[row % 3] for row in range(len(rows))])
+    for row, own in enumerate(mixed):
+        assert own == close_to(found[names[row % 3]][row])
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("kind", ["classification", "apart"])
+def test_neighbours_and_padding_change_nothing(tiny: Tiny, name: str, kind: str) -> None:
+    run, rows = tiny_run(tiny(), kind), rows_for(kind)
+    together = scores_of(run, name, rows)
+    for row in range(len(rows)):
+        (alone,) = scores_of(run, name, rows.take([row]))
+        assert alone == close_to(together[row])
+    backwards = scores_of(run, name, rows.take(range(len(rows) - 1, -1, -1)))
+    for own, other in zip(together, reversed(backwards), strict=True):
+        assert own == close_to(other)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_same_question_has_the_same_answer(tiny: Tiny, name: str) -> None:
+    run, rows = tiny_run(tiny()), rows_for("classification", 2)
+    torch.manual_seed(1)
+    first = scores_of(run, name, rows)
+    after = torch.rand(3)
+    torch.manual_seed(2)
+    for own, other in zip(first, scores_of(run, name, rows), strict=True):
+        assert np.array_equal(own, other)
+    torch.manual_seed(1)
+    assert torch.equal(torch.rand(3), after)  # others' random numbers are left alone
+
+
+@pytest.mark.parametrize("name", ["lime", "shap", "random"])
+def test_the_seed_is_what_is_drawn_by(tiny: Tiny, name: str) -> None:
+    run, rows = tiny_run(tiny()), rows_for("classification", 1)
+    explainer = Explainer(run, rows)
+    one, other = (explainer.attributions(name, settings=Settings(seed=seed, samples=24))[0].scores for seed in (1, 2))
+    assert not np.allclose(one, other, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("kind", ["classification", "apart"])
+def test_passes_are_those_that_were_made(tiny: Tiny, name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, rows = tiny_run(tiny(), kind), rows_for(kind)
+    forward, backward = [], []
+    classify = run.model.classify
+
+    def watched(*words: Any) -> Any:
+        logits, *others = classify(*words)
+        forward.append(len(logits))
+        if logits.requires_grad:
+            logits.register_hook(lambda slope: backward.append(len(slope)))
+        return logits, *others
+
+    monkeypatch.setattr(run.model, "classify", watched)
+    explainer = Explainer(run, rows)
+    found = explainer.attributions(name, settings=SETTINGS)
+    assert sum(attribution.passes for attribution in found) == sum(forward) + sum(backward)
+    tokens = [len(explainer.probe.features.ordinary_positions(row)) for row in range(len(rows))]
+    expected = {
+        "ssa": lambda count: 1,
+        "attention": lambda count: 1,
+        "random": lambda count: 1,
+        "gradient": lambda count: 2,
+        "attention-gradient": lambda count: 2,
+        "leave-one-out": lambda count: 1 + count,
+        "integrated-gradients": lambda count: 1 + 2 * SETTINGS.steps * (count > 0),
+        "lime": lambda count: {0: 1, 1: 3}.get(count, 25),  # one token: what it adds is asked, not fitted
+        "shap": lambda count: {0: 1, 1: 3}.get(count, 25),
+    }[name]
+    assert [attribution.passes for attribution in found] == [expected(count) for count in tokens]
+    assert all(attribution.seconds > 0 for attribution in found)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_the_model_is_left_as_it_was(tiny: Tiny, name: str, implementation: str) -> None:
+    run, rows = tiny_run(tiny()), rows_for("classification", 2)
+    model: Any = run.model
+    explainer = Explainer(run, rows)
+    expected = [own.scores for own in explainer.attributions(name, settings=SETTINGS)]
+    model.encoder.set_attn_implementation(implementation)
+    model.train()  # dropout must not show
+    weights = {key: weight.clone() for key, weight in model.state_dict().items()}
+    for own, other in zip(expected, explainer.attributions(name, settings=SETTINGS), strict=True):
+        assert own == close_to(other.scores)
+    assert model.training
+    assert model.encoder.config._attn_implementation == implementation
+    assert all(torch.equal(weight, weights[key]) for key, weight in model.state_dict().items())
+    assert all(weight.grad is None and weight.requires_grad for weight in model.parameters())
+    assert hooks_of(model) == 0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_nothing_is_left_behind_by_an_error(tiny: Tiny, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, rows = tiny_run(tiny()), rows_for("classification", 1)
+    explainer = Explainer(run, rows)
+    run.model.encoder.set_attn_implementation("sdpa")
+    run.model.train()
+
+    def broken(*words: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(run.model, "classify", broken)
+    with pytest.raises(ZeroDivisionError):
+        explainer.attributions(name, settings=SETTINGS)
+    assert hooks_of(run.model) == 0
+    assert run.model.training
+    assert run.model.encoder.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_frozen_encoder_can_be_explained(tiny: Tiny, name: str) -> None:
+    run, rows = tiny_run(tiny()), rows_for("classification", 2)
+    expected = scores_of(run, name, rows)
+    run.model.requires_grad_(False)
+    if name == "attention-gradient":
+        run.model.encoder.requires_grad_(True)  # attention itself has no gradient where nothing below it has one
+    for own, other in zip(expected, scores_of(run, name, rows), strict=True):
+        assert own == pytest.approx(other, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", ["gradient", "attention", "attention-gradient", "integrated-gradients"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_can_be_explained(tiny: Tiny, name: str, family: str) -> None:
+    run, rows = tiny_run(tiny(family), "pair"), rows_for("pair")
+    for row, own in enumerate(scores_of(run, name, rows)):
+        assert own == close_to(LOOPS[name](OneText(run, rows, row)))
+        assert np.abs(own).max() > 1e-6 or not any((rows.texts[row], rows.pairs[row]))
+
+
+@pytest.mark.parametrize("name", ["gradient", "leave-one-out", "attention-gradient"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"head": HeadConfig(kind="cls")},
+        {"head": HeadConfig(kind="self-attention", layers=1)},
+        {"blur": BlurConfig(where="context", sigma=0.5)},
+    ],
+    ids=["cls", "self-attention", "blur"],
+)
+def test_other_slots_can_be_explained(tiny: Tiny, name: str, options: dict[str, Any]) -> None:
+    run, rows = tiny_run(tiny(), gate=False, **options), rows_for("classification", 2)
+    for row, own in enumerate(scores_of(run, name, rows)):
+        assert own == close_to(LOOPS[name](OneText(run, rows, row)))
+
+
+def test_a_run_without_token_gate_is_told_what_works(tiny: Tiny) -> None:
+    run = tiny_run(tiny(), gate=False)
+    explainer = Explainer(run, rows_for("classification", 1))
+    with pytest.raises(ConfigError) as raised:
+        explainer.attributions("ssa")
+    assert str(raised.value) == (
+        "method: ssa needs a model that scores tokens, trained with a preset such as ssa-hybrid; this one does not."
+        " Methods that work on it: gradient, integrated-gradients, leave-one-out, lime, shap, attention,"
+        " attention-gradient, random."
+    )
+
+
+@pytest.mark.parametrize("name", ["integrated-gradients", "lime", "shap"])
+def test_without_captum_the_message_says_what_to_install(
+    tiny: Tiny, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explainer = Explainer(tiny_run(tiny()), rows_for("classification", 1))
+    monkeypatch.setattr("attentune.attribution.registry.importlib.util.find_spec", lambda package: None)
+    with pytest.raises(ConfigError, match=rf"method: {name} needs Captum.*pip install 'attentune\[explain\]'"):
+        explainer.attributions(name)
+    explainer.attributions("gradient")
+
+
+def test_an_encoder_that_hides_its_attention_is_named(tiny: Tiny) -> None:
+    run = tiny_run(tiny())
+    probe = Explainer(run, rows_for("classification", 1)).probe
+    for hidden in (None, (), (None, None)):
+        with pytest.raises(
+            UnsupportedEncoderError, match="this bert encoder does not give its attention; take a method"
+        ):
+            attending._of_layer(hidden, probe)

@@ -1,0 +1,80 @@
+"""Hugging Face data sets from disk (no network): splits, declared classes, values of other types."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attentune.config.schema import DataConfig
+from attentune.data.dataset import LabelSpace, TaskData
+from attentune.data.load import load_data
+from attentune.errors import ConfigError, DataError
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import datasets
+
+    features = datasets.Features(
+        {
+            "text": datasets.Value("string"),
+            "label": datasets.ClassLabel(names=["pos", "neg"]),
+            "tags": [datasets.Value("int8")],
+        }
+    )
+    parts: dict[str, dict[str, list[Any]]] = {
+        "test": {"text": ["t"], "label": [-1], "tags": [[1]]},
+        "unsupervised": {"text": ["u"], "label": [-1], "tags": [[1]]},
+        "train": {"text": ["None", "b", "nan"], "label": [1, 0, 1], "tags": [[1], [], [2]]},
+        "validation": {"text": ["v"], "label": [0], "tags": [[1]]},
+    }
+    folder = tmp_path_factory.mktemp("hub") / "saved"
+    loaded = {name: datasets.Dataset.from_dict(part, features=features) for name, part in parts.items()}
+    datasets.DatasetDict(loaded).save_to_disk(folder)
+    return folder
+
+
+def load(folder: Path, **settings: Any) -> TaskData:
+    return load_data(DataConfig(dataset_name=str(folder), **settings), seed=1)
+
+
+def test_a_data_set_from_disk(saved: Path) -> None:
+    data = load(saved)
+    assert data.label_space == LabelSpace("classification", ("pos", "neg"))
+    assert list(data.splits) == ["train", "validation", "test"]
+    train = data.splits["train"]
+    assert train.texts == ("None", "b", "nan")
+    assert train.lines is None
+    assert train.labels is not None
+    assert train.labels.tolist() == [1, 0, 1]
+    assert data.splits["test"].labels is None
+    assert any("not used: unsupervised" in note for note in data.notes)
+
+
+def test_a_single_data_set_is_train_and_shuffled_rows_stay_so(tmp_path: Path) -> None:
+    import datasets
+
+    rows = {"sentence": [f"s{number}" for number in range(20)], "score": [number / 4 for number in range(20)]}
+    shuffled = datasets.Dataset.from_dict(rows).select([3, 1, *range(4, 20)])
+    shuffled.save_to_disk(tmp_path / "one")
+    data = load(tmp_path / "one", task_type="regression", validation_share=0.1)
+    train, validation = data.splits["train"], data.splits["validation"]
+    assert len(train) + len(validation) == 18
+    score_of = {
+        text: score
+        for part in (train, validation)
+        if part.labels is not None
+        for text, score in zip(part.texts, part.labels, strict=True)
+    }
+    assert score_of["s3"] == 0.75
+    assert "s0" not in score_of
+
+
+def test_what_cannot_be_used(saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="row 0: column 'tags' holds a"):
+        load(saved, text_column="tags", label_column="label")
+    with pytest.raises(ConfigError, match="dataset_config_name"):
+        load(saved, dataset_config_name="plain")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="this data set cannot be loaded"):
+        load(tmp_path / "empty")

@@ -1,0 +1,296 @@
+"""The readers give back every row, character for character, or say where they cannot."""
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attentune.data.readers.csv import Dialect
+from attentune.data.readers.read import read_delimited, read_table
+from attentune.errors import DataError
+
+TRICKY = [
+    "None",
+    "NA",
+    "nan",
+    "null",
+    "",
+    " leading",
+    'a "quote"',
+    "tab\there",
+    "a,b",
+    "two\nlines",
+    "x\u2028y",
+    "7",
+    "1.0",
+]
+
+
+def write(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def as_csv(rows: list[list[str]], delimiter: str = ",", lineterminator: str = "\r\n") -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, delimiter=delimiter, lineterminator=lineterminator).writerows(rows)
+    return buffer.getvalue()
+
+
+def as_parquet(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+def encoded(kind: str, texts: list[str], labels: list[str]) -> bytes:
+    """A file of the kind with the columns text and label."""
+    records = [{"text": text, "label": label} for text, label in zip(texts, labels, strict=True)]
+    if kind in ("csv", "tsv"):
+        rows = [["text", "label"], *map(list, zip(texts, labels, strict=True))]
+        return as_csv(rows, "," if kind == "csv" else "\t").encode()
+    if kind == "jsonl":
+        return "\n".join(json.dumps(record, ensure_ascii=False) for record in records).encode()
+    if kind == "parquet":
+        return as_parquet(pa.table({"text": texts, "label": labels}))
+    return json.dumps({"list": records, "data": {"version": 1, "data": records}}[kind]).encode()
+
+
+KINDS = {"csv": "csv", "tsv": "tsv", "jsonl": "jsonl", "list": "json", "data": "json", "parquet": "parquet"}
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format_gives_the_same_rows(tmp_path: Path, kind: str, packed: bool) -> None:
+    labels = [str(number) for number in range(len(TRICKY))]
+    content = encoded(kind, TRICKY, labels)
+    path = tmp_path / f"rows.{KINDS[kind]}{'.gz' if packed else ''}"
+    path.write_bytes(gzip.compress(content) if packed else content)
+    table = read_table(path)
+    assert table.texts("text") == tuple(TRICKY)
+    assert table.texts("label") == tuple(labels)
+    assert table.names == ("text", "label")
+
+
+any_text = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.lists(st.tuples(any_text, any_text), min_size=1, max_size=8), kind=st.sampled_from(sorted(KINDS)))
+def test_round_trip_of_any_text(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], kind: str
+) -> None:
+    path = tmp_path_factory.mktemp("trip") / f"rows.{KINDS[kind]}"
+    texts, labels = [first for first, _ in rows], [second for _, second in rows]
+    path.write_bytes(encoded(kind, texts, labels))
+    table = read_table(path)
+    assert (table.texts("text"), table.texts("label")) == (tuple(texts), tuple(labels))
+
+
+unquoted = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\n\r\t"), min_size=1, max_size=12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.lists(st.tuples(unquoted, unquoted), min_size=1, max_size=8))
+def test_round_trip_without_quoting(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]) -> None:
+    path = tmp_path_factory.mktemp("trip") / "rows.txt"
+    path.write_bytes("".join(f"{first}\t{second}\n" for first, second in rows).encode())
+    table = read_delimited(path, Dialect("\t", "none", header=("a", "b")))
+    assert list(zip(table.texts("a"), table.texts("b"), strict=True)) == rows
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_line_ends_bom_and_blank_lines_at_the_end_do_not_count(tmp_path: Path, end: str) -> None:
+    path = write(tmp_path, "rows.csv", "\ufeff" + end.join(["text,label", "good,1", "bad,0", "", ""]))
+    table = read_table(path)
+    assert table.names == ("text", "label")
+    assert table.texts("label") == ("1", "0")
+
+
+def test_lines_are_those_that_records_begin_at(tmp_path: Path) -> None:
+    table = read_table(write(tmp_path, "rows.csv", 'text,label\n"one\ntwo\nthree",1\nfour,0\n'))
+    assert table.lines == (2, 5)
+    table = read_table(write(tmp_path, "rows.jsonl", '{"text": "a"}\n\n{"text": "b"}\n'))
+    assert table.lines == (1, 3)
+    table = read_table(write(tmp_path, "rows.json", '{"v": [1],\n"data": [\n{"text": "a"},\n\n{"text":\n"b"}]}'))
+    assert table.lines == (3, 5)
+    assert table.texts("text") == ("a", "b")
+
+
+def test_json_lines_in_a_json_file_are_read(tmp_path: Path) -> None:
+    table = read_table(write(tmp_path, "rows.json", '{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n'))
+    assert table.texts("text") == ("a", "b")
+
+
+def test_values_that_are_no_texts_keep_their_spelling(tmp_path: Path) -> None:
+    line = '{"a": 1, "b": 1.50, "c": 12345678901234567890123, "d": true, "e": null, "f": NaN}'
+    table = read_table(write(tmp_path, "rows.jsonl", line))
+    values = [table.values(name)[0] for name in "abcdef"]
+    assert values == ["1", "1.50", "12345678901234567890123", "true", None, "NaN"]
+    columns = pa.table(
+        {"a": [1], "b": [1.5], "c": [True], "d": pa.array([float("nan")]), "e": pa.array([None], pa.string())}
+    )
+    table = read_table(write(tmp_path, "rows.parquet", as_parquet(columns)))
+    assert [table.values(name)[0] for name in "abcde"] == ["1", "1.5", "true", None, None]
+
+
+def test_only_asked_columns_are_kept_but_all_are_named(tmp_path: Path) -> None:
+    for name in ("rows.csv", "rows.jsonl", "rows.parquet"):
+        content = {"csv": b"a,b,c\n1,2,3\n", "jsonl": b'{"a": 1, "b": 2, "c": 3}'}.get(name[5:]) or as_parquet(
+            pa.table({"a": [1], "b": [2], "c": [3]})
+        )
+        table = read_table(write(tmp_path, name, content), keep={"c", "a"})
+        assert set(table.columns) == {"a", "c"}
+        assert table.names == ("a", "b", "c")
+        assert table.texts("c") == ("3",)
+
+
+def test_a_huge_field_is_read_and_the_csv_limit_is_put_back(tmp_path: Path) -> None:
+    csv.field_size_limit(131072)  # the standard library's own
+    table = read_table(write(tmp_path, "rows.csv", f'text,label\n"{"x" * 300_000}",1\n'))
+    assert len(table.texts("text")[0]) == 300_000
+    assert csv.field_size_limit() == 131072
+
+
+GOOD_JSON = '{"text": "a", "label": "1"}\n'
+
+BAD: list[tuple[str, str | bytes, int | None, str]] = [
+    ("rows.csv", "", None, "empty"),
+    ("rows.jsonl", "", None, "empty"),
+    ("rows.parquet", "", None, "empty"),
+    ("rows.csv", "\n\n", None, "only blank lines"),
+    ("rows.csv", "text,label\n", None, "no rows"),
+    ("rows.jsonl", "\n", None, "no rows"),
+    ("rows.json", "[]", None, "no rows"),
+    ("rows.parquet", as_parquet(pa.table({"text": pa.array([], pa.string())})), None, "no rows"),
+    ("rows.csv", "text,label\na,1\nb\n", 3, "1 field, expected 2 (text, label)"),
+    ("rows.csv", "text,label\na,1\nb,c,0\n", 3, "double quotes"),
+    ("rows.tsv", "text\tlabel\na\t1\tx\n", 2, "3 fields, expected 2"),
+    ("rows.csv", "text,label\na,1\n\nb,0\n", 3, "blank line"),
+    ("rows.csv", "text,label,text\na,1,b\n", 1, "'text' more than once"),
+    ("rows.csv", "a\tb\n1, 2\t3\n", 2, "looks separated by tabs"),
+    ("rows.tsv", 'text\tlabel\n"a" b\t1\n', 2, "convert it to .jsonl"),
+    ("rows.csv", 'text,label\na,1\n"b,0\nc,1\n', 3, "never closed"),
+    ("rows.tsv", 'text\tlabel\na\t1\n"b\t0\nc\t1\n', 3, "never closed"),
+    ("rows.csv", 'text,label\n"a"b,1\n', 2, "do not pair up"),
+    ("rows.csv", "text,label\na\rb,1\n", 2, "bare carriage return"),
+    ("rows.csv", b"text,label\ncaf\xe9,1\n", 2, "byte 4 of the line is 0xe9"),
+    ("rows.jsonl", b'{"text": "a"}\n{"text": "caf\xe9"}\n', 2, "is not UTF-8"),
+    ("rows.csv", "text,label\na,1\n".encode("utf-16"), 1, "UTF-16"),
+    ("rows.csv", gzip.compress(b"text,label\na,1\n"), 1, ".gz"),
+    ("rows.csv", "text,label\na\0b,1\n", 2, "byte 2 is NUL"),
+    ("rows.jsonl", GOOD_JSON + '{"text": "b", \n', 2, "not valid JSON at column"),
+    ("rows.jsonl", GOOD_JSON + "[1]\n", 2, "expected an object"),
+    ("rows.jsonl", GOOD_JSON + '{"text": "b", "text": "c"}\n', 2, "'text' more than once"),
+    ("rows.jsonl", "[" * 100_000 + "\n", 1, "nested too deeply"),
+    ("rows.json", '[{"text": "a"},\n{"text": }]', 2, "not valid JSON"),
+    ("rows.json", '[{"text": "a"},\n\n"b"]', 3, "expected an object"),
+    ("rows.json", '"text"', 1, "expected a list of objects"),
+    ("rows.parquet", "PAR1 and no more", None, "not a whole Parquet file"),
+    ("rows.csv.gz", "text,label\na,1\n", None, "cannot be unpacked"),
+    ("rows.csv.gz", gzip.compress(b"text,label\na,1\n" * 99)[:-9], None, "cannot be unpacked"),
+    ("rows.xlsx", "text,label\na,1\n", None, "'.xlsx', expected one of .csv"),
+    ("rows", "text,label\na,1\n", None, "expected one of .csv"),
+    ("rows.gz", "text,label\na,1\n", None, "expected one of .csv"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "line", "text"), BAD, ids=range(len(BAD)))
+def test_broken_files_give_path_line_and_cause(
+    tmp_path: Path, name: str, content: str | bytes, line: int | None, text: str
+) -> None:
+    path = write(tmp_path, name, content)
+    with pytest.raises(DataError) as caught:
+        read_table(path)
+    assert text in str(caught.value)
+    assert str(caught.value).startswith(f"{path}:" if line is None else f"{path}:{line}: ")
+    assert caught.value.line == line
+
+
+CELLS: list[tuple[str, Any, str]] = [
+    ("rows.jsonl", '{"text": "a"}\n{"text": null}\n', "no text here"),
+    ("rows.jsonl", '{"text": "a"}\n{"other": "b"}\n', "no text here"),
+    ("rows.jsonl", '{"text": "a"}\n{"text": ["b", "c"]}\n', "holds a list (['b', 'c'])"),
+    ("rows.jsonl", '{"text": "a"}\n{"text": {"en": "b"}}\n', "holds a dict"),
+    ("rows.jsonl", '{"text": "a"}\n{"text": "\\ud83d"}\n', "half of a surrogate pair"),
+    ("rows.jsonl", '{"text": "a"}\n{"text": "b\\u0000"}\n', "NUL"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "text"), CELLS)
+def test_cells_that_are_no_texts_are_named_by_line(tmp_path: Path, name: str, content: str, text: str) -> None:
+    path = write(tmp_path, name, content)
+    table = read_table(path)
+    with pytest.raises(DataError) as caught:
+        table.texts("text")
+    assert text in str(caught.value)
+    assert str(caught.value).startswith(f"{path}:2: ")
+
+
+def test_nulls_of_parquet_are_named_by_row(tmp_path: Path) -> None:
+    path = write(tmp_path, "rows.parquet", as_parquet(pa.table({"text": ["a", None], "tags": [["x"], ["y"]]})))
+    table = read_table(path)
+    with pytest.raises(DataError, match="row 1: column 'text' has no text here"):
+        table.texts("text")
+    with pytest.raises(DataError, match="row 0: column 'tags' holds a list"):
+        table.texts("tags")
+
+
+def test_missing_files_and_folders(tmp_path: Path) -> None:
+    write(tmp_path, "train.csv", "text\na\n")
+    with pytest.raises(DataError, match=r"no such file. Did you mean 'train.csv'\?"):
+        read_table(tmp_path / "trian.csv")
+    with pytest.raises(DataError, match="does not exist either"):
+        read_table(tmp_path / "nowhere" / "train.csv")
+    with pytest.raises(DataError, match="is a folder, expected a file"):
+        read_table(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["rows.csv.gz", "rows.jsonl.gz", "rows.parquet.gz"])
+def test_unpacked_size_is_bounded(tmp_path: Path, name: str) -> None:
+    text = "x" * 200_000
+    content = {"csv": f"text\n{text}\n".encode(), "jsonl": json.dumps({"text": text}).encode()}.get(name.split(".")[1])
+    path = write(tmp_path, name, gzip.compress(content or as_parquet(pa.table({"text": [text, text]}))))
+    if "parquet" not in name:
+        assert len(read_table(path, max_bytes=300_000)) == 1
+    with pytest.raises(DataError, match=r"more than the \d+ (bytes )?that are read"):
+        read_table(path, max_bytes=100_000 if "parquet" not in name else 100)
+
+
+def test_a_parquet_file_that_unpacks_to_more_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "rows.parquet", as_parquet(pa.table({"text": ["x" * 100_000]})))
+    with pytest.raises(DataError, match="bytes when unpacked"):
+        read_table(path, max_bytes=50_000)
+
+
+def test_broken_rows_are_dropped_only_where_asked(tmp_path: Path) -> None:
+    path = write(tmp_path, "rows.txt", "a\tb\n1\t2\n3\n4\t5\t6\n7\t8\n")
+    table = read_delimited(path, Dialect("\t", "none", drop_broken=True))
+    assert table.texts("a") == ("1", "7")
+    assert table.dropped == (3, 4)
+    with pytest.raises(DataError, match=r"rows.txt:3: 1 field, expected 2"):
+        read_delimited(path, Dialect("\t", "none"))
+
+
+def test_without_quoting_a_quote_is_a_character(tmp_path: Path) -> None:
+    path = write(tmp_path, "rows.txt", 'a\tb\n"x\ty\n""\t"z" and\r\n')
+    table = read_delimited(path, Dialect("\t", "none"))
+    assert table.texts("a") == ('"x', '""')
+    assert table.texts("b") == ("y", '"z" and')
+
+
+@pytest.mark.skipif("__import__('os').geteuid() == 0", reason="root may read everything")
+def test_a_file_without_permission(tmp_path: Path) -> None:
+    path = write(tmp_path, "rows.csv", "text\na\n")
+    path.chmod(0)
+    with pytest.raises(DataError, match="cannot be read: Permission denied"):
+        read_table(path)

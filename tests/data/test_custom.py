@@ -1,0 +1,191 @@
+"""A user's own files: chosen columns, labels by name, a cut validation part, and rows to predict."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attentune.config.schema import DataConfig
+from attentune.data.dataset import LabelSpace, TaskData
+from attentune.data.load import load_data, read_unlabelled
+from attentune.errors import ConfigError, DataError, LabelError
+
+CLASSES = LabelSpace("classification", ("bad", "good"))
+
+
+def write(folder: Path, name: str, rows: list[dict[str, Any]] | str) -> str:
+    path = folder / name
+    text = rows if isinstance(rows, str) else "".join(json.dumps(row) + "\n" for row in rows)
+    path.write_text(text, encoding="utf-8", newline="")
+    return str(path)
+
+
+def reviews(count: int) -> list[dict[str, Any]]:
+    return [{"text": f"review {number}", "label": "good" if number % 4 == 0 else "bad"} for number in range(count)]
+
+
+def load(
+    seed: int = 1, splits: tuple[str, ...] | None = None, space: LabelSpace | None = None, **settings: Any
+) -> TaskData:
+    return load_data(DataConfig(**settings), seed=seed, splits=splits, label_space=space)
+
+
+def test_three_files(tmp_path: Path) -> None:
+    data = load(
+        train_file=write(tmp_path, "train.csv", "id,text,label\nx,one,good\ny,two,bad\n"),
+        validation_file=write(tmp_path, "dev.tsv", "label\ttext\nbad\tthree\n"),
+        test_file=write(tmp_path, "test.jsonl", [{"text": "four"}]),
+    )
+    assert data.name == "own"
+    assert data.label_space == CLASSES
+    assert data.metrics[0] == "accuracy"
+    assert list(data.splits) == ["train", "validation", "test"]
+    train, validation, test = data.splits.values()
+    assert (train.ids, train.texts, train.pairs, train.lines) == (("x", "y"), ("one", "two"), None, (2, 3))
+    assert train.labels is not None
+    assert train.labels.tolist() == [1, 0]
+    assert validation.labels is not None
+    assert validation.labels.tolist() == [0]
+    assert (test.labels, test.ids) == (None, ("0",))
+    said = " ".join(data.notes)
+    assert "text 'text', label 'label'" in said
+    assert "classification, the default" in said
+    assert "bad, good" in said
+
+
+def test_a_validation_part_is_cut_and_said(tmp_path: Path) -> None:
+    path = write(tmp_path, "train.jsonl", reviews(100))
+    data = load(train_file=path, validation_share=0.2)
+    train, validation = data.splits["train"], data.splits["validation"]
+    assert (len(train), len(validation)) == (80, 20)
+    assert validation.labels is not None
+    assert np.bincount(validation.labels).tolist() == [15, 5]
+    assert not set(train.ids) & set(validation.ids)
+    assert validation.texts == tuple(f"review {number}" for number in validation.ids)
+    assert list(map(int, validation.ids)) == sorted(map(int, validation.ids))
+    assert any("20 of the 100 training rows were cut" in note for note in data.notes)
+    again = load(train_file=path, validation_share=0.2)
+    assert again.fingerprint() == data.fingerprint()
+    assert load(seed=2, train_file=path, validation_share=0.2).fingerprint() != data.fingerprint()
+    only = load(train_file=path, validation_share=0.2, splits=("validation",))
+    assert only.fingerprint() == {"validation": data.fingerprint()["validation"]}
+
+
+def test_no_part_is_cut_where_there_is_a_validation_file(tmp_path: Path) -> None:
+    train = write(tmp_path, "train.jsonl", reviews(10))
+    dev = write(tmp_path, "dev.jsonl", reviews(4))
+    assert len(load(train_file=train, validation_file=dev).splits["train"]) == 10
+    assert len(load(train_file=train, validation_file=dev, splits=("train",)).splits["train"]) == 10
+
+
+def test_one_row_cannot_be_cut(tmp_path: Path) -> None:
+    path = write(tmp_path, "train.csv", "text,label\na,1.5\n")
+    with pytest.raises(DataError, match="holds one row"):
+        load(train_file=path, task_type="regression")
+
+
+def test_parts_are_stratified_seeded_and_said(tmp_path: Path) -> None:
+    files = {
+        "train_file": write(tmp_path, "train.jsonl", reviews(100)),
+        "validation_file": write(tmp_path, "dev.jsonl", reviews(40)),
+        "test_file": write(tmp_path, "test.jsonl", reviews(30)),
+    }
+    data = load(**files, max_train_samples=20, max_eval_samples=8)
+    assert [len(rows) for rows in data.splits.values()] == [20, 8, 30]
+    assert data.splits["train"].labels is not None
+    assert np.bincount(data.splits["train"].labels).tolist() == [15, 5]
+    assert any("Only 20 of the 100 rows of train" in note for note in data.notes)
+    assert load(**files, max_train_samples=20, seed=2).splits["train"].ids != data.splits["train"].ids
+    assert not any("Only" in note for note in load(**files, max_train_samples=100).notes)
+
+
+def test_an_unknown_label_in_dev_or_test_is_listed(tmp_path: Path) -> None:
+    train = write(tmp_path, "train.jsonl", reviews(10))
+    other = write(tmp_path, "other.csv", "text,label\na,good\nb,ugly\n")
+    for setting in ("validation_file", "test_file"):
+        with pytest.raises(LabelError, match=r"other.csv:3: unknown labels: 'ugly' .*Known: 'bad', 'good'"):
+            load(train_file=train, **{setting: other})
+    with pytest.raises(LabelError, match=r"train.jsonl:1: unknown labels: 'good'"):
+        load(train_file=train, label_names=("bad", "great"))
+
+
+def test_a_column_missing_in_dev(tmp_path: Path) -> None:
+    train = write(tmp_path, "train.jsonl", reviews(10))
+    dev = write(tmp_path, "dev.csv", "txt,label\na,good\n")
+    with pytest.raises(DataError, match=r"dev.csv: there is no column 'text'. Did you mean 'txt'\?"):
+        load(train_file=train, validation_file=dev)
+    dev = write(tmp_path, "dev.csv", "text\na\n")
+    with pytest.raises(DataError, match=r"dev.csv: there is no column 'label'"):
+        load(train_file=train, validation_file=dev)
+
+
+def test_regression_and_ordinal(tmp_path: Path) -> None:
+    path = write(tmp_path, "train.csv", "text,label\n" + "".join(f"t{number},{number % 3}\n" for number in range(30)))
+    data = load(train_file=path, task_type="regression")
+    assert (data.label_space, data.metrics) == (LabelSpace("regression"), ("pearson", "spearmanr"))
+    assert data.splits["train"].labels is not None
+    assert data.splits["train"].labels.dtype == np.float64
+    data = load(train_file=path, task_type="ordinal")
+    assert data.label_space == LabelSpace("ordinal", ("0", "1", "2"))
+    assert data.metrics[0] == "accuracy"
+
+
+def test_labels_of_a_model_are_kept_when_scoring(tmp_path: Path) -> None:
+    space = LabelSpace("classification", ("good", "neutral", "bad"))
+    dev = write(tmp_path, "dev.csv", "text,label\na,good\nb,bad\n")
+    data = load(validation_file=dev, train_file="gone.csv", splits=("validation",), space=space)
+    assert data.label_space == space
+    assert data.splits["validation"].labels is not None
+    assert data.splits["validation"].labels.tolist() == [0, 2]
+    with pytest.raises(ConfigError, match="the model was trained for classification"):
+        load(validation_file=dev, space=space, task_type="regression")
+    with pytest.raises(LabelError, match="unknown labels: 'bad'"):
+        load(validation_file=dev, space=LabelSpace("classification", ("good", "fine")))
+
+
+def test_splits_that_there_are_not(tmp_path: Path) -> None:
+    path = write(tmp_path, "train.jsonl", reviews(10))
+    with pytest.raises(ConfigError, match=r"no split 'test' in this data. Its splits: train, validation"):
+        load(train_file=path, splits=("test",))
+    with pytest.raises(ConfigError, match=r"no file is given for test. Give it with --test_file"):
+        load(validation_file=path, splits=("test",), space=CLASSES)
+
+
+def test_a_test_file_alone_needs_known_classes(tmp_path: Path) -> None:
+    path = write(tmp_path, "test.csv", "text\na\n")
+    with pytest.raises(LabelError, match="no labels to find the classes in"):
+        load(test_file=path)
+    assert load(test_file=path, space=CLASSES).splits["test"].labels is None
+
+
+def predict(path: str, space: LabelSpace = CLASSES, is_pair: bool = False, **settings: Any) -> Any:
+    return read_unlabelled(path, label_space=space, is_pair=is_pair, config=DataConfig(**settings))
+
+
+def test_rows_to_predict(tmp_path: Path) -> None:
+    rows = predict(write(tmp_path, "a.csv", "utterance\nhello\n"))
+    assert (rows.texts, rows.pairs, rows.labels, rows.ids) == (("hello",), None, None, ("0",))
+    rows = predict(write(tmp_path, "b.csv", "text,label\nhello,good\n"), label_column="label")
+    assert rows.labels.tolist() == [1]
+    assert predict(write(tmp_path, "c.csv", "text,label\nhello,shiny\n")).labels is None
+    assert predict(write(tmp_path, "d.csv", "text\nhello\n"), label_column="label").labels is None
+
+
+def test_pairs_to_predict(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.csv", "premise,hypothesis\nA,B\n")
+    rows = predict(path, is_pair=True)
+    assert (rows.texts, rows.pairs) == (("A",), ("B",))
+    assert predict(path).pairs is None
+    with pytest.raises(DataError, match="compares two texts, but only the column 'text' was found"):
+        predict(write(tmp_path, "b.csv", "text\nA\n"), is_pair=True)
+
+
+def test_a_known_tasks_own_columns_count_when_predicting(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.tsv", "Quality\t#1 String\t#2 String\n1\tA\tB\n")
+    space = LabelSpace("classification", ("not_equivalent", "equivalent"))
+    rows = predict(path, space, is_pair=True, task="mrpc")
+    assert (rows.texts, rows.pairs, rows.labels.tolist()) == (("A",), ("B",), [1])
+    with pytest.raises(DataError, match="there is no column 'key'"):
+        predict(path, space, is_pair=True, task="mrpc", id_column="key")

@@ -1,0 +1,144 @@
+"""Texts to token ids: the same as one by one, cut where they are too long, whatever the text."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerBase
+
+from attentune.config import ModelConfig
+from attentune.data import tokenization as features_module
+from attentune.data.tokenization import Features, encode_rows, encode_with_spans, token_spans
+from attentune.errors import DataError
+from attentune.models.build import load_tokenizer
+from helpers.tiny import CORPUS, FAMILIES
+from helpers.tiny_models import rows_of
+
+Tiny = Callable[..., Path]
+every_family = pytest.mark.parametrize("family", FAMILIES)
+TEXTS = [*CORPUS.splitlines()[:6], "", " ", "😀 日本語 \u200b\x00 ﬁ", "word " * 60, "Yes."]
+PAIRS = [*CORPUS.splitlines()[6:12], "", "x", "y " * 90, "short", "word " * 50]
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tiny: Tiny) -> dict[str, PreTrainedTokenizerBase]:
+    return {family: load_tokenizer(ModelConfig(name_or_path=str(tiny(family)))) for family in FAMILIES}
+
+
+def check_against_one_by_one(
+    features: Features, tokenizer: PreTrainedTokenizerBase, texts: list[str], pairs: list[str] | None, max_length: int
+) -> None:
+    assert len(features) == len(texts)
+    for row, text in enumerate(texts):
+        # A list of one: called with two texts, transformers drops a second one that is empty.
+        both = ([text],) if pairs is None else ([text], [pairs[row]])
+        cut = tokenizer(*both, truncation="longest_first", max_length=max_length, return_special_tokens_mask=True)
+        one = {name: values[0] for name, values in cut.items()}
+        place = features.row(row)
+        assert features.ids[place].tolist() == one["input_ids"]
+        assert features.special[place].tolist() == [bool(mark) for mark in one["special_tokens_mask"]]
+        assert features.ordinary_positions(row).tolist() == np.flatnonzero(~features.special[place]).tolist()
+        assert features.lengths[row] == len(one["input_ids"]) <= max_length
+        assert features.full_lengths[row] == len(tokenizer(*both)["input_ids"][0])
+        if "token_type_ids" in one:
+            assert features.type_ids[place].tolist() == one["token_type_ids"]
+        else:
+            assert features.type_ids is None
+
+
+@every_family
+@pytest.mark.parametrize("max_length", [4, 16, 128])
+@pytest.mark.parametrize("pairs", [None, PAIRS], ids=["single", "pairs"])
+def test_rows_are_encoded_as_one_by_one(tokenizers, family: str, pairs: list[str] | None, max_length: int) -> None:
+    features = encode_rows(rows_of(TEXTS, pairs), tokenizers[family], max_length=max_length)
+    check_against_one_by_one(features, tokenizers[family], TEXTS, pairs, max_length)
+    assert (features.full_lengths > features.lengths).any()
+    assert (features.full_lengths >= features.lengths).all()
+
+
+def test_chunks_change_nothing(tokenizers, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = encode_rows(rows_of(TEXTS, PAIRS), tokenizers["bert"], max_length=16)
+    for rows, characters in ((1, 99), (4, 1 << 20), (len(TEXTS), 1), (100, 1), (100, 120), (100, 1 << 20)):
+        monkeypatch.setattr(features_module, "_CHUNK_ROWS", rows)
+        monkeypatch.setattr(features_module, "_CHUNK_CHARACTERS", characters)
+        part = encode_rows(rows_of(TEXTS, PAIRS), tokenizers["bert"], max_length=16)
+        for name in ("ids", "type_ids", "special", "starts", "full_lengths"):
+            assert np.array_equal(getattr(part, name), getattr(whole, name))
+
+
+def test_of_a_pair_the_longer_text_is_cut_first(tokenizers) -> None:
+    tokenizer = tokenizers["bert"]
+    features = encode_rows(rows_of(["x " * 50, "x"], ["y y", "y " * 50]), tokenizer, max_length=20)
+    x, y = (tokenizer(mark, add_special_tokens=False)["input_ids"][0] for mark in "xy")
+    counts = [[(features.ids[features.row(row)] == mark).sum() for mark in (x, y)] for row in range(2)]
+    assert counts == [[15, 2], [1, 16]]
+    assert features.full_lengths.tolist() == [55, 54]
+
+
+def test_no_rows_at_all(tokenizers) -> None:
+    features = encode_rows(rows_of([]), tokenizers["bert"], max_length=16)
+    assert len(features) == 0
+    assert features.lengths.shape == features.full_lengths.shape == (0,)
+
+
+@every_family
+def test_very_long_texts_are_cut_without_a_word(tokenizers, family: str, recwarn, capfd) -> None:
+    text = ("The film was a joy. " * 5000)[:100_000]
+    features = encode_rows(rows_of([text, "x" * 100_000, "😀" * 2000]), tokenizers[family], max_length=32)
+    assert features.lengths.max() == 32
+    assert features.full_lengths[0] > 10_000
+    assert (features.ids >= 0).all()
+    assert (features.ids < len(tokenizers[family])).all()
+    assert not [warning for warning in recwarn if "length" in str(warning.message)]
+    assert "length" not in capfd.readouterr().err
+
+
+@every_family
+def test_an_empty_text_has_special_tokens_only(tokenizers, family: str) -> None:
+    features = encode_rows(rows_of([""]), tokenizers[family], max_length=16)
+    tokenizer = tokenizers[family]
+    assert features.ids.tolist() == [tokenizer.cls_token_id, tokenizer.sep_token_id]
+    assert features.special.all()
+    assert len(features.ordinary_positions(0)) == 0
+
+
+def test_half_of_a_surrogate_pair_is_refused_and_the_row_named(tokenizers) -> None:
+    for rows in (rows_of(["fine", "fine", "half \ud83d"]), rows_of(["a", "b", "c"], ["d", "e", "\udc00"])):
+        with pytest.raises(DataError, match=r"texts: row 2 holds half of a surrogate pair"):
+            encode_rows(rows, tokenizers["bert"], max_length=16)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
+@settings(max_examples=40, deadline=None)
+@given(
+    texts=st.lists(st.text(st.characters(codec="utf-8"), max_size=40), min_size=1, max_size=5),
+    max_length=st.integers(4, 24),
+)
+def test_any_text_is_encoded_as_alone(tokenizers, family: str, texts: list[str], max_length: int) -> None:
+    features = encode_rows(rows_of(texts), tokenizers[family], max_length=max_length)
+    check_against_one_by_one(features, tokenizers[family], texts, None, max_length)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("has_pairs", [False, True])
+@every_family
+def test_features_and_spans_at_once_are_those_of_each_alone(
+    tokenizers, family: str, has_pairs: bool, apart: bool
+) -> None:
+    rows, tokenizer = rows_of(TEXTS, TEXTS[::-1] if has_pairs else None), tokenizers[family]
+    for max_length in (8, 64):
+        lengths = {"max_length": max_length, "apart": apart}
+        features, spans = encode_with_spans(rows, tokenizer, **lengths)
+        assert spans == token_spans(rows, tokenizer, **lengths)
+        expected = encode_rows(rows, tokenizer, **lengths)
+        for name in ("ids", "type_ids", "special", "starts", "full_lengths", "second_starts"):
+            assert np.array_equal(getattr(features, name), getattr(expected, name))
+
+
+def test_dtypes_are_small(tokenizers) -> None:
+    features = encode_rows(rows_of(TEXTS), tokenizers["bert"], max_length=16)
+    dtypes = (features.ids.dtype, features.type_ids.dtype, features.special.dtype, features.starts.dtype)
+    assert dtypes == (np.int32, np.int8, np.bool_, np.int64)

@@ -1,0 +1,93 @@
+"""The best trial by its score, and by the rule of three parts against a plain reference."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import random
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.metrics import f1_score
+
+from attentune.data.splits import stratified_parts
+from attentune.experiments.search.selection import Choice, TrialOutcome, part_scores, ranked
+
+
+def predictions(labels: list[str], predicted: list[str], names: list[str] | None = None) -> str:
+    """As `predictions_csv` writes them."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["id", "label", "prediction", *(f"p_{name}" for name in names or [])])
+    for number, (label, guess) in enumerate(zip(labels, predicted, strict=True)):
+        writer.writerow([f"r{number}", label, guess, *(["0.5"] * len(names or []))])
+    return text.getvalue()
+
+
+@pytest.mark.parametrize(("rows", "classes"), [(3, 2), (10, 2), (100, 3), (31, 5)])
+def test_parts_are_even_and_stratified_and_hold_each_row_once(rows, classes):
+    labels = np.random.default_rng(rows).integers(0, classes, rows)
+    parts = stratified_parts(labels, 3, 42)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(rows))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    for label in range(classes):
+        counts = [int((labels[part] == label).sum()) for part in parts]
+        assert max(counts) - min(counts) <= 1
+    again, other = stratified_parts(labels, 3, 42), stratified_parts(labels, 3, 43)
+    assert all((one == two).all() for one, two in zip(parts, again, strict=True))
+    if rows > 10:
+        assert any(len(one) != len(two) or (one != two).any() for one, two in zip(parts, other, strict=True))
+
+
+def test_the_rule_of_three_parts_against_a_plain_reference():
+    draw, names = random.Random(3), ["good", "bad"]  # as ids: not in the order of the alphabet
+    labels = [draw.choice(names) for _ in range(61)]
+    guesses = [label if draw.random() < 0.7 else draw.choice(names) for label in labels]
+    ids = np.array([names.index(label) for label in labels])
+    found = part_scores(predictions(labels, guesses, names), "f1", 42)
+    expected = [
+        f1_score([labels[place] == "bad" for place in part], [guesses[place] == "bad" for place in part])
+        for part in stratified_parts(ids, 3, 42)
+    ]
+    assert found == pytest.approx(expected)
+    mean = sum(expected) / 3
+    std = math.sqrt(sum((score - mean) ** 2 for score in expected) / 2)
+    assert Choice("three-parts", 1.0, "f1").value(found) == pytest.approx(mean - std)
+    assert Choice("three-parts", 2.5, "f1").value(found) == pytest.approx(mean - 2.5 * std)
+    assert Choice("score", 1.0, "f1").value(found) == pytest.approx(mean)
+    # Lower errors are better, so the spread is added.
+    assert Choice("three-parts", 1.0, "mean_squared_error").value(found) == pytest.approx(mean + std)
+
+
+def test_scores_of_regressions_are_read_as_numbers():
+    rng = np.random.default_rng(5)
+    labels = rng.uniform(0, 5, 40).round(2)
+    guesses = (labels + rng.normal(0, 1, 40)).round(3)
+    found = part_scores(predictions([*map(str, labels)], [*map(str, guesses)]), "pearson", 1)
+    parts = stratified_parts(labels, 3, 1)
+    assert found == pytest.approx([stats.pearsonr(labels[part], guesses[part]).statistic for part in parts])
+    constant = part_scores(predictions([*map(str, labels)], ["1"] * 40), "pearson", 1)
+    assert Choice("three-parts", 1.0, "pearson").value(constant) is None
+
+
+def test_ranking():
+    def trial(name: str, status: str, value: float | None = None) -> TrialOutcome:
+        return TrialOutcome(name, {}, {}, status, value=value)
+
+    trials = [
+        trial("failed", "failed"), trial("low", "done", 0.2), trial("pruned", "pruned"), trial("high", "done", 0.9),
+        trial("same", "done", 0.9),
+    ]  # fmt: skip
+    names = [part.name for part in ranked(trials, Choice())]
+    assert names == ["high", "same", "low", "pruned", "failed"]
+    names = [part.name for part in ranked(trials, Choice(metric="mean_absolute_error"))]
+    assert names == ["low", "high", "same", "pruned", "failed"]
+
+
+def test_steadier_goes_before_higher():
+    shaky, steady = (0.9, 0.6, 0.75), (0.72, 0.73, 0.74)
+    by_score, by_parts = Choice(), Choice("three-parts")
+    assert by_score.value(shaky) > by_score.value(steady)  # type: ignore[operator]
+    assert by_parts.value(shaky) < by_parts.value(steady)  # type: ignore[operator]

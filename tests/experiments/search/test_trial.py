@@ -1,0 +1,138 @@
+"""One run of a search: the rows it sees, and that it really ends early where others did better."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attentune.config import load_config, to_dict
+from attentune.errors import DataError
+from attentune.experiments.comparison.grid import Matrix
+from attentune.experiments.execution.queue import RunQueue
+from attentune.experiments.execution.queue_storage import Place
+from attentune.experiments.execution.worker import RunWorker
+from attentune.experiments.search.plan import SearchPlan
+from attentune.experiments.search.selection import Choice
+from attentune.experiments.search.settings import TrialSettings
+from attentune.experiments.search.space import Dimension, Space
+from attentune.experiments.search.study import Draws, SearchStudy
+from attentune.experiments.search.trial import Rows, SearchTask, SearchTrainer
+from helpers.queue_worker import small_record
+from helpers.samples import settings
+
+
+def plan_of(folder: Path, encoder: Path, space: Space, draws: Draws, **changes: object) -> SearchPlan:
+    values = settings(folder, encoder, **changes)
+    del values["training.output_dir"]
+    place = Place(str(folder), "one")
+    study = SearchStudy(place, space, draws, Choice())
+    return SearchPlan(study, TrialSettings(None, "bert", values), Rows(share=0.5), [42, 43])
+
+
+def work(plan: SearchPlan) -> None:
+    """Do what waits in this process, as a worker does."""
+    queue = RunQueue(plan.study.place)
+    queue.refill(plan.matrix.runs)
+    task = plan.task()
+    assert task.search is not None
+    trainer = SearchTrainer(SearchTask(**json.loads(json.dumps(task.search))), plan.study.place)
+    worker = RunWorker(queue, Matrix(plan.matrix.runs, task.configs, {}), keep_runs=False, trainer=trainer)
+    while queue.do_next({run.name: run for run in plan.matrix.runs}, worker.do):
+        pass
+
+
+def test_a_run_that_does_worse_than_others_ends_after_an_epoch(tiny, tmp_path):
+    space = Space((Dimension("training.learning_rate", (1e-9, 1e-3)),))
+    draws = Draws("grid", "median", startup=1, seed=1)
+    plan = plan_of(tmp_path, tiny("bert"), space, draws, training__num_train_epochs=3)
+    study = plan.study
+    # The first trial was right on all rows from the beginning.
+    assert study.add()
+    for step in (1, 2, 3):
+        assert not study.report("trial-0001", step, 1.0)
+    study.note("trial-0001", 42, {"status": "done", "scores": [1.0], "message": "", "seconds": 1.0})
+    study.finish("trial-0001", "done", 1.0)
+    plan.advance(2, ())
+    assert [run.name for run in plan.matrix.runs] == ["own/all/trial-0002/seed-42"]
+    assert (len(plan.later), plan.is_complete) == (1, False)  # the other seed waits for the first one's word
+    work(plan)
+    plan.advance(2, ())
+    trial = study.trials()[1]
+    assert trial.status == "pruned"
+    assert trial.message.startswith("accuracy 0.")
+    assert trial.message.endswith("when scored once, worse than others by then")
+    record = plan.ledger.load(plan.matrix.runs[0])
+    assert (record.status, record.score, record.is_done) == ("pruned", None, False)
+    assert [line["step"] for line in record.curve][-1] == 3  # of nine
+    assert record.error is not None
+    assert record.error["traceback"] is None
+    assert not (tmp_path / "runs").exists()
+    assert plan.is_complete
+    assert not plan.later
+
+
+def test_records_are_taken_in_by_their_settings_when_the_study_is_lost(tiny, tmp_path):
+    space = Space((Dimension("training.learning_rate", (1e-4, 1e-3, 2e-3)),))
+    plan = plan_of(tmp_path, tiny("bert"), space, Draws("grid", seed=1))
+    plan.advance(2, ())
+    for run, rate in zip(plan.matrix.runs, (None, 7e-3), strict=True):
+        flat = plan.matrix.config(run, tmp_path)
+        config = to_dict(flat)
+        if rate is not None:  # of another draw
+            config["training"]["learning_rate"] = rate
+        record = replace(small_record(run, score=0.75), config=config)
+        plan.ledger.write(record, tmp_path)
+    plan.advance(2, ())
+    first, second = plan.study.trials()
+    assert (first.status, plan.study.results(first.name)[42]["scores"]) == ("running", [0.75])  # one seed of two
+    assert (second.status, plan.study.results(second.name)) == ("running", {})
+    assert [run.name.split("/", 2)[2] for run in plan.matrix.runs] == [
+        "trial-0001/seed-42", "trial-0001/seed-43", "trial-0002/seed-42",
+    ]  # fmt: skip
+    assert not plan.ledger.has(plan.matrix.runs[2])
+
+
+def test_values_that_do_not_go_together_fail_their_trial_only(tiny, tmp_path):
+    space = Space(
+        (Dimension("labels.generator", ("none", "gradient")), Dimension("model.token_gate.kind", ("none", "ssa")))
+    )
+    plan = plan_of(tmp_path, tiny("bert"), space, Draws("grid", seed=1))
+    plan.advance(4, ())
+    trials = plan.study.trials()
+    failed = [trial for trial in trials if trial.status == "failed"]
+    assert [trial.params for trial in failed] == [{"labels.generator": "gradient", "model.token_gate.kind": "none"}]
+    assert "gradient makes labels for single tokens" in failed[0].message
+    assert len(trials) == 4
+    assert {run.method for run in plan.matrix.runs} == {trial.name for trial in trials} - {failed[0].name}
+
+
+def test_rows_are_the_same_for_every_trial_and_dev_stays_out(tiny, tmp_path):
+    values = settings(tmp_path, tiny("bert"))
+    config = load_config(overrides=values)
+    data = Rows(share=0.25, seed=3).load(config)
+    assert {name: len(rows) for name, rows in data.splits.items()} == {"train": 36, "validation": 12}
+    assert not {*data.splits["train"].ids} & {*data.splits["validation"].ids}
+    assert "Dev is not looked at." in data.notes[-1]
+    other = load_config(overrides={**values, "training.seed": 9, "training.learning_rate": 1e-6})
+    assert Rows(share=0.25, seed=3).load(other).fingerprint() == data.fingerprint()
+    assert Rows(share=0.25, seed=4).load(other).fingerprint() != data.fingerprint()
+    dev = Rows("dev", seed=3).load(config)
+    assert {name: len(rows) for name, rows in dev.splits.items()} == {"train": 48, "validation": 20}
+    fewer = load_config(overrides={**values, "data.max_train_samples": 20, "data.max_eval_samples": 4})
+    found = Rows(share=0.5, seed=3).load(fewer)
+    assert {name: len(rows) for name, rows in found.splits.items()} == {"train": 10, "validation": 4}
+    one = load_config(overrides={**values, "data.max_train_samples": 1})
+    with pytest.raises(DataError, match="has 1 labelled training rows, so none can be cut"):
+        Rows().load(one)
+
+
+def test_a_dev_that_is_cut_from_the_training_file_stays_out_too(tiny, tmp_path):
+    values = settings(tmp_path, tiny("bert"), data__validation_file=None, data__validation_share=0.25)
+    config = load_config(overrides=values)
+    from attentune.data.load import load_data
+
+    whole, found = load_data(config.data, seed=42), Rows(share=0.5, seed=42).load(config)
+    assert {*found.splits["train"].ids, *found.splits["validation"].ids} == {*whole.splits["train"].ids}

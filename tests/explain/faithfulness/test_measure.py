@@ -1,0 +1,209 @@
+"""The whole way: methods side by side on one run, the floor among them, intervals, records, and planted words."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attentune.attribution.base import Settings
+from attentune.attribution.registry import METHODS
+from attentune.data.dataset import LabelSpace
+from attentune.data.synthetic import KINDS
+from attentune.errors import ConfigError, DataError, StorageError
+from attentune.explain.faithfulness.eraser_records import write_records
+from attentune.explain.faithfulness.erasure import ERASURES
+from attentune.explain.faithfulness.measure import Found, default_methods, measure_faithfulness
+from attentune.explain.faithfulness.ordering import Measures
+from attentune.explain.faithfulness.synthetic import evidence_of, places_of, planted_rows, planted_tokens, score_planted
+from attentune.inference.predictor import SavedRun
+from helpers.explain_runs import hooks_of, rows_for, tiny_run
+from helpers.faith_references import aopc
+
+Tiny = Callable[..., Path]
+QUICK = Measures(settings=Settings(steps=4), draws=3, beam=2, beam_tokens=6)
+NAMES = ("leave-one-out", "gradient", "ssa")
+
+
+@pytest.fixture(scope="module")
+def run(tiny: Tiny) -> SavedRun:
+    return tiny_run(tiny())
+
+
+@pytest.fixture(scope="module")
+def found(run: SavedRun) -> Found:
+    return measure_faithfulness(run, rows_for("classification"), methods=NAMES, measures=QUICK)
+
+
+def test_every_method_is_measured_under_every_erasure_beside_the_floor(found: Found) -> None:
+    report = found.report
+    assert [(own.erasure, own.method) for own in report.scores] == [
+        (erasure, name) for erasure in ERASURES for name in (*NAMES, "random")
+    ]
+    assert report.rows == 4
+    assert report.left_out == 1  # the text with nothing in it
+    assert found.kept == [0, 1, 3, 4]
+    assert [own.method for own in report.costs] == [*NAMES, "random"]
+    assert report.costs[2].passes == 1
+
+
+def test_means_intervals_and_differences_are_those_of_the_falls(found: Found) -> None:
+    base = found.falls["leave-one-out", "mask"].comprehensiveness.mean(axis=1)
+    for own in found.report.scores:
+        assert own.comprehensiveness.low <= own.comprehensiveness.value <= own.comprehensiveness.high
+        assert own.signed == METHODS[own.method].signed
+        if own.method == "random":
+            continue  # the mean of several draws
+        falls = found.falls[own.method, own.erasure]
+        assert own.comprehensiveness.value == pytest.approx(falls.comprehensiveness.mean())
+        assert own.sufficiency.value == pytest.approx(falls.sufficiency.mean())
+        assert own.bins["comprehensiveness"] == pytest.approx(falls.comprehensiveness.mean(axis=0))
+        if own.erasure == "mask" and own.difference is not None:
+            assert own.difference.value == pytest.approx((falls.comprehensiveness.mean(axis=1) - base).mean())
+    assert found.report.scores[0].difference is None
+
+
+def test_leave_one_out_by_masks_names_the_token_whose_mask_lowers_the_class_most(found: Found) -> None:
+    """In bins of one token nothing can be above it, where it masks as the erasure does."""
+    bins = {own.method: own.bins["comprehensiveness"][0] for own in found.report.scores if own.erasure == "mask"}
+    assert bins["leave-one-out"] == pytest.approx(max(bins.values()))
+
+
+def test_the_normalised_form_is_of_short_texts_and_a_share(found: Found) -> None:
+    for own in found.report.scores:
+        assert own.naopc_rows == 1
+        assert own.naopc_comprehensiveness is not None
+        assert own.naopc_comprehensiveness.value == 0 or own.naopc_comprehensiveness.value <= 1.2
+
+
+def test_without_a_beam_there_is_no_normalised_form(run: SavedRun) -> None:
+    measures = dataclasses.replace(QUICK, beam=0, erasures=("delete",))
+    scores = measure_faithfulness(run, rows_for("classification"), methods=("ssa",), measures=measures).report.scores
+    assert [own.naopc_comprehensiveness for own in scores] == [None, None]
+
+
+def test_the_same_question_has_the_same_answer_and_the_model_is_left_as_it_was(run: SavedRun, found: Found) -> None:
+    run.model.train()
+    again = measure_faithfulness(run, rows_for("classification"), methods=NAMES, measures=QUICK)
+    assert str(again.report.scores) == str(found.report.scores)  # as text, for what is undefined equals nothing
+    assert run.model.training
+    assert hooks_of(run.model) == 0
+    run.model.eval()
+
+
+@pytest.mark.parametrize("kind", ["pair", "apart", "ordinal"])
+def test_pairs_and_ordered_classes_can_be_measured(tiny: Tiny, kind: str) -> None:
+    run = tiny_run(tiny(), kind)
+    report = measure_faithfulness(run, rows_for(kind), methods=("gradient",), measures=QUICK).report
+    assert report.rows == 4
+    assert all(np.isfinite(own.comprehensiveness.value) for own in report.scores)
+
+
+def test_default_methods_are_those_that_work_here_but_the_dear_ones(tiny: Tiny, run: SavedRun) -> None:
+    assert default_methods(run) == tuple(name for name in METHODS if name not in ("lime", "shap"))
+    assert "ssa" not in default_methods(tiny_run(tiny(), gate=False))
+
+
+def test_all_that_is_wrong_is_said_at_once(tiny: Tiny) -> None:
+    run = tiny_run(tiny(), "regression", gate=False)
+    with pytest.raises(ConfigError) as raised:
+        measure_faithfulness(
+            run, rows_for("regression"), methods=("ssa", "gradiant"), measures=Measures(erasures=("maks",))
+        )
+    score, erasure, *others = raised.value.problems
+    assert score == "runs/tiny: predicts a score; expected a run that predicts classes, whose probabilities can fall."
+    assert erasure.startswith("erasures: got 'maks', expected some of mask, delete, attention. Did you mean")
+    assert len(others) == 2
+
+
+def test_texts_without_a_word_are_no_texts(run: SavedRun) -> None:
+    with pytest.raises(DataError, match="got 1 texts, expected at least one with a word in it"):
+        measure_faithfulness(run, rows_for("classification").take([2]), methods=("ssa",))
+
+
+# Records
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_eraser_s_formula_gives_the_same_means_from_the_records(found: Found, tmp_path: Path) -> None:
+    write_records(tmp_path / "eraser", found)
+    for own in found.report.scores:
+        records = lines_of(tmp_path / "eraser" / f"{own.method}.{own.erasure}.jsonl")
+        if own.method != "random":
+            assert aopc(records, "comprehensiveness") == pytest.approx(own.comprehensiveness.value, abs=1e-9)
+            assert aopc(records, "sufficiency") == pytest.approx(own.sufficiency.value, abs=1e-9)
+
+
+def test_records_fit_their_documents_and_annotations(found: Found, tmp_path: Path) -> None:
+    write_records(tmp_path, found, {0: [(1, 3)]})
+    documents = {line["docid"]: line["document"].split(" ") for line in lines_of(tmp_path / "docs.jsonl")}
+    annotations = lines_of(tmp_path / "test.jsonl")
+    records = lines_of(tmp_path / "ssa.mask.jsonl")
+    assert [line["annotation_id"] for line in annotations] == [line["annotation_id"] for line in records]
+    assert len(annotations[0]["evidences"]) == 1
+    for record in records:
+        (rationale,) = record["rationales"]
+        assert len(rationale["soft_rationale_predictions"]) == len(documents[rationale["docid"]])
+        chances = [record["classification_scores"], record["comprehensiveness_classification_scores"]]
+        chances += [part["sufficiency_classification_scores"] for part in record["thresholded_scores"]]
+        assert all(sum(own.values()) == pytest.approx(1) and set(own) == {"bad", "good"} for own in chances)
+        assert [part["threshold"] for part in record["thresholded_scores"]] == [0.01, 0.05, 0.1, 0.2, 0.5]
+
+
+def test_a_folder_that_eraser_would_read_otherwise_is_refused(found: Found, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    with pytest.raises(StorageError, match="choose another folder"):
+        write_records(tmp_path, found)
+
+
+# Planted words
+
+
+@pytest.fixture(scope="module")
+def demo_run(tiny: Tiny) -> SavedRun:
+    run = tiny_run(tiny(), max_length=150)
+    return dataclasses.replace(run, label_space=LabelSpace("classification", ("positive", "negative")))
+
+
+def test_planted_tokens_spell_the_words_that_decide(demo_run: SavedRun) -> None:
+    rows, truths = planted_rows(demo_run, 24, "challenge")
+    measures = dataclasses.replace(QUICK, beam=0, erasures=("mask",))
+    found = measure_faithfulness(demo_run, rows, methods=("gradient",), measures=measures)
+    evidence = evidence_of(found, truths)
+    for row, truth in enumerate(truths):
+        spans = found.explainer.spans(row)
+        decisive, shortcut = planted_tokens(spans, truth)
+        text = "".join(truth.text[spans[place][1] : spans[place][2]] for place in decisive)  # type: ignore[index]
+        assert text == "".join(truth.text[start:end] for start, end in truth.decisive)
+        name = "".join(truth.text[spans[place][1] : spans[place][2]] for place in shortcut)  # type: ignore[index]
+        assert name == ("" if truth.shortcut is None else truth.text[slice(*truth.shortcut)])
+        assert sum(end - first for first, end in evidence[row]) == len(decisive)
+        assert len(evidence[row]) == len(truth.decisive)
+        assert demo_run.label_space.names[int(rows.labels[row])] == ("negative", "positive")[truth.label]
+    lines = score_planted(found, truths)
+    right = [own.target == label for own, label in zip(found.ranked["random"].attributions, rows.labels, strict=True)]
+    assert sum(own.rows for own in lines if own.method == "random") == sum(right)
+    assert [own.kind for own in lines if own.method == "gradient"] == [
+        kind for kind in KINDS if any(truth.kind == kind and ok for truth, ok in zip(truths, right, strict=True))
+    ]
+
+
+def test_places_in_an_order() -> None:
+    order = np.array([4, 2, 7, 1])
+    assert places_of(order, np.array([2, 4]), np.array([1])) == (1.0, 1.0, 1.5, 0.0)
+    assert places_of(order, np.array([1, 2]), np.array([4])) == (0.0, 0.5, 3.0, 1.0)
+
+
+def test_the_demo_needs_a_run_of_its_classes(run: SavedRun, demo_run: SavedRun) -> None:
+    with pytest.raises(ConfigError, match="predicts bad, good; expected a run of single texts, negative or positive"):
+        planted_rows(run, 4, "challenge")
+    with pytest.raises(ConfigError, match="split: got 'test', expected one of the demo's: validation, challenge"):
+        planted_rows(demo_run, 4, "test")

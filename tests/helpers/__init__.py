@@ -1,0 +1,1 @@
+"""What tests share: tiny models, sample files, plain reference implementations, and programs to start and kill."""

@@ -1,0 +1,121 @@
+"""The page's server in a thread of the tests, and how to ask it over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from attentune.app.server import bound_socket, page_app
+from attentune.app.service import Desk
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+def asked(
+    port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, *, timeout_s: int = 180
+) -> Answer:
+    """One request to 127.0.0.1: status, headers, body. A body that is no bytes is sent as JSON."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+    sent = {"Content-Type": "application/json"} if body is not None and not isinstance(body, bytes) else {}
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    with contextlib.closing(connection):
+        connection.request(method, path, data, sent | (headers or {}))
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that is running.
+
+    Attributes:
+        port: on 127.0.0.1.
+        desk: what answers.
+        folder: where files come and go.
+    """
+
+    port: int
+    desk: Desk
+    folder: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
+        """One request: status, headers, body. A body that is no bytes is sent as JSON."""
+        return asked(self.port, method, path, body, headers)
+
+    @cached_property
+    def functions(self) -> dict[str, int]:
+        """The numbers of the page's functions by their names."""
+        config = json.loads(self.ask("GET", "/config")[2])
+        return {function["api_name"]: function["id"] for function in config["dependencies"]}
+
+    def call(self, name: str, *given: Any) -> list[Any]:
+        """What a function of the page answers, through the queue as the page itself asks.
+
+        Raises:
+            AssertionError: any answer is not of status 200, or the function raised.
+        """
+        session = uuid.uuid4().hex
+        request = {"data": list(given), "fn_index": self.functions[name], "session_hash": session}
+        status, _, body = self.ask("POST", "/gradio_api/queue/join", request)
+        assert status == 200, (status, body[:500])
+        status, _, stream = self.ask("GET", f"/gradio_api/queue/data?session_hash={session}")
+        assert status == 200
+        for line in stream.decode().splitlines():
+            if line.startswith("data:"):
+                message = json.loads(line[5:])
+                if message["msg"] == "process_completed":
+                    assert message["success"], message
+                    return message["output"]["data"]
+        raise AssertionError(stream[-500:])
+
+    def upload(self, name: str, content: bytes) -> str:
+        """Upload a file; the path that it has on the server."""
+        mark = uuid.uuid4().hex
+        head = f'--{mark}\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n\r\n'
+        body = head.encode() + content + f"\r\n--{mark}--\r\n".encode()
+        kind = {"Content-Type": f"multipart/form-data; boundary={mark}"}
+        status, _, answer = self.ask("POST", "/gradio_api/upload", body, kind)
+        assert status == 200, (status, answer)
+        return json.loads(answer)[0]
+
+    def call_with_file(self, path: str | None, *columns: Any) -> list[Any]:
+        """What the page answers for a file on the server."""
+        given = None if path is None else {"path": path, "meta": {"_type": "gradio.FileData"}}
+        return self.call("predict", given, *(columns or (None, None, False)))
+
+
+@contextlib.contextmanager
+def serving(desk: Desk, *, hosts: Sequence[str] = (), title: str = "Attentune") -> Iterator[Served]:
+    """A server that answers until the block ends."""
+    import uvicorn
+
+    with tempfile.TemporaryDirectory() as folder, bound_socket("127.0.0.1", 0) as listening:
+        app = page_app(desk, Path(folder), hosts=hosts, title=title)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        try:
+            for _ in range(600):
+                if server.started:
+                    break
+                time.sleep(0.05)
+            assert server.started
+            yield Served(listening.getsockname()[1], desk, Path(folder))
+        finally:
+            server.should_exit = True
+            thread.join(20)
+            assert not thread.is_alive()

@@ -1,0 +1,130 @@
+"""Encoders blurred by other means than ours: by hooks set here for each family by name, or in the softmax itself."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attentune.config import BlurConfig
+from helpers.tiny_models import FIRST, LONG, Built, build, encoded
+
+Tiny = Callable[..., Path]
+PLACES = ("context", "value", "scores")
+TEXTS = (FIRST, LONG, "")
+LAYERS, HEADS = 3, 4
+# Where the values and the heads' joint output are projected, written out for each family; {} is the layer.
+_BERT = ("encoder.layer.{}.attention.self.value", "encoder.layer.{}.attention.output.dense")
+_SHARED = "encoder.albert_layer_groups.0.albert_layers.0.attention."
+PROJECTIONS = {
+    "bert": _BERT,
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
+    "electra": _BERT,
+    "distilbert": ("transformer.layer.{}.attention.v_lin", "transformer.layer.{}.attention.out_lin"),
+    "albert": (_SHARED + "value", _SHARED + "dense"),
+    "deberta-v2": ("encoder.layer.{}.attention.self.value_proj", _BERT[1]),
+    "mpnet": ("encoder.layer.{}.attention.attn.v", "encoder.layer.{}.attention.attn.o"),
+    "modernbert": ("layers.{}.attn.Wqkv", "layers.{}.attn.Wo"),
+}
+
+
+def blurred(tiny: Tiny, family: str, where: str, sigma: float = 0.5, **options: Any) -> Built:
+    return build(tiny(family), blur=BlurConfig(where, sigma, **options))
+
+
+def convolved(values: np.ndarray, sigma: float, *, axis: int) -> np.ndarray:
+    """Blurred along one axis with a window of 3, mirrored at both ends."""
+    heights = np.exp(-(np.array([-1.0, 0.0, 1.0]) ** 2) / (2 * sigma**2))
+    shares = heights / heights.sum()
+    widths = [(1, 1) if place == axis % values.ndim else (0, 0) for place in range(values.ndim)]
+    padded, count = np.pad(values, widths, mode="symmetric"), values.shape[axis]
+    return sum(share * padded.take(range(k, k + count), axis=axis) for k, share in enumerate(shares))
+
+
+def convolved_heads(features_BTD: Tensor, sigmas_H: np.ndarray) -> Tensor:
+    """Each head's features along the tokens, with that head's sigma."""
+    parts = np.split(features_BTD.detach().double().numpy(), len(sigmas_H), axis=-1)
+    joint = [convolved(part, sigma, axis=1) for part, sigma in zip(parts, sigmas_H, strict=True)]
+    return torch.from_numpy(np.concatenate(joint, axis=-1)).to(features_BTD.dtype)
+
+
+@contextlib.contextmanager
+def blurred_softmax(sigmas_LH: np.ndarray) -> Iterator[None]:
+    """Within the block the softmax gives probabilities (1, H, T, T) blurred in both directions, a layer a call."""
+    original, calls = torch.nn.functional.softmax, iter(sigmas_LH)
+
+    def softmax(*args: Any, **options: Any) -> Tensor:
+        table = original(*args, **options)
+        parts = table.detach().double().numpy().reshape(HEADS, *table.shape[-2:])
+        sigmas_H = next(calls)
+        heads = [convolved(convolved(p, s, axis=0), s, axis=1) for p, s in zip(parts, sigmas_H, strict=True)]
+        return torch.from_numpy(np.stack(heads)).reshape(table.shape).to(table.dtype)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "softmax", softmax)
+        yield
+    assert next(calls, None) is None, "a softmax for each layer"
+
+
+@torch.no_grad()
+def by_other_means(built: Built, family: str, where: str, sigmas_LH: np.ndarray, text: str) -> Tensor:
+    """(T, D) the last layer's output for one text alone, of an encoder without our blur, eager, and blurred here."""
+    encoder, inputs = built[0].encoder, encoded(built[1], text)
+    encoder.set_attn_implementation("eager")
+    if where == "scores":
+        with blurred_softmax(sigmas_LH):
+            return encoder(**inputs).last_hidden_state[0]
+
+    def before(number: int) -> Any:
+        return lambda module, args: (convolved_heads(args[0], sigmas_LH[number]),)
+
+    def after(number: int) -> Any:
+        def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+            others, width = output.shape[-1] - 32, 32  # all but the values: ModernBERT's queries and keys
+            queries_keys, values = output.split([others, width], dim=-1)
+            return torch.cat([queries_keys, convolved_heads(values, sigmas_LH[number])], dim=-1)
+
+        return hook
+
+    handles = []
+    for number in range(1 if family == "albert" else LAYERS):
+        value, output = (encoder.get_submodule(path.format(number)) for path in PROJECTIONS[family])
+        if where == "context":
+            handles.append(output.register_forward_pre_hook(before(number)))
+        else:
+            handles.append(value.register_forward_hook(after(number)))
+    hidden_TD = encoder(**inputs).last_hidden_state[0]
+    for handle in handles:
+        handle.remove()
+    return hidden_TD
+
+
+@torch.no_grad()
+def hidden_of(built: Built, *texts: str) -> list[Tensor]:
+    """(T, D) of each text's real tokens, from our model with all of them in one batch."""
+    inputs, kept = encoded(built[1], *texts), []
+    handle = built[0].encoder.register_forward_hook(lambda module, args, output: kept.append(output.last_hidden_state))
+    built[0](**inputs)
+    handle.remove()
+    return [hidden_TD[mask_T.bool()] for hidden_TD, mask_T in zip(kept[0], inputs["attention_mask"], strict=True)]
+
+
+def distance(these: list[Tensor], those: list[Tensor]) -> float:
+    return max(float((a - b).abs().max()) for a, b in zip(these, those, strict=True))
+
+
+def check(made: Built, plain: Built, family: str, where: str, sigmas_LH: np.ndarray) -> None:
+    expected = [by_other_means(plain, family, where, sigmas_LH, text) for text in TEXTS]
+    assert distance(hidden_of(made, *TEXTS), expected) < 2e-4
+    assert distance(hidden_of(plain, *TEXTS), expected) > 0.02
+
+
+def hooks_of(module: nn.Module) -> list[Any]:
+    return [
+        hook for part in module.modules() for hook in (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
+    ]

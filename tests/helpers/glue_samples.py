@@ -1,0 +1,91 @@
+"""A small GLUE folder in the published layouts, with made-up sentences, and untrained runs on its tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from attentune.data.dataset import LabelSpace
+from attentune.data.specs import load_spec
+from attentune.models.saving import save_model
+from helpers.tiny_models import build
+
+_WORDS = ("film", "river", "train", "doctor", "garden", "song", "city", "winter", "letter", "bridge", "apple")
+_NLI = ("entailment", "neutral", "contradiction")
+_TWO = ("entailment", "not_entailment")
+
+
+def _text(number: int, salt: int = 0) -> str:
+    first, second = _WORDS[(number + salt) % 11], _WORDS[(3 * number + salt + 5) % 11]
+    return f"The {first} is {'' if number % 2 else 'not '}near the {second}, number {number}."
+
+
+def _lines(header: str, rows: int, *columns: str) -> str:
+    """A file whose columns are "index", "text", "pair", or the labels to go round, with commas between."""
+    lines = [header]
+    for number in range(rows):
+        cells = {"index": str(number), "text": _text(number), "pair": _text(number, 4)}
+        fields = [cells.get(column) or column.split(",")[number % len(column.split(","))] for column in columns]
+        lines.append("\t".join(fields))
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+def write_glue(folder: Path, rows: int = 12) -> Path:
+    """CoLA, STS-B, MNLI, RTE, WNLI and AX; the folder is returned. WNLI's test file has all of its 146 rows."""
+    nli, two, scores = ",".join(_NLI), ",".join(_TWO), "0.000,2.500,5.000"
+    pairs = "index\tsentence1\tsentence2"
+    mnli = f"{pairs}\tgold_label"
+    diagnostic = "Lexical Semantics\tPredicate-Argument Structure\tLogic\tKnowledge\tDomain\tPremise\tHypothesis\tLabel"
+    files = {
+        "CoLA/train.tsv": _lines("", rows, "gj04", "0,1", "*", "text"),
+        "CoLA/dev.tsv": _lines("", rows, "gj04", "0,1", "*", "text"),
+        "CoLA/test.tsv": _lines("index\tsentence", rows, "index", "text"),
+        "STS-B/train.tsv": _lines(f"{pairs}\tscore", rows, "index", "text", "pair", scores),
+        "STS-B/dev.tsv": _lines(f"{pairs}\tscore", rows, "index", "text", "pair", scores),
+        "STS-B/test.tsv": _lines(pairs, rows, "index", "text", "pair"),
+        "MNLI/train.tsv": _lines(mnli, rows, "index", "text", "pair", nli),
+        "MNLI/dev_matched.tsv": _lines(mnli, rows, "index", "text", "pair", nli),
+        "MNLI/dev_mismatched.tsv": _lines(mnli, rows, "index", "pair", "text", nli),
+        "MNLI/test_matched.tsv": _lines(pairs, rows, "index", "text", "pair"),
+        "MNLI/test_mismatched.tsv": _lines(pairs, rows + 1, "index", "pair", "text"),
+        "RTE/train.tsv": _lines(f"{pairs}\tlabel", rows, "index", "text", "pair", two),
+        "RTE/dev.tsv": _lines(f"{pairs}\tlabel", rows, "index", "text", "pair", two),
+        "RTE/test.tsv": _lines(pairs, rows, "index", "text", "pair"),
+        "WNLI/train.tsv": _lines(f"{pairs}\tlabel", rows, "index", "text", "pair", "0,1"),
+        "WNLI/dev.tsv": _lines(f"{pairs}\tlabel", rows, "index", "text", "pair", "0,1"),
+        "WNLI/test.tsv": _lines(pairs, 146, "index", "text", "pair"),
+        "diagnostic/diagnostic.tsv": _lines(pairs, rows, "index", "text", "pair"),
+        "diagnostic/diagnostic-full.tsv": _lines(
+            diagnostic, rows, "Lexical entailment", "", "Negation", "", "News", "text", "pair", f"{nli},neutral"
+        ),
+    }
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, encoding="utf-8")
+    return folder
+
+
+def write_run(
+    folder: Path, encoder: Path, task: str, data_dir: Path, *, names: tuple[str, ...] | None = None, seed: int = 1
+) -> Path:
+    """An untrained run of a task, its classes in the order of `names` (the task's own if not given)."""
+    spec = load_spec(task)
+    space = LabelSpace(spec.task_type, spec.label_names if names is None else names)
+    model, tokenizer = build(encoder, label_space=space, is_pair=spec.name != "cola", seed=seed)
+    texts = [_text(number) for number in range(24)]
+    pairs = [_text(number, 4) for number in range(24)] if spec.name != "cola" else None
+    with torch.no_grad():
+        # So that each class is some row's likeliest, and scores go beyond both ends of their scale.
+        logits_BC = model(**tokenizer(texts, pairs, padding=True, return_tensors="pt")).logits
+        spread = 4.0 / logits_BC.std() if spec.task_type == "regression" else 1.0
+        model.classifier.weight *= spread
+        model.classifier.bias -= model.classifier.bias
+        logits_BC = model(**tokenizer(texts, pairs, padding=True, return_tensors="pt")).logits
+        centre = 2.5 if spec.task_type == "regression" else 0.0
+        model.classifier.bias += centre - logits_BC.median(dim=0).values
+    folder.mkdir(parents=True)
+    save_model(model, tokenizer, folder)
+    settings = f"data: {{task: {task}, data_dir: '{data_dir}'}}\ntraining: {{use_cpu: true}}\n"
+    (folder / "config.yaml").write_text(settings, encoding="utf-8")
+    return folder

@@ -1,0 +1,95 @@
+"""Runs that are killed, and all that a run computed, to compare."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attentune.config import load_config
+from attentune.training.checkpoint import checkpoint_folders
+from attentune.training.loop import TrainingLoop
+from attentune.training.progress import Display
+from attentune.training.train import train
+from helpers.samples import settings
+
+# What may differ between two runs of the same thing: how long it took.
+TIMES = {"seconds", "tokens_per_second", "evaluation_seconds", "label_seconds", "peak_memory_bytes"}
+LABELS_FILE = "labels.safetensors"
+
+
+def run(folder: Path, encoder: Path, **changes: object) -> None:
+    """Train a tiny model on the files in `folder`; see `samples.settings`."""
+    train(load_config(overrides=settings(folder, encoder, **changes)), display=Display(quiet=True))
+
+
+def without_times(value: Any) -> Any:
+    """The same without `TIMES`, at any depth."""
+    if not isinstance(value, dict):
+        return value
+    return {key: without_times(part) for key, part in value.items() if key not in TIMES}
+
+
+def log_of(run_folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log."""
+    return [json.loads(line) for line in (run_folder / "log.jsonl").read_text().splitlines()]
+
+
+def outcome(run_folder: Path) -> dict[str, object]:
+    """All that a run computed: final weights, optimiser, labels, log and result without times."""
+    last = checkpoint_folders(run_folder)[-1]
+    result = json.loads((run_folder / "run.json").read_text())
+    return {
+        "weights": (run_folder / "model.safetensors").read_bytes(),
+        "last weights": (last / "model.safetensors").read_bytes(),
+        "optimizer": (last / "optimizer.safetensors").read_bytes(),
+        "labels": [path.read_bytes() for path in (run_folder / LABELS_FILE, last / LABELS_FILE) if path.exists()],
+        "log": [without_times(line) for line in log_of(run_folder)],
+        "best": result["best"],
+        "scores": result["scores"],
+        "train": without_times(result["train"]),
+        "predictions": (run_folder / "predictions_validation.csv").read_text(),
+        "checkpoints": [folder.name for folder in checkpoint_folders(run_folder)],
+    }
+
+
+def assert_same(got: dict[str, object], expected: dict[str, object]) -> None:
+    for name, value in expected.items():
+        assert got[name] == value, f"{name} differs"
+
+
+def killed(action: Callable[[], None]) -> int:
+    """Run in a child process; the number of the signal that ended it (0: it ended by itself)."""
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert not (os.WIFEXITED(status) and os.WEXITSTATUS(status)), "the child failed instead of being killed"
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_after_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], None]) -> None:
+    """Run it in a child process that is killed after this step, before anything more is logged, scored or saved."""
+    timed_step = TrainingLoop._timed_step
+
+    def step_then_die(self, plan, group, state, watcher):
+        timed_step(self, plan, group, state, watcher)
+        if state.step == step:
+            die()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingLoop, "_timed_step", step_then_die)
+        assert killed(action) == signal.SIGKILL

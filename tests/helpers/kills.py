@@ -1,0 +1,161 @@
+"""Runs that are killed at any of their steps, at any of their file operations, and at any time.
+
+A process that is to be killed is a fork of the tests' own, so it has no libraries to load. What it does with files is
+seen through Python's audit events, each of which is one moment to die at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from attentune.training.checkpoint import checkpoint_folders, damage
+from attentune.training.loop import TrainingLoop
+from attentune.training.signals import Interrupted
+from helpers.interrupted import assert_same, outcome, run
+from helpers.samples import write_reviews
+
+# Two batches a step, three steps an epoch. It stops early, at step 12, and goes back to the weights of step 6; dropout
+# is the encoder's own; each epoch but the first has labels that the model was asked for.
+METHOD: dict[str, Any] = {
+    "preset": "ssa-hybrid",
+    "training__precision": "fp32",
+    "training__per_device_train_batch_size": 4,
+    "training__gradient_accumulation_steps": 2,
+    "training__num_train_epochs": 6,
+    "training__early_stopping_patience": 2,
+    "training__save_steps": 2,
+    "training__save_total_limit": 2,
+    "training__learning_rate": 1e-2,
+    "training__seed": 32,
+}
+STEPS = 12
+POLITE = (signal.SIGTERM, signal.SIGINT)
+# Exit statuses of a forked run.
+FINISHED, STOPPED, ENDED_AT_ONCE, FAILED = 0, 130, 131, 1
+_FILE_EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "shutil.rmtree"}
+_WAIT_S = 600
+
+Moment = Callable[[int], None]
+
+
+def make_rows(folder: Path) -> None:
+    """The files that these runs train on and are scored on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_reviews(folder / "train.csv", 24, seed=1)
+    write_reviews(folder / "validation.csv", 12, seed=2)
+
+
+def train_in(folder: Path, encoder: Path, *, resume: bool = False, **changes: Any) -> None:
+    """The run of `METHOD` in `folder/run`."""
+    if not (folder / "train.csv").exists():
+        make_rows(folder)
+    run(folder, encoder, **{**METHOD, **changes}, training__resume=resume)
+
+
+def forked(action: Callable[[], object], prepare: Callable[[], object] | None = None) -> int:
+    """The process that runs this, after `prepare`; it ends with one of the statuses above."""
+    child = os.fork()
+    if child:
+        return child
+    status = FAILED
+    try:
+        for number in POLITE:  # whatever the tests were started with
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        if prepare is not None:
+            prepare()
+        action()
+        status = FINISHED
+    except Interrupted:
+        status = STOPPED
+    except KeyboardInterrupt:
+        status = ENDED_AT_ONCE
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(status)
+
+
+def ending(child: int) -> int:
+    """The exit status of a forked process, below 0 the signal that ended it."""
+    deadline = time.monotonic() + _WAIT_S
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise AssertionError(f"a forked run was not done after {_WAIT_S} s")
+
+
+def at_steps(signals: dict[int, Sequence[int]]) -> Callable[[], None]:
+    """Prepares a process to send itself these signals right after these steps, before anything is logged or saved."""
+
+    def prepare() -> None:
+        timed_step = TrainingLoop._timed_step
+
+        def step_then_signal(self: Any, plan: Any, group: Any, state: Any, watcher: Any) -> None:
+            timed_step(self, plan, group, state, watcher)
+            for number in signals.get(state.step, ()):
+                os.kill(os.getpid(), number)
+
+        TrainingLoop._timed_step = step_then_signal  # type: ignore[method-assign]
+
+    return prepare
+
+
+def at_file_events(folder: Path, act: Moment) -> Callable[[], None]:
+    """Prepares a process to call `act` with the number of each thing that it is about to do to a file in `folder`."""
+    place, count = str(folder), [0]
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        is_named = event in _FILE_EVENTS and str(arguments[0]).startswith(place)
+        if is_named or (event == "os.remove" and arguments[1] != -1):  # within a folder that is being removed
+            count[0] += 1
+            act(count[0])
+
+    return lambda: sys.addaudithook(hook)
+
+
+def signals_at(moments: dict[int, int]) -> Moment:
+    """Sends this process a signal at each of these moments."""
+
+    def act(moment: int) -> None:
+        if moment in moments:
+            os.kill(os.getpid(), moments[moment])
+
+    return act
+
+
+def file_events(action: Callable[[], object], folder: Path, tally: Path) -> int:
+    """How many moments a run has that nothing disturbs."""
+    status = ending(forked(action, at_file_events(folder, lambda moment: tally.write_text(str(moment)) and None)))
+    assert status == FINISHED
+    return int(tally.read_text())
+
+
+def check_whole(run_folder: Path) -> None:
+    """Whatever bears a checkpoint's name is whole; what is there of results too."""
+    if not run_folder.exists():
+        return
+    for folder in checkpoint_folders(run_folder):
+        assert damage(folder) is None, folder
+    for name in ("metrics.json", "run.json"):
+        if (run_folder / name).exists():
+            json.loads((run_folder / name).read_text())
+
+
+def check_resumes(folder: Path, encoder: Path, expected: dict[str, object], *, polite: bool, **changes: Any) -> None:
+    """The run in `folder` goes on to what it would have been. A stop that was asked for leaves a checkpoint more."""
+    check_whole(folder / "run")
+    train_in(folder, encoder, resume=(folder / "run" / "config.yaml").exists(), **changes)
+    got = outcome(folder / "run")
+    assert_same({**got, "checkpoints": expected["checkpoints"]} if polite else got, expected)
+    assert not [path.name for path in (folder / "run").iterdir() if path.name.startswith(".writing")]

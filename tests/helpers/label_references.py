@@ -1,0 +1,257 @@
+"""The label generators once more, from their formulas: loops, one sentence at a time, no padding and no batches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attentune.seeding import derive_key, numpy_generator, seed_global
+from attentune.token_labels.base import LabelSource
+from attentune.token_labels.masking import random_mask, random_spans, spread_copies
+
+
+def row_inputs(source: LabelSource, row: int, places: Iterable[int] = ()) -> dict[str, Tensor]:
+    """A row alone, with these places masked."""
+    features = source.features
+    begin, end = features.starts[row], features.starts[row + 1]
+    ids = [int(token) for token in features.ids[begin:end]]
+    for place in places:
+        ids[place] = source.mask_token_id
+    inputs = {"input_ids": torch.tensor([ids])}
+    if features.type_ids is not None:
+        inputs["token_type_ids"] = torch.tensor([features.type_ids[begin:end].astype(int).tolist()])
+    if features.second_starts is not None:
+        inputs["second_start"] = torch.tensor([int(features.second_starts[row])])
+    return inputs
+
+
+def ordinary(source: LabelSource, row: int) -> list[int]:
+    special = source.features.special[source.features.starts[row] : source.features.starts[row + 1]]
+    return [place for place, is_special in enumerate(special) if not is_special]
+
+
+@torch.no_grad()
+def answer(source: LabelSource, row: int, places: Iterable[int] = ()) -> Tensor:
+    """(C,) logits."""
+    model: Any = source.probe.model
+    return model(**row_inputs(source, row, places)).logits[0]
+
+
+def is_right(source: LabelSource, row: int, logits_C: Tensor) -> bool:
+    if source.judge.label_space.task_type == "regression":
+        return abs(float(logits_C) - float(source.gold[row])) <= source.judge.tolerance
+    return int(logits_C.argmax()) == int(source.gold[row])
+
+
+def is_same(source: LabelSource, one_C: Tensor, other_C: Tensor) -> bool:
+    if source.judge.label_space.task_type == "regression":
+        return abs(float(one_C) - float(other_C)) <= source.judge.tolerance
+    return int(one_C.argmax()) == int(other_C.argmax())
+
+
+def fall(source: LabelSource, row: int, plain_C: Tensor, masked_C: Tensor) -> float:
+    gold = source.gold[row]
+    if source.judge.label_space.task_type == "regression":
+        rise = abs(float(masked_C) - float(gold)) - abs(float(plain_C) - float(gold))
+        return min(1.0, max(0.0, rise / source.judge.score_range))
+    plain, masked = plain_C.double().softmax(0), masked_C.double().softmax(0)
+    return max(0.0, float(plain[int(gold)] - masked[int(gold)]))
+
+
+def flat(source: LabelSource, given: dict[tuple[int, int], list[float]]) -> np.ndarray:
+    """The mean of what each (row, place) was given; -1 where nothing was."""
+    values = np.full(len(source.features.ids), -1.0)
+    for (row, place), own in given.items():
+        values[source.features.starts[row] + place] = sum(own) / len(own)
+    return values
+
+
+def probing_labels(
+    source: LabelSource,
+    epoch: int,
+    *,
+    ratio: float = 1.0,
+    mask_share: float = 0.3,
+    soft: bool = False,
+    believed: Iterable[int] = (),
+    ask: Any = None,
+) -> tuple[np.ndarray, Counter[str]]:
+    """`flip`, or with `soft` `drop`. Rows believed to be right are passed over only if wrong both plain and masked."""
+    ask, trusted = ask or answer, set(believed)
+    given: dict[tuple[int, int], list[float]] = defaultdict(list)
+    facts: Counter[str] = Counter()
+    used: Counter[int] = Counter()
+    for row in map(int, spread_copies(len(source.features), ratio, source.seed, epoch)):
+        copy, used[row] = used[row], used[row] + 1
+        facts["probed"] += 1
+        plain_C = ask(source, row)
+        places = random_mask(source.features, row, mask_share, source.seed, epoch, row, copy).tolist()
+        masked_C = ask(source, row, places)
+        if not is_right(source, row, plain_C) and not (row in trusted and is_right(source, row, masked_C)):
+            continue
+        flipped = not is_right(source, row, masked_C) if row in trusted else not is_same(source, plain_C, masked_C)
+        facts["correct"] += 1
+        facts["flipped"] += flipped
+        for place in places:
+            given[row, place].append(fall(source, row, plain_C, masked_C) / len(places) if soft else float(flipped))
+    return flat(source, given), facts
+
+
+def leave_one_out_labels(source: LabelSource, rows: Iterable[int], *, soft: bool) -> tuple[np.ndarray, Counter[str]]:
+    given: dict[tuple[int, int], list[float]] = defaultdict(list)
+    facts: Counter[str] = Counter()
+    for row in rows:
+        plain_C = answer(source, row)
+        facts["probed"] += 1
+        if not is_right(source, row, plain_C):
+            continue
+        turned = False
+        for place in ordinary(source, row):
+            masked_C = answer(source, row, [place])
+            flipped = not is_same(source, plain_C, masked_C)
+            turned |= flipped
+            given[row, place].append(fall(source, row, plain_C, masked_C) if soft else float(flipped))
+        facts["correct"] += 1
+        facts["flipped"] += turned
+    return flat(source, given), facts
+
+
+def released_samples(
+    source: LabelSource, epoch: int, *, wanted: int, ask: Any = answer, believed: Iterable[int] = ()
+) -> list[tuple[int, list[int]]]:
+    """The kept rows with what was masked in each, trying one row after the other; believed ones are not asked plain."""
+    trusted = set(believed)
+    kept: list[tuple[int, list[int]]] = []
+    for row in map(int, numpy_generator("candidates", source.seed, epoch).permutation(len(source.features))):
+        if len(kept) == wanted:
+            break
+        if row not in trusted and not is_right(source, row, ask(source, row)):
+            continue
+        key = (source.seed, epoch, row)
+        places = random_spans(source.features, row, chance=0.1, rm_threshold=0.7, key=key).tolist()
+        masked_C = ask(source, row, places)
+        if is_right(source, row, masked_C) if row in trusted else is_same(source, ask(source, row), masked_C):
+            kept.append((row, places))
+    return kept
+
+
+class _Given(nn.Module):
+    """Stands in for word embeddings and gives what it was told."""
+
+    def __init__(self, embedded_1TE: Tensor) -> None:
+        super().__init__()
+        self.embedded_1TE = embedded_1TE
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.embedded_1TE
+
+
+@contextlib.contextmanager
+def word_embeddings_given(model: Any, embedded_1TE: Tensor) -> Iterator[None]:
+    usual = model.get_input_embeddings()
+    model.set_input_embeddings(_Given(embedded_1TE))
+    try:
+        yield
+    finally:
+        model.set_input_embeddings(usual)
+
+
+def row_loss(source: LabelSource, row: int, logits_C: Tensor) -> Tensor:
+    gold = source.gold[row]
+    if source.judge.label_space.task_type == "regression":
+        return (logits_C[0] - float(gold)) ** 2
+    return -logits_C.log_softmax(0)[int(gold)]
+
+
+def embedding_gradient(source: LabelSource, row: int, embedded_1TE: Tensor) -> Tensor:
+    """(T, E) the gradient of a row's loss where the word embeddings are these."""
+    model: Any = source.probe.model
+    point_1TE = embedded_1TE.detach().clone().requires_grad_()
+    with word_embeddings_given(model, point_1TE):
+        loss = row_loss(source, row, model(**row_inputs(source, row)).logits[0])
+    return torch.autograd.grad(loss, point_1TE)[0][0]
+
+
+def looked_up(source: LabelSource, row: int, places: Iterable[int] = ()) -> Tensor:
+    """(1, T, E) what the word embeddings give for a row, with these places masked."""
+    model: Any = source.probe.model
+    with torch.no_grad():
+        return model.get_input_embeddings()(row_inputs(source, row, places)["input_ids"])
+
+
+def rise_scores(source: LabelSource, row: int) -> np.ndarray:
+    """(T,) (E[mask] - E[t]) . dL/dE[t]."""
+    embedded_1TE = looked_up(source, row)
+    all_masked_1TE = looked_up(source, row, range(embedded_1TE.shape[1]))
+    gradient_TE = embedding_gradient(source, row, embedded_1TE)
+    return np.array(
+        [
+            float((all_masked_1TE[0, place] - embedded_1TE[0, place]) @ gradient_TE[place])
+            for place in range(len(gradient_TE))
+        ]
+    )
+
+
+def integrated_gradients(source: LabelSource, row: int, *, steps: int) -> np.ndarray:
+    """(T,) by the rule of Gauss and Legendre on the path from the masked text to the text, of minus the loss."""
+    text_1TE = looked_up(source, row)
+    base_1TE = looked_up(source, row, ordinary(source, row))
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    total_TE = torch.zeros_like(text_1TE[0], dtype=torch.float64)
+    for node, weight in zip(nodes, weights, strict=True):
+        point_1TE = base_1TE + (1.0 + float(node)) / 2.0 * (text_1TE - base_1TE)
+        total_TE -= float(weight) / 2.0 * embedding_gradient(source, row, point_1TE)
+    return (total_TE * (text_1TE - base_1TE)[0]).sum(dim=-1).numpy()
+
+
+def lime_weights(source: LabelSource, row: int, key: int, *, samples: int) -> np.ndarray:
+    """(T,) the weighted ridge regression (alpha 1) of minus the loss on which tokens are kept; 0 at special ones."""
+    places = ordinary(source, row)
+    if not places:
+        return np.zeros(row_inputs(source, row)["input_ids"].shape[1])
+    seed_global(key)
+    kept_SF, answers_S, weights_S = [], [], []
+    for _ in range(samples):
+        # The last of the drawn numbers belongs to the special tokens, which always stay.
+        kept_F = torch.bernoulli(torch.full((1, len(places) + 1), 0.5))[0].numpy()
+        gone = [place for place, is_kept in zip(places, kept_F, strict=False) if not is_kept]
+        kept_SF.append(kept_F)
+        answers_S.append(-float(row_loss(source, row, answer(source, row, gone))))
+        weights_S.append(np.exp(-((1.0 - np.sqrt(kept_F[:-1].mean())) ** 2) / 0.25**2))
+    weights, answers = np.array(weights_S), np.array(answers_S)
+    designs = np.hstack([np.array(kept_SF), np.ones((samples, 1))])
+    penalty = np.eye(designs.shape[1])
+    penalty[-1, -1] = 0.0  # the constant is free
+    solved = np.linalg.solve(designs.T @ (weights[:, None] * designs) + penalty, designs.T @ (weights * answers))
+    scores = np.zeros(row_inputs(source, row)["input_ids"].shape[1])
+    scores[places] = solved[: len(places)]
+    return scores
+
+
+def labels_of_scores(scores: np.ndarray, places: list[int], *, soft: bool, top_share: float = 0.3) -> np.ndarray:
+    """Hard: the top share 1 where positive, the bottom half 0. Soft: over the highest, clipped at 0."""
+    labels = np.full(len(scores), -1.0)
+    if not places:
+        return labels
+    if soft:
+        highest = max(scores[place] for place in places)
+        for place in places:
+            labels[place] = max(0.0, scores[place]) / highest if highest > 0 else 0.0
+        return labels
+    falling = sorted(places, key=lambda place: -scores[place])
+    for place in falling[len(places) - len(places) // 2 :]:
+        labels[place] = 0.0
+    for place in falling[: max(1, round(top_share * len(places)))]:
+        if scores[place] > 0:
+            labels[place] = 1.0
+    return labels
+
+
+def attribution_key(source: LabelSource, epoch: int, row: int) -> int:
+    return derive_key("attribution", source.seed, epoch, row)

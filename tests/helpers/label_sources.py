@@ -1,0 +1,213 @@
+"""What label generators work on in tests: a tiny encoder behind a real probe, or a bag of words behind a quick one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attentune.config import HeadConfig, LabelsConfig
+from attentune.data.batching import pad_batch
+from attentune.data.dataset import LabelSpace
+from attentune.data.tokenization import Features, encode_rows
+from attentune.inference.scoring import make_accelerator
+from attentune.token_labels.base import LabelGenerator, LabelSource
+from attentune.token_labels.comparator import Judge
+from attentune.token_labels.registry import build_generator
+from attentune.training.scorer import TrainingProbe
+from helpers.tiny import CORPUS
+from helpers.tiny_models import build, rows_of
+
+Tiny = Callable[..., Path]
+KINDS = ("classification", "pair", "apart", "regression", "ordinal")  # apart: pairs for a bi-encoder
+# Besides whole sentences one that is a single word and one without any ordinary token.
+TEXTS = ("Yes", "", *(text.strip() for line in CORPUS.splitlines() for text in line.split(". ")))
+_SPACES = {
+    "classification": LabelSpace("classification", ("bad", "good")),
+    "pair": LabelSpace("classification", ("no", "maybe", "yes")),
+    "apart": LabelSpace("classification", ("no", "maybe", "yes")),
+    "regression": LabelSpace("regression"),
+    "ordinal": LabelSpace("ordinal", ("low", "middle", "high")),
+}
+
+
+def tiny_source(
+    folder: Path,
+    kind: str = "classification",
+    *,
+    rows: int = 20,
+    seed: int = 7,
+    texts: Sequence[str] = TEXTS,
+    gold: Sequence[float] | None = None,
+    **model: Any,
+) -> LabelSource:
+    """The first `rows` texts (or pairs of them) and an encoder that is right on three of four.
+
+    A fresh model answers nearly the same to all texts: its classifier is shifted and scaled so that its answers differ
+    and masking turns some of them. `gold` stands in for the labels made here.
+    """
+    options = {"head": HeadConfig(kind="mean", combine="concat")} | model
+    space, is_pair, apart = _SPACES[kind], kind in ("pair", "apart"), kind == "apart"
+    if apart:
+        options["pair_encoding"] = "bi-encoder"
+    built, tokenizer = build(folder, label_space=space, is_pair=is_pair, **options)
+    texts = texts[:rows]
+    pairs = [texts[-1 - number] for number in range(len(texts))] if is_pair else None
+    features = encode_rows(rows_of(texts, pairs), tokenizer, max_length=64, apart=apart)
+    probe = TrainingProbe(
+        model=built,
+        half_copy=None,
+        accelerator=make_accelerator(precision="fp32", use_cpu=True)[0],
+        features=features,
+        pad_token_id=tokenizer.pad_token_id,
+        mask_token_id=tokenizer.mask_token_id,
+    )
+    _spread_answers(built, probe.logits(np.arange(len(features))))
+    values = _gold(probe.logits(np.arange(len(features))), space) if gold is None else np.asarray(gold)
+    judge = Judge(space, score_range=float(np.ptp(values)) if kind == "regression" else 1.0)
+    return LabelSource(features, values, judge, probe, tokenizer.mask_token_id, seed)
+
+
+@torch.no_grad()
+def _spread_answers(model: Any, logits_NC: np.ndarray) -> None:
+    """Classes: each has the same mean logit, and they differ by about 1. Scores: a mean of 2.5, a deviation of 1."""
+    mean_C, scale = torch.from_numpy(logits_NC.mean(axis=0)), 1.0 / float(logits_NC.std(axis=0).mean())
+    linear = getattr(model.classifier, "linear", model.classifier)
+    linear.weight.mul_(scale)
+    linear.bias.sub_(mean_C).mul_(scale).add_(2.5 if len(mean_C) == 1 else 0.0)
+
+
+def _gold(logits_NC: np.ndarray, space: LabelSpace) -> np.ndarray:
+    """The model's own answers, but every fourth is wrong."""
+    is_wrong_N = np.arange(len(logits_NC)) % 4 == 3
+    if space.task_type == "regression":
+        return logits_NC[:, 0].astype(np.float64) + np.where(is_wrong_N, 1.0, 0.1)
+    return (logits_NC.argmax(axis=1) + is_wrong_N) % space.num_labels
+
+
+class WatchedProbe:
+    """Passes everything on to another probe and keeps what was asked: the rows, and the places masked in each."""
+
+    def __init__(self, probe: Any) -> None:
+        self._probe = probe
+        self.model, self.part = probe.model, probe.part
+        self.asked: list[tuple[list[int], list[list[int]] | None]] = []
+
+    def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
+        places = None if masked is None else [[] if own is None else own.tolist() for own in masked]
+        self.asked.append((rows.tolist(), places))
+        return self._probe.logits(rows, masked)
+
+    def inputs(self, row: int) -> dict[str, Tensor]:
+        return self._probe.inputs(row)
+
+    def summed(self, values: np.ndarray) -> np.ndarray:
+        return self._probe.summed(values)
+
+    def tick(self, rows: int) -> None:
+        self._probe.tick(rows)
+
+    @property
+    def plain(self) -> list[int]:
+        """Rows that were asked for as they are."""
+        return [row for rows, masked in self.asked if masked is None for row in rows]
+
+    @property
+    def masked(self) -> list[tuple[int, list[int]]]:
+        """Rows that were asked for with masked places, and the places."""
+        return [pair for rows, masked in self.asked if masked is not None for pair in zip(rows, masked, strict=True)]
+
+
+class ShuffledProbe(WatchedProbe):
+    """Asks the other probe for the rows in another order."""
+
+    def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
+        order = np.random.default_rng(len(rows)).permutation(len(rows))
+        answers = super().logits(rows[order], None if masked is None else [masked[place] for place in order])
+        logits_NC = np.empty_like(answers)
+        logits_NC[order] = answers
+        return logits_NC
+
+
+class BagProbe:
+    """Two classes, good if the tokens' values add up to 0 or more; a masked token's value is 0. For many quick rows."""
+
+    part = slice(0, None, 1)
+    model = None
+
+    def __init__(self, features: Features, value_of: np.ndarray) -> None:
+        self._features, self._value_of = features, value_of
+
+    def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
+        logits_NC = np.zeros((len(rows), 2), dtype=np.float32)
+        for number, row in enumerate(rows):
+            values = self._value_of[self._features.ids[self._features.row(int(row))]].astype(np.float32)
+            if masked is not None and masked[number] is not None:
+                values[masked[number]] = 0.0
+            logits_NC[number, 1] = values.sum()
+        return logits_NC
+
+    def summed(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+
+def features_of(*rows: str) -> Features:
+    """One row a text of marks: 's' is a special token, anything else an ordinary one; ids count from 0."""
+    special = np.array([mark == "s" for row in rows for mark in row], dtype=bool)
+    starts = np.cumsum([0, *map(len, rows)])
+    return Features(np.arange(len(special), dtype=np.int32), None, special, starts, np.diff(starts))
+
+
+def bag_source(rows: int, *, length: int = 12, seed: int = 7, wrong_share: float = 0.2) -> LabelSource:
+    """Rows of random values: about every fourth mask turns the answer, and a share of the rows has the other label."""
+    draw = np.random.default_rng(rows)
+    features = features_of(*["s" + "o" * (length + int(more)) + "s" for more in draw.integers(0, 5, size=rows)])
+    probe = BagProbe(features, np.where(features.special, 0.0, draw.normal(size=len(features.ids))))
+    gold = probe.logits(np.arange(rows)).argmax(axis=1)
+    gold = np.where(draw.random(rows) < wrong_share, 1 - gold, gold)
+    return LabelSource(features, gold, Judge(_SPACES["classification"]), probe, -1, seed)
+
+
+def generator(name: str, source: LabelSource, **settings: Any) -> LabelGenerator:
+    """The generator of this name with these settings."""
+    return build_generator(LabelsConfig(name, **settings), source)
+
+
+def labels_of(name: str, source: LabelSource, *, epoch: int = 1, **settings: Any) -> np.ndarray:
+    """The flat labels of one epoch's plan."""
+    labels = generator(name, source, **settings).plan(epoch).token_labels
+    assert labels is not None, "no token was labelled"
+    return labels.values
+
+
+def watched(source: LabelSource, kind: type[WatchedProbe] = WatchedProbe) -> tuple[LabelSource, Any]:
+    """The source with its probe wrapped, and the wrapped probe."""
+    probe = kind(source.probe)
+    return replace(source, probe=probe), probe
+
+
+def observe_rows(
+    maker: LabelGenerator, rows: Sequence[int] | np.ndarray, *, batch_rows: int = 6, factor: float = 1.0
+) -> None:
+    """Show these rows to a generator as training does, in padded batches; the loss is their sum times the factor."""
+    source = maker.source
+    model: Any = source.probe.model
+    is_regression = source.judge.label_space.task_type == "regression"
+    with maker.listening():
+        for begin in range(0, len(rows), batch_rows):
+            part = np.asarray(rows[begin : begin + batch_rows])
+            inputs = pad_batch(source.features, part, pad_token_id=1).inputs
+            logits_BC = model(**inputs).logits
+            gold_B = torch.as_tensor(source.gold[part])
+            if is_regression:
+                losses_B = (logits_BC[:, 0] - gold_B.float()) ** 2
+            else:
+                losses_B = torch.nn.functional.cross_entropy(logits_BC, gold_B, reduction="none")
+            (losses_B.sum() * factor).backward()
+            maker.observe(part, inputs, logits_BC)
+    model.zero_grad(set_to_none=True)

@@ -1,0 +1,40 @@
+"""What tests of the C code share: skip where it cannot be had, and dropout's mask written plainly."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from attentune.nn.cpu.kernels import Drop
+from attentune.nn.cpu.native import why_not
+
+needs_native = pytest.mark.skipif(why_not() is not None, reason=f"no C code here: {why_not()}")
+_WORD, _LONG = (1 << 32) - 1, (1 << 64) - 1
+
+
+def kept(drop: Drop, row: int, columns: int) -> list[bool]:
+    """Which numbers of a row dropout keeps: vectors.h's `row_key` and `kept`, number by number."""
+    key = _finalised((drop.seed + (row + 1) * 0x9E3779B97F4A7C15) & _LONG)
+    return [_drawn(key, column) >= drop.level for column in range(columns)]
+
+
+def factors(drop: Drop, rows: int, columns: int) -> torch.Tensor:
+    """(rows, columns) float64: what dropout multiplies with."""
+    if drop.level == 0:
+        return torch.ones(rows, columns, dtype=torch.float64)
+    return torch.tensor([kept(drop, row, columns) for row in range(rows)], dtype=torch.float64) * drop.up
+
+
+def _finalised(x: int) -> int:
+    """The finaliser of splitmix64."""
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _LONG
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _LONG
+    return x ^ (x >> 31)
+
+
+def _drawn(key: int, column: int) -> int:
+    x = ((column * 0x9E3779B9) & _WORD) ^ (key & _WORD)
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _WORD
+    x = ((x + (key >> 32)) & _WORD) ^ (x >> 15)
+    x = (x * 0x846CA68B) & _WORD
+    return x ^ (x >> 16)

@@ -1,0 +1,60 @@
+"""What `tests/training/test_processes.py` has each of several processes run: `process_worker.py JOBS.json FOLDER`.
+
+JOBS.json holds a list of overrides for `load_config`; each is trained. What this process had as its labels, and what
+it was told of the logits of an odd number of batches, goes to FOLDER/JOB-PROCESS.npz.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from accelerate import Accelerator
+
+from attentune.config import load_config
+from attentune.inference.scoring import score_rows
+from attentune.training.loop import TrainingLoop
+from attentune.training.progress import Display
+from attentune.training.train import train
+
+
+def recorded(epoch_of: Callable[..., Iterator[None]], seen: dict[str, np.ndarray]) -> Callable[..., Iterator[None]]:
+    """`TrainingLoop._epoch_steps`, after which `seen` holds the epoch's labels and, once, the logits of all rows."""
+
+    def epoch_steps(self, state, watcher, stop):
+        epoch = state.epoch
+        if "logits" not in seen:
+            model = self.accelerator.unwrap_model(self.model)
+            # 41 or 48 rows make five batches: the first process has three of them and the second two.
+            seen["logits"] = score_rows(
+                model,
+                self.rows.features,
+                pad_token_id=self.rows.pad_token_id,
+                accelerator=self.accelerator,
+                batch_size=10,
+            ).logits_NC
+        yield from epoch_of(self, state, watcher, stop)
+        seen[f"rows-{epoch}"] = self.plan.rows
+        if self.plan.token_labels is not None:
+            seen[f"values-{epoch}"] = self.plan.token_labels.values
+
+    return epoch_steps
+
+
+def main(jobs: str, folder: str) -> None:
+    original = TrainingLoop._epoch_steps
+    # It takes the processes' connection down, and here one run follows another.
+    Accelerator.end_training = lambda self: None
+    for name, overrides in json.loads(Path(jobs).read_text()).items():
+        seen: dict[str, np.ndarray] = {}
+        TrainingLoop._epoch_steps = recorded(original, seen)
+        result = train(load_config(overrides=overrides), display=Display(quiet=True))
+        seen["processes"] = np.array(result.train["processes"])
+        np.savez(Path(folder) / f"{name}-{Accelerator().process_index}.npz", **seen)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

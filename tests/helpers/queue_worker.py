@@ -1,0 +1,88 @@
+"""A worker of a comparison's queue whose runs only take their time: `python queue_worker.py TASK.json`.
+
+It appends "began RUN" and "ended RUN" to the log that the task names, and records each run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from attentune.experiments.comparison.grid import Run
+from attentune.experiments.comparison.record_store import RunRecord
+from attentune.experiments.execution.queue import RunQueue
+from attentune.experiments.execution.queue_storage import Place
+
+RUNS = tuple(Run("cola", 250, method, seed) for seed in range(1, 7) for method in ("bert", "sesame"))
+
+
+def place(folder: Path, storage: str | None = None, *, folder_id: str = "one") -> Place:
+    folder.mkdir(exist_ok=True)
+    return Place(str(folder), folder_id, storage, heartbeat_s=1)
+
+
+def worker(where: Place, log: Path, *, seconds: float = 0.0, runs: tuple[Run, ...] = RUNS) -> subprocess.Popen[bytes]:
+    """A worker process; see `queue_worker`."""
+    task = {"place": dataclasses.asdict(where), "log": str(log), "seconds": seconds}
+    task["runs"] = [dataclasses.asdict(run) for run in runs]
+    file = log.with_name(f"{log.stem}-{where.folder_id}-{time.monotonic_ns()}.json")
+    file.write_text(json.dumps(task))
+    return subprocess.Popen([sys.executable, __file__, str(file)], start_new_session=True)
+
+
+def noted(log: Path, what: str) -> Counter[str]:
+    """How often each run began or ended."""
+    lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+    return Counter(name for word, name, _ in lines if word == what)
+
+
+def names(runs: tuple[Run, ...] = RUNS) -> set[str]:
+    return {run.name for run in runs}
+
+
+def small_record(run: Run, *, status: str = "done", score: float | None = 0.5, seconds: float = 1.0) -> RunRecord:
+    """A record without a training behind it."""
+    return RunRecord(
+        run=run,
+        status=status,
+        metric="accuracy",
+        score=score,
+        scores={"validation": {"accuracy": score}},
+        train={},
+        best=None,
+        config={},
+        seed=run.seed,
+        versions={},
+        data_fingerprint={"train": f"{run.task} {run.size} {run.seed}"},
+        wall_seconds=seconds,
+    )
+
+
+def main(file: str) -> None:
+    task = json.loads(Path(file).read_text())
+    queue, log = RunQueue(Place(**task["place"])), Path(task["log"])
+    runs = {run.name: run for run in (Run(**fields) for fields in task["runs"])}
+
+    def note(text: str) -> None:
+        with log.open("ab", buffering=0) as lines:  # one write: lines of several processes do not mix
+            lines.write(f"{text} {os.getpid()}\n".encode())
+
+    def do(run: Run) -> str:
+        note(f"began {run.name}")
+        time.sleep(task["seconds"])
+        is_first = queue.ledger.write(small_record(run), Path(task["place"]["folder"]))
+        note(f"ended {run.name}")
+        return "done" if is_first else "twice"
+
+    while queue.do_next(runs, do):
+        pass
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,271 @@
+"""A saved run scores and predicts as it did when it was trained, from Python."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attentune
+from attentune import DataConfig, SavedRun, evaluate, predict
+from attentune.config import load_config
+from attentune.data.dataset import TaskData, TextRows
+from attentune.errors import CheckpointError, ConfigError, DataError, LabelError
+from attentune.inference.predictor import predict_rows
+from attentune.training.checkpoint import checkpoint_folders
+from attentune.training.progress import Display
+from attentune.training.train import train
+from helpers.samples import settings, write_reviews
+
+TEXTS = ["the film was lovely", "a dull and awful story", ""]
+
+
+def trained(folder: Path, encoder: Path, **changes: object) -> Path:
+    train(load_config(overrides=settings(folder, encoder, **changes)), display=Display(quiet=True))
+    return folder / "run"
+
+
+def write_pairs(path: Path, rows: int, *, scores: bool = False) -> Path:
+    singles = list(csv.DictReader(write_reviews(path, rows).open()))
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["sentence1", "sentence2", "label"])
+        for row in singles:
+            label = (4.5 if row["label"] == "good" else 1) if scores else row["label"]
+            writer.writerow([row["text"], row["text"][::-1], label])
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tiny, tmp_path_factory) -> Path:
+    return trained(tmp_path_factory.mktemp("single"), tiny("bert"), data__label_column="label")
+
+
+@pytest.fixture(scope="module")
+def pair_run(tiny, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("pairs")
+    for name, rows in (("train", 24), ("validation", 8)):
+        write_pairs(folder / f"{name}.csv", rows, scores=True)
+    return trained(folder, tiny("roberta"), data__task_type="regression")
+
+
+def rows_of(run: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((run / "predictions_validation.csv").open()))
+
+
+def test_predict_gives_names_and_probabilities(run):
+    found = predict(run, TEXTS)
+    assert len(found) == len(TEXTS)
+    for line in found:
+        assert set(line["probabilities"]) == {"bad", "good"}
+        assert sum(line["probabilities"].values()) == pytest.approx(1)
+        assert line["prediction"] == max(line["probabilities"], key=line["probabilities"].get)
+    assert predict(str(run), TEXTS) == predict(SavedRun.load(run), tuple(TEXTS)) == found
+    assert predict(run, []) == []
+
+
+def test_predict_repeats_the_run_s_own_predictions(run):
+    texts = [row["text"] for row in csv.DictReader((run.parent / "validation.csv").open())]
+    for line, row in zip(predict(run, texts), rows_of(run), strict=True):
+        assert line["prediction"] == row["prediction"]
+        assert line["probabilities"]["good"] == pytest.approx(float(row["p_good"]), abs=1e-6)
+
+
+def test_predict_scores_of_pairs(pair_run):
+    rows = list(csv.DictReader((pair_run.parent / "validation.csv").open()))
+    found = predict(pair_run, [row["sentence1"] for row in rows], [row["sentence2"] for row in rows])
+    assert [set(line) for line in found] == [{"prediction"}] * len(rows)
+    written = [float(row["prediction"]) for row in rows_of(pair_run)]
+    assert [line["prediction"] for line in found] == pytest.approx(written, rel=1e-4)
+
+
+def test_predict_tells_what_does_not_fit(run, pair_run, tmp_path):
+    with pytest.raises(DataError, match="got 2 texts and 1 second texts"):
+        predict(pair_run, ["a", "b"], ["c"])
+    with pytest.raises(DataError, match=r"got pairs of texts, but .* was trained on single texts"):
+        predict(run, ["a"], ["b"])
+    with pytest.raises(DataError, match=r"got single texts, but .* was trained on pairs of texts"):
+        predict(pair_run, ["a"])
+    with pytest.raises(DataError, match="got one text, expected a list of texts"):
+        predict(run, "the film was lovely")
+    with pytest.raises(CheckpointError, match=r"holds no config\.json"):
+        predict(tmp_path, ["a"])
+
+
+def test_evaluate_repeats_the_scores(run, pair_run):
+    for folder in (run, pair_run):
+        written = json.loads((folder / "metrics.json").read_text())["validation"]
+        assert evaluate(folder) == {"validation": written}
+        assert evaluate(SavedRun.load(folder), precision="fp32")["validation"].keys() == written.keys()
+    scores = evaluate(run, splits=("train", "validation"))
+    assert list(scores) == ["train", "validation"]
+
+
+def test_evaluate_on_other_rows(run, tmp_path):
+    other = write_reviews(tmp_path / "other.csv", 30, seed=9)
+    scores = evaluate(run, DataConfig(validation_file=str(other)))["validation"]
+    right = [
+        line["prediction"] == row["label"]
+        for row in csv.DictReader(other.open())
+        for line in predict(run, [row["text"]])
+    ]
+    assert scores["accuracy"] == pytest.approx(np.mean(right))
+    # Labels are matched by name, in whatever order, and by the run's own column names.
+    text = other.read_text().replace("id,text,label", "id,text,verdict")
+    (tmp_path / "renamed.csv").write_text(text)
+    renamed = DataConfig(validation_file=str(tmp_path / "renamed.csv"), text_column="text", label_column="verdict")
+    assert evaluate(run, renamed)["validation"] == scores
+    (tmp_path / "unknown.csv").write_text(text.replace("bad", "worse"))
+    with pytest.raises(LabelError, match=r"unknown\.csv:\d+: unknown labels: 'worse'"):
+        evaluate(run, replace(renamed, validation_file=str(tmp_path / "unknown.csv")))
+
+
+def test_settings_without_data_go_on_top_of_the_run_s_own(run, pair_run):
+    whole = evaluate(run)["validation"]
+    part = evaluate(run, DataConfig(max_eval_samples=7))["validation"]
+    assert set(part) == set(whole)
+    assert (part["accuracy"] * 7) % 1 == pytest.approx(0, abs=1e-9)
+    saved = SavedRun.load(run)
+    assert len(saved.data(DataConfig(max_eval_samples=7), ("validation",)).splits["validation"]) == 7
+    assert len(saved.data(DataConfig(), ("validation",)).splits["validation"]) == 20
+    with pytest.raises(DataError, match="no column 'verdict'"):
+        evaluate(run, DataConfig(label_column="verdict"))
+
+
+def test_evaluate_tells_what_does_not_fit(run, pair_run, tmp_path):
+    with pytest.raises(ConfigError, match=r"split: got 'tset', expected train, validation or test\. Did you"):
+        evaluate(run, splits=("tset",))
+    with pytest.raises(ConfigError, match="no file is given for test"):
+        evaluate(run, splits=("test",))
+    with pytest.raises(ConfigError, match=r"training\.precision: got 'fp8', expected one of auto, fp32, bf16, fp16"):
+        evaluate(run, precision="fp8")
+    with pytest.raises(DataError, match="got pairs of texts"):
+        evaluate(run, DataConfig(validation_file=str(write_pairs(tmp_path / "pairs.csv", 8))))
+    unlabelled = tmp_path / "test.csv"
+    unlabelled.write_text("text\nthe film was lovely\n")
+    with pytest.raises(DataError, match="has no labels to score against; use predict"):
+        evaluate(run, DataConfig(test_file=str(unlabelled)), splits=("test",))
+
+
+def test_a_checkpoint_is_a_saved_run_with_its_run_s_settings(run, tmp_path, monkeypatch):
+    newest = checkpoint_folders(run)[-1]
+    saved = SavedRun.load(newest)
+    assert saved.config == SavedRun.load(run).config
+    assert evaluate(newest) == evaluate(run)
+    assert predict(newest, TEXTS) == predict(run, TEXTS)
+    assert evaluate(checkpoint_folders(run)[0]).keys() == {"validation"}
+    monkeypatch.chdir(newest)
+    assert evaluate(".") == evaluate(run)
+    # Away from its run it predicts all the same, but has no data of its own.
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(newest, tmp_path / "model")
+    assert [line["prediction"] for line in predict("model", TEXTS)] == [
+        line["prediction"] for line in predict(run, TEXTS)
+    ]
+    with pytest.raises(ConfigError, match="model: does not say what it was trained on; name data"):
+        evaluate("model")
+    given = DataConfig(validation_file=str(run.parent / "validation.csv"))
+    assert evaluate("model", given)["validation"].keys() == {"accuracy", "f1_macro"}
+
+
+def test_a_run_may_be_moved_and_its_encoder_gone(run, tmp_path):
+    moved = tmp_path / "moved"
+    shutil.copytree(run, moved)
+    config = (moved / "config.yaml").read_text()
+    encoder = next(line for line in config.splitlines() if "name_or_path" in line).split(": ")[1]
+    (moved / "config.yaml").write_text(config.replace(encoder, "/gone"))
+    assert predict(moved, TEXTS) == predict(run, TEXTS)
+
+
+def test_progress_counts_every_row(run):
+    done: list[int] = []
+    evaluate(run, progress=done.append)
+    assert sum(done) == 20
+    saved = SavedRun.load(run)
+    rows = saved.data(None, ("validation",)).splits["validation"]
+    logits = predict_rows(saved, rows, progress=done.append)
+    assert logits.shape == (20, 2)
+    assert sum(done) == 40
+
+
+LIGHT = """import sys
+{}
+heavy = {{"torch", "transformers", "datasets", "sklearn"}} & set(sys.modules)
+assert not heavy, heavy"""
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "import attentune; attentune.load_config(preset='bert'); dir(attentune)",
+        "from attentune.cli.main import main; assert main(['--help']) == 0",
+        "from attentune.cli.main import main; assert main(['train', '--help']) == 0",
+        "from attentune.cli.main import main; assert main(['train', '--lerning_rate', '1']) == 2",
+        "from attentune.cli.main import main; assert main(['presets']) == 0",
+        "from attentune.cli.main import main; assert main(['tasks']) == 0",
+    ],
+)
+def test_what_needs_no_torch_imports_none(action):
+    done = subprocess.run([sys.executable, "-c", LIGHT.format(action)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_is_there():
+    assert set(dir(attentune)) == set(attentune.__all__)
+    for name in attentune.__all__:
+        assert getattr(attentune, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nix'"):
+        attentune.nix  # noqa: B018
+
+
+def test_a_run_answers_in_the_precision_that_is_asked_for_whatever_came_before(run):
+    rows = TextRows(("0", "1"), tuple(TEXTS[:2]), None, None, "texts")
+    saved = SavedRun.load(run)
+    exact = predict_rows(SavedRun.load(run), rows, precision="fp32")
+    rough = predict_rows(saved, rows, precision="bf16")
+    assert not np.array_equal(rough, exact)
+    assert np.array_equal(predict_rows(saved, rows, precision="fp32"), exact)
+    assert np.array_equal(predict_rows(saved, rows, precision="bf16"), rough)
+
+
+@pytest.mark.parametrize(("precision", "within"), [("int8", 0.1), ("bf16-true", 0.05)])
+def test_a_run_answers_in_precisions_for_prediction_too(run, precision, within):
+    rows = TextRows(("0", "1"), tuple(TEXTS[:2]), None, None, "texts")
+    saved = SavedRun.load(run)
+    exact = predict_rows(saved, rows, precision="fp32")
+    rough = predict_rows(saved, rows, precision=precision)
+    assert not np.array_equal(rough, exact)
+    assert not np.array_equal(rough, predict_rows(saved, rows, precision="bf16"))
+    np.testing.assert_allclose(rough, exact, atol=within)
+    assert np.array_equal(predict_rows(saved, rows, precision="fp32"), exact)
+    exactly, roughly = (evaluate(saved, precision=kind)["validation"] for kind in ("fp32", precision))
+    assert exactly.keys() == roughly.keys()
+
+
+@pytest.mark.parametrize("precision", ["int8", "bf16-true"])
+def test_precisions_for_prediction_are_for_it_alone(run, precision):
+    said = rf"training\.precision: got '{precision}', expected one of auto, fp32, bf16, fp16"
+    with pytest.raises(ConfigError, match=said):
+        attentune.explain_texts(run, ["so fine"], method="gradient", precision=precision)
+
+
+def test_precisions_for_prediction_take_batches_by_tokens(run):
+    """A long row by itself, short ones many at a time, whatever the run's rows in a batch."""
+    saved = SavedRun.load(run)
+    texts = tuple(["fine"] * 300)
+    data = TaskData(
+        "input", saved.label_space, (), {"input": TextRows(tuple(map(str, range(300))), texts, None, None, "texts")}
+    )
+    sizes: list[int] = []
+    saved.predictor(data, precision="bf16-true").predict("input", sizes.append)
+    assert sizes == [300]
+    sizes.clear()
+    saved.predictor(data, precision="bf16").predict("input", sizes.append)
+    assert max(sizes) == saved.config.training.per_device_eval_batch_size

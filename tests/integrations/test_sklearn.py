@@ -1,0 +1,215 @@
+"""The scikit-learn estimators, in scikit-learn's own hands."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_estimator
+
+import attentune
+from attentune.integrations.sklearn import AttentuneClassifier, AttentuneRegressor, texts_of
+from helpers.samples import BAD, FILLER, GOOD
+
+WORDS = np.random.default_rng(0)
+
+
+def reviews(rows: int) -> tuple[list[str], list[str]]:
+    labels = ["good" if number % 2 else "bad" for number in range(rows)]
+    texts = [" ".join([*WORDS.choice(FILLER, 3), WORDS.choice(GOOD if label == "good" else BAD)]) for label in labels]
+    return texts, labels
+
+
+@pytest.fixture
+def fast(tiny):
+    """Arguments of a tiny, quick model that learns."""
+    return {
+        "model_name_or_path": str(tiny("bert")),
+        "learning_rate": 3e-3,
+        "num_train_epochs": 6,
+        "per_device_train_batch_size": 8,
+        "max_length": 32,
+        "settings": {"training.use_cpu": True},
+    }
+
+
+def test_it_learns_and_predicts_as_the_run_does(fast):
+    texts, labels = reviews(48)
+    model = AttentuneClassifier(**fast).fit(texts, labels)
+    assert model.score(texts, labels) > 0.9
+    assert model.classes_.tolist() == ["bad", "good"]
+    shares = model.predict_proba(texts[:5])
+    assert shares.sum(axis=1) == pytest.approx(np.ones(5), abs=1e-6)
+    told = attentune.predict(model.run_, texts[:5])
+    assert model.predict(texts[:5]).tolist() == [one["prediction"] for one in told]
+    assert shares[:, 1] == pytest.approx([one["probabilities"]["good"] for one in told], abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", [int, bool])
+def test_classes_keep_their_type(fast, kind):
+    texts, labels = reviews(16)
+    numbers = np.array([kind(label == "good") for label in labels])
+    model = AttentuneClassifier(**fast | {"num_train_epochs": 1}).fit(texts, numbers)
+    assert model.classes_.dtype == numbers.dtype
+    assert set(model.predict(texts)) <= set(numbers)
+
+
+def test_pairs_in_every_form(fast):
+    texts, labels = reviews(16)
+    pairs = [(text, "a film") for text in texts]
+    model = AttentuneClassifier(**fast | {"num_train_epochs": 1}).fit(pairs, labels)
+    assert model.n_features_in_ == 2
+    assert model.predict(np.array(pairs, dtype=object)).tolist() == model.predict(pairs).tolist()
+    with pytest.raises(ValueError, match="X has 1 texts a row, but this was fitted on 2"):
+        model.predict(texts)
+
+
+def test_a_regressor(fast):
+    texts, labels = reviews(48)
+    scores = [1.0 if label == "good" else 0.0 for label in labels]
+    model = AttentuneRegressor(**fast | {"num_train_epochs": 12}).fit(texts, scores)
+    assert model.score(texts, scores) > 0.3
+    assert model.predict(texts[:3]).dtype == np.float64
+
+
+def test_a_pickle_predicts_the_same_when_the_folder_is_gone(fast):
+    texts, labels = reviews(16)
+    model = AttentuneClassifier(**fast | {"num_train_epochs": 1}).fit(texts, labels)
+    before = model.predict_proba(texts)
+    content = pickle.dumps(model)
+    model._temporary.cleanup()
+    again = pickle.loads(content)
+    assert np.array_equal(again.predict_proba(texts), before)
+    assert pickle.loads(pickle.dumps(again)).classes_.tolist() == ["bad", "good"]
+
+
+def test_clones_are_fresh_and_seeds_repeat(fast):
+    texts, labels = reviews(16)
+    model = AttentuneClassifier(**fast | {"num_train_epochs": 1}, preset="ssa-hybrid", alpha=0.9)
+    assert clone(model).get_params() == model.get_params()
+    first, second = (clone(model).fit(texts, labels).predict_proba(texts) for _ in range(2))
+    assert np.array_equal(first, second)
+    other = clone(model).set_params(random_state=1).fit(texts, labels)
+    assert not np.array_equal(other.predict_proba(texts), first)
+    assert other.run_.config.objective.alpha == 0.9
+
+
+def test_a_validation_part_is_scored(fast, tmp_path):
+    texts, labels = reviews(20)
+    more = {"num_train_epochs": 1, "validation_share": 0.2, "output_dir": tmp_path / "run"}
+    model = AttentuneClassifier(**fast | more).fit(texts, labels)
+    assert set(model.result_.scores) == {"validation"}
+    assert attentune.SavedRun.load(tmp_path / "run").label_space.names == ("bad", "good")
+
+
+def test_a_validation_part_of_scores_is_scored(fast):
+    texts, labels = reviews(24)
+    scores = [float(label == "good") + number / 100 for number, label in enumerate(labels)]
+    model = AttentuneRegressor(**fast | {"num_train_epochs": 1}, validation_share=0.25).fit(texts, scores)
+    assert list(model.result_.scores["validation"]) == ["pearson", "spearmanr"]
+
+
+def test_in_scikit_learns_tools(fast):
+    texts, labels = reviews(24)
+    quick = AttentuneClassifier(**fast | {"num_train_epochs": 1})
+    assert cross_val_score(quick, texts, labels, cv=2).shape == (2,)
+    found = GridSearchCV(quick, {"preset": ["bert", "ssa-hybrid"], "learning_rate": [1e-3]}, cv=2).fit(texts, labels)
+    assert found.best_params_["preset"] in ("bert", "ssa-hybrid")
+    lower = FunctionTransformer(lambda rows: [text.lower() for text in rows])
+    assert len(make_pipeline(lower, quick).fit(texts, labels).predict(texts)) == 24
+    calibrated = CalibratedClassifierCV(quick, cv=2).fit(np.array(texts, dtype=object), labels)
+    assert calibrated.predict_proba(np.array(texts[:2], dtype=object)).shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        ("one text", ["a"], "inconsistent numbers|put it in"),
+        (["a", None], [0, 1], r"row 1 holds None \(NoneType\), expected a text"),
+        (["a", 3.5], [0, 1], "row 1 holds 3.5"),
+        ([("a", "b", "c"), ("a", "b", "c")], [0, 1], "rows of 3 texts, expected 1 or 2"),
+        (["a", ("b", "c")], [0, 1], "rows of 1, 2 texts"),
+        (["a", "b"], [0, 0], "got one class"),
+        (["a", "b"], [0.5, 1.5], "unknown label type"),
+        (["a", "b"], [0], "inconsistent"),
+        (["a", "b"], np.array([1, "1"], dtype=object), "read the same|not supported"),
+    ],
+)
+def test_mistakes(fast, X, y, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        AttentuneClassifier(**fast).fit(X, y)
+
+
+def test_settings_are_checked(fast):
+    with pytest.raises(attentune.AttentuneError, match="Did you mean 'bert'"):
+        AttentuneClassifier(**fast | {"preset": "brt"}).fit(["a", "b"], [0, 1])
+    with pytest.raises(ValueError, match="random_state: got None, expected a whole number"):
+        AttentuneClassifier(**fast | {"random_state": None}).fit(["a", "b"], [0, 1])
+
+
+def test_frames_and_columns():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": ["x", "y"], "b": ["1", "2"]})
+    assert texts_of(frame) == (("x", "y"), ("1", "2"))
+    assert texts_of(frame["a"]) == (("x", "y"), None)
+    assert texts_of(frame[["a"]]) == (("x", "y"), None)
+
+
+NUMBERS = "scikit-learn's check gives numbers where this takes texts"
+
+
+@pytest.mark.parametrize("made", [AttentuneClassifier(), AttentuneRegressor()], ids=lambda made: type(made).__name__)
+def test_scikit_learns_own_checks(made):
+    """Those that can be made without numbers in X pass; the others end in a message of ours that wants texts."""
+    results = check_estimator(made, on_fail=None, on_skip=None)
+    failed = [one for one in results if one["status"] == "failed"]
+    assert sum(one["status"] == "passed" for one in results) > 10
+    wrong = [one["check_name"] for one in failed if "expected a text" not in str(_root(one["exception"]))]
+    assert wrong == [], {
+        one["check_name"]: repr(one["exception"])[:300] for one in failed if one["check_name"] in wrong
+    }
+
+
+def _root(error: BaseException) -> str:
+    texts = []
+    while error is not None:
+        texts.append(str(error))
+        error = error.__cause__ or error.__context__
+    return " ".join(texts)
+
+
+def test_weights_of_rows(fast):
+    """Wrong rows of little weight do little harm; weights that are all alike are none."""
+    texts, labels = reviews(48)
+    wrong = ["bad" if label == "good" else "good" for label in labels]
+    quick = AttentuneClassifier(**fast)
+    both, weights = labels + wrong, [1.0] * 48 + [0.05] * 48
+    model = clone(quick).fit(texts + texts, both, sample_weight=weights)
+    assert model.score(texts, labels) > 0.9
+    assert model.run_.config.training.num_train_epochs == 6
+    few = AttentuneClassifier(**fast | {"num_train_epochs": 1})
+    plain, alike, doubled = (
+        clone(few).fit(texts, labels, sample_weight=given).predict_proba(texts[:4])
+        for given in (None, [2.0] * 48, np.r_[np.full(24, 2.0), np.full(24, 4.0)])
+    )
+    assert np.array_equal(plain, alike)
+    assert not np.array_equal(plain, doubled)
+    halved = clone(few).fit(texts, labels, sample_weight=np.r_[np.full(24, 0.5), np.full(24, 1.0)])
+    assert np.array_equal(halved.predict_proba(texts[:4]), doubled)
+    scores = AttentuneRegressor(**fast | {"num_train_epochs": 1}, validation_share=0.25)
+    scores.fit(texts, np.arange(48.0), sample_weight=np.arange(48))
+    assert list(scores.result_.scores) == ["validation"]
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [0.0, 0.0], [1.0, np.nan], [1.0, np.inf]])
+def test_weights_that_cannot_be(fast, weights):
+    with pytest.raises(
+        ValueError, match=r"sample_weight: got \d values .* expected a number of at least 0 for each of 2"
+    ):
+        AttentuneClassifier(**fast).fit(["a", "b"], [0, 1], sample_weight=weights)

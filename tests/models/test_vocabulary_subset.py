@@ -1,0 +1,68 @@
+"""Training the used rows alone gives what AdamW on the whole table gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel
+
+from attentune.config import TrainingConfig
+from attentune.errors import CheckpointError
+from attentune.models.slots import drop_pooler
+from attentune.models.vocabulary_subset import CompactEmbeddings
+from attentune.training.optimizer import build_optimizer, decay_factor, learning_rate_factor, set_learning_rate
+from helpers.tiny import FAMILIES
+
+STEPS = 6
+SETTINGS = TrainingConfig(learning_rate=1e-2, weight_decay=0.1)
+IDS = torch.tensor([[7, 9, 30, 41], [9, 9, 12, 1]])
+
+
+def trained(model, compact: bool) -> dict[str, torch.Tensor]:
+    """The weights after a few clipped AdamW steps in evaluation mode (no dropout), so that only the table differs."""
+    drop_pooler(model.eval())
+    embeddings = CompactEmbeddings(model, np.unique(IDS.numpy())) if compact else None
+    optimizer = build_optimizer(model, SETTINGS)
+    for step in range(STEPS):
+        set_learning_rate(optimizer, learning_rate_factor(SETTINGS, step, STEPS))
+        hidden_BTD = model(input_ids=IDS).last_hidden_state
+        (hidden_BTD * torch.linspace(-1, 1, hidden_BTD.numel()).view_as(hidden_BTD)).mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+    if embeddings is not None:
+        embeddings.expand(decay_factor(SETTINGS, STEPS, STEPS))
+    return dict(model.state_dict())
+
+
+@pytest.mark.parametrize("family", FAMILIES)  # IDS holds no padding: its row, too, is then an untouched one
+def test_the_same_weights_as_with_the_whole_table(tiny, family):
+    folder = tiny(family)
+    whole = trained(AutoModel.from_pretrained(folder), compact=False)
+    compact = trained(AutoModel.from_pretrained(folder), compact=True)
+    assert whole.keys() == compact.keys()
+    name = next(name for name in whole if "word_embeddings" in name or "tok_embeddings.weight" in name)
+    before = AutoModel.from_pretrained(folder).state_dict()[name]
+    assert not torch.allclose(whole[name][50:60], before[50:60]), "weight decay moves untouched rows too"
+    for key, value in whole.items():
+        torch.testing.assert_close(compact[key], value, rtol=1e-4, atol=1e-5, msg=lambda m, key=key: f"{key}: {m}")
+
+
+def test_scores_in_between_see_the_whole_table(tiny):
+    model = AutoModel.from_pretrained(tiny("bert")).eval()
+    unseen = torch.tensor([[3, 50, 77]])
+    with torch.no_grad():
+        expected = model(input_ids=unseen).last_hidden_state
+        embeddings = CompactEmbeddings(model, np.array([3, 4]))
+        with embeddings.whole(decay=1.0):
+            torch.testing.assert_close(model(input_ids=unseen).last_hidden_state, expected, rtol=0, atol=0)
+            assert model.get_input_embeddings().weight.shape[0] > 2
+        assert model.get_input_embeddings().weight.shape[0] == 2
+
+
+def test_a_checkpoint_of_another_encoder_is_refused(tiny):
+    model, other = (AutoModel.from_pretrained(tiny("bert", seed=seed)) for seed in (0, 1))
+    embeddings = CompactEmbeddings(model, np.array([3, 4]))
+    with pytest.raises(CheckpointError, match="not the one that this run was begun with"), embeddings.loading(1.0):
+        model.load_state_dict(other.state_dict())

@@ -1,0 +1,143 @@
+"""The written-out layer is the layer: values and gradients against the formula in float64, dropout included."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, layer_norm, linear
+
+from attentune.nn.cpu.fused_layer import HalfWeights, LayerSettings, LayerWeights, fused_layer, fused_prediction
+from attentune.nn.cpu.kernels import Drop
+from helpers.native import factors, needs_native
+
+pytestmark = needs_native
+
+BATCH, LENGTH, HEADS, HIDDEN, INNER = 3, 11, 2, 64, 160
+
+
+def weights(dtype: torch.dtype = torch.float32) -> LayerWeights:
+    generator = torch.Generator().manual_seed(1)
+
+    def some(*shape: int, around: float = 0.0) -> Tensor:
+        values = around + torch.randn(*shape, generator=generator) / math.sqrt(shape[-1])
+        # What bf16 holds exactly, so that only what is computed can differ.
+        return values.bfloat16().to(dtype).requires_grad_()
+
+    square = (HIDDEN, HIDDEN)
+    sizes = (square, square, square, square, None, (INNER, HIDDEN), (HIDDEN, INNER), None)
+    parts: list[Tensor] = []
+    for size in sizes:
+        parts += [some(HIDDEN, around=1.0), some(HIDDEN)] if size is None else [some(*size), some(size[0])]
+    return LayerWeights(*parts)
+
+
+def plain(hidden: Tensor, mask: Tensor | None, w: LayerWeights, settings: LayerSettings, seeds: list[int]) -> Tensor:
+    """Vaswani et al. 2017, with BERT's order of sums and normalisations."""
+    batch, length, width = hidden.shape
+    first, second, third = (
+        Drop.of(chance, seed)
+        for chance, seed in zip(
+            (settings.attention_dropout, settings.hidden_dropout, settings.hidden_dropout), seeds, strict=True
+        )
+    )
+
+    def heads(x: Tensor) -> Tensor:
+        return x.view(batch, length, settings.heads, -1).transpose(1, 2)
+
+    query, key, value = (
+        heads(linear(hidden, one, bias))
+        for one, bias in ((w.query, w.query_bias), (w.key, w.key_bias), (w.value, w.value_bias))
+    )
+    scores = query @ key.transpose(2, 3) / math.sqrt(width // settings.heads)
+    probabilities = (scores if mask is None else scores + mask.double()).softmax(dim=-1)
+    kept = factors(first, batch * settings.heads * length, length).view(probabilities.shape)
+    found = ((probabilities * kept) @ value).transpose(1, 2).reshape(hidden.shape)
+    rows = (batch, length, width)
+    joined = linear(found, w.joined, w.joined_bias) * factors(second, batch * length, width).view(rows)
+    middle = layer_norm(hidden + joined, (width,), w.norm_1, w.norm_1_bias, settings.epsilon)
+    lowered = linear(gelu(linear(middle, w.up, w.up_bias)), w.down, w.down_bias)
+    lowered = lowered * factors(third, batch * length, width).view(rows)
+    return layer_norm(middle + lowered, (width,), w.norm_2, w.norm_2_bias, settings.epsilon)
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    hidden = torch.randn(BATCH, LENGTH, HIDDEN, generator=torch.Generator().manual_seed(2))
+    mask = torch.zeros(BATCH, 1, 1, LENGTH)
+    mask[1, :, :, 6:] = torch.finfo(torch.float32).min
+    return hidden, mask
+
+
+def far(ours: Tensor, wanted: Tensor) -> float:
+    return float((ours.double() - wanted).norm() / wanted.norm())
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.2])
+def test_values_and_gradients(chance: float) -> None:
+    settings = LayerSettings(HEADS, chance, chance / 2, 1e-6)
+    hidden, mask = batch()
+    d_out = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(3))
+    own, wide = weights(), weights(torch.float64)
+    x, x_wide = hidden.clone().requires_grad_(), hidden.double().requires_grad_()
+    torch.manual_seed(4)
+    seeds = torch.empty(3, dtype=torch.int64).random_().tolist()
+    wanted = plain(x_wide, mask, wide, settings, seeds)
+    wanted_back = torch.autograd.grad(wanted, (x_wide, *wide), d_out.double())
+    torch.manual_seed(4)
+    ours = fused_layer(x, mask, own, HalfWeights(own), settings)
+    back = torch.autograd.grad(ours, (x, *own), d_out)
+    assert far(ours.detach(), wanted.detach()) < 0.006
+    for name, found, right in zip(("input", *LayerWeights._fields), back, wanted_back, strict=True):
+        assert found.dtype == torch.float32
+        if name == "key_bias":  # softmax is blind to it: rounding is all there is
+            assert float(found.norm()) < 0.02 * float(back[2].norm())
+        else:
+            assert far(found, right) < 0.015, name
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_one_others() -> None:
+    settings, (hidden, mask), own = LayerSettings(HEADS, 0.1, 0.1, 1e-6), batch(), weights()
+    found = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        out = fused_layer(hidden, mask, own, HalfWeights(own), settings)
+        found.append((out.detach(), torch.autograd.grad(out.square().sum(), own.up)[0]))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    assert not torch.equal(found[0][0], found[2][0])
+
+
+def test_what_is_beside_a_text_does_not_change_it() -> None:
+    settings, (hidden, mask), own = LayerSettings(HEADS, 0.1, 0.1, 1e-6), batch(), weights()
+    half = HalfWeights(own)
+    half.copy_from(own)
+    whole = fused_prediction(hidden, mask, own, half, settings)[1, :6]
+    alone = fused_prediction(hidden[1:2, :6].clone(), None, own, half, settings)[0]
+    torch.testing.assert_close(whole, alone, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_prediction_is_training_without_dropout(dtype: torch.dtype) -> None:
+    settings, (hidden, mask), own = LayerSettings(HEADS, 0.3, 0.3, 1e-6), batch(), weights()
+    half = HalfWeights(own)
+    half.copy_from(own)
+    hidden = hidden.to(dtype)
+    given = LayerWeights(*(one.detach().to(dtype) for one in own))
+    predicted = fused_prediction(hidden, mask, given, half, settings)
+    trained = fused_layer(hidden.float(), mask, own, half, LayerSettings(HEADS, 0.0, 0.0, 1e-6))
+    assert predicted.dtype == dtype
+    assert not predicted.requires_grad
+    assert torch.equal(predicted, trained.detach().to(dtype))
+
+
+def test_gradients_add_up_over_several_passes() -> None:
+    settings, (hidden, mask), own = LayerSettings(HEADS, 0.0, 0.0, 1e-6), batch(), weights()
+    half = HalfWeights(own)
+    for _ in range(2):
+        fused_layer(hidden, mask, own, half, settings).square().sum().backward()
+    twice = own.up.grad.clone()
+    own.up.grad = None
+    fused_layer(hidden, mask, own, half, settings).square().sum().backward()
+    torch.testing.assert_close(twice, 2 * own.up.grad)

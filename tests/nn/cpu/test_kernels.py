@@ -1,0 +1,277 @@
+"""Each function of the C files against its formula in float64, gradients by autograd; on one thread and on two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from attentune.nn.cpu import kernels
+from attentune.nn.cpu.kernels import Drop
+from helpers.native import factors, needs_native
+
+pytestmark = needs_native
+
+HALF = torch.bfloat16
+NOTHING = Drop.of(0.0, 0)
+
+
+@pytest.fixture(autouse=True, params=[1, 2], ids=["one thread", "two threads"])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def made(*shape: int, seed: int, half: bool = False) -> Tensor:
+    values = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return values.to(HALF) if half else values
+
+
+def near(ours: Tensor, wanted: Tensor, share: float) -> None:
+    """Within this share of the largest number wanted; bf16 itself rounds to 1/256 of each."""
+    assert ours.shape == wanted.shape
+    limit = share * float(wanted.detach().abs().max())
+    assert float((ours.double() - wanted.detach()).abs().max()) <= limit
+
+
+def masks(batch: int, length: int) -> dict[str, Tensor | None]:
+    padded = torch.zeros(batch, 1, 1, length)
+    padded[0, :, :, length // 2 + 1 :] = torch.finfo(torch.float32).min
+    return {
+        "none": None,
+        "by text": padded,
+        "by text and query": padded + made(batch, 1, length, length, seed=9),
+        "one for all texts": made(1, 1, length, length, seed=10),
+        "as transformers expands it": padded.expand(batch, 1, length, length),
+        "large numbers": padded + 200,
+    }
+
+
+def plain_attention(
+    projected: Tensor, biases: Tensor, mask: Tensor | None, batch: int, heads: int, dropped: Tensor
+) -> Tensor:
+    rows, wide = projected.shape
+    length, width = rows // batch, wide // 3 // heads
+    parts = (projected + biases).view(batch, length, 3, heads, width).permute(2, 0, 3, 1, 4)
+    query, key, value = parts
+    scores = query @ key.transpose(2, 3) / math.sqrt(width)
+    if mask is not None:
+        scores = scores + mask.double()
+    found = (scores.softmax(dim=-1) * dropped) @ value
+    return found.transpose(1, 2).reshape(rows, heads * width)
+
+
+class Case(NamedTuple):
+    """What attention is given, and what it should give.
+
+    Attributes:
+        given: projections, biases, mask, how many texts and how many heads.
+        d_found: the gradient of what is found.
+        drop: what is dropped.
+        found: by the formula, in float64.
+        back: the gradients of projections and biases by autograd, in float64.
+    """
+
+    given: tuple[Tensor, Tensor, Tensor | None, int, int]
+    d_found: Tensor
+    drop: Drop
+    found: Tensor
+    back: tuple[Tensor, ...]
+
+
+def case(length: int, width: int, kind: str, chance: float) -> Case:
+    batch, heads = 3, 2
+    drop, mask = Drop.of(chance, 77), masks(batch, length)[kind]
+    projected = made(batch * length, 3 * heads * width, seed=1, half=True)
+    biases = made(3 * heads * width, seed=2)
+    d_found = made(batch * length, heads * width, seed=3, half=True)
+    dropped = factors(drop, batch * heads * length, length).view(batch, heads, length, length)
+    wide = projected.double().requires_grad_(), biases.double().requires_grad_()
+    found = plain_attention(*wide, mask, batch, heads, dropped)
+    back = torch.autograd.grad(found, wide, d_found.double())
+    return Case((projected, biases, mask, batch, heads), d_found, drop, found, back)
+
+
+def back_of(one: Case, log_sums: Tensor | None) -> tuple[Tensor, Tensor]:
+    projected, biases, mask, _, _ = one.given
+    assert log_sums is not None
+    return kernels.attention_back(projected, biases, mask, log_sums, one.d_found, one.drop)
+
+
+@pytest.mark.parametrize("length", [1, 7, 16, 17, 41])
+@pytest.mark.parametrize("kind", list(masks(3, 8)))
+@pytest.mark.parametrize("chance", [0.0, 0.3])
+def test_attention_and_its_gradients(length: int, kind: str, chance: float) -> None:
+    one = case(length, 16, kind, chance)
+    found, log_sums = kernels.attention(*one.given, one.drop, keep=True)
+    near(found, one.found, 0.005)
+    back = back_of(one, log_sums)
+    near(back[0], one.back[0], 0.01)
+    near(back[1], one.back[1], 0.01)
+    alone, nothing = kernels.attention(*one.given, one.drop, keep=False)
+    assert nothing is None
+    assert torch.equal(alone, found)
+
+
+@pytest.fixture(params=[False, True], ids=["vectors", "tiles"])
+def tiles(request: pytest.FixtureRequest) -> Iterator[bool]:
+    if kernels.use_tiles(request.param) != request.param:
+        pytest.skip("this processor has no matrix tiles for bf16 (AMX)")
+    yield request.param
+    kernels.use_tiles(True)
+
+
+def apart(ours: Tensor, wanted: Tensor) -> float:
+    """The length of the difference, as a share of what was wanted."""
+    return float((ours.double() - wanted.detach()).norm() / wanted.detach().norm())
+
+
+# 17 is one more than a vector, 33 than two tiles' rows; of 150 and 300 queries keys' gradients are added up in parts.
+@pytest.mark.parametrize("length", [9, 17, 33, 64, 150, 300])
+@pytest.mark.parametrize("width", [32, 64])
+@pytest.mark.parametrize("kind", ["none", "by text", "by text and query", "one for all texts", "large numbers"])
+def test_attention_of_wider_heads_by_both_programs(length: int, width: int, kind: str, tiles: bool) -> None:
+    one = case(length, width, kind, 0.3 if length < 100 and width == 32 else 0.0)
+    found, log_sums = kernels.attention(*one.given, one.drop, keep=True)
+    back = back_of(one, log_sums)
+    near(found, one.found, 0.008 if tiles else 0.005)
+    # Tiles round their factors to bf16, as autocast does: query, key, value, probabilities and scores' gradients.
+    assert apart(found, one.found) < (0.003 if tiles else 0.002)
+    assert apart(back[0], one.back[0]) < (0.006 if tiles else 0.002)
+    assert apart(back[1], one.back[1]) < (0.003 if tiles else 5e-5)
+    assert torch.equal(back_of(one, log_sums)[0], back[0])
+    assert torch.equal(kernels.attention(*one.given, one.drop, keep=False)[0], found)
+
+
+@pytest.mark.parametrize("width", [32, 64])
+def test_attention_of_wider_heads(width: int) -> None:
+    projected, biases = made(2 * 9, 3 * 2 * width, seed=1, half=True), made(3 * 2 * width, seed=2)
+    dropped = torch.ones(2, 2, 9, 9, dtype=torch.float64)
+    wanted = plain_attention(projected.double(), biases.double(), None, 2, 2, dropped)
+    near(kernels.attention(projected, biases, None, 2, 2, NOTHING, keep=False)[0], wanted, 0.005)
+
+
+def test_tiles_leave_those_of_pytorch_as_they_were(tiles: bool) -> None:
+    """PyTorch's products and its own attention use the same registers, in the same threads."""
+    left, right = made(96, 128, seed=1, half=True), made(128, 96, seed=2, half=True)
+    parts = made(3, 2, 2, 64, 32, seed=3, half=True)
+    projected, biases = made(2 * 64, 3 * 2 * 32, seed=4, half=True), made(3 * 2 * 32, seed=5)
+
+    def all_three() -> list[Tensor]:
+        ours = kernels.attention(projected, biases, None, 2, 2, NOTHING, keep=False)[0]
+        return [left @ right, torch.nn.functional.scaled_dot_product_attention(*parts), ours]
+
+    first = all_three()
+    for _ in range(20):
+        assert all(torch.equal(one, other) for one, other in zip(all_three(), first, strict=True))
+    near(first[0], left.double() @ right.double(), 0.005)
+    assert apart(first[1], torch.nn.functional.scaled_dot_product_attention(*parts.double())) < 0.005
+
+
+def test_a_text_alone_gets_what_it_gets_beside_a_longer_one(tiles: bool) -> None:
+    short, long, heads, width = 20, 50, 2, 32
+    biases = made(3 * heads * width, seed=2)
+    both = made(2, long, 3 * heads * width, seed=1, half=True)
+    mask = torch.zeros(2, 1, 1, long)
+    mask[0, :, :, short:] = torch.finfo(torch.float32).min
+    beside = kernels.attention(both.view(2 * long, -1), biases, mask, 2, heads, NOTHING, keep=False)[0]
+    alone = kernels.attention(both[0, :short].contiguous(), biases, None, 1, heads, NOTHING, keep=False)[0]
+    assert torch.equal(beside[:short], alone)
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.4])
+@pytest.mark.parametrize("rows", [1, 5, 33])
+def test_norm_and_its_gradients(rows: int, chance: float) -> None:
+    columns, epsilon, drop = 48, 1e-5, Drop.of(chance, 5)
+    x, d_out = made(rows, columns, seed=1, half=True), made(rows, columns, seed=2)
+    bias, residual, scale, shift = (
+        made(*shape, seed=3) for shape in ((columns,), (rows, columns), (columns,), (columns,))
+    )
+    more = made(rows, columns, seed=4, half=True)
+    wide = tuple(one.double().requires_grad_() for one in (residual, x, scale, shift, bias))
+    joined = wide[0] + (wide[1] + wide[4]) * factors(drop, rows, columns)
+    wanted = torch.nn.functional.layer_norm(joined, (columns,), wide[2], wide[3], epsilon)
+    wanted_back = torch.autograd.grad(wanted, wide, d_out.double() + more.double())
+    ours = kernels.norm(x, bias, residual, scale, shift, epsilon, drop, keep=True)
+    near(ours.out, wanted, 1e-6)
+    assert torch.equal(ours.narrow, ours.out.to(HALF))
+    d_residual, d_x, sums = kernels.norm_back(d_out, more, ours.normed, ours.inverse, scale, drop)
+    near(d_residual, wanted_back[0], 1e-5)
+    near(d_x, wanted_back[1], 0.005)
+    near(sums, torch.stack(wanted_back[2:]), 1e-5)
+    alone = kernels.norm(x, bias, residual, scale, shift, epsilon, drop, keep=False)
+    assert alone.normed is alone.inverse is None
+    assert torch.equal(alone.out, ours.out)
+    d_alone, *_ = kernels.norm_back(d_out + more.float(), None, ours.normed, ours.inverse, scale, drop)
+    torch.testing.assert_close(d_alone, d_residual)
+
+
+def test_gelu_and_its_gradients() -> None:
+    x = torch.cat([torch.linspace(-9, 9, 32 * 16), torch.tensor([0.0, -0.0, 1e-30, 60.0, -60.0, 3e4, -3e4, 1e-3] * 2)])
+    x = x.view(-1, 16).to(HALF)
+    bias, d_out = made(16, seed=1) / 8, made(*x.shape, seed=2, half=True)
+    wide = x.double().requires_grad_(), bias.double().requires_grad_()
+    wanted = torch.nn.functional.gelu(wide[0] + wide[1])
+    wanted_back = torch.autograd.grad(wanted, wide, d_out.double())
+    ours, d_x = kernels.gelu(x, bias), d_out.clone()
+    again, d_bias = kernels.gelu_back(x, bias, d_x)
+    for found in (ours, again):
+        torch.testing.assert_close(found.double(), wanted.detach(), rtol=0.004, atol=1e-6)
+    torch.testing.assert_close(d_x.double(), wanted_back[0], rtol=0.004, atol=1e-6)
+    near(d_bias, wanted_back[1], 1e-5)
+
+
+def test_what_is_no_number_is_seen() -> None:
+    x = torch.full((1, 16), float("nan")).to(HALF)
+    zero = torch.zeros(16)
+    assert kernels.gelu(x, zero).isnan().all()
+    assert kernels.norm(x, zero, torch.zeros(1, 16), zero, zero, 1e-5, NOTHING, keep=False).narrow.isnan().all()
+    projected = torch.full((2, 48), float("nan")).to(HALF)
+    assert kernels.attention(projected, torch.zeros(48), None, 1, 1, NOTHING, keep=False)[0].isnan().all()
+    assert math.isnan(kernels.sum_of_squares([torch.tensor([1.0, float("nan")])]))
+
+
+def test_the_sum_of_squares() -> None:
+    tables = [made(*shape, seed=number) for number, shape in enumerate([(1,), (17,), (300, 70), (3, 5, 7), (0,)])]
+    wanted = sum(float(table.double().square().sum()) for table in tables)
+    assert kernels.sum_of_squares(tables) == pytest.approx(wanted, rel=1e-6)
+    assert kernels.sum_of_squares([torch.full((10,), 1e20)]) == math.inf  # as in PyTorch, float32 overflows
+
+
+def mask_of(drop: Drop, rows: int, columns: int) -> Tensor:
+    """Which ones of so many dropout keeps: those of `norm` that a gradient reaches."""
+    rising = torch.arange(columns) + 1.0  # so that no gradient is taken away with the mean
+    nothing = torch.zeros(rows, columns)
+    _, d_x, _ = kernels.norm_back(torch.ones(rows, columns), None, nothing, torch.ones(rows), rising, drop)
+    return d_x != 0
+
+
+@pytest.mark.parametrize("chance", [0.1, 0.5, 0.9])
+def test_what_dropout_drops(chance: float) -> None:
+    rows, columns = 999, 384
+    kept = mask_of(Drop.of(chance, 3), rows, columns).double()
+    count, spread = rows * columns, math.sqrt(chance * (1 - chance))
+    assert abs(float(kept.mean()) - (1 - chance)) < 5 * spread / math.sqrt(count)
+    assert float((kept.mean(dim=0) - (1 - chance)).abs().max()) < 5 * spread / math.sqrt(rows)
+    assert float((kept.mean(dim=1) - (1 - chance)).abs().max()) < 5 * spread / math.sqrt(columns)
+    centred = (kept - (1 - chance)) / spread
+    # Neighbours in a row and in a column, and the same place under another seed, go their own ways.
+    other = (mask_of(Drop.of(chance, 4), rows, columns).double() - (1 - chance)) / spread
+    for step in (1, 2, 3, 8, 16):
+        assert abs(float((centred[:, step:] * centred[:, :-step]).mean())) < 5 / math.sqrt(count)
+        assert abs(float((centred[step:] * centred[:-step]).mean())) < 5 / math.sqrt(count)
+    assert abs(float((centred * other).mean())) < 5 / math.sqrt(count)
+
+
+def test_dropout_is_a_function_of_the_seed_on_any_number_of_threads(threads: int) -> None:
+    first = mask_of(Drop.of(0.3, 8), 40, 64)
+    torch.set_num_threads(3 - threads)
+    assert torch.equal(mask_of(Drop.of(0.3, 8), 40, 64), first)
+    assert not torch.equal(mask_of(Drop.of(0.3, 9), 40, 64), first)
+    assert torch.equal(first, factors(Drop.of(0.3, 8), 40, 64) != 0)

@@ -1,0 +1,146 @@
+"""Attention piece by piece is plain attention: values, gradients, masks and, where nothing else is left, dropout."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from attentune.nn.cpu import long_attention as module
+from attentune.nn.cpu.dropout import levels
+from attentune.nn.cpu.long_attention import long_attention
+from attentune.nn.cpu.plain_attention import plain_attention
+
+Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@pytest.fixture(autouse=True, params=[1, 1 << 19], ids=["a head a piece", "a row a piece"])
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PIECE", request.param)
+
+
+def parts(dtype: torch.dtype = torch.float64) -> Parts:
+    """Heads beside each other in memory, as a linear layer leaves them."""
+    generator = torch.Generator().manual_seed(1)
+    made = (torch.randn(2, 7, 3, 4, generator=generator, dtype=torch.float64) for _ in range(3))
+    query, key, value = (part.to(dtype).transpose(1, 2).requires_grad_() for part in made)
+    return query, key, value
+
+
+def masks() -> dict[str, torch.Tensor | None]:
+    allowed = torch.ones(2, 1, 7, 7, dtype=torch.bool)
+    allowed[1, :, :, 5:] = False
+    windows = (torch.arange(7)[:, None] - torch.arange(7)).abs() <= 2
+    added = torch.zeros(2, 1, 7, 7, dtype=torch.float64).masked_fill(~allowed, torch.finfo(torch.float64).min)
+    by_head = torch.randn(2, 3, 7, 7, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    return {
+        "none": None,
+        "padding": allowed,
+        "one for all rows": windows[None, None],
+        "padding in windows": allowed & windows,
+        "added": added,
+        "added by head": by_head,
+    }
+
+
+def as_added(mask: torch.Tensor | None) -> torch.Tensor | None:
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, torch.finfo(torch.float64).min)
+
+
+@pytest.mark.parametrize("kind", list(masks()))
+def test_it_is_plain_attention_with_its_gradients(kind: str) -> None:
+    mask = masks()[kind]
+    given = parts()
+    theirs, _ = plain_attention(*given, as_added(mask), scaling=0.5, dropout=0.0)
+    weights = torch.randn(theirs.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    wanted = torch.autograd.grad((theirs * weights).sum(), given)
+    ours = long_attention(*given, mask, scaling=0.5, dropout=0.0)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+    assert ours.is_contiguous()
+    for mine, their in zip(torch.autograd.grad((ours * weights).sum(), given), wanted, strict=True):
+        torch.testing.assert_close(mine, their, rtol=1e-10, atol=1e-13)
+
+
+def test_gradients_are_those_of_what_was_dropped() -> None:
+    """By differences: the same draw is dropped as often as it is asked for."""
+    mask = masks()["padding"]
+
+    def dropped(*given: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(4)
+        return long_attention(*given, mask, scaling=0.5, dropout=0.4)
+
+    given = parts()
+    assert not torch.equal(dropped(*given), long_attention(*given, mask, scaling=0.5, dropout=0.0))
+    assert torch.autograd.gradcheck(dropped, given)
+
+
+def test_dropout_zeroes_its_share_and_keeps_the_mean() -> None:
+    torch.manual_seed(2)
+    query = torch.randn(8, 4, 32, 8)
+    one_each = torch.eye(32).expand(8, 4, 32, 32)  # so that what comes out are the probabilities
+    kept = long_attention(query, query, one_each, None, scaling=1.0, dropout=0.25).transpose(1, 2)
+    whole = long_attention(query, query, one_each, None, scaling=1.0, dropout=0.0).transpose(1, 2)
+    assert abs(float((kept == 0).float().mean()) - 0.25) < 0.02
+    torch.testing.assert_close(kept[kept > 0], whole[kept > 0] / (1 - levels(0.25) / 65536))
+    # No two heads or rows lose the same.
+    patterns = {tuple(own.flatten().tolist()) for row in (kept == 0) for own in row}
+    assert len(patterns) == 32
+
+
+def test_what_is_dropped_hangs_on_the_generator_alone() -> None:
+    given = parts()
+    found = []
+    for seed in (5, 5, 6):
+        torch.manual_seed(seed)
+        first = long_attention(*given, None, scaling=0.5, dropout=0.3)
+        found.append((first, long_attention(*given, None, scaling=0.5, dropout=0.3)))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    assert not torch.equal(found[0][0], found[0][1])
+    assert not torch.equal(found[0][0], found[2][0])
+
+
+def test_in_bf16_it_is_the_same_to_bf16s_digits() -> None:
+    given = parts(torch.bfloat16)
+    exact = long_attention(*parts(), None, scaling=0.5, dropout=0.0)
+    ours = long_attention(*given, None, scaling=0.5, dropout=0.0)
+    assert ours.dtype == torch.bfloat16
+    torch.testing.assert_close(ours.double(), exact, rtol=0.02, atol=0.02)
+    gradients = torch.autograd.grad(ours.float().square().sum(), given)
+    exactly = parts()
+    theirs = torch.autograd.grad(long_attention(*exactly, None, scaling=0.5, dropout=0.0).square().sum(), exactly)
+    for mine, their in zip(gradients, theirs, strict=True):
+        assert mine.dtype == torch.bfloat16
+        torch.testing.assert_close(mine.double(), their, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize(("rows", "heads", "length", "keys"), [(2, 3, 7, 5), (1, 1, 1, 1), (3, 8, 4, 0)])
+def test_each_head_of_each_row_is_in_one_piece_and_pieces_are_as_large_as_they_may_be(
+    rows: int, heads: int, length: int, keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, key = torch.empty(rows, heads, length, 2), torch.empty(rows, heads, keys, 2)
+    for limit in (1, 2 * length * keys, 1 << 19):
+        monkeypatch.setattr(module, "_PIECE", limit)
+        most = min(heads, max(1, limit // max(1, length * keys)))
+        found = [(row, range(heads)[some]) for row, some in module._pieces(query, key)]
+        assert [(row, head) for row, some in found for head in some] == [*itertools.product(range(rows), range(heads))]
+        assert max(len(some) for _, some in found) == most
+
+
+def test_without_dropout_no_random_number_is_drawn() -> None:
+    state = torch.get_rng_state()
+    long_attention(*parts(), None, scaling=0.5, dropout=0.0)
+    assert torch.equal(torch.get_rng_state(), state)
+    long_attention(*parts(), None, scaling=0.5, dropout=0.5)
+    assert not torch.equal(torch.get_rng_state(), state)
+
+
+def test_autocast_around_it_changes_nothing() -> None:
+    given = parts(torch.float32)
+    plain = long_attention(*given, None, scaling=0.5, dropout=0.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = long_attention(*given, None, scaling=0.5, dropout=0.0)
+    assert torch.equal(inside, plain)

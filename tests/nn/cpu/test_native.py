@@ -1,0 +1,119 @@
+"""The C code is compiled once for a processor, and where it cannot be the reason is told."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attentune.nn.cpu import native
+from attentune.nn.cpu.native import NativeError, why_not
+from helpers.native import needs_native
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own, and nothing known of before."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.delenv("ATTENTUNE_NATIVE", raising=False)
+    native._attempt.cache_clear()
+    yield tmp_path / "cache" / "attentune"
+    native._attempt.cache_clear()
+
+
+def compiler(folder: Path, script: str) -> str:
+    path = folder / "a compiler"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return f"'{path}'"
+
+
+@needs_native
+def test_it_is_compiled_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why_not() is None
+    (library,) = cache.iterdir()
+    before = library.stat().st_mtime_ns
+    monkeypatch.setenv("CC", compiler(tmp_path, "exit 1"))
+    native._attempt.cache_clear()
+    assert why_not() is None
+    assert [path.stat().st_mtime_ns for path in cache.iterdir()] == [before]
+
+
+@needs_native
+def test_another_processor_has_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    native.load_library()
+    monkeypatch.setattr(native, "_processor", lambda: "another")
+    native._attempt.cache_clear()
+    native.load_library()
+    assert len(list(cache.iterdir())) == 2
+
+
+@needs_native
+@pytest.mark.skipif(os.geteuid() != 0 and not os.access("/proc", os.R_OK), reason="needs /proc, which nobody writes to")
+def test_a_home_that_cannot_be_written_to_costs_a_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
+    assert why_not() is None
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert why_not() == "no C compiler found (cc, gcc, clang)"
+
+
+def test_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "nonesuch -m64")
+    assert why_not() == "no C compiler found (nonesuch -m64)"
+
+
+def test_a_compiler_that_fails(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CC", compiler(tmp_path, "echo 'norm.c:3: it is all wrong' >&2; exit 1"))
+    told = why_not()
+    assert told is not None
+    assert told.endswith("failed: norm.c:3: it is all wrong")
+    assert list(cache.iterdir()) == []  # nothing half-made
+
+
+def test_a_compiler_that_fails_is_asked_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CC", compiler(tmp_path, f"echo asked >> '{tmp_path}/asked'; exit 1"))
+    assert why_not() == why_not()
+    with pytest.raises(NativeError):
+        native.load_library()
+    assert (tmp_path / "asked").read_text() == "asked\n"
+
+
+def test_what_is_no_library(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CC", compiler(tmp_path, 'while [ "$1" != -o ]; do shift; done; echo text > "$2"'))
+    told = why_not()
+    assert told is not None
+    assert "cannot be loaded" in told
+
+
+def test_it_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTENTUNE_NATIVE", "0")
+    assert why_not() == "ATTENTUNE_NATIVE is 0"
+    with pytest.raises(NativeError):
+        native.load_library()
+
+
+def test_it_was_written_for_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert why_not() == "it was written for Linux, and this is win32"
+
+
+@needs_native
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("-mno-avx512f",), ("-mno-avx512bf16",), ("-mno-amx-bf16",)],
+    ids=["all", "AVX2", "no bf16", "no tiles"],
+)
+def test_the_compiler_has_nothing_to_say_of_it(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    command = [*native._compiler(), *native._FLAGS, *flags, "-Wall", "-Wextra", "-Wno-psabi", "-Werror"]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "k.so"), *native.sources(), "-lm"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")

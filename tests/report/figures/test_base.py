@@ -1,0 +1,118 @@
+"""Figures are drawn from plain numbers, say what they lack, and need nothing heavy."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attentune.errors import ConfigError, StorageError
+from attentune.report.figures import base as figures
+from attentune.report.figures.base import Bar, check_figure_file, draw_bars
+
+GROUPS = ("lexical overlap", "subsequence", "constituent")
+SIGNS = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<?xml", ".pdf": b"%PDF"}
+
+
+def panels(methods: int, *, error: float | None = 0.05, name: str = "method") -> dict[str, dict[str, list[Bar]]]:
+    return {
+        f"gold label: {label}": {
+            f"{name} {method}": [Bar((3 * method + 2 * group + place) % 10 / 10 + 0.05, error) for group in range(3)]
+            for method in range(methods)
+        }
+        for place, label in enumerate(("entailment", "non-entailment"))
+    }
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Each figure that is drawn."""
+    from matplotlib.figure import Figure
+
+    found: list[Any] = []
+    save = Figure.savefig
+
+    def kept(self: Any, *words: Any, **options: Any) -> None:
+        found.append(self)
+        save(self, *words, **options)
+
+    monkeypatch.setattr(Figure, "savefig", kept)
+    return found
+
+
+@pytest.mark.parametrize("ending", SIGNS)
+def test_each_kind_of_file_is_drawn(tmp_path: Path, ending: str) -> None:
+    file = tmp_path / f"bars{ending}"
+    draw_bars(file, panels(2), GROUPS, chance=0.5)
+    assert file.read_bytes().startswith(SIGNS[ending])
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+
+def test_bars_are_the_numbers_and_errors(tmp_path: Path, drawn: list[Any]) -> None:
+    given = panels(3)
+    draw_bars(tmp_path / "a.png", given, GROUPS, chance=0.5, title="HANS, 300 rows")
+    figure = drawn[0]
+    assert [axis.get_title() for axis in figure.axes] == list(given)
+    for axis, bars in zip(figure.axes, given.values(), strict=True):
+        heights = [patch.get_height() for patch in axis.patches]
+        assert heights == pytest.approx([bar.value for own in bars.values() for bar in own])
+        assert [label.get_text() for label in axis.get_xticklabels()] == list(GROUPS)
+        assert len([line for line in axis.get_lines() if list(line.get_ydata()) == [0.5, 0.5]]) == 1
+        ends = [tuple(segment[:, 1]) for part in axis.collections for segment in part.get_segments()]
+        assert ends == [pytest.approx((bar.value - 0.05, bar.value + 0.05)) for own in bars.values() for bar in own]
+    legend = figure.legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["method 0", "method 1", "method 2", "chance (0.5)"]
+
+
+@pytest.mark.parametrize(("methods", "name"), [(1, "bert"), (3, "sesame with a wide blur"), (12, "long " * 20)])
+def test_nothing_overlaps(tmp_path: Path, drawn: list[Any], methods: int, name: str) -> None:
+    draw_bars(tmp_path / "a.png", panels(methods, name=name), GROUPS, chance=0.5, title="HANS, 300 rows")
+    figure = drawn[0]
+    whole, legend = figure.bbox, figure.legends[0].get_window_extent()
+    boxes = [legend, *(axis.get_tightbbox() for axis in figure.axes)]
+    boxes += [text.get_window_extent() for text in figure.texts if text.get_text()]
+    for place, box in enumerate(boxes):
+        assert box.x0 >= whole.x0 - 1
+        assert box.x1 <= whole.x1 + 1
+        assert not any(box.overlaps(other) for other in boxes[:place])
+    for axis in figure.axes:
+        labels = [label.get_window_extent() for label in axis.get_xticklabels()]
+        assert all(left.x1 < right.x0 for left, right in itertools.pairwise(labels))
+
+
+def test_names_are_shown_as_they_are(tmp_path: Path, drawn: list[Any]) -> None:
+    names = ["_a", "$x^$", "$\\frac$ b", "a_b"]
+    bars = {"gold label: entailment": {name: [Bar(0.5)] * 3 for name in names}}
+    draw_bars(tmp_path / "a.png", bars, GROUPS)
+    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == names
+
+
+def test_high_errors_fit_and_cells_without_rows_are_left_empty(tmp_path: Path, drawn: list[Any]) -> None:
+    bars = {"gold label: entailment": {"bert": [Bar(1.0, 0.3), Bar(float("nan")), Bar(0.0, None)]}}
+    draw_bars(tmp_path / "a.png", bars, GROUPS)
+    assert drawn[0].axes[0].get_ylim() == pytest.approx((0, 1.32))
+    assert len(drawn[0].legends[0].get_texts()) == 1
+
+
+def test_mistakes_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"a\.gif: expected a name for a figure that ends in \.png, \.svg, \.pdf"):
+        check_figure_file("a.gif")
+    with pytest.raises(StorageError, match=r"nix/a\.png: could not be written: its folder does not exist"):
+        draw_bars(tmp_path / "nix" / "a.png", panels(1), GROUPS)
+    monkeypatch.setattr(figures.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs Matplotlib, .*: pip install 'attentune\[explain\]'"):
+        draw_bars(tmp_path / "a.png", panels(1), GROUPS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_importing_it_loads_neither_torch_nor_matplotlib() -> None:
+    code = (
+        "import sys, attentune.report.figures.base;"
+        "print([name for name in ('torch', 'transformers', 'matplotlib', 'numpy') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,181 @@
+"""Records become verdicts: the same numbers as by hand, and what does not fit together is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attentune.errors import CheckpointError, ConfigError
+from attentune.experiments.comparison.records import Run, read_records
+from attentune.metrics.metrics import METRICS
+from attentune.metrics.per_example import example_values, guess_score
+from attentune.report.analysis import Verdicts, judge
+from attentune.report.recorded_runs import kept_in, read_predictions
+from attentune.seeding import numpy_generator
+from attentune.stats.compare import compare_all
+from attentune.stats.example_tests import jackknife_values
+from attentune.stats.runs import Runs
+from helpers.made_records import predictions, write_comparison, write_record
+
+CHANCES = {"bert": 0.6, "good": 0.85, "same": 0.6}
+
+
+def judged(folder: Path, baseline: str | None = None) -> Verdicts:
+    return judge(kept_in(folder, [record for record, _ in read_records(folder)]), baseline)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_example_values_have_the_metric_as_their_mean_and_are_those_of_leaving_each_out(metric: str) -> None:
+    draw = numpy_generator("by-example", metric)
+    if METRICS[metric].needs == "an order":
+        labels, given = draw.random(40), draw.random(40).round(1)
+    elif METRICS[metric].needs == "sets":
+        labels, given = draw.integers(2, size=(40, 3)), draw.integers(2, size=(40, 3))
+    else:
+        labels, given = draw.integers(2, size=40), draw.integers(2, size=40)
+    found = example_values(metric, labels, given)
+    score = METRICS[metric].score
+    assert found.mean() == pytest.approx(score(labels, given), abs=1e-12)
+    if metric not in ("accuracy", "mean_absolute_error", "mean_squared_error", "subset_accuracy", "hamming_loss"):
+        plain = jackknife_values(lambda rows: score(labels[rows], given[rows]), 40)
+        assert found == pytest.approx(plain, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("metric", "labels", "regression", "expected"),
+    [
+        ("accuracy", [0, 1, 1, 1], False, 0.75),
+        ("f1", [0, 1, 1, 1], False, 6 / 7),
+        ("f1", [0, 0, 0, 1], False, 0.0),
+        ("matthews_correlation", [0, 1, 1, 1], False, 0.0),
+        ("pearson", [0.0, 1.0, 3.0], True, 0.0),
+        ("mean_absolute_error", [0.0, 1.0, 5.0], True, 5 / 3),
+        ("mean_squared_error", [0.0, 2.0, 4.0], True, 8 / 3),
+    ],
+)
+def test_what_a_guess_scores(metric, labels, regression, expected):
+    assert guess_score(metric, np.array(labels), is_regression=regression) == pytest.approx(expected)
+
+
+def test_verdicts_are_those_of_the_statistics_on_the_same_numbers(tmp_path):
+    write_comparison(tmp_path, CHANCES, tasks=("rte", "sst2"))
+    found = judged(tmp_path)
+    assert found.baseline == "bert"
+    assert [(one.task, one.method) for one in found.comparisons] == [
+        (task, method) for task in ("rte", "sst2") for method in ("good", "same")
+    ]
+    runs = []
+    for task in ("rte", "sst2"):
+        for method in CHANCES:
+            scores, examples = {}, {}
+            for seed in (1, 2, 3):
+                read = read_predictions(tmp_path / f"records/{task}/all/{method}/seed-{seed}.validation.csv")
+                examples[seed] = read.labels_N == read.predictions_N
+                scores[seed] = float(examples[seed].mean())
+            guess = max(np.bincount(read.labels_N)) / len(read.labels_N)
+            runs.append(Runs(method, task, "accuracy", scores, examples, guess=guess))
+    expected = compare_all(runs, "bert")
+    assert [one.sentence for one in found.comparisons] == [one.sentence for one in expected]
+    assert found.comparisons[0].p_holm == pytest.approx(expected[0].p_holm)
+    assert "good beats bert on rte by" in found.text()
+    assert "no difference shown between same and bert on rte" in found.text()
+    cell = next(cell for cell in found.cells if (cell.task, cell.method) == ("sst2", "good"))
+    assert found.of(cell) is found.comparisons[2]
+    assert judged(tmp_path, "good").comparisons[0].sentence.startswith("bert falls behind good on rte")
+
+
+def test_sizes_are_compared_each_by_itself(tmp_path):
+    write_comparison(tmp_path, CHANCES, sizes=(1000, None, 250))
+    found = judged(tmp_path)
+    assert [cell.size for cell in found.cells[::3]] == ["250", "1000", "all"]
+    assert [one.task for one in found.comparisons[::2]] == ["rte (250 rows)", "rte (1,000 rows)", "rte (all rows)"]
+    assert {one.family for one in found.comparisons} == {6}
+
+
+def test_runs_that_failed_or_collapsed_or_have_no_score_are_told(tmp_path):
+    write_comparison(tmp_path, CHANCES)
+    failed = write_record(tmp_path, Run("rte", None, "same", 3), None, score=None)
+    failed = dataclasses.replace(failed, status="failed", metric=None, scores={}, error={"kind": "E", "message": "m"})
+    (tmp_path / "records/rte/all/same/seed-3.json").write_text(failed.to_json())
+    labels = [row[1] for row in _rows(tmp_path / "records/rte/all/good/seed-1.validation.csv")]
+    common = max(("no", "yes"), key=labels.count)
+    rows = predictions(labels, [common] * len(labels), ("no", "yes"))
+    write_record(tmp_path, Run("rte", None, "good", 1), rows, score=labels.count(common) / len(labels))
+    text = judged(tmp_path).text()
+    assert "1 of 3 runs of good score no better than the majority guess" in text
+    assert "Left out, since not both methods have a score there: seed 3." in text
+
+
+def _rows(file: Path) -> list[list[str]]:
+    return [line.split(",") for line in file.read_text().splitlines()[1:]]
+
+
+def test_without_predictions_or_with_other_examples_the_verdict_is_over_seeds(tmp_path):
+    write_comparison(tmp_path / "a", CHANCES)
+    for file in (tmp_path / "a/records/rte/all").rglob("*.csv"):
+        file.unlink()
+    found = judged(tmp_path / "a")
+    assert {one.over for one in found.comparisons} == {"seeds"}
+    write_comparison(tmp_path / "b", CHANCES)
+    file = tmp_path / "b/records/rte/all/good/seed-2.validation.csv"
+    file.write_text(file.read_text().replace("r17,", "x17,"))
+    found = judged(tmp_path / "b")
+    assert {one.over for one in found.comparisons} == {"seeds"}
+    assert found.notes == ("rte: not all runs were scored on the same examples, so the verdict is over seeds only.",)
+
+
+def test_a_task_that_the_baseline_lacks_is_told_and_left_out(tmp_path):
+    write_comparison(tmp_path, CHANCES)
+    write_comparison(tmp_path, {"good": 0.8}, tasks=("sst2",))
+    found = judged(tmp_path, "bert")
+    assert {one.task for one in found.comparisons} == {"rte"}
+    assert found.notes == ("sst2: bert has no score there, so nothing is compared with it.",)
+
+
+def test_an_undefined_score_counts_as_the_guess(tmp_path):
+    draw = numpy_generator("undefined")
+    labels = [f"{value:.3f}" for value in draw.random(30)]
+    for method in ("bert", "flat"):
+        for seed in (1, 2, 3):
+            given = [f"{float(x) + 0.2 * draw.random():.4g}" for x in labels] if method == "bert" else ["1"] * 30
+            rows = predictions(labels, given, ())
+            values = np.array([[float(row[1]), float(row[2])] for row in rows[1:]])
+            score = METRICS["pearson"].score(values[:, 0], values[:, 1])
+            write_record(
+                tmp_path,
+                Run("stsb", None, method, seed),
+                rows,
+                metric="pearson",
+                score=None if method == "flat" else score,
+            )
+    (found,) = judged(tmp_path).comparisons
+    assert (found.method_mean, found.method_collapsed, found.over) == (0.0, (1, 2, 3), "seeds")
+
+
+def test_mistakes_are_told(tmp_path):
+    write_comparison(tmp_path, CHANCES)
+    with pytest.raises(ConfigError, match=r"--baseline: got 'godo', expected one of bert, good, same\. Did you mean"):
+        judged(tmp_path, "godo")
+    file = tmp_path / "records/rte/all/good/seed-2.validation.csv"
+    whole = file.read_text()
+    file.write_text(whole.replace(",no,no,", ",no,yes,"))
+    with pytest.raises(CheckpointError, match=r"seed-2\.validation\.csv: gives accuracy .* but its record says"):
+        judged(tmp_path)
+    for text in (whole.replace("yes", "maybe", 2), whole.replace("label", "labels", 1), "", "id,label,prediction\n"):
+        file.write_text(text)
+        with pytest.raises(CheckpointError, match=r"seed-2\.validation\.csv: holds no predictions with labels"):
+            judged(tmp_path)
+
+
+def test_it_needs_no_torch() -> None:
+    code = (
+        "import sys, attentune.report.analysis;"
+        "print([name for name in ('torch', 'transformers', 'matplotlib') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

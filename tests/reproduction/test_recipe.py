@@ -1,0 +1,59 @@
+"""Every recipe is whole: its tasks, methods and settings exist, and its published rows belong to its methods."""
+
+from __future__ import annotations
+
+import pytest
+
+from attentune.data.specs import load_spec
+from attentune.errors import ConfigError
+from attentune.experiments.comparison.grid import plan_matrix
+from attentune.experiments.comparison.methods import choose_methods, methods_from
+from attentune.reproduction.paper_comparison import _method
+from attentune.reproduction.recipe import BETWEEN, SECONDS, load_recipe, recipe_names
+
+# The tables and figures of the three papers that hold results.
+WANTED = {
+    *("ssa-table-2", "ssa-table-3", "ssa-figure-1", "ssa-figure-6", "ssa-figure-7", "ssa-figure-8"),
+    *("sesame-table-1", "sesame-table-2", "sesame-table-3", "sesame-figure-3", "sesame-figure-4"),
+    *("task-attention-table-1", "task-attention-table-2", "task-attention-table-3"),
+}
+
+
+def test_all_tables_and_figures_have_one():
+    assert set(recipe_names()) == WANTED
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_settings_and_methods_are_known(name):
+    recipe = load_recipe(name)
+    matrix = plan_matrix(
+        tasks=recipe.tasks,
+        methods=choose_methods((), methods_from(recipe.methods, name)),
+        seeds=(1,),
+        overrides={**recipe.settings, **recipe.on_embedded, "data.task_settings": recipe.task_settings},
+    )
+    assert len(matrix.runs) == len(recipe.tasks) * len(recipe.methods)
+    assert all(load_spec(task).name == task for task in (*recipe.tasks, *recipe.instead, *recipe.instead.values()))
+    assert recipe.differences
+    assert (recipe.published is None) == bool(recipe.claims)
+    assert (recipe.kind == "explanation") == bool(recipe.sentences)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_published_rows_belong_to_methods(name):
+    recipe = load_recipe(name)
+    published = recipe.published
+    if published is None:
+        pytest.skip("a figure without numbers")
+    assert all(len(entries) == len(published.columns) for entries in published.rows.values())
+    if published.layout == "methods":
+        wanted = {f"{column}{BETWEEN}{row}" for column in published.columns for row in published.rows}
+        assert wanted == set(recipe.methods)
+        return
+    assert {_method(row, recipe) for row in published.rows} == set(recipe.methods)
+    assert len([column for column in published.columns if column != SECONDS]) == len(recipe.tasks)
+
+
+def test_an_unknown_name():
+    with pytest.raises(ConfigError, match=r"'ssa-table-4': there is no such recipe. Did you mean 'ssa-table-[23]'"):
+        load_recipe("ssa-table-4")

@@ -1,0 +1,94 @@
+"""Recipes through the command line: on made-up data in the published layouts, and all of them on the real ones."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from attentune.reproduction.recipe import recipe_names
+from helpers.glue_samples import write_glue
+from helpers.hans_samples import write_hans
+
+FAST = ("--num_train_epochs", "1", "--max_length", "32", "--per_device_train_batch_size", "8", "--use_cpu", "--quiet")
+
+
+def test_the_list(attentune):
+    status, out, err = attentune("reproduce")
+    assert (status, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()[2:]] == list(recipe_names())
+
+
+def test_hans_with_models_that_were_just_trained(attentune, tiny, tmp_path):
+    write_glue(tmp_path / "data")
+    (tmp_path / "data" / "hans").mkdir()
+    write_hans(tmp_path / "data" / "hans" / "heuristics_evaluation_set.txt", 3)
+    words = ("reproduce", "sesame-figure-3", "--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"))
+    words = (*words, "--output_dir", tmp_path / "out", "--seeds", "1", *FAST)
+    status, out, err = attentune(*words)
+    assert status == 0, err
+    assert "SesameBERT gets almost three times as many right as BERT" in out
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "HANS" in page
+    assert json.loads((tmp_path / "out" / "hans" / "hans.json").read_text())["methods"] == ["BERT", "SesameBERT"]
+    assert (tmp_path / "out" / "figures" / "hans-hans.png").is_file()
+    # Again: nothing is trained twice, and another part of the rows is refused.
+    stamps = {file: file.stat().st_mtime_ns for file in (tmp_path / "out" / "comparison").rglob("seed-1.json")}
+    assert len(stamps) == 2
+    assert attentune(*words)[0] == 0
+    assert all(file.stat().st_mtime_ns == stamp for file, stamp in stamps.items())
+    status, _, err = attentune(*words, "--fraction", "0.5")
+    assert status == 2
+    assert "name another --output_dir" in err
+
+
+def test_layers_on_what_is_at_hand(attentune, tiny, tmp_path):
+    write_glue(tmp_path / "data", rows=80)
+    status, out, err = attentune(
+        *("reproduce", "sesame-figure-4", "--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert")),
+        *("--output_dir", tmp_path / "out", "--seeds", "1", "--fraction", "0.5", *FAST),
+    )
+    assert status == 0, err
+    assert "A part of the rows, 0.5 of each task's" in out
+    weights = json.loads((tmp_path / "out" / "layers" / "SE-BERT" / "layers.json").read_text())["validation"]
+    assert all(0 < line["mean"] < 1 for line in weights)
+    records = [json.loads(file.read_text()) for file in (tmp_path / "out").rglob("seed-1.json")]
+    assert {record["run"]["train_size"] for record in records} == {64}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("ssa-table-9", "--output_dir", "x"), "'ssa-table-9': there is no such recipe"),
+        (("ssa-table-2",), "--output_dir: is missing"),
+        (("ssa-table-2", "--output_dir", "x", "--fraction", "2"), "--fraction: got '2', expected a number above 0"),
+        (("ssa-table-2", "--output_dir", "x", "--preset", "bert"), "--preset: the recipe says that"),
+        (("--seeds", "2", "--output_dir", "x"), "got no recipe"),
+    ],
+)
+def test_mistakes(attentune, words, message):
+    status, out, err = attentune("reproduce", *words)
+    assert (status, out) == (2, "")
+    assert message in err
+
+
+def test_without_any_data_it_says_where_to_get_them(attentune, tmp_path):
+    (tmp_path / "empty").mkdir()
+    words = ("reproduce", "sesame-table-3", "--data_dir", tmp_path / "empty", "--output_dir", tmp_path / "out")
+    status, _, err = attentune(*words)
+    assert status == 2
+    assert "RTE" in err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", recipe_names())
+def test_each_recipe_on_real_rows(name, attentune, tiny, data_dir, tmp_path):
+    status, out, err = attentune(
+        *("reproduce", name, "--data_dir", data_dir, "--model_name_or_path", tiny("bert"), "--seeds", "1"),
+        *("--fraction", "0.02", "--output_dir", tmp_path / "out", *FAST),
+    )
+    assert status == 0, err
+    assert "Not as in the paper:" in out
+    assert (tmp_path / "out" / "report.html").stat().st_size > 2000
+    assert (tmp_path / "out" / "report.md").is_file()

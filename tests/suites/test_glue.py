@@ -1,0 +1,213 @@
+"""The GLUE site's files: names, words, order and counts, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attentune.data.specs import load_spec
+from attentune.errors import ConfigError, DataError, StorageError
+from attentune.inference.predictor import predict
+from attentune.suites import glue as submission
+from attentune.suites.glue import SITE_FILES, Submission, make_submission, site_words
+from helpers.glue_samples import write_glue, write_run
+
+ORDER = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI", "AX"]
+COUNTS = [1063, 1821, 1725, 1379, 390965, 9796, 9847, 5463, 3000, 146, 1104]
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_glue(tmp_path_factory.mktemp("glue"))
+
+
+@pytest.fixture(scope="module")
+def run(tiny: Callable[..., Path], glue: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`run("cola")`: the folder of an untrained run."""
+
+    def make(task: str, **options: object) -> Path:
+        return write_run(tmp_path_factory.mktemp("runs") / task, tiny("bert"), task, glue, **options)  # type: ignore[arg-type]
+
+    return make
+
+
+def rows_of(content: str) -> list[tuple[int, str]]:
+    """What a reader of TSV finds; also that the file's form is right to the byte."""
+    header, *lines = content.split("\n")
+    assert (header, lines.pop()) == ("index\tprediction", "")
+    found = [(int(row["index"]), row["prediction"]) for row in csv.DictReader(io.StringIO(content), delimiter="\t")]
+    assert [f"{index}\t{word}" for index, word in found] == lines
+    assert [index for index, _ in found] == list(range(len(found)))
+    return found
+
+
+def texts_of(file: Path) -> tuple[list[str], list[str] | None]:
+    rows = list(csv.DictReader(file.open(), delimiter="\t", quoting=csv.QUOTE_NONE))
+    if "sentence" in rows[0]:
+        return [row["sentence"] for row in rows], None
+    return [row["sentence1"] for row in rows], [row["sentence2"] for row in rows]
+
+
+def test_the_table_is_the_site_s() -> None:
+    assert [file.name for file in SITE_FILES] == ORDER
+    assert [file.rows for file in SITE_FILES] == COUNTS
+    for file in SITE_FILES:
+        spec = load_spec(file.task)
+        assert file.split in spec.splits
+        fills = site_words(spec, np.arange(len(spec.label_names)), spec.label_names) if spec.label_names else ["2.500"]
+        assert file.fill in fills
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ("cola", ["0", "1"]),
+        ("sst2", ["0", "1"]),
+        ("mrpc", ["0", "1"]),
+        ("qqp", ["0", "1"]),
+        ("wnli", ["0", "1"]),
+        ("qnli", ["entailment", "not_entailment"]),
+        ("rte", ["entailment", "not_entailment"]),
+        ("mnli", ["entailment", "neutral", "contradiction"]),
+        ("ax", ["entailment", "neutral", "contradiction"]),
+    ],
+)
+def test_labels_are_written_as_the_site_wants_them(task: str, words: list[str]) -> None:
+    spec = load_spec(task)
+    ids = np.arange(len(words))
+    assert site_words(spec, ids, spec.label_names) == words
+    # By name, whatever the order of the model's classes.
+    assert site_words(spec, ids, spec.label_names[::-1]) == words[::-1]
+
+
+def test_one_and_zero_mean_what_they_say() -> None:
+    meaning = {"cola": "acceptable", "sst2": "positive", "mrpc": "equivalent", "qqp": "duplicate", "wnli": "entailment"}
+    for task, name in meaning.items():
+        assert site_words(load_spec(task), np.array([0]), (name,)) == ["1"]
+
+
+def test_scores_have_three_decimals_and_stay_on_the_scale() -> None:
+    scores = np.array([-1.0, 0.0, 1.23456, 4.9999, 5.5], dtype=np.float32)
+    assert site_words(load_spec("stsb"), scores, ()) == ["0.000", "0.000", "1.235", "5.000", "5.000"]
+
+
+def test_each_file_holds_the_run_s_predictions_in_the_file_s_order(run: Callable[..., Path], glue: Path) -> None:
+    mnli = run("mnli", names=("contradiction", "entailment", "neutral"))
+    cola, stsb = run("cola"), run("stsb")
+    made = make_submission([mnli, stsb, cola], allow_partial=True)
+    assert list(made.contents) == ["CoLA.tsv", "STS-B.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"]
+    assert made.missing == ("SST-2", "MRPC", "QQP", "QNLI", "RTE", "WNLI")
+    sources = {
+        "CoLA.tsv": (cola, "CoLA/test.tsv", 12),
+        "MNLI-m.tsv": (mnli, "MNLI/test_matched.tsv", 12),
+        "MNLI-mm.tsv": (mnli, "MNLI/test_mismatched.tsv", 13),
+        "AX.tsv": (mnli, "diagnostic/diagnostic.tsv", 12),
+    }
+    for name, (folder, file, count) in sources.items():
+        told = [line["prediction"] for line in predict(folder, *texts_of(glue / file))]
+        words = {"acceptable": "1", "unacceptable": "0"} if name == "CoLA.tsv" else {}
+        assert [word for _, word in rows_of(made.contents[name])] == [words.get(label, label) for label in told]
+        assert len(told) == count
+        assert len(set(told)) > 1
+        assert made.runs[name] == str(folder)
+    scores = [float(word) for _, word in rows_of(made.contents["STS-B.tsv"])]
+    told = [line["prediction"] for line in predict(stsb, *texts_of(glue / "STS-B/test.tsv"))]
+    assert min(told) < 0
+    assert max(told) > 5
+    assert scores == pytest.approx([min(max(value, 0), 5) for value in told], abs=5.1e-4)
+
+
+def test_counts_are_the_published_ones_or_it_is_an_error(run: Callable[..., Path], glue: Path) -> None:
+    wnli, cola = run("wnli"), run("cola")
+    made = make_submission([wnli])
+    assert len(rows_of(made.contents["WNLI.tsv"])) == 146
+    assert made.warnings == ()
+    with pytest.raises(DataError, match=r"CoLA/test\.tsv: has 12 rows, but the published .* 1,063.*--allow_partial"):
+        make_submission([wnli, cola])
+    partial = make_submission([wnli, cola], allow_partial=True)
+    assert len(partial.warnings) == 1
+    assert "CoLA 1,063: the site will not take it" in partial.warnings[0]
+
+
+def test_all_counts_are_checked_before_a_run_predicts(
+    run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*words: object, **options: object) -> None:
+        raise AssertionError("predicted before all rows were counted")
+
+    monkeypatch.setattr(submission, "predict_rows", never)
+    with pytest.raises(DataError, match="published test file"):
+        make_submission([run("wnli"), run("rte")])
+
+
+def test_missing_tasks_are_filled_with_the_largest_class(run: Callable[..., Path]) -> None:
+    made = make_submission([run("wnli")], fill_missing=True)
+    assert list(made.contents) == [f"{name}.tsv" for name in ORDER]
+    assert made.missing == ()
+    filled = {name: content for name, content in made.contents.items() if made.runs[name] is None}
+    assert set(made.contents) - set(filled) == {"WNLI.tsv"}
+    for file in SITE_FILES:
+        assert made.contents[file.file_name].count("\n") == file.rows + 1
+        if file.file_name in filled:
+            assert {word for _, word in rows_of(filled[file.file_name])} == {file.fill}
+
+
+def test_ax_is_left_out_and_said_where_its_file_is_not_there(
+    tiny: Callable[..., Path], tmp_path: Path, run: Callable[..., Path], glue: Path
+) -> None:
+    alone = write_run(tmp_path / "mnli", tiny("bert"), "MNLI-m", glue / "MNLI")
+    made = make_submission([alone], allow_partial=True)
+    assert "AX" in made.missing
+    assert any(
+        f"AX: left out, since there is no diagnostic.tsv or AX.tsv in {glue / 'MNLI'}" in w for w in made.warnings
+    )
+    # The given folder goes before the run's own.
+    assert "AX.tsv" in make_submission([alone], data_dir=str(glue), allow_partial=True).contents
+
+
+def test_runs_that_do_not_fit_are_refused(
+    tiny: Callable[..., Path], tmp_path: Path, run: Callable[..., Path], glue: Path
+) -> None:
+    cola = run("cola")
+    with pytest.raises(ConfigError, match=r"was trained on cola, and so was .*; expected one run a task"):
+        make_submission([cola, run("cola", seed=2)], allow_partial=True)
+    other = write_run(tmp_path / "sick", tiny("bert"), "sick", glue)
+    with pytest.raises(
+        ConfigError, match=r"was trained on the task sick .*config\.yaml.* expected a task of GLUE: cola"
+    ):
+        make_submission([other])
+    (other / "config.yaml").write_text("data: {train_file: my.csv}\n")
+    with pytest.raises(ConfigError, match="was trained on own files"):
+        make_submission([other])
+    (other / "config.yaml").write_text("data: {task: rte, data_dir: x}\n")
+    with pytest.raises(ConfigError, match="predicts entailment, neutral, contradiction, but the site wants entailment"):
+        make_submission([other])
+    missing = write_run(tmp_path / "qnli", tiny("bert"), "qnli", glue)
+    with pytest.raises(DataError, match="no test files of qnli"):
+        make_submission([missing])
+
+
+def test_the_zip_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Submission({"RTE.tsv": "index\tprediction\n0\tentailment\n"}, {"RTE.tsv": None})
+    file = tmp_path / "out.zip"
+    made.write(file)
+    with zipfile.ZipFile(file) as archive:
+        assert archive.testzip() is None
+        assert {name: archive.read(name).decode() for name in archive.namelist()} == dict(made.contents)
+    before = file.read_bytes()
+    assert made.zipped() == before
+    monkeypatch.setattr("attentune.io.files.os.fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "full")))
+    with pytest.raises(StorageError, match="the disk is full"):
+        Submission({}, {}).write(file)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.zip"]
+    assert file.read_bytes() == before
+    with pytest.raises(ConfigError, match=r"got 'out\.tsv', expected a name that ends in \.zip"):
+        made.write("out.tsv")
+    with pytest.raises(ConfigError, match="no such folder"):
+        made.write(tmp_path / "nix" / "out.zip")

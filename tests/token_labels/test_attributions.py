@@ -1,0 +1,202 @@
+"""Integrated gradients and LIME: the same as plain loops, what they promise, and how they leave the model."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attentune.errors import ConfigError
+from attentune.token_labels import attribution as attributions
+from attentune.token_labels.base import LabelSource
+from attentune.token_labels.masking import spread_copies
+from helpers.label_references import (
+    answer,
+    attribution_key,
+    integrated_gradients,
+    is_right,
+    labels_of_scores,
+    lime_weights,
+    ordinary,
+    row_loss,
+)
+from helpers.label_sources import KINDS, Tiny, WatchedProbe, generator, labels_of, tiny_source
+
+NAMES = ("integrated-gradients", "lime")
+
+
+def scores_of(name: str, source: LabelSource, row: int, key: int = 1, **settings: Any) -> np.ndarray:
+    maker: Any = generator(name, source, **settings)
+    return maker.attribute(row, source.probe.inputs(row), key)
+
+
+def loop_scores(name: str, source: LabelSource, row: int) -> np.ndarray:
+    if name == "lime":
+        return lime_weights(source, row, attribution_key(source, 1, row), samples=20)
+    return integrated_gradients(source, row, steps=6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_and_labels_are_those_of_the_loop(tiny: Tiny, name: str, kind: str) -> None:
+    source = tiny_source(tiny(), kind, rows=8)
+    hard, soft = (np.full(len(source.features.ids), -1.0) for _ in range(2))
+    right = [row for row in range(8) if is_right(source, row, answer(source, row))]
+    assert len(right) == 6
+    for row in right:
+        scores = loop_scores(name, source, row)
+        found = scores_of(name, source, row, attribution_key(source, 1, row), steps=6, samples=20)
+        assert found == pytest.approx(scores, rel=1e-4, abs=1e-5)
+        hard[source.features.row(row)] = labels_of_scores(scores, ordinary(source, row), soft=False)
+        soft[source.features.row(row)] = labels_of_scores(scores, ordinary(source, row), soft=True)
+    made = generator(name, source, steps=6, samples=20).plan(1)
+    assert np.array_equal(made.token_labels.values, hard)
+    assert labels_of(name, source, steps=6, samples=20, targets="soft") == pytest.approx(soft, abs=1e-4)
+    assert made.facts == {"probed": 8, "correct": 6, "ones": (hard == 1).sum(), "zeros": (hard == 0).sum()}
+    assert min(made.facts.values()) > 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_integrated_gradients_add_up_to_the_rise_of_the_loss(tiny: Tiny, kind: str) -> None:
+    source = tiny_source(tiny(), kind, rows=6)
+    rises = []
+    for row in range(6):
+        scores = scores_of("integrated-gradients", source, row, steps=60)
+        rise = row_loss(source, row, answer(source, row, ordinary(source, row))) - row_loss(
+            source, row, answer(source, row)
+        )
+        rises.append(float(rise))
+        # |u - v| has kinks, near which the rule needs more points.
+        assert scores.sum() == pytest.approx(rises[-1], abs=0.02 if kind == "apart" else 1e-4, rel=1e-4)
+        special = source.features.special[source.features.row(row)]
+        assert (scores[special] == 0).all()
+    assert max(rises) > 1.0
+
+
+def decisive_source(tiny: Tiny) -> tuple[LabelSource, list[int]]:
+    """A source whose model looks at one word only, and where that word stands in each row."""
+    fillers = ("the movie was a book", "the letter in a car", "we saw the music again")
+    texts = [" ".join([*words[:at], "not", *words[at:]]) for at, words in enumerate(map(str.split, fillers))]
+    source = tiny_source(tiny(), texts=texts, rows=3)
+    model: Any = source.probe.model
+    ids = [source.features.ids[source.features.row(row)] for row in range(3)]
+    decisive = int(ids[0][1])
+    assert [int((own == decisive).sum()) for own in ids] == [1, 1, 1]
+    # Every other word looks like the mask token, so that masking it changes nothing at all.
+    with torch.no_grad():
+        words = model.get_input_embeddings().weight
+        own = words[decisive].clone()
+        ordinary_ids = np.unique(source.features.ids[~source.features.special]).tolist()
+        words[ordinary_ids] = words[source.mask_token_id].clone()
+        words[decisive] = own
+    places = [int(np.flatnonzero(own == decisive)[0]) for own in ids]
+    _tell_apart(source, places)
+    return source, places
+
+
+@torch.no_grad()
+def _tell_apart(source: LabelSource, places: list[int]) -> None:
+    """Rows are good as they are and bad without the word: the classifier looks along what the word adds."""
+    model: Any = source.probe.model
+    seen: list[torch.Tensor] = []
+    handle = model.classifier.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0][0]))
+    for row, place in enumerate(places):
+        answer(source, row)
+        answer(source, row, [place])
+    handle.remove()
+    whole_D, masked_D = torch.stack(seen[0::2]).mean(dim=0), torch.stack(seen[1::2]).mean(dim=0)
+    added_D = 4.0 * (whole_D - masked_D) / (whole_D - masked_D).square().sum()
+    model.classifier.weight.copy_(torch.stack([torch.zeros_like(added_D), added_D]))
+    model.classifier.bias.copy_(torch.stack([added_D @ (whole_D + masked_D) / 2.0, torch.tensor(0.0)]))
+    source.gold[:] = 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_decisive_word_is_found(tiny: Tiny, name: str) -> None:
+    source, places = decisive_source(tiny)
+    for row, place in enumerate(places):
+        assert answer(source, row).argmax() == 1
+        assert answer(source, row, [place]).argmax() == 0
+        others = [other for other in ordinary(source, row) if other != place]
+        assert answer(source, row, others) == pytest.approx(answer(source, row), abs=1e-5)
+    hard = generator(name, source, top_share=0.0, samples=200).plan(1).token_labels
+    soft = generator(name, source, targets="soft", samples=200).plan(1).token_labels
+    for row, place in enumerate(places):
+        assert np.flatnonzero(hard.sample(row) == 1).tolist() == [place]
+        assert soft.sample(row)[place] == 1
+        assert np.sort(soft.sample(row))[-2] < 0.3
+
+
+def test_lime_is_a_function_of_seed_epoch_and_row(tiny: Tiny) -> None:
+    source = tiny_source(tiny(), rows=8)
+    first = labels_of("lime", source, targets="soft", samples=16)
+    torch.manual_seed(1)
+    assert np.array_equal(labels_of("lime", source, targets="soft", samples=16), first)
+    assert not np.array_equal(labels_of("lime", source, targets="soft", samples=16, epoch=2), first)
+    assert not np.array_equal(labels_of("lime", replace(source, seed=8), targets="soft", samples=16), first)
+    one, again, other = (scores_of("lime", source, 2, key, samples=16) for key in (5, 5, 6))
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_more_steps_or_samples_are_used(tiny: Tiny, name: str) -> None:
+    source = tiny_source(tiny(), rows=4)
+    few, more = (scores_of(name, source, 2, steps=count, samples=count) for count in (3, 30))
+    assert few != pytest.approx(more, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_below_one_a_share_of_the_rows_is_explained_and_above_each_once(tiny: Tiny, name: str) -> None:
+    source = tiny_source(tiny(), rows=12)
+    made = generator(name, source, ratio=0.5, steps=3, samples=8).plan(1)
+    part = spread_copies(12, 0.5, source.seed, 1).tolist()
+    assert made.facts["probed"] == 6
+    labelled = [row for row in range(12) if made.token_labels.sample(row).max() >= 0]
+    assert labelled == [row for row in part if row % 4 != 3 and row != 1]  # each fourth is wrong, the second is empty
+    whole, more = (generator(name, source, ratio=ratio, steps=3, samples=8).plan(1) for ratio in (1.0, 3.0))
+    assert np.array_equal(whole.token_labels.values, more.token_labels.values)
+    assert whole.facts == more.facts
+    assert whole.facts["probed"] == 12
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_processes_share_the_rows(tiny: Tiny, name: str) -> None:
+    source = tiny_source(tiny(), rows=8)
+    whole = labels_of(name, source, targets="soft", steps=3, samples=8)
+    parts = []
+    for process in range(2):
+        probe = WatchedProbe(source.probe)
+        probe.part = slice(process, None, 2)
+        parts.append(labels_of(name, replace(source, probe=probe), targets="soft", steps=3, samples=8))
+    assert not ((parts[0] >= 0) & (parts[1] >= 0)).any()
+    assert (parts[1] >= 0).any()
+    assert np.array_equal(np.maximum(*parts), whole)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_model_is_left_as_it_was(tiny: Tiny, name: str) -> None:
+    source = tiny_source(tiny(), rows=6)
+    model: Any = source.probe.model
+    weights = {key: weight.clone() for key, weight in model.state_dict().items()}
+    expected = labels_of(name, source, targets="soft", steps=3, samples=8)
+    model.train()  # dropout must not show
+    assert labels_of(name, source, targets="soft", steps=3, samples=8) == pytest.approx(expected, abs=1e-6)
+    assert model.training
+    assert all(torch.equal(weight, weights[key]) for key, weight in model.state_dict().items())
+    assert all(weight.grad is None and weight.requires_grad for weight in model.parameters())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_captum_the_message_says_what_to_install(
+    tiny: Tiny, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tiny_source(tiny(), rows=2)
+    monkeypatch.setattr(attributions.importlib.util, "find_spec", lambda package: None)
+    with pytest.raises(ConfigError) as raised:
+        generator(name, source)
+    assert str(raised.value) == (
+        f"labels.generator: {name} needs Captum, which is not installed; run: pip install 'attentune[explain]'"
+    )

@@ -1,0 +1,100 @@
+"""Masks are a share of the ordinary tokens and a function of their key."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attentune.token_labels.masking import copy_numbers, random_mask, random_spans, spread_copies
+from helpers.label_sources import features_of
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text("so", min_size=1, max_size=40), st.floats(0, 1), st.integers(0, 2**40))
+def test_a_mask_is_a_share_of_the_ordinary_tokens(row: str, share: float, seed: int) -> None:
+    features = features_of("ooss", row, "so")
+    places = random_mask(features, 1, share, seed, 1)
+    ordinary = [place for place, mark in enumerate(row) if mark == "o"]
+    expected = max(1, round(share * len(ordinary))) if share > 0 and ordinary else 0
+    assert len(places) == expected
+    assert places.dtype == np.int64
+    assert places.tolist() == sorted(set(places.tolist()))
+    assert set(places.tolist()) <= set(ordinary)
+
+
+@pytest.mark.parametrize(
+    ("ordinary", "share", "count"), [(10, 0.3, 3), (1, 0.3, 1), (3, 0.01, 1), (7, 1.0, 7), (7, 0.0, 0), (0, 0.3, 0)]
+)
+def test_counts_by_hand(ordinary: int, share: float, count: int) -> None:
+    assert len(random_mask(features_of("s" + "o" * ordinary + "s"), 0, share, 1)) == count
+
+
+def test_a_mask_is_a_function_of_the_key_alone() -> None:
+    features = features_of("s" + "o" * 30 + "s")
+    first = random_mask(features, 0, 0.3, 42, 1, 5, 0)
+    random_mask(features, 0, 0.3, 1)
+    np.random.seed(3)
+    assert np.array_equal(random_mask(features, 0, 0.3, 42, 1, 5, 0), first)
+    others = [(43, 1, 5, 0), (42, 2, 5, 0), (42, 1, 6, 0), (42, 1, 5, 1)]
+    assert all(not np.array_equal(random_mask(features, 0, 0.3, *key), first) for key in others)
+
+
+def test_a_mask_does_not_depend_on_the_other_rows() -> None:
+    row = "s" + "o" * 30 + "s"
+    alone = random_mask(features_of(row), 0, 0.3, 42, 1)
+    assert np.array_equal(random_mask(features_of("ssoo", "o" * 9, row, "o"), 2, 0.3, 42, 1), alone)
+
+
+def test_every_ordinary_token_is_masked_as_often_as_every_other() -> None:
+    features = features_of("s" + "o" * 10 + "s")
+    counts = np.zeros(12)
+    for seed in range(2000):
+        counts[random_mask(features, 0, 0.3, seed)] += 1
+    assert counts[[0, 11]].sum() == 0
+    assert counts[1:11] == pytest.approx(np.full(10, 600), abs=120)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 60), st.floats(0, 5), st.integers(0, 2**40))
+def test_copies_are_spread_evenly(rows: int, ratio: float, seed: int) -> None:
+    copies = spread_copies(rows, ratio, seed)
+    assert len(copies) == round(ratio * rows)
+    assert copies.dtype == np.int64
+    assert copies.tolist() == sorted(copies.tolist())
+    counts = np.bincount(copies, minlength=rows)
+    assert len(counts) == rows
+    assert not rows or counts.max() - counts.min() <= 1
+
+
+def test_which_rows_get_one_more_is_a_function_of_the_key() -> None:
+    first = spread_copies(100, 0.6, 42, 0)
+    assert np.array_equal(spread_copies(100, 0.6, 42, 0), first)
+    assert not np.array_equal(spread_copies(100, 0.6, 42, 1), first)
+    assert np.array_equal(spread_copies(100, 2.0, 42, 0), np.repeat(np.arange(100), 2))
+
+
+def test_copies_of_a_row_are_numbered_from_zero() -> None:
+    assert copy_numbers(np.array([0, 0, 0, 2, 5, 5])).tolist() == [0, 1, 2, 0, 0, 1]
+    assert copy_numbers(np.zeros(0, dtype=np.int64)).tolist() == []
+
+
+def test_a_span_ends_at_any_place_of_its_quarter_alike_and_stays_in_it() -> None:
+    """Of five tokens the quarters are 0 and 1, 2, 3, 4; each token starts a span of one."""
+    features, draws = features_of("s" + "o" * 5 + "s"), 3000
+    seen = np.zeros(5)
+    for key in range(draws):
+        places = random_spans(features, 0, chance=1.0, rm_threshold=1.0, key=(key,))
+        seen[places - 1] += 1
+    # Two spans in the first quarter, each at one of two places: a place is hit by one or both in 3 of 4 draws.
+    assert seen[:2] / draws == pytest.approx([0.75, 0.75], abs=0.04)
+    assert seen[2:].tolist() == [draws] * 3
+
+
+def test_a_key_stands_for_the_same_draws_in_every_version() -> None:
+    """A run begun with one release goes on with the next: these numbers may change with a major version only."""
+    features = features_of("s" + "o" * 20 + "s")
+    assert random_mask(features, 0, 0.2, 42, 1, 0, 0).tolist() == [3, 4, 7, 12]
+    spans = random_spans(features, 0, chance=0.2, rm_threshold=0.7, key=(42, 1, 0))
+    assert spans.tolist() == [3, 4, 5, 6, 7, 16, 17, 18, 20]
+    assert spread_copies(10, 0.4, 42, 1).tolist() == [1, 4, 5, 8]
+    assert spread_copies(0, 0.4, 42, 1).tolist() == []

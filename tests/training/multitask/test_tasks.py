@@ -1,0 +1,258 @@
+"""Several tasks in one command: a run each, or one encoder that all share; resumed, predicted and handed in."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from attentune.config import load_config
+from attentune.errors import CheckpointError, ConfigError
+from attentune.inference.predictor import SavedRun, evaluate
+from attentune.training.loop import TrainingLoop
+from attentune.training.multitask.cs224n import leaderboard_score
+from attentune.training.multitask.loop import allotted_steps, turns
+from attentune.training.multitask.tasks import TasksResult, train_tasks
+from attentune.training.progress import Display
+from attentune.training.signals import Interrupted
+from helpers.cs224n_samples import write_cs224n
+from helpers.interrupted import log_of, without_times
+
+Tiny = Callable[..., Path]
+TASKS = ("sst5", "quora", "sts")
+
+
+def train(folder: Path, encoder: Path, **changes: Any) -> TasksResult:
+    values = {
+        "data.tasks": ",".join(TASKS),
+        "data.data_dir": str(folder / "cs224n"),
+        "data.max_length": 32,
+        "model.name_or_path": str(encoder),
+        "training.output_dir": str(folder / "run"),
+        "training.per_device_train_batch_size": 8,
+        "training.num_train_epochs": 2,
+        "training.learning_rate": 1e-3,
+        "training.logging_steps": 1,
+        "training.use_cpu": True,
+    }
+    values |= {name.replace("__", "."): value for name, value in changes.items()}
+    return train_tasks(load_config(overrides=values), display=Display(quiet=True))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    write_cs224n(tmp_path / "cs224n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_the_command_prints_every_tasks_scores_and_the_leaderboards(
+    place: Path, tiny: Tiny, attentune: Callable[..., tuple[int, str, str]], form: str
+) -> None:
+    where = ("--data_dir", place / "cs224n", "--output_dir", place / "run", "--model_name_or_path", tiny("bert"))
+    size = ("--max_seq_length", 32, "--num_train_epochs", 1, "--per_device_train_batch_size", 8, "--use_cpu")
+    status, out, err = attentune("train", "--tasks", ",".join(TASKS), *where, *size, "--quiet", "--format", form)
+    assert status == 0, err
+    scores = {task: evaluate(place / "run" / task)["validation"] for task in TASKS}
+    if form == "json":
+        found = json.loads(out)
+        assert list(found["tasks"]) == list(TASKS)
+        assert found["tasks"]["sst5"]["validation"] == pytest.approx(scores["sst5"])
+        assert found["leaderboard"] == json.loads((place / "run" / "tasks.json").read_text())["leaderboard"]
+        return
+    for task, own in scores.items():
+        for name, value in own.items():
+            said = re.search(rf"^{task} +validation +{name} +(\S+)$", out, re.MULTILINE)
+            assert said, out
+            assert said[1] == "undefined" if value is None else float(said[1]) == pytest.approx(value, abs=1e-4)
+    assert re.search(r"^all three +validation +leaderboard score", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_each_task_is_a_run_that_scores_as_it_said(place: Path, tiny: Tiny, together: bool) -> None:
+    result = train(place, tiny("bert"), training__multi_task=together, preset="task-attention")
+    assert list(result.scores) == list(TASKS)
+    for task in TASKS:
+        assert evaluate(place / "run" / task)["validation"] == pytest.approx(result.scores[task]["validation"])
+        # The same by the folder of all and the task's name.
+        assert SavedRun.load(place / "run", task).folder == place / "run" / task
+    told = json.loads((place / "run" / "tasks.json").read_text())
+    assert told["tasks"] == result.scores
+    accuracy = [result.scores[task]["validation"]["accuracy"] for task in ("sst5", "quora")]
+    pearson = result.scores["sts"]["validation"]["pearson"]
+    assert result.leaderboard == {"validation": pytest.approx((sum(accuracy) + (1 + pearson) / 2) / 3)}
+
+
+def test_together_they_have_one_encoder_and_apart_each_its_own(place: Path, tiny: Tiny) -> None:
+    def encoders() -> list[dict[str, torch.Tensor]]:
+        whole = [load_file(place / "run" / task / "model.safetensors") for task in TASKS]
+        return [{name: own[name] for name in own if name.startswith("encoder.")} for own in whole]
+
+    train(place, tiny("bert"), training__multi_task=True)
+    first, *others = encoders()
+    for other in others:
+        assert all(torch.equal(first[name], other[name]) for name in first)
+    train(place, tiny("bert"), training__overwrite_output_dir=True)
+    first, *others = encoders()
+    for other in others:
+        assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_the_courses_files(place: Path, tiny: Tiny) -> None:
+    train(place, tiny("bert"))
+    made = {file.name: file.read_text().splitlines() for file in (place / "run" / "predictions").iterdir()}
+    dev = {f"{short}-dev-output.csv" for short in ("sst", "para", "sts")}
+    assert set(made) == dev | {"sst-test-output.csv"}  # the others have no test file here
+    assert made["sst-test-output.csv"][0] == "id \t Predicted_Sentiment "
+    assert [line.split(" , ")[0] for line in made["sst-test-output.csv"][1:]] == [f"s{number}" for number in range(5)]
+    with (place / "run" / "quora" / "predictions_validation.csv").open() as file:
+        expected = {row["id"]: row["prediction"] for row in csv.DictReader(file)}
+    for line in made["para-dev-output.csv"][1:]:
+        row, value = line.split(" , ")
+        assert float(value) == {"not_duplicate": 0.0, "duplicate": 1.0}[expected[row]]
+    assert all(0 <= int(line.split(" , ")[1]) <= 4 for line in made["sst-dev-output.csv"][1:])
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """All that a run of several tasks computed."""
+    return {
+        "weights": [(run / task / "model.safetensors").read_bytes() for task in TASKS],
+        "scores": json.loads((run / "tasks.json").read_text()),
+        "log": [without_times(line) for line in log_of(run)],
+    }
+
+
+METHOD = {"training__multi_task": True, "preset": "ssa-hybrid", "training__save_steps": 5}
+
+
+@pytest.mark.parametrize("step", [2, 11, 23])
+def test_a_broken_off_run_goes_on_to_the_same_end(
+    place: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    train(place, tiny("bert"), **METHOD)
+    expected = outcome(place / "run")
+    assert len([line for line in expected["log"] if "loss" in line]) > 20
+    done: list[int] = []
+    usual = TrainingLoop._timed_step
+
+    def dying(self: TrainingLoop, *facts: Any) -> None:
+        if len(done) == step:
+            raise RuntimeError("killed")
+        done.append(1)
+        usual(self, *facts)
+
+    settings = METHOD | {"training__output_dir": str(place / "other")}
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="killed"):
+        patched.setattr(TrainingLoop, "_timed_step", dying)
+        train(place, tiny("bert"), **settings)
+    folders = [entry.name for entry in (place / "other").glob("checkpoint-*")] if (place / "other").exists() else []
+    assert bool(folders) == (step >= 5)
+    train(place, tiny("bert"), **settings, training__resume=bool(folders))
+    assert outcome(place / "other") == expected
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(place: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, done = TrainingLoop._timed_step, []
+
+    def interrupting(self: TrainingLoop, *facts: Any) -> None:
+        usual(self, *facts)
+        done.append(1)
+        if len(done) == 7:
+            import os
+            import signal
+
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patched, pytest.raises(Interrupted, match="step 7.*--resume --output_dir"):
+        patched.setattr(TrainingLoop, "_timed_step", interrupting)
+        train(place, tiny("bert"), **METHOD)
+    assert (place / "run" / "checkpoint-7").is_dir()
+    resumed = load_config(overrides={"training.output_dir": str(place / "run"), "training.resume": True})
+    train_tasks(resumed, display=Display(quiet=True))
+    first = outcome(place / "run")
+    train(place, tiny("bert"), **METHOD, training__output_dir=str(place / "other"))
+    assert first == outcome(place / "other")
+
+
+def test_apart_finished_tasks_are_not_trained_again(place: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(place, tiny("bert"))
+    stamp = (place / "run" / "sst5" / "model.safetensors").stat().st_mtime_ns
+    for file in (place / "run" / "tasks.json", place / "run" / "sts" / "run.json"):
+        file.unlink()
+    train(place, tiny("bert"), training__resume=True)
+    assert (place / "run" / "sst5" / "model.safetensors").stat().st_mtime_ns == stamp
+    assert (place / "run" / "sts" / "run.json").is_file()
+
+
+def test_small_tasks_get_more_than_their_share() -> None:
+    steps = allotted_steps({"small": 10, "large": 1000}, {"small": 100, "large": 10_000}, 0.5, 0)
+    assert steps == {"small": 92, "large": 918}
+    assert allotted_steps({"small": 10, "large": 1000}, {"small": 100, "large": 10_000}, 1.0, 0) == {
+        "small": 10,
+        "large": 1000,
+    }
+    assert allotted_steps({"a": 7, "b": 7}, {"a": 5, "b": 50}, 0.0, 100) == {"a": 50, "b": 50}
+
+
+def test_turns_are_a_function_of_the_seed() -> None:
+    order = turns({"a": 3, "b": 7}, 1)
+    assert Counter(order) == {"a": 3, "b": 7}
+    assert order == turns({"a": 3, "b": 7}, 1) != turns({"a": 3, "b": 7}, 2)
+
+
+def test_the_leaderboards_score() -> None:
+    scores = {"sst5": {"dev": {"accuracy": 0.524}}, "quora": {"dev": {"accuracy": 0.842}}}
+    assert leaderboard_score(scores, "dev") is None
+    scores["sts"] = {"dev": {"pearson": 0.826}}
+    assert leaderboard_score(scores, "dev") == pytest.approx((0.524 + 0.842 + 1.826 / 2) / 3)
+
+
+def test_settings_of_one_task(place: Path, tiny: Tiny) -> None:
+    own = {"STS": {"objective.loss": "pearson"}, "sst5": {"objective.loss": "corn"}}
+    train(place, tiny("bert"), data__task_settings=own, training__multi_task=True)
+    assert [SavedRun.load(place / "run", task).model.config.loss for task in TASKS] == [
+        "corn",
+        "cross-entropy",
+        "pearson",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data__tasks": "sst5,SST-5"}, "each task once"),
+        ({"data__tasks": "sst5,nosuch"}, "no task 'nosuch'"),
+        ({"data__task_settings": {"rte": {"objective.loss": "mse"}}}, "rte is not among data.tasks"),
+        ({"data__task_settings": {"sts": {"training.seed": 3}}}, "cannot be set for one task"),
+        ({"data__task_settings": "sts"}, "expected a mapping"),
+        (
+            {"data__task_settings": {"sts": {"model.blur.sigma": 0.5}}, "training__multi_task": True},
+            "sts: model.blur.sigma is 0.5, but sst5 has 0.3",
+        ),
+        ({"training__multi_task": True, "training__early_stopping_patience": 2}, "share one encoder"),
+        ({"data__task": "cola"}, "data.task and data.tasks"),
+        ({"data__tasks": None, "data__task": "sst5", "training__multi_task": True}, "needs data.tasks"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_written(
+    place: Path, tiny: Tiny, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(place, tiny("bert"), **changes)
+    assert not (place / "run").exists()
+
+
+def test_of_several_runs_one_must_be_named(place: Path, tiny: Tiny) -> None:
+    train(place, tiny("bert"), training__max_steps=1)
+    with pytest.raises(CheckpointError, match="quora, sst5, sts; got no task"):
+        evaluate(place / "run")
+    with pytest.raises(CheckpointError, match="got task cola"):
+        SavedRun.load(place / "run", "CoLA")

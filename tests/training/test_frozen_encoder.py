@@ -1,0 +1,295 @@
+"""A frozen encoder stays as it is bit for bit, and is asked once for each row where nothing before it changes."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel
+
+import attentune.training.frozen_encoder as frozen_module
+import attentune.training.train as run_module
+from attentune.config import load_config
+from attentune.data.tokenization import encode_rows
+from attentune.inference.scoring import make_accelerator
+from attentune.training.checkpoint import checkpoint_folders
+from attentune.training.frozen_encoder import FrozenStates, states_bytes, why_not_kept
+from attentune.training.train import train
+from helpers.interrupted import log_of
+from helpers.samples import settings
+from helpers.tiny_models import FIRST, LONG, SECOND, build, rows_of
+
+Tiny = Callable[..., Path]
+ROWS = 48
+FROZEN = {
+    "training__freeze_encoder": True,
+    "training__learning_rate": 1e-2,
+    "training__precision": "fp32",
+    "training__num_train_epochs": 3,
+}
+EXACT = {**FROZEN, "model__head__dropout": 0}
+
+
+class Calls:
+    """What the encoder was asked while the model was training."""
+
+    def __init__(self) -> None:
+        self.texts: list[int] = []
+        self.modes: set[bool] = set()
+        self.graphs: set[bool] = set()
+        self.parts: Any = None
+
+    def watch(self, parts: Any) -> Any:
+        self.parts = parts
+        parts.model.encoder.register_forward_hook(self._note)
+        return parts
+
+    def _note(self, encoder: torch.nn.Module, inputs: Any, output: Any) -> None:
+        if self.parts.model.training:
+            self.texts.append(len(output.last_hidden_state))
+            self.modes.add(encoder.training)
+            self.graphs.add(output.last_hidden_state.requires_grad)
+
+
+@pytest.fixture
+def run(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Path, Calls]]:
+    """`run("name", **settings)` trains; gives its folder and what the encoder was asked."""
+    build_parts = run_module.build_parts
+
+    def run_with(name: str, **changes: Any) -> tuple[Path, Calls]:
+        calls, folder = Calls(), tmp_path / name
+        monkeypatch.setattr(run_module, "build_parts", lambda inputs: calls.watch(build_parts(inputs)))
+        encoder = tiny("bert", layers=4)
+        train(load_config(overrides=settings(tmp_path, encoder, training__output_dir=str(folder), **changes)))
+        return folder, calls
+
+    return run_with
+
+
+def losses_of(folder: Path) -> list[float]:
+    return [line["loss"] for line in log_of(folder) if "loss" in line]
+
+
+def assert_close(first: Path, second: Path, *, atol: float) -> None:
+    """The same losses and weights."""
+    assert losses_of(first) == pytest.approx(losses_of(second), abs=atol)
+    weights, others = (load_file(folder / "model.safetensors") for folder in (first, second))
+    for name, weight in weights.items():
+        torch.testing.assert_close(weight, others[name], atol=atol, rtol=0, msg=lambda m, name=name: f"{name}: {m}")
+
+
+# The encoder's weights
+
+
+METHODS = {
+    "kept": {},
+    "in each step": {"model__layer_mix__kind": "mean-all"},
+    "token labels": {"preset": "ssa-hybrid"},
+    "captum": {"preset": "ssa-co", "labels__generator": "integrated-gradients", "labels__steps": 2},
+    "masked rows": {"preset": "bert-mask"},
+    "best": {"training__load_best_model_at_end": True, "training__eval_strategy": "steps", "training__eval_steps": 4},
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_saved_encoder_is_the_original_bit_for_bit_and_the_rest_has_learnt(run, tiny, method: str) -> None:
+    folder, _ = run("run", **FROZEN, **METHODS[method])
+    saved = load_file(folder / "model.safetensors")
+    original = AutoModel.from_pretrained(tiny("bert", layers=4)).state_dict()
+    kept = {name.removeprefix("encoder."): weight for name, weight in saved.items() if name.startswith("encoder.")}
+    assert set(kept) == {name for name in original if not name.startswith("pooler.") and "position_ids" not in name}
+    assert all(torch.equal(weight, original[name]) for name, weight in kept.items())
+    assert len(kept) > 60
+    first = load_file(folder / "checkpoint-4" / "model.safetensors") if method == "best" else None
+    assert first is None or all(torch.equal(first[f"encoder.{name}"], weight) for name, weight in kept.items())
+    own = {name for name in saved if not name.startswith("encoder.")}
+    first, *_, last = checkpoint_folders(folder)
+    assert {name.split(".", 1)[1] for name in load_file(last / "optimizer.safetensors")} == own
+    before, after = (load_file(path / "model.safetensors") for path in (first, last))
+    assert not [name for name in own if torch.equal(before[name], after[name])], "the rest has learnt"
+
+
+@pytest.mark.parametrize("method", ["kept", "in each step", "best"])
+def test_the_encoder_has_neither_dropout_nor_gradients(run, method: str) -> None:
+    _, calls = run("run", **FROZEN, **METHODS[method])
+    assert calls.modes == calls.graphs == {False}
+    assert not any(weight.requires_grad for weight in calls.parts.model.encoder.parameters())
+
+
+def test_a_frozen_encoder_stays_in_evaluation_mode(tiny: Tiny) -> None:
+    model, _ = build(tiny("bert"))
+    model.train().freeze_encoder()
+    for mode in (True, False, True):
+        model.train(mode)
+        assert {module.training for module in model.encoder.modules()} == {False}
+        assert model.dropout.training == mode
+    assert not any(weight.requires_grad for weight in model.encoder.parameters())
+    assert all(weight.requires_grad for name, weight in model.named_parameters() if not name.startswith("encoder."))
+
+
+# The hidden states that are kept
+
+
+def test_each_row_is_encoded_once_whatever_the_epochs(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, once = run("one", **FROZEN | {"training__num_train_epochs": 1})
+    folder, thrice = run("three", **FROZEN)
+    assert sum(once.texts) == sum(thrice.texts) == ROWS
+    assert len(losses_of(folder)) == 18
+    monkeypatch.setattr(frozen_module, "LIMIT_BYTES", 0)
+    _, each = run("each", **FROZEN)
+    assert sum(each.texts) == 3 * ROWS
+    assert len(each.texts) == 18 > len(thrice.texts)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {},
+        {"model__head__kind": "cls-mean", "model__head__dropout": 0.1},
+        {"preset": "ssa-hybrid", "labels__generator": "none"},
+        {"preset": "blur-bert", "model__blur__sigma": 0.5},
+        {"training__gradient_accumulation_steps": 2, "training__per_device_train_batch_size": 5},
+    ],
+    ids=["bert", "cls-mean, dropout", "gate", "blur", "uneven"],
+)
+def test_losses_and_weights_are_those_without_it(run, monkeypatch: pytest.MonkeyPatch, method: dict) -> None:
+    kept, calls = run("kept", **EXACT | method)
+    assert sum(calls.texts) == ROWS
+    monkeypatch.setattr(frozen_module, "LIMIT_BYTES", 0)
+    anew, calls = run("anew", **EXACT | method)
+    assert sum(calls.texts) == 3 * ROWS
+    assert_close(kept, anew, atol=2e-5)
+    assert abs(losses_of(kept)[-1] - losses_of(kept)[0]) > 0.01, "something was learnt, so that this says something"
+
+
+def test_in_bf16_they_are_what_bf16_gives(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = EXACT | {"training__precision": "bf16"}
+    kept, calls = run("kept", **options)
+    _, exact_calls = run("exact", **EXACT)
+    half_SD, exact_SD = (found.parts.loop.frozen._hidden_SD for found in (calls, exact_calls))
+    assert 1e-3 < (half_SD.float() - exact_SD).abs().max() < 0.2
+    monkeypatch.setattr(frozen_module, "LIMIT_BYTES", 0)
+    anew, _ = run("anew", **options)
+    assert losses_of(kept) == pytest.approx(losses_of(anew), abs=5e-3)
+
+
+def test_a_batch_holds_each_rows_own_states_and_zeros_at_padding(tiny: Tiny) -> None:
+    model, tokenizer = build(tiny("bert"))
+    features = encode_rows(rows_of([FIRST, LONG, "", SECOND]), tokenizer, max_length=24)
+    accelerator, _ = make_accelerator(precision="fp32", use_cpu=True)
+    states = FrozenStates(model=model, features=features, pad_token_id=tokenizer.pad_token_id, accelerator=accelerator)
+    rows = np.array([2, 1, 1, 0])
+    batch_BTD = states.batch(rows, 26)
+    assert batch_BTD.shape == (4, 26, model.config.encoder_config.hidden_size)
+    assert not batch_BTD.requires_grad
+    for number, row in enumerate(rows):
+        ids_T = torch.from_numpy(features.ids[features.row(row)].astype(np.int64))
+        alone_1TD = model.encoder(input_ids=ids_T[None], attention_mask=torch.ones_like(ids_T)[None]).last_hidden_state
+        torch.testing.assert_close(batch_BTD[number, : len(ids_T)], alone_1TD[0], atol=1e-5, rtol=0)
+        assert not batch_BTD[number, len(ids_T) :].any()
+    batch_BTD.fill_(7.0)
+    assert not (states.batch(rows, 26) == 7.0).any(), "what is kept cannot be changed through a batch"
+
+
+def write_pairs(folder: Path) -> None:
+    """Reviews of two texts, the first and the second half of one, in training and validation files."""
+    settings(folder, folder)
+    for name in ("train", "validation"):
+        with (folder / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+            rows = [(row["id"], row["text"].split(), row["label"]) for row in csv.DictReader(file)]
+        with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["id", "text", "other", "label"])
+            writer.writerows([n, " ".join(words[:2]), " ".join(words[2:]), label] for n, words, label in rows)
+
+
+PAIRS = {"data__text_column": "text", "data__text_pair_column": "other", "data__label_column": "label"}
+
+
+@pytest.mark.parametrize(
+    ("method", "texts"),
+    [
+        ({"preset": "task-attention"}, 2),
+        ({"preset": "bi-encoder-mean", "objective__loss": "binary-cross-entropy"}, 2),
+        ({"preset": "bert-mean"}, 1),
+    ],
+    ids=["cross-attention", "bi-encoder", "one row"],
+)
+def test_the_texts_of_a_pair_are_encoded_once_too(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: dict, texts: int
+) -> None:
+    write_pairs(tmp_path)
+    # A large epsilon: else AdamW makes whole steps of what rounding leaves where a gradient is zero.
+    options = EXACT | PAIRS | method | {"training__adam_epsilon": 1e-4}
+    kept, calls = run("kept", **options)
+    assert sum(calls.texts) == texts * ROWS
+    monkeypatch.setattr(frozen_module, "LIMIT_BYTES", 0)
+    anew, calls = run("anew", **options)
+    assert sum(calls.texts) == texts * 3 * ROWS
+    assert_close(kept, anew, atol=2e-5)
+    assert len(set(losses_of(kept))) == 18
+
+
+NOT_KEPT = {
+    "labels.generator flip": {"preset": "ssa-co"},
+    "labels.generator masked-rows": {"preset": "bert-mask"},
+    "model.blur.learnable": {"preset": "blur-bert", "model__blur__learnable": "layer"},
+    "model.layer_mix": {"preset": "se-bert"},
+    "they would take 0.0 GiB": {},
+}
+
+
+@pytest.mark.parametrize("reason", NOT_KEPT)
+def test_where_they_cannot_be_kept_the_encoder_runs_in_each_step_and_that_is_said(
+    run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], reason: str
+) -> None:
+    if not NOT_KEPT[reason]:
+        monkeypatch.setattr(frozen_module, "LIMIT_BYTES", 1000)
+    folder, calls = run("run", **FROZEN, **NOT_KEPT[reason])
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "frozen encoder" in line]
+    assert line.startswith("frozen encoder: it runs in each step, since ")
+    assert reason in line
+    assert calls.parts.loop.frozen is None
+    assert sum(calls.texts) >= 3 * ROWS
+    assert np.isfinite(losses_of(folder)).all()
+
+
+def test_what_is_kept_is_said_with_its_size(run, capfd: pytest.CaptureFixture[str]) -> None:
+    _, calls = run("run", **FROZEN)
+    size_mib = calls.parts.loop.frozen._hidden_SD.numel() * 4 / 2**20
+    line = f"frozen encoder: the hidden states of 48 rows are computed once (at most {size_mib:.1f} MiB)"
+    assert line in capfd.readouterr().err.splitlines()
+
+
+def test_a_learnt_blur_learns_though_the_encoder_is_frozen(run) -> None:
+    options = FROZEN | {"preset": "blur-bert", "model__blur__learnable": "layer", "model__blur__sigma": 0.5}
+    folder, calls = run("run", **options)
+    before, after = (
+        load_file(path / "model.safetensors")["blur.raw_sigma"] for path in (folder / "checkpoint-12", folder)
+    )
+    assert (before - after).abs().min() > 0
+    assert calls.modes == {False}
+    assert calls.graphs == {True}
+
+
+def test_the_limit_is_two_gibibytes_of_float32(tiny: Tiny) -> None:
+    model, tokenizer = build(tiny("bert"))
+    features = encode_rows(rows_of([FIRST, LONG]), tokenizer, max_length=24)
+    size_bytes = states_bytes(model, features)
+    assert size_bytes == len(features.ids) * model.config.encoder_config.hidden_size * 4
+    assert frozen_module.LIMIT_BYTES == 2 * 1024**3
+    assert why_not_kept(model, features, "none") is None
+
+
+def test_hidden_states_of_one_layer_are_refused_by_a_mix_of_several(tiny: Tiny) -> None:
+    settings = load_config(overrides={"model.layer_mix.kind": "mean-all"}).model
+    model, tokenizer = build(tiny("bert"), settings=settings)
+    inputs = tokenizer([FIRST], return_tensors="pt")
+    with pytest.raises(ValueError, match="encoded_BTD is the last layer alone, but this model mixes several"):
+        model(**inputs, encoded_BTD=torch.zeros(1, inputs["input_ids"].shape[1], 32))

@@ -1,0 +1,221 @@
+"""Who may write to a run folder, and what is left in it when a run fails."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from attentune.config import Config, load_config, to_yaml
+from attentune.errors import CheckpointError, ConfigError, StorageError
+from attentune.training.run_folder import check_folder, check_writable, config_for_run, opened_folder
+
+LOCK = ".lock"
+
+
+def config(run: Path | str | None, **changes: object) -> Config:
+    overrides = {"data.task": "cola", "training.output_dir": None if run is None else str(run)}
+    return load_config(overrides=overrides | {name.replace("__", "."): value for name, value in changes.items()})
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.fixture
+def begun(tmp_path) -> Path:
+    """A run that was begun with the settings of `config`."""
+    with opened_folder(config(tmp_path / "run")) as run:
+        (run / "checkpoint-1").mkdir()
+    return run
+
+
+def test_a_run_needs_a_folder():
+    with pytest.raises(ConfigError, match=r"training\.output_dir: is missing"):
+        config_for_run(config(None))
+
+
+def test_a_bare_resume_takes_all_from_the_folder(begun, tmp_path):
+    bare = load_config(overrides={"training.output_dir": str(begun), "training.resume": True})
+    found = config_for_run(bare)
+    assert found.data.task == "cola"
+    assert found.training.resume
+    assert found.training.output_dir == str(begun)
+    # The folder may have been moved: its name on the command line counts.
+    moved = begun.rename(tmp_path / "moved")
+    bare = load_config(overrides={"training.output_dir": str(moved), "training.resume": True})
+    assert config_for_run(bare).training.output_dir == str(moved)
+    with pytest.raises(CheckpointError, match=r"has no config\.yaml, so there is no run to resume"):
+        config_for_run(load_config(overrides={"training.output_dir": str(tmp_path), "training.resume": True}))
+    full = config(begun, training__resume=True, training__seed=5)
+    assert config_for_run(full) == full
+
+
+def test_what_the_folder_may_hold(tmp_path, begun):
+    check_folder(config(tmp_path / "new"))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / LOCK).touch()
+    check_folder(config(tmp_path / "empty"))
+    with pytest.raises(CheckpointError, match=r"is not empty\. Go on with --resume, start anew with --overwrite"):
+        check_folder(config(begun))
+    check_folder(config(begun, training__overwrite_output_dir=True))
+    check_folder(config(begun, training__resume=True))
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="is a file, not a folder"):
+        check_folder(config(tmp_path / "file"))
+    for how in ({"training__resume": True}, {"training__overwrite_output_dir": True}):
+        with pytest.raises(CheckpointError, match=r"no config\.yaml"):
+            check_folder(config(tmp_path, **how))
+
+
+def test_a_resumed_run_has_the_settings_that_it_was_begun_with(begun):
+    for free in ({"save_total_limit": 5}, {"logging_steps": 3}, {"report_to": "tensorboard"}):
+        check_folder(config(begun, training__resume=True, **{f"training__{name}": v for name, v in free.items()}))
+    with pytest.raises(CheckpointError) as caught:
+        check_folder(config(begun, training__resume=True, training__seed=7, model__head__kind="mean"))
+    message = str(caught.value)
+    assert "training.seed: was 42, now 7" in message
+    assert "model.head.kind: was 'cls', now 'mean'" in message
+    assert f"attentune train --resume --output_dir {begun}" in message
+
+
+def test_every_setting_that_changes_the_result_is_compared(begun):
+    computes = {"learning_rate": 1e-3, "max_steps": 5, "precision": "fp32", "warmup_ratio": 0.2, "save_steps": 9}
+    for name, value in computes.items():
+        with pytest.raises(CheckpointError, match=f"training.{name}: was"):
+            check_folder(config(begun, training__resume=True, **{f"training__{name}": value}))
+
+
+def test_the_written_configuration_runs_again(tmp_path):
+    asked = config(tmp_path / "a" / "b" / "run", training__overwrite_output_dir=True, training__seed=3)
+    with opened_folder(asked) as run:
+        pass
+    written = load_config(run / "config.yaml")
+    assert not written.training.overwrite_output_dir
+    assert written == dataclasses.replace(
+        asked, training=dataclasses.replace(asked.training, overwrite_output_dir=False)
+    )
+
+
+@pytest.mark.parametrize("made_before", [False, True])
+def test_a_run_that_fails_early_leaves_what_it_found(tmp_path, made_before):
+    run = tmp_path / "run"
+    if made_before:
+        run.mkdir()
+    with contextlib.suppress(ValueError), opened_folder(config(run)):
+        (run / "log.jsonl").touch()
+        (run / "part").mkdir()
+        (run / "part" / "x").touch()
+        raise ValueError("early")
+    assert names(tmp_path) == (["run"] if made_before else [])
+
+
+def test_a_run_that_fails_late_leaves_its_checkpoints(tmp_path):
+    run = tmp_path / "run"
+    for _ in range(2):
+        with contextlib.suppress(ValueError), opened_folder(config(run, training__resume=run.exists())):
+            (run / "checkpoint-3").mkdir(exist_ok=True)
+            raise ValueError("late")
+        assert names(run) == [LOCK, "checkpoint-3", "config.yaml"]
+
+
+def test_a_resumed_run_that_fails_before_its_first_checkpoint_leaves_the_folder(tmp_path):
+    """What was there before is never removed."""
+    with opened_folder(config(tmp_path / "run")) as run:
+        (run / "log.jsonl").write_text("old")
+    with (
+        pytest.raises(ValueError, match="early"),
+        opened_folder(config(run, training__resume=True)),
+    ):
+        raise ValueError("early")
+    assert names(run) == [LOCK, "config.yaml", "log.jsonl"]
+
+
+def test_leftovers_of_a_killed_run_are_removed_and_nothing_else(begun):
+    (begun / ".writing-5-123").mkdir()
+    (begun / ".writing-5-123" / "model.safetensors").touch()
+    (begun / ".metrics.json.123.tmp").touch()
+    others = [".notes", "notes.tmp", "writing-5"]
+    for name in others:
+        (begun / name).touch()
+    with opened_folder(config(begun, training__resume=True)):
+        assert names(begun) == sorted([LOCK, "checkpoint-1", "config.yaml", *others])
+
+
+def test_overwriting_empties_the_folder_but_follows_no_link(begun, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter").write_text("dear")
+    (begun / "link").symlink_to(tmp_path / "mine")
+    (begun / "linked-file").symlink_to(tmp_path / "mine" / "letter")
+    with opened_folder(config(begun, training__overwrite_output_dir=True)) as run:
+        assert names(run) == [LOCK, "config.yaml"]
+    assert (tmp_path / "mine" / "letter").read_text() == "dear"
+
+
+def test_one_process_at_a_time(begun):
+    resumed = config(begun, training__resume=True)
+    before = names(begun)
+    with (begun / LOCK).open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for wanted in (resumed, config(begun, training__overwrite_output_dir=True)):
+            with pytest.raises(CheckpointError, match="another process is training in this folder"):
+                opened_folder(wanted).__enter__()
+            assert names(begun) == before
+    for _ in range(2):  # the lock is free again, also after a failure
+        with pytest.raises(ValueError, match="x"), opened_folder(resumed):
+            raise ValueError("x")
+
+
+def test_the_lock_is_held_while_the_run_goes_on(tmp_path):
+    with opened_folder(config(tmp_path / "run")) as run:
+        child = os.fork()
+        if child == 0:
+            with (run / LOCK).open() as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        with pytest.raises(CheckpointError, match="another process"):
+            opened_folder(config(run)).__enter__()
+        assert (run / "config.yaml").exists()
+
+
+def test_the_folder_is_looked_at_again_once_it_is_locked(begun):
+    """Another run may have filled it while this one read its data."""
+    before = (begun / "config.yaml").read_bytes()
+    with pytest.raises(CheckpointError, match="is not empty"):
+        opened_folder(config(begun, training__seed=9)).__enter__()
+    assert (begun / "config.yaml").read_bytes() == before
+    assert "checkpoint-1" in names(begun)
+
+
+def test_processes_beside_the_main_one_touch_nothing(tmp_path):
+    with opened_folder(config(tmp_path / "run"), is_main=False) as run:
+        assert run == tmp_path / "run"
+        assert not run.exists()
+
+
+def test_what_cannot_be_written_to_is_found_before_the_work(tmp_path, monkeypatch):
+    check_writable(config(tmp_path / "a" / "b" / "c"))
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"file: is a file, so no run folder can be made there"):
+        check_writable(config(tmp_path / "file" / "run"))
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(StorageError, match=f"{tmp_path.name}: cannot be written to; name another --output_dir"):
+        check_writable(config(tmp_path / "a" / "b"))
+    assert names(tmp_path) == ["file"]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StorageError, match="cannot be written to"):
+        check_writable(config("run"))
+
+
+def test_a_torn_configuration_is_told(begun):
+    (begun / "config.yaml").write_text(to_yaml(config(begun))[:40] + ": [")
+    with pytest.raises(ConfigError, match=r"config\.yaml"):
+        check_folder(config(begun, training__resume=True))
