@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attentune.stats.detectable import smallest_detectable_difference
+from attentune.stats.power import smallest_detectable_difference
 from stat_worlds import WORLDS
 
 SEEDS = (3, 5, 10)

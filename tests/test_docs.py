@@ -21,7 +21,7 @@ from attentune.cli.flags import _ALIASES, _SHORTHANDS, overrides_of
 from attentune.cli.main import VERBS, main
 from attentune.config import Config, load_config, preset_names
 from attentune.config.parse import coerce
-from attentune.data.specs import spec_names
+from attentune.data.builtin import spec_names
 from attentune.metrics.metrics import METRICS
 from helpers import doc_blocks
 from helpers.doc_blocks import PAGES, ROOT, name_of, prose

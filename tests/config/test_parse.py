@@ -14,9 +14,9 @@ from attentune.config import Config, load_config, to_yaml
 from attentune.config.parse import did_you_mean, shown
 from attentune.errors import ConfigError
 from attentune.nn.blur import BLUR_PLACES, LEARNABLE
+from attentune.nn.classifiers import COMBINATIONS
 from attentune.nn.heads import HEADS
 from attentune.nn.layer_mix import LAYER_MIXES
-from attentune.nn.pair_combine import COMBINATIONS
 from attentune.nn.token_gate import TOKEN_GATES
 from attentune.token_labels.registry import GENERATORS
 

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from attentune.config import BlurConfig, HeadConfig, LayerMixConfig, ModelConfig, TokenGateConfig, load_config
-from attentune.models.output import AttentuneOutput
+from attentune.models.modeling import AttentuneOutput
 from attentune.models.saving import load_model, save_model
 from attentune.nn.blur import BLUR_PLACES
+from attentune.nn.classifiers import COMBINATIONS
 from attentune.nn.heads import HEADS
 from attentune.nn.layer_mix import LAYER_MIXES, MINIMUM_LAYERS
 from attentune.nn.losses import token_label_sums
-from attentune.nn.pair_combine import COMBINATIONS
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, Built, build, encoded_apart
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from attentune.config import BlurConfig, LayerMixConfig, ModelConfig, TokenGateConfig, load_config, preset_names
-from attentune.models.output import AttentuneOutput
+from attentune.models.modeling import AttentuneOutput
 from attentune.models.saving import load_model, save_model
 from attentune.nn.blur import BLUR_PLACES, LEARNABLE
 from attentune.nn.layer_mix import LAYER_MIXES, MINIMUM_LAYERS

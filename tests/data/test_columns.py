@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from attentune.config.schema import DataConfig
-from attentune.data.columns import Columns, choose_columns
-from attentune.data.ids import row_ids
+from attentune.data.columns import Columns, choose_columns, row_ids
 from attentune.data.readers.table import Table
 from attentune.errors import DataError
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from attentune.data.builtin import load_spec, spec_names
 from attentune.data.dataset import TASK_TYPES
-from attentune.data.specs import load_spec, spec_names
 from attentune.errors import ConfigError
 
 TASKS = (

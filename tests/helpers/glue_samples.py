@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
+from attentune.data.builtin import load_spec
 from attentune.data.dataset import LabelSpace
-from attentune.data.specs import load_spec
 from attentune.models.saving import save_model
 from helpers.tiny_models import build
 

@@ -13,7 +13,7 @@ import torch
 from attentune.config import BlurConfig, HeadConfig, LayerMixConfig, ModelConfig, TokenGateConfig, load_config
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, UnsupportedEncoderError
-from attentune.models.half_copy import HalfCopy
+from attentune.models.precision import HalfCopy
 from attentune.models.saving import load_model, save_model
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, Built, build, encoded, encoded_apart

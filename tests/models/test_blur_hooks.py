@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attentune.config import BlurConfig
 from attentune.models.attention import PLAIN, use_own_attention
-from attentune.models.half_copy import HalfCopy
+from attentune.models.precision import HalfCopy
 from attentune.nn.cpu.dropout import FastDropout, use_fast_dropout
 from helpers.blur_references import PLACES, PROJECTIONS, TEXTS, Tiny, blurred, distance, hidden_of, hooks_of
 from helpers.tiny import FAMILIES

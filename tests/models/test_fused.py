@@ -14,7 +14,7 @@ from attentune.config.schema import BlurConfig
 from attentune.models import fused
 from attentune.models.attention import attention_by, use_own_attention
 from attentune.models.fused import fused_layers, use_fused_layers, weights_stay
-from attentune.models.half_copy import half_copy
+from attentune.models.precision import half_copy
 from helpers.native import needs_native
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, SECOND, build, encoded

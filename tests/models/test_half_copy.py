@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attentune.config import TokenGateConfig
-from attentune.models.half_copy import HalfCopy
-from attentune.models.taps import EmbeddingTap
+from attentune.models.hooks import EmbeddingTap
+from attentune.models.precision import HalfCopy
 from helpers.copies import answers, close, made
 from helpers.tiny import FAMILIES
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentune.models.taps import EmbeddingTap
+from attentune.models.hooks import EmbeddingTap
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, SECOND, build, encoded
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attentune.config import TokenGateConfig
-from attentune.models.int8_copy import int8_copy
+from attentune.models.precision import int8_copy
 from helpers.copies import answers, close, made
 from helpers.tiny import FAMILIES
 

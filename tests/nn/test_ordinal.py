@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from attentune.nn.classifiers import ClassLogProbabilities, build_outputs, class_log_probabilities, raw_outputs
 from attentune.nn.losses import corn_rows, corn_task_counts, cross_entropy_rows
-from attentune.nn.outputs import ClassLogProbabilities, build_outputs, class_log_probabilities, raw_outputs
 
 
 def batch(rows: int = 40, classes: int = 5, *, spread: float = 2.0) -> tuple[torch.Tensor, torch.Tensor]:

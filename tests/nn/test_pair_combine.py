@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from attentune.nn.classifiers import Concatenation, DotProduct, build_classifier, projection_weights
 from attentune.nn.losses import cross_entropy_rows
-from attentune.nn.pair_combine import Concatenation, DotProduct, build_classifier, projection_weights
 from helpers.attention_references import linear_of
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
+from attentune.nn.classifiers import ScaledOutput, build_outputs, raw_outputs
 from attentune.nn.losses import pearson_rows
-from attentune.nn.outputs import ScaledOutput, build_outputs, raw_outputs
 
 
 def batch(rows: int, *, seed: int = 0, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,10 +15,10 @@ from attentune.experiments.comparison.records import Run, read_records
 from attentune.metrics.metrics import METRICS
 from attentune.metrics.per_example import example_values, guess_score
 from attentune.report.analysis import Verdicts, judge
-from attentune.report.recorded_runs import kept_in, read_predictions
+from attentune.report.load import kept_in, read_predictions
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import compare_all
-from attentune.stats.example_tests import jackknife_values
+from attentune.stats.paired_tests import jackknife_values
 from attentune.stats.runs import Runs
 from helpers.made_records import predictions, write_comparison, write_record
 

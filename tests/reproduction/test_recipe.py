@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attentune.data.specs import load_spec
+from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.grid import plan_matrix
 from attentune.experiments.comparison.methods import choose_methods, methods_from

@@ -13,12 +13,11 @@ from scipy import stats
 from attentune.errors import ConfigError
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import compare_all, compare_runs
-from attentune.stats.detectable import smallest_detectable_difference
 from attentune.stats.estimate import mean_over_seeds, mean_over_seeds_and_examples
-from attentune.stats.example_tests import jackknife_values
 from attentune.stats.multiple_testing import holm
-from attentune.stats.runs import Runs
-from attentune.stats.summary import summarise
+from attentune.stats.paired_tests import jackknife_values
+from attentune.stats.power import smallest_detectable_difference
+from attentune.stats.runs import Runs, summarise
 
 EXAMPLES = 200
 

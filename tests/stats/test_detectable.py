@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attentune.seeding import numpy_generator
-from attentune.stats.detectable import smallest_detectable_difference
 from attentune.stats.estimate import mean_over_seeds_and_examples
+from attentune.stats.power import smallest_detectable_difference
 
 # From statsmodels 0.15.0: TTestPower().solve_power(nobs=seeds, alpha=..., power=...)
 STATSMODELS = [

@@ -12,7 +12,7 @@ from scipy import stats
 
 from attentune.metrics.metrics import METRICS
 from attentune.seeding import numpy_generator
-from attentune.stats.example_tests import jackknife_values, mcnemar_p, mcnemar_test, paired_bootstrap_test
+from attentune.stats.paired_tests import jackknife_values, mcnemar_p, mcnemar_test, paired_bootstrap_test
 
 # From statsmodels 0.15.0: mcnemar([[50, b], [c, 30]], exact=b + c < 25, correction=False).pvalue
 STATSMODELS = {(3, 12): 0.03515625, (0, 5): 0.0625, (10, 10): 1.0, (20, 45): 0.0019295404758470829}

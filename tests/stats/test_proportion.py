@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from attentune.stats.proportion import wilson_interval
+from attentune.stats.estimate import wilson_interval
 
 
 @pytest.mark.parametrize(("successes", "rows"), [(0, 5), (1, 1), (7, 10), (180, 277), (277, 277)])

@@ -132,7 +132,7 @@ def test_a_detectable_difference_is_detected(bench: ModuleType) -> None:
 
 def test_matthews_correlation_goes_through_its_jackknife_values(bench: ModuleType) -> None:
     from attentune.metrics.metrics import METRICS
-    from attentune.stats.example_tests import jackknife_values
+    from attentune.stats.paired_tests import jackknife_values
 
     generator = np.random.default_rng(1)
     labels, right = generator.random((2, 30)) < 0.7, generator.random((2, 3, 30)) < 0.6

@@ -10,8 +10,7 @@ from scipy import stats
 
 from attentune.seeding import numpy_generator
 from attentune.stats.estimate import mean_over_seeds_and_examples
-from attentune.stats.runs import Runs
-from attentune.stats.summary import summarise
+from attentune.stats.runs import Runs, summarise
 
 
 def runs(scores: dict[int, float | None], **settings) -> Runs:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attentune.seeding import numpy_generator
-from attentune.stats.seed_tests import sign_flip_p, sign_flip_test, signed_ranks, smallest_p, wilcoxon_test
+from attentune.stats.paired_tests import sign_flip_p, sign_flip_test, signed_ranks, smallest_p, wilcoxon_test
 
 # Differences of accuracies on 200 rows: with ties and zeros, as they are.
 DIFFERENCES = st.lists(st.integers(-20, 20).map(lambda count: count / 200), min_size=1, max_size=8).map(np.array)

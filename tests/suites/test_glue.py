@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attentune.data.specs import load_spec
+from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError, DataError, StorageError
 from attentune.inference.predictor import predict
 from attentune.suites import glue as submission

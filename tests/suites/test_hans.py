@@ -19,8 +19,7 @@ from attentune.inference.predictor import SavedRun, predict
 from attentune.models.saving import save_model
 from attentune.results import to_json
 from attentune.suites import hans
-from attentune.suites.hans import entailment_class, score_hans, short_names
-from attentune.suites.hans_data import HEURISTICS, HansRows, read_hans
+from attentune.suites.hans import HEURISTICS, HansRows, entailment_class, read_hans, score_hans, short_names
 from helpers.hans_samples import hans_lines, write_hans
 from helpers.tiny_models import build
 

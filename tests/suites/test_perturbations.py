@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attentune.suites.perturbations import PERTURBATIONS, overlap, telling_words, words_of
+from attentune.suites.robustness import PERTURBATIONS, overlap, telling_words, words_of
 from helpers.tiny_models import rows_of
 
 BY_NAME = {kind.name: kind for kind in PERTURBATIONS}

@@ -10,8 +10,7 @@ import pytest
 
 from attentune.config import load_config
 from attentune.inference.predictor import SavedRun
-from attentune.suites.perturbations import PERTURBATIONS
-from attentune.suites.robustness import stress
+from attentune.suites.robustness import PERTURBATIONS, stress
 from attentune.training.progress import Display
 from attentune.training.train import train
 from helpers.samples import settings

@@ -19,7 +19,7 @@ from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.predictor import SavedRun
 from attentune.models.build import load_tokenizer
 from attentune.token_labels.listing import list_tokens
-from attentune.token_labels.stored import LABELS_FILE, load_labels, save_labels
+from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
 from attentune.training.progress import Display
 from attentune.training.train import train
 from helpers.samples import settings

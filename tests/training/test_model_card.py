@@ -22,9 +22,8 @@ from attentune.config import Config, load_config, preset_names
 from attentune.data.dataset import LabelSpace, TaskData
 from attentune.metrics.metrics import METRICS, score_predictions
 from attentune.results import RunResult
-from attentune.stats.proportion import wilson_interval
-from attentune.training.card_text import front_matter, one_line, plain, table
-from attentune.training.model_card import CardFacts, model_card, score_interval
+from attentune.stats.estimate import wilson_interval
+from attentune.training.model_card import CardFacts, front_matter, model_card, one_line, plain, score_interval, table
 from attentune.training.progress import Display
 from attentune.training.train import train
 from helpers.samples import settings

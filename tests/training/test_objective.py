@@ -12,7 +12,7 @@ from attentune.config import ObjectiveConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 from attentune.metrics.metrics import METRICS
-from attentune.nn.outputs import class_log_probabilities
+from attentune.nn.classifiers import class_log_probabilities
 from attentune.training.objective import Objective, build_objective, check_metric, with_ordinal_prediction
 
 THREE = LabelSpace("classification", ("bad", "fair", "good"))

@@ -19,7 +19,7 @@ import pytest
 
 from attentune.errors import CheckpointError, StorageError
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.log import JsonLog
+from attentune.training.progress import JsonLog
 from helpers.comparisons import start, wait_for
 from helpers.disks import Disk
 from helpers.interrupted import assert_same, outcome

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from attentune.explain.answers import Answer, MaskedWord
-from attentune.explain.explanation import Explanation
-from attentune.explain.head_table import HeadAttention
+from attentune.explain.explanation import Explanation, HeadAttention
 from attentune.report.highlight import hex_tone, share_of, sides, visible
 from attentune.report.highlight_html import MARKED_STYLE, marked
 

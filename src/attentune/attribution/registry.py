@@ -11,8 +11,8 @@ import numpy as np
 
 from attentune.attribution import attention as attending
 from attentune.attribution import captum_methods
+from attentune.attribution import captum_methods as masking
 from attentune.attribution import gradient as one_pass
-from attentune.attribution import leave_one_out as masking
 from attentune.attribution.base import Probe, Scored, Settings
 from attentune.config.parse import did_you_mean
 from attentune.errors import ConfigError

@@ -98,7 +98,7 @@ def _check_baseline(baseline: str | None, wishes: dict[str, Any], problems: list
 def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
     """The table, and the verdicts on the same records below it."""
     from attentune.report.analysis import judge
-    from attentune.report.recorded_runs import kept_in
+    from attentune.report.load import kept_in
     from attentune.results import to_json
 
     cells = cells_of(records)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attentune.cli.output import table
-from attentune.explain.explanation import Explanation
-from attentune.explain.head_table import HeadAttention
+from attentune.explain.explanation import Explanation, HeadAttention
 from attentune.report.explanation_text import said
 from attentune.report.highlight import score_text, visible
 

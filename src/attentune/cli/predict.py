@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     data = check_text_flags("predict", parsed, problems)
 
-    from attentune.data.readers.parts import PART
+    from attentune.data.readers.table import PART
     from attentune.inference.predictor import SavedRun
     from attentune.inference.streaming import predictions_in_parts
 

@@ -17,7 +17,7 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser.parse(arguments)
     if problems:
         raise ConfigError(problems)
-    from attentune.data.specs import load_spec, spec_names
+    from attentune.data.builtin import load_spec, spec_names
 
     specs = [load_spec(name) for name in spec_names()]
     if parsed.format == "json":

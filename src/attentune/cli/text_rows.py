@@ -42,7 +42,7 @@ def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
         ConfigError: a pair for a model of single texts, or the other way round.
         DataError: rows that cannot be read.
     """
-    from attentune.data.readers.parts import WHOLE
+    from attentune.data.readers.table import WHOLE
 
     (rows,) = read_text_parts(parsed, data, saved, WHOLE).read()
     return rows

@@ -2,14 +2,162 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
-from attentune.data.ids import IDS
 from attentune.data.readers.csv import separator_hint
+from attentune.data.readers.table import Table, has_return
 from attentune.errors import DataError
+
+IDS = ("id", "idx", "index")
+# Reads the rows anew, part by part.
+Tables = Callable[[], Iterable[Table]]
+
+
+class IdColumns:
+    """Finds the first of some columns that names each row once. Of each row 8 bytes a column are kept.
+
+    Args:
+        names: the columns.
+        strict: whether a column that cannot be used is an error, or passed over.
+        hash_of: of ids; equal ones are compared themselves before anything is said of them.
+    """
+
+    def __init__(self, names: Sequence[str], *, strict: bool, hash_of: Callable[[str], int] = hash) -> None:
+        self._strict, self._hash_of = strict, hash_of
+        self._hashes = {name: array("q") for name in names}
+        self._returning: set[str] = set()
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that may still be it."""
+        return list(self._hashes)
+
+    def add(self, table: Table) -> None:
+        """Take in the next part.
+
+        Raises:
+            DataError: a row has no id, and the columns are strict.
+        """
+        for name in self.names:
+            try:
+                ids = _ids(table, name)
+            except DataError:
+                if self._strict:
+                    raise
+                del self._hashes[name]
+                continue
+            self._hashes[name].extend(map(self._hash_of, ids))
+            if has_return(ids):
+                self._returning.add(name)
+
+    def has_return(self, name: str | None) -> bool:
+        """Whether an id in this column holds a carriage return; without a column none does."""
+        return name in self._returning
+
+    def first_usable(self, tables: Tables) -> str | None:
+        """The first column that names each row once, or None.
+
+        Args:
+            tables: reads what was taken in again, if two ids look alike.
+
+        Raises:
+            DataError: an id is repeated, and the columns are strict.
+        """
+        for name, hashes in self._hashes.items():
+            error = _repeated(name, np.frombuffer(hashes, dtype=np.int64), tables)
+            if error is None:
+                return name
+            if self._strict:
+                raise error
+        return None
+
+
+def id_columns(names: Iterable[str], column: str | None, *, strict: bool) -> IdColumns:
+    """The columns that may hold the ids: the one that was asked for, else those with a usual name."""
+    wanted = [column] if column is not None else [name for name in names if name.lower() in IDS]
+    return IdColumns(wanted, strict=strict and column is not None)
+
+
+def row_ids(table: Table, column: str | None, *, strict: bool = True) -> tuple[tuple[str, ...], str | None]:
+    """The id of each row.
+
+    Args:
+        table: the rows.
+        column: the column that was asked for; None takes `id`, `idx` or `index` where it names each row once, else
+            the row's number from 0.
+        strict: whether an asked column that cannot be used is an error, or passed over like the others.
+
+    Returns:
+        The ids, and a sentence where such a column could not be used.
+
+    Raises:
+        DataError: if the asked column has empty or repeated values.
+    """
+    candidates = id_columns(table.columns, column, strict=strict)
+    names = candidates.names
+    candidates.add(table)
+    usable = candidates.first_usable(lambda: [table])
+    if usable is not None or not names:
+        return ids_of(table, usable), None
+    shown = " and ".join(map(repr, names))
+    return ids_of(table, None), f"{table.source}: rows are numbered from 0, since {shown} does not name each row once."
+
+
+def ids_of(table: Table, column: str | None) -> tuple[str, ...]:
+    """The ids in a column that names each row once; without one the rows' numbers in their source."""
+    if column is not None:
+        return table.texts(column)
+    return tuple(str(number) for number in range(table.first_row, table.first_row + len(table)))
+
+
+def _ids(table: Table, column: str) -> Sequence[str]:
+    values = table.values(column)
+    for row, value in enumerate(values):
+        if not value:
+            raise table.error(row, f"column {column!r} has no id here. Give each row one, or leave --id_column out.")
+    return table.texts(column)
+
+
+def _repeated(column: str, hashes: np.ndarray, tables: Tables) -> DataError | None:
+    """What to say of the first row whose id was used before."""
+    ordered = np.sort(hashes)
+    if not (ordered[1:] == ordered[:-1]).any():
+        return None
+    order = np.argsort(hashes, kind="stable")
+    again = order[1:][hashes[order[1:]] == hashes[order[:-1]]]
+    for row in np.sort(again).tolist():
+        alike = np.flatnonzero(hashes[: row + 1] == hashes[row])
+        error = _used_before(column, alike, tables())
+        if error is not None:
+            return error
+    return None
+
+
+def _used_before(column: str, alike: np.ndarray, tables: Iterable[Table]) -> DataError | None:
+    """What to say of the last of these rows, ascending, if one of the others has the same id."""
+    seen: dict[str, str] = {}
+    for table in tables:
+        here = alike[(alike >= table.first_row) & (alike < table.first_row + len(table))] - table.first_row
+        for row in here.tolist():
+            value = table.columns[column][row]
+            if table.first_row + row < alike[-1]:
+                seen.setdefault(value, table.place(row))
+            elif value in seen:
+                return table.error(
+                    row,
+                    f"id {value!r} in column {column!r} was used before ({seen[value]}), expected each once. Mend it,"
+                    " or leave --id_column out to number the rows.",
+                )
+            else:
+                return None
+    return None
+
 
 TEXT_PAIRS = (
     ("sentence1", "sentence2"),

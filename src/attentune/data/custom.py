@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from attentune.config.schema import DataConfig
 from attentune.data.builtin import DEFAULT_METRICS
-from attentune.data.columns import Columns, choose_columns, require
+from attentune.data.columns import Columns, choose_columns, require, row_ids
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.data.ids import row_ids
 from attentune.data.labels import LabelReader, decide_task_type, find_space
 from attentune.data.readers.read import read_table
 from attentune.data.readers.table import Table

@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from attentune.config.schema import DataConfig
-from attentune.data.columns import Columns, choose_columns
+from attentune.data.builtin import load_spec
+from attentune.data.columns import Columns, choose_columns, row_ids
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.data.ids import row_ids
 from attentune.data.labels import LabelReader
 from attentune.data.readers.hub import read_dataset
 from attentune.data.readers.read import read_table
 from attentune.data.readers.table import Table
-from attentune.data.specs import load_spec
 from attentune.errors import DataError
 
 

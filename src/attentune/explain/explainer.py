@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from attentune.attribution.base import Probe, Settings
+from attentune.attribution.base import Probe, Settings, class_ids
 from attentune.attribution.hooks import PassCounter
 from attentune.attribution.registry import METHODS, Method, method_for
-from attentune.attribution.target import class_ids
 from attentune.data.batching import budget_order
 from attentune.data.dataset import TaskData, TextRows
 from attentune.data.tokenization import Features, Spans, encode_rows, encode_with_spans, token_spans

@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from attentune.attribution.attention import first_token_attention
-from attentune.attribution.base import numpy_of
-from attentune.attribution.target import PREDICTED
+from attentune.attribution.base import PREDICTED, numpy_of
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError
 from attentune.explain.explainer import Explainer
-from attentune.explain.head_table import HeadAttention
+from attentune.explain.explanation import HeadAttention
 from attentune.explain.words import Piece, merge_pieces
 from attentune.inference.predictor import SavedRun
 from attentune.models.attention import attention_by

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from attentune.attribution.base import Settings
+from attentune.attribution.base import Settings, class_ids
 from attentune.attribution.registry import method_for
-from attentune.attribution.target import class_ids
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError

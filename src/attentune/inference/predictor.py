@@ -11,9 +11,9 @@ import numpy as np
 
 from attentune.config import Config, DataConfig, TrainingConfig, load_config, to_dict
 from attentune.config.parse import did_you_mean, parse_section
+from attentune.data.builtin import load_spec
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
-from attentune.data.specs import load_spec
 from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.evaluator import Evaluator
@@ -21,10 +21,9 @@ from attentune.inference.scoring import make_accelerator
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.attention import use_own_attention
 from attentune.models.fused import use_fused_layers
-from attentune.models.half_copy import TRUE_BF16, half_copy
 from attentune.models.hub import Tokenizer
-from attentune.models.int8_copy import INT8, int8_copy
 from attentune.models.modeling import AttentuneForSequenceClassification
+from attentune.models.precision import INT8, TRUE_BF16, half_copy, int8_copy
 from attentune.models.saving import label_space_of, load_model
 from attentune.results import TASKS_FILE
 

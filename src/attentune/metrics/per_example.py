@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attentune.metrics.metrics import METRICS
-from attentune.stats.example_tests import jackknife_values
+from attentune.stats.paired_tests import jackknife_values
 
 
 def example_values(metric: str, labels_N: np.ndarray, predictions_N: np.ndarray) -> np.ndarray:

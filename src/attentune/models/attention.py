@@ -13,8 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
-from attentune.nn.cpu.long_attention import added_mask, long_attention
-from attentune.nn.cpu.plain_attention import plain_attention
+from attentune.nn.cpu.attention import added_mask, long_attention, plain_attention
 
 # Under these names transformers finds our own.
 PLAIN = "attentune_plain"

@@ -8,7 +8,7 @@ from torch import nn
 
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.nn.attention_block import attention_matrices
-from attentune.nn.pair_combine import projection_weights
+from attentune.nn.classifiers import projection_weights
 
 PARTS = ("encoder", "blur", "layer_mix", "token_gate", "head", "classifier")
 

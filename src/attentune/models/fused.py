@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers.activations import GELUActivation
 
 from attentune.models.attention import LONG, PLAIN
+from attentune.nn.cpu.attention import added_mask
 from attentune.nn.cpu.fused_layer import (
     Between,
     HalfWeights,
@@ -20,7 +21,6 @@ from attentune.nn.cpu.fused_layer import (
     fused_prediction,
 )
 from attentune.nn.cpu.kernels import VECTOR
-from attentune.nn.cpu.long_attention import added_mask
 from attentune.nn.cpu.native import why_not
 
 # The families whose layer is BERT's own, in all parts.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import ModelOutput
 
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.lora import inject_adapters
-from attentune.models.output import AttentuneOutput
 from attentune.models.slots import (
     blur_slot,
     classifier_slot,
@@ -25,10 +26,35 @@ from attentune.models.text_pairs import TwoTexts, find_texts, in_rows, mean_of_b
 from attentune.models.windows import Windows, find_windows
 from attentune.nn.attention_block import NearOneLinear
 from attentune.nn.blur import GaussianBlur
+from attentune.nn.classifiers import ScaledOutput, build_outputs
 from attentune.nn.layer_mix import ExcitationLinear
 from attentune.nn.losses import resolve_loss, row_losses, with_token_loss
-from attentune.nn.outputs import ScaledOutput, build_outputs
 from attentune.nn.token_gate import PositionLinear
+
+
+@dataclass
+class AttentuneOutput(ModelOutput):
+    """What the model returns.
+
+    Attributes:
+        loss: the mean loss, a scalar, where labels were given.
+        logits: (B, C) scores before the softmax; (B, 1) for regression.
+        token_scores: (B, T) importance of each token from 0 to 1, where the token gate gives one; 0 at padding.
+        layer_weights: (B, L) the excitation of each layer, where the layer mix has squeeze-and-excitation; of two texts
+            that are read apart the mean.
+        token_logits: (B, T, 2) the token head's scores before the softmax, for its loss.
+        hidden_states: the embeddings' and each layer's output, where asked for; of texts that are read apart
+            (2 B, U, D), first all first ones, then the second ones.
+        attentions: each layer's attention probabilities, where asked for; of texts that are read apart likewise.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    token_scores: Tensor | None = None
+    token_logits: Tensor | None = None
+    layer_weights: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
 
 class AttentuneForSequenceClassification(PreTrainedModel):

@@ -12,10 +12,9 @@ from attentune.models.configuration import AttentuneConfig
 from attentune.models.hooks import BlurTaps
 from attentune.nn.attention_block import BlockShape
 from attentune.nn.blur import BLUR_PLACES, GaussianBlur
+from attentune.nn.classifiers import build_classifier, raw_outputs
 from attentune.nn.heads import build_head
 from attentune.nn.layer_mix import LAYER_MIXES, LayerMix
-from attentune.nn.outputs import raw_outputs
-from attentune.nn.pair_combine import build_classifier
 from attentune.nn.token_gate import TOKEN_GATES, ImportanceGate, TokenHead
 
 

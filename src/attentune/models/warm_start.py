@@ -11,7 +11,7 @@ from attentune.models.configuration import AttentuneConfig, check_values
 from attentune.models.inspection import check_size, problem_in, problem_in_settings
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import check_undamaged, model_type
-from attentune.nn.outputs import ScaledOutput
+from attentune.nn.classifiers import ScaledOutput
 
 
 def encoder_config_of(source: str, **options: object) -> PreTrainedConfig:

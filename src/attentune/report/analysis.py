@@ -13,7 +13,7 @@ from attentune.config.parse import did_you_mean
 from attentune.errors import CheckpointError, ConfigError
 from attentune.metrics.metrics import METRICS
 from attentune.metrics.per_example import example_values, guess_score
-from attentune.report.recorded_runs import KeptRun, Predictions
+from attentune.report.load import KeptRun, Predictions
 from attentune.stats.compare import compare_all
 from attentune.stats.runs import Runs
 from attentune.stats.verdict import Comparison

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from attentune.data.builtin import load_spec
 from attentune.data.dataset import LabelSpace
-from attentune.data.specs import load_spec
 from attentune.experiments.comparison.grid import plan_matrix
 from attentune.experiments.comparison.methods import choose_methods, methods_from
 from attentune.experiments.comparison.records import Run

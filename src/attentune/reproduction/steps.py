@@ -10,7 +10,7 @@ from pathlib import Path
 from attentune.data.dataset import TextRows
 from attentune.experiments.comparison.records import Run
 from attentune.explain.answers import MaskedWord, answer, answer_masked, words_read
-from attentune.explain.head_table import HeadAttention
+from attentune.explain.explanation import HeadAttention
 from attentune.explain.heads import head_attention
 from attentune.explain.layers import layer_weights
 from attentune.inference.predictor import SavedRun

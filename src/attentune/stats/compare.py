@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from attentune.errors import ConfigError
-from attentune.stats.detectable import smallest_detectable_difference
 from attentune.stats.estimate import mean_over_seeds
 from attentune.stats.multiple_testing import holm
-from attentune.stats.runs import Runs
-from attentune.stats.seed_tests import sign_flip_test, smallest_p, wilcoxon_test
-from attentune.stats.summary import estimate_of
+from attentune.stats.paired_tests import sign_flip_test, smallest_p, wilcoxon_test
+from attentune.stats.power import smallest_detectable_difference
+from attentune.stats.runs import Runs, estimate_of
 from attentune.stats.verdict import Comparison
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from attentune.config import DataConfig
-from attentune.data.builtin import find_known_file
+from attentune.data.builtin import TaskSpec, find_known_file, load_spec
 from attentune.data.dataset import TextRows
-from attentune.data.specs import TaskSpec, load_spec
 from attentune.errors import ConfigError, DataError
 from attentune.inference.predictor import SavedRun, predict_rows
 from attentune.io.files import write_bytes

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attentune.attribution.gradient import rise_of_loss
 from attentune.config import LabelsConfig
-from attentune.models.taps import EmbeddingTap
+from attentune.models.hooks import EmbeddingTap
 from attentune.nn.losses import NO_LABEL
 from attentune.token_labels.base import LabelSource, RowLabelGenerator
 from attentune.token_labels.plan import labels_from_scores

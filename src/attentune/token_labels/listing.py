@@ -14,8 +14,7 @@ from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.predictor import Progress, SavedRun
 from attentune.inference.scoring import score_rows
 from attentune.metrics.metrics import predictions_of
-from attentune.token_labels.plan import EpochPlan
-from attentune.token_labels.stored import LABELS_FILE, load_labels
+from attentune.token_labels.plan import LABELS_FILE, EpochPlan, load_labels
 
 
 def list_tokens(

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
 
+from attentune.errors import CheckpointError
 from attentune.nn.losses import NO_LABEL
 
 
@@ -153,3 +157,26 @@ def labels_from_scores(
     chosen = order[:top]
     labels[chosen[scores[chosen] > 0]] = 1.0
     return labels
+
+
+LABELS_FILE = "labels.safetensors"
+
+
+def save_labels(folder: Path, tensors: dict[str, np.ndarray], *, train_fingerprint: str) -> None:
+    """Write the file, with what tells the training rows that it belongs to."""
+    save_file(tensors, folder / LABELS_FILE, metadata={"train_fingerprint": train_fingerprint})
+
+
+def load_labels(folder: Path) -> tuple[dict[str, np.ndarray], str]:
+    """The tensors, and the fingerprint of the training rows.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    file = folder / LABELS_FILE
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            metadata = opened.metadata() or {}
+        return load_file(file), metadata.get("train_fingerprint", "")
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file}: cannot be read: {error}. Use another copy, or train again.") from error

@@ -19,8 +19,7 @@ from attentune.io.files import MANIFEST, read_json, write_text
 from attentune.metrics.calibration import Calibration, error_of, fit
 from attentune.results import to_json
 from attentune.training.calibration_check import check_calibration
-from attentune.training.card_text import plain
-from attentune.training.model_card import CARD_FILE, LIMIT_OF_CALIBRATION
+from attentune.training.model_card import CARD_FILE, LIMIT_OF_CALIBRATION, plain
 from attentune.training.run_folder import locked_folder
 
 CALIBRATION_FILE = "calibration.json"

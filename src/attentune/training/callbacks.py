@@ -10,13 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from attentune.models.saving import save_model
-from attentune.token_labels.stored import LABELS_FILE, load_labels, save_labels
+from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
 from attentune.training.checkpoint import fitting, keep_newest, write_checkpoint
 from attentune.training.components import RunParts
-from attentune.training.log import JsonLog
 from attentune.training.loop import Scores
 from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
-from attentune.training.progress import Display, label_line, one_line
+from attentune.training.progress import Display, JsonLog, label_line, one_line
 from attentune.training.state import TrainingState
 
 OPTIMIZER_FILE = "optimizer.safetensors"

@@ -15,8 +15,8 @@ from attentune.models.attention import use_own_attention
 from attentune.models.build import build_model
 from attentune.models.counting import count_parameters
 from attentune.models.fused import fused_layers, use_fused_layers
-from attentune.models.half_copy import HalfCopy
 from attentune.models.lora import check_peft
+from attentune.models.precision import HalfCopy
 from attentune.models.vocabulary_subset import CompactEmbeddings
 from attentune.nn.cpu.dropout import use_fast_dropout
 from attentune.token_labels.base import LabelGenerator, LabelSource
@@ -28,8 +28,8 @@ from attentune.training.inputs import RunInputs
 from attentune.training.loop import Scores, TrainingLoop
 from attentune.training.objective import build_objective, check_metric
 from attentune.training.optimizer import build_optimizer, decay_factor
-from attentune.training.rows import TrainingRows
 from attentune.training.scorer import TrainingProbe
+from attentune.training.state import TrainingRows
 
 # Generators that only look whether predictions change, for which bf16 throughout is enough.
 _BY_HALF = ("flip", "released")

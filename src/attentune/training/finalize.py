@@ -25,9 +25,9 @@ from attentune.models.counting import ParameterCounts, count_parameters
 from attentune.models.fused import fused_layers
 from attentune.models.lora import adapter_settings, merge_adapters
 from attentune.models.saving import save_model
-from attentune.nn.outputs import ScaledOutput
+from attentune.nn.classifiers import ScaledOutput
 from attentune.results import RESULT_FILE, RunResult, to_json, versions
-from attentune.token_labels.stored import save_labels
+from attentune.token_labels.plan import save_labels
 from attentune.training.calibrating import calibrate
 from attentune.training.checkpoint import TEMPORARY, damage
 from attentune.training.components import RunParts

@@ -22,12 +22,10 @@ from attentune.seeding import seed_global
 from attentune.token_labels.base import LabelGenerator
 from attentune.token_labels.plan import EpochPlan
 from attentune.training.frozen_encoder import FrozenStates
-from attentune.training.non_finite import bad_value, bad_weights, odd_weights
-from attentune.training.objective import Denominators, Objective
+from attentune.training.objective import Denominators, Objective, bad_value, bad_weights, odd_weights
 from attentune.training.optimizer import clip_gradients, learning_rate_factor, logged_rates, set_learning_rate
-from attentune.training.rows import TrainingRows
 from attentune.training.signals import StopRequest
-from attentune.training.state import TrainingState
+from attentune.training.state import TrainingRows, TrainingState
 
 Scores = dict[str, dict[str, float]]
 

@@ -4,22 +4,103 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from attentune.config import Config, to_flat
 from attentune.config.load import load_preset
-from attentune.data.dataset import TextRows
-from attentune.metrics.metrics import METRICS, predictions_of
+from attentune.data.custom import OWN_NAME
+from attentune.data.dataset import TaskData, TextRows
+from attentune.metrics.metrics import METRICS, Metric, predictions_of
 from attentune.models.build import hub_name
+from attentune.results import RunResult
 from attentune.seeding import numpy_generator
 from attentune.stats.bootstrap import bootstrap_interval
-from attentune.stats.proportion import wilson_interval
-from attentune.training.card_facts import CardFacts, data_name, dataset, encoder_name
-from attentune.training.card_text import front_matter, one_line, plain, table
+from attentune.stats.estimate import wilson_interval
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a card is made of.
+
+    Attributes:
+        config: the run's settings.
+        data: its rows.
+        metric: what tells the best model.
+        result: the run's record.
+        logits: (N, C) of each split that was predicted.
+    """
+
+    config: Config
+    data: TaskData
+    metric: Metric
+    result: RunResult
+    logits: Mapping[str, np.ndarray]
+
+
+def data_name(facts: CardFacts) -> str:
+    if facts.data.name != OWN_NAME:
+        return facts.data.name
+    named = facts.config.data.dataset_name or facts.config.data.train_file
+    return dataset(facts) or ("own data" if named is None else Path(named).name)
+
+
+def dataset(facts: CardFacts) -> str | None:
+    """The data set's name on the hub, if that is where it is from."""
+    named = facts.config.data.dataset_name
+    return None if named is None else hub_name(named)
+
+
+def encoder_name(facts: CardFacts) -> str:
+    """A name on the hub, or of a folder no more than its last part."""
+    name = facts.config.model.name_or_path
+    return hub_name(name) or Path(name).name
+
+
+_LONGEST = 200
+# What Markdown, HTML in it, mathematics, links and mentions begin with. A reference such as &#42; is never markup.
+_MARKUP = re.compile(r"[\\`*{}\[\]<>|~$&#@]|(?<![^\W_])_|_(?![^\W_])|:(?=\S)|(?<=www)\.", re.IGNORECASE)
+_AT_BEGIN = re.compile(r"^([-+=]+|\d+(?=[.)](\s|$)))")
+# Those that turn the direction of what follows could make a name look like another one.
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
+
+
+def one_line(text: object) -> str:
+    """The text without line breaks and signs that cannot be seen, and not too long."""
+    shown = _UNSEEN.sub(" ", str(text)).strip()
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+
+
+def plain(text: object) -> str:
+    """The text as it is, in a paragraph or a cell of a Markdown table."""
+    escaped = _MARKUP.sub(lambda found: f"&#{ord(found[0])};", one_line(text))
+    return _AT_BEGIN.sub(lambda found: "".join(f"&#{ord(sign)};" for sign in found[0]), escaped)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table of cells that are Markdown already."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def front_matter(values: dict[str, Any]) -> str:
+    """The YAML block on top of a card, its texts on one line each."""
+    text = yaml.safe_dump(_one_lined(values), sort_keys=False, allow_unicode=True, width=1 << 16)
+    return f"---\n{text}---\n"
+
+
+def _one_lined(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _one_lined(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_one_lined(part) for part in value]
+    return one_line(value) if isinstance(value, str) else value
+
 
 CARD_FILE = "README.md"
 _HOME = "https://attentune.readthedocs.io"

@@ -8,12 +8,47 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from attentune.config import ObjectiveConfig
 from attentune.data.dataset import LabelSpace
-from attentune.errors import ConfigError
+from attentune.errors import ConfigError, NonFiniteLossError
 from attentune.metrics.metrics import Metric
 from attentune.nn.losses import LOSSES, RowLosses, corn_task_counts, resolve_loss, row_losses, token_label_sums
+
+_SHOWN_ROWS = 8
+
+
+def bad_value(what: str, value: float, step: int, rows: Sequence[str]) -> NonFiniteLossError:
+    """The error for a loss or gradient of this step, found before any weight has moved.
+
+    Args:
+        what: such as "the loss".
+        value: infinite or NaN.
+        step: counted from 1.
+        rows: the names of the step's rows.
+    """
+    return NonFiniteLossError(
+        f"{what} became {value} at step {step}; the rows of this step: {_shown(rows)}. No weight was changed by it. Try"
+        " a lower --learning_rate, --precision fp32, or look at these rows."
+    )
+
+
+def bad_weights(count: int, step: int, rows: Sequence[str]) -> NonFiniteLossError:
+    """The error for weights that this step has spoilt."""
+    return NonFiniteLossError(
+        f"{count:,} weights became infinite or NaN at step {step}; the rows of this step: {_shown(rows)}. They are not"
+        " saved. Try a lower --learning_rate, or look at these rows."
+    )
+
+
+def odd_weights(model: nn.Module) -> int:
+    """How many of a model's weights are no finite numbers."""
+    return sum(int((~weight.detach().isfinite()).sum()) for weight in model.parameters())
+
+
+def _shown(rows: Sequence[str]) -> str:
+    return ", ".join(rows[:_SHOWN_ROWS]) + (f" and {len(rows) - _SHOWN_ROWS} more" if len(rows) > _SHOWN_ROWS else "")
 
 
 @dataclass(frozen=True)

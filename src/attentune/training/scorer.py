@@ -13,7 +13,7 @@ from torch import Tensor
 from attentune.data.batching import pad_batch
 from attentune.data.tokenization import Features
 from attentune.inference.scoring import score_rows, summed_over_processes
-from attentune.models.half_copy import HalfCopy
+from attentune.models.precision import HalfCopy
 
 
 class TrainingProbe:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from attentune.data.tokenization import Features
 from attentune.metrics.metrics import Metric
 from attentune.results import check_fields
 
@@ -84,3 +88,24 @@ class TrainingState:
         if gain:
             self.best = {"metric": metric.name, "value": value, "step": self.step}
         return gain
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """What is trained on.
+
+    Attributes:
+        features: the rows' tokens.
+        labels: (N,) class ids or scores.
+        weights: (N,) float32, what each row's losses are multiplied with; None for 1.
+        names: what a row is called in messages, by its number.
+        pad_token_id: fills up shorter rows.
+        mask_token_id: stands at masked places.
+    """
+
+    features: Features
+    labels: np.ndarray
+    names: Callable[[int], str]
+    pad_token_id: int
+    mask_token_id: int
+    weights: np.ndarray | None = None

@@ -14,11 +14,10 @@ from attentune.training.callbacks import RunWatcher, ScoresHook
 from attentune.training.checkpoint import newest_good, read_state
 from attentune.training.components import RunParts, build_parts
 from attentune.training.finalize import finish_run, wants_best
-from attentune.training.identity import changes
 from attentune.training.inputs import prepare_inputs
-from attentune.training.log import JsonLog
-from attentune.training.progress import Display, one_line
+from attentune.training.progress import Display, JsonLog, one_line
 from attentune.training.run_folder import (
+    changes,
     check_folder,
     check_writable,
     config_for_run,

@@ -15,12 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attentune.config import DataConfig
+from attentune.data.columns import IdColumns
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.ids import IdColumns
 from attentune.data.readers.csv import Dialect, parse_delimited
-from attentune.data.readers.parts import PART, PartLimit
 from attentune.data.readers.read import read_parts, read_table
-from attentune.data.readers.table import Table
+from attentune.data.readers.table import PART, PartLimit, Table
 from attentune.data.readers.unlabelled import RowParts, read_unlabelled, unlabelled_parts
 from attentune.errors import DataError
 from helpers.bad_files import BAD_FILES, as_parquet

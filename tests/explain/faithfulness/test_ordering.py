@@ -13,10 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attentune.explain.explainer import Explainer
-from attentune.explain.faithfulness.aopc import falls
-from attentune.explain.faithfulness.erasure import ERASURES, Eraser
-from attentune.explain.faithfulness.limits import Limits, find_limits, mean_falls
-from attentune.explain.faithfulness.ranking import SHARES, ranked, top_counts
+from attentune.explain.faithfulness.erasure import (
+    ERASURES,
+    SHARES,
+    Eraser,
+    Limits,
+    falls,
+    find_limits,
+    mean_falls,
+    ranked,
+    top_counts,
+)
 from helpers.explain_references import OneText
 from helpers.explain_runs import rows_for, tiny_run
 from helpers.faith_references import chances

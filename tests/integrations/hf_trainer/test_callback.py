@@ -16,7 +16,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import attentune
 from attentune.errors import ConfigError, DataError
-from attentune.integrations.hf_trainer.rows import key_of, read_rows
+from attentune.integrations.hf_trainer.collator import key_of, read_rows
 from attentune.nn.losses import with_token_loss
 from attentune.token_labels.masking import copy_numbers, random_mask, spread_copies
 from helpers.samples import write_reviews

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from attentune.config import load_config
-from attentune.data.specs import load_spec
+from attentune.data.builtin import load_spec
 from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.predictor import SavedRun, evaluate
 from attentune.integrations.released_ssa.convert import import_ssa

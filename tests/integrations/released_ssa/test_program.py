@@ -15,8 +15,15 @@ import yaml
 
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
-from attentune.integrations.released_ssa.flags import FLAGS, PASSED_OVER, SAME, overrides_for, preset_of, read_flags
-from attentune.integrations.released_ssa.recorded import recorded_flags
+from attentune.integrations.released_ssa.flags import (
+    FLAGS,
+    PASSED_OVER,
+    SAME,
+    overrides_for,
+    preset_of,
+    read_flags,
+    recorded_flags,
+)
 from attentune.integrations.released_ssa.scoring import dev_scores
 from attentune.metrics.metrics import score_predictions
 from helpers.glue_samples import write_glue

@@ -7,10 +7,9 @@ import itertools
 import pytest
 import torch
 
-from attentune.nn.cpu import long_attention as module
+from attentune.nn.cpu import attention as module
+from attentune.nn.cpu.attention import long_attention, plain_attention
 from attentune.nn.cpu.dropout import levels
-from attentune.nn.cpu.long_attention import long_attention
-from attentune.nn.cpu.plain_attention import plain_attention
 
 Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 
-from attentune.data.readers.parts import WHOLE, PartLimit, in_parts
-from attentune.data.readers.table import Table
+from attentune.data.readers.table import WHOLE, PartLimit, Table, in_parts
 from attentune.errors import DataError
 
 # A row's line and its fields.

@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.data.readers.parts import WHOLE, PartLimit, in_parts
-from attentune.data.readers.table import Table, as_cell
+from attentune.data.readers.table import WHOLE, PartLimit, Table, as_cell, in_parts
 from attentune.errors import DataError
 
 _BLANK = re.compile(r"[ \t\r\n]*")

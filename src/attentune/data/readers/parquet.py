@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from attentune.data.readers.parts import WHOLE, PartLimit
 from attentune.data.readers.streams import check_ratio
-from attentune.data.readers.table import Table, as_cell
+from attentune.data.readers.table import WHOLE, PartLimit, Table, as_cell
 from attentune.errors import DataError
 
 # What is written out at once: so many rows, or fewer if they may have more bytes.

@@ -11,9 +11,8 @@ from pathlib import Path
 from attentune.data.readers.csv import Dialect, parse_delimited
 from attentune.data.readers.json import parse_json, parse_json_lines
 from attentune.data.readers.parquet import parse_parquet
-from attentune.data.readers.parts import PART, WHOLE, PartLimit
 from attentune.data.readers.streams import MAX_BYTES, check_file, open_bytes, text_lines
-from attentune.data.readers.table import Table
+from attentune.data.readers.table import PART, WHOLE, PartLimit, Table
 from attentune.errors import DataError
 
 EXTENSIONS = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")

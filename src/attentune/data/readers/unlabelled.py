@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attentune.config.schema import DataConfig
-from attentune.data.columns import Columns, choose_columns, require
+from attentune.data.builtin import load_spec
+from attentune.data.columns import Columns, IdColumns, choose_columns, id_columns, ids_of, require
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.ids import IdColumns, id_columns, ids_of
 from attentune.data.labels import LabelReader
-from attentune.data.readers.parts import PART, WHOLE, PartLimit
 from attentune.data.readers.read import read_parts
 from attentune.data.readers.streams import check_file
-from attentune.data.readers.table import Table, has_return
-from attentune.data.specs import load_spec
+from attentune.data.readers.table import PART, WHOLE, PartLimit, Table, has_return
 from attentune.errors import DataError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from attentune.config import Config, load_config, load_preset
 from attentune.config.yaml_files import read_yaml
-from attentune.data.specs import load_spec
+from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.methods import OWN_TASK, PER_RUN, Method, dotted, flat_settings, settings_by_task
 from attentune.experiments.comparison.records import Run

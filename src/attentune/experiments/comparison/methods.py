@@ -12,7 +12,7 @@ from typing import Any
 from attentune.config import Config, preset_names
 from attentune.config.parse import did_you_mean
 from attentune.config.yaml_files import read_yaml
-from attentune.data.specs import load_spec
+from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
 
 # The task of data that have no name among the known ones.

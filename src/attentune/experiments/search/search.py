@@ -18,10 +18,17 @@ from attentune.experiments.execution.queue import RunQueue
 from attentune.experiments.execution.queue_storage import HEARTBEAT_S, Place
 from attentune.experiments.execution.scheduler import ComparisonStopped, Conductor, default_jobs
 from attentune.experiments.execution.worker_pool import Crew
-from attentune.experiments.search.manifest import TRIALS_FILE, WINNER_FILE, check_same_search, open_search
 from attentune.experiments.search.plan import SearchPlan
 from attentune.experiments.search.selection import Choice, TrialOutcome, ranked
-from attentune.experiments.search.setup import Setup, Ways, set_up
+from attentune.experiments.search.setup import (
+    TRIALS_FILE,
+    WINNER_FILE,
+    Setup,
+    Ways,
+    check_same_search,
+    open_search,
+    set_up,
+)
 from attentune.experiments.search.space import Dimension
 from attentune.experiments.search.study import SearchStudy
 from attentune.experiments.search.trial import Rows

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, load_config
-from attentune.data.specs import load_spec
+from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.grid import Matrix, Run
 from attentune.experiments.comparison.methods import OWN_TASK, flat_settings

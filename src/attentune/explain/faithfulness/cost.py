@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attentune.attribution.base import Probe, Settings
+from attentune.attribution.base import PREDICTED, Probe, Settings
 from attentune.attribution.hooks import PassCounter
 from attentune.attribution.registry import METHODS
-from attentune.attribution.target import PREDICTED
 from attentune.data.dataset import TextRows
 from attentune.data.tokenization import Features
 from attentune.errors import DataError

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from attentune.errors import StorageError
-from attentune.explain.faithfulness.aopc import Falls
+from attentune.explain.faithfulness.erasure import SHARES, Falls
 from attentune.explain.faithfulness.measure import Found
-from attentune.explain.faithfulness.ranking import SHARES
 from attentune.io.files import storage_errors, write_text
 
 # ERASER takes the share that people mark; where nobody has marked anything, this one.

@@ -8,9 +8,7 @@ import numpy as np
 
 from attentune.attribution.base import Probe
 from attentune.attribution.registry import METHODS
-from attentune.explain.faithfulness.aopc import falls
-from attentune.explain.faithfulness.erasure import Eraser
-from attentune.explain.faithfulness.limits import Limits, find_limits, mean_falls
+from attentune.explain.faithfulness.erasure import Eraser, Limits, falls, find_limits, mean_falls
 from attentune.explain.faithfulness.ordering import Measures, Ranked
 from attentune.explain.faithfulness.results import MethodScore, mean_interval
 

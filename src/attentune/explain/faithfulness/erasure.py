@@ -5,8 +5,9 @@ All of it is done on token ids: no text is put together and tokenised again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,9 +15,12 @@ from attentune.attribution.base import Probe
 from attentune.data.tokenization import Features
 from attentune.inference.scoring import score_rows
 from attentune.metrics.metrics import probabilities_of
+from attentune.seeding import numpy_generator
 
 # By the mask token in a token's place; by leaving the token out, so that the text grows shorter; by hiding it from
 # attention, so that it keeps its place but no other token looks at it.
+# ERASER's bins (DeYoung et al. 2020, section 4.2).
+SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 ERASURES = ("mask", "delete", "attention")
 
 _QUESTIONS_AT_ONCE = 8192
@@ -103,3 +107,172 @@ def without_tokens(features: Features, rows_M: np.ndarray, places: Sequence[np.n
         full_lengths=features.full_lengths[rows_M],
         second_starts=seconds,
     )
+
+
+@dataclass(frozen=True)
+class Falls:
+    """What erasing does to each of N rows, at each of K bins.
+
+    Attributes:
+        whole_NC: the classes' probabilities of the rows as they are.
+        without_NKC: those without the first tokens of the order.
+        only_NKC: those of the first tokens alone.
+        target_N: the class that was explained.
+    """
+
+    whole_NC: np.ndarray
+    without_NKC: np.ndarray
+    only_NKC: np.ndarray
+    target_N: np.ndarray
+
+    @property
+    def comprehensiveness(self) -> np.ndarray:
+        """(N, K) p(class | text) - p(class | text without the tokens); high is good."""
+        return self._fall(self.without_NKC)
+
+    @property
+    def sufficiency(self) -> np.ndarray:
+        """(N, K) p(class | text) - p(class | the tokens alone); low is good."""
+        return self._fall(self.only_NKC)
+
+    def _fall(self, erased_NKC: np.ndarray) -> np.ndarray:
+        rows = np.arange(len(self.target_N))
+        return self.whole_NC[rows, self.target_N][:, None] - erased_NKC[rows, :, self.target_N]
+
+
+def falls(
+    eraser: Eraser,
+    rows: np.ndarray,
+    orders: Sequence[np.ndarray],
+    target_N: np.ndarray,
+    shares: Sequence[float] = SHARES,
+) -> Falls:
+    """What erasing in these orders does.
+
+    Args:
+        eraser: asks the model.
+        rows: (N,) the rows' numbers.
+        orders: of each row its ordinary tokens' places, the most important first; none empty.
+        target_N: the classes explained.
+        shares: the bins.
+    """
+    counts = [top_counts(len(order), shares) for order in orders]
+    first = [order[:count] for order, own in zip(orders, counts, strict=True) for count in own]
+    rest = [order[count:] for order, own in zip(orders, counts, strict=True) for count in own]
+    nothing = [np.zeros(0, dtype=np.int64)] * len(rows)
+    spread = np.repeat(rows, len(shares))
+    found = eraser.probabilities(np.concatenate([rows, spread, spread]), [*nothing, *first, *rest])
+    whole_NC, without, only = np.split(found, [len(rows), len(rows) + len(spread)])
+    shape = (len(rows), len(shares), -1)
+    return Falls(whole_NC, without.reshape(shape), only.reshape(shape), target_N)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The least and the greatest mean fall of each of N rows, over the orders that the search has seen."""
+
+    lower_N: np.ndarray
+    upper_N: np.ndarray
+
+    def normalised(self, falls_N: np.ndarray) -> np.ndarray:
+        """(N,) 0 at the lower limit, 1 at the upper one; NaN where they are one."""
+        width_N = self.upper_N - self.lower_N
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(width_N > 1e-9, (falls_N - self.lower_N) / width_N, np.nan)
+
+
+def mean_falls(eraser: Eraser, rows: np.ndarray, orders: Sequence[np.ndarray], target_N: np.ndarray) -> np.ndarray:
+    """(N,) the mean fall of the target's probability while token after token is erased, the last one included."""
+    owner = np.repeat(np.arange(len(rows)), [len(order) for order in orders])
+    erased = [order[:count] for order in orders for count in range(1, len(order) + 1)]
+    fall_M = _whole(eraser, rows, target_N)[owner] - _chance(eraser, rows[owner], erased, target_N[owner])
+    return np.bincount(owner, weights=fall_M, minlength=len(rows)) / np.bincount(owner, minlength=len(rows))
+
+
+def find_limits(
+    eraser: Eraser, rows: np.ndarray, places: Sequence[np.ndarray], target_N: np.ndarray, *, beam: int
+) -> Limits:
+    """The limits of `mean_falls` over all orders of these places, by beam search.
+
+    What is left of a text depends on which tokens are gone, not on their order. So a beam that holds all sets of tokens
+    of one size (20 for 6 tokens, 70 for 8) finds the exact limits; a narrower one finds limits that are not wider.
+
+    Args:
+        eraser: asks the model.
+        rows: (N,) the rows' numbers.
+        places: of each row those that are erased; none empty.
+        target_N: the classes explained.
+        beam: how many sets of tokens are kept at each size.
+    """
+    whole_N = _whole(eraser, rows, target_N)
+    upper_N, lower_N = (
+        sign * _best(eraser, rows, places, target_N, sign * whole_N, beam=beam, sign=sign) for sign in (1.0, -1.0)
+    )
+    return Limits(lower_N, upper_N)
+
+
+def _best(
+    eraser: Eraser,
+    rows: np.ndarray,
+    places: Sequence[np.ndarray],
+    target_N: np.ndarray,
+    whole_N: np.ndarray,
+    *,
+    beam: int,
+    sign: float,
+) -> np.ndarray:
+    """(N,) the greatest mean of sign x fall; all rows take each step together, so that batches are full."""
+    beams: list[dict[frozenset[int], float]] = [{frozenset(): 0.0} for _ in rows]
+    for size in range(1, max(len(own) for own in places) + 1):
+        grown = [_grown(held, own) if size <= len(own) else {} for held, own in zip(beams, places, strict=True)]
+        owner = np.repeat(np.arange(len(rows)), [len(sets) for sets in grown])
+        erased = [np.fromiter(gone, dtype=np.int64) for sets in grown for gone in sets]
+        fall_M = whole_N[owner] - sign * _chance(eraser, rows[owner], erased, target_N[owner])
+        begin = 0
+        for row, sets in enumerate(grown):
+            if sets:
+                sums = {gone: total + fall_M[begin + n] for n, (gone, total) in enumerate(sets.items())}
+                beams[row] = dict(sorted(sums.items(), key=lambda entry: -entry[1])[:beam])
+                begin += len(sets)
+    return np.array([max(held.values()) / len(own) for held, own in zip(beams, places, strict=True)])
+
+
+def _grown(held: dict[frozenset[int], float], places: np.ndarray) -> dict[frozenset[int], float]:
+    """All sets with one token more, each with the greatest sum of falls on a way to it."""
+    grown: dict[frozenset[int], float] = {}
+    for gone, total in held.items():
+        for place in places.tolist():
+            if place not in gone:
+                more = gone | {place}
+                grown[more] = max(total, grown.get(more, -np.inf))
+    return grown
+
+
+def _whole(eraser: Eraser, rows: np.ndarray, target_N: np.ndarray) -> np.ndarray:
+    return _chance(eraser, rows, [np.zeros(0, dtype=np.int64)] * len(rows), target_N)
+
+
+def _chance(eraser: Eraser, rows: np.ndarray, erased: Sequence[np.ndarray], target_M: np.ndarray) -> np.ndarray:
+    """(M,) the probability of the target."""
+    return eraser.probabilities(rows, erased)[np.arange(len(rows)), target_M]
+
+
+def ranked(scores_T: np.ndarray, ordinary: np.ndarray, *key: int | str) -> np.ndarray:
+    """The places of a row's ordinary tokens, the highest score first.
+
+    Equal scores come in an order drawn by lot: in the text's own order a method that says nothing would look as good
+    as the first words are.
+
+    Args:
+        scores_T: of each token of the row.
+        ordinary: the places to rank.
+        key: what the lot is a function of, such as the seed and the row.
+    """
+    lot = numpy_generator("ties", *key).random(len(ordinary))
+    return ordinary[np.lexsort((lot, -scores_T[ordinary]))]
+
+
+def top_counts(count: int, shares: Sequence[float] = SHARES) -> list[int]:
+    """How many of `count` tokens each share stands for: rounded up, so at least one."""
+    # Rounded first: 0.1 x 30 is a little more than 3 in binary numbers.
+    return [min(count, max(1, math.ceil(round(share * count, 9)))) for share in shares]

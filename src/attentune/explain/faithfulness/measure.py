@@ -14,11 +14,9 @@ from attentune.config.parse import did_you_mean
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import Explainer
-from attentune.explain.faithfulness.aopc import Falls
 from attentune.explain.faithfulness.erasing import Erasing
-from attentune.explain.faithfulness.erasure import ERASURES
+from attentune.explain.faithfulness.erasure import ERASURES, SHARES, Falls
 from attentune.explain.faithfulness.ordering import FLOOR, Measures, Progress, Ranked, rank
-from attentune.explain.faithfulness.ranking import SHARES
 from attentune.explain.faithfulness.results import FaithfulnessReport, MethodCost, MethodScore
 from attentune.inference.predictor import SavedRun
 from attentune.models.attention import attention_by

@@ -10,8 +10,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from attentune.config import Config, load_config
 from attentune.errors import ConfigError
-from attentune.integrations.hf_trainer.collator import SSACollator
-from attentune.integrations.hf_trainer.rows import Key, read_rows
+from attentune.integrations.hf_trainer.collator import Key, SSACollator, read_rows
 from attentune.integrations.hf_trainer.scorer import TrainerProbe
 from attentune.models.hub import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification

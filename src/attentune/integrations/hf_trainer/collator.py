@@ -9,9 +9,71 @@ import numpy as np
 import torch
 from transformers import DataCollatorWithPadding
 
-from attentune.integrations.hf_trainer.rows import Key, key_of
+from attentune.data.tokenization import Features
+from attentune.errors import DataError
 from attentune.models.hub import Tokenizer
 from attentune.nn.losses import NO_LABEL
+
+Key = tuple[bytes, float]
+
+
+def tokens_of(row: Mapping[str, Any]) -> np.ndarray:
+    """(T,) int32 token ids of a tokenised row, its padding left out."""
+    ids = np.asarray(row["input_ids"], dtype=np.int32)
+    mask = row.get("attention_mask")
+    return ids if mask is None else ids[np.asarray(mask).astype(bool)]
+
+
+def key_of(row: Mapping[str, Any]) -> Key:
+    """What tells a row: its tokens and its label. The Trainer drops every other column."""
+    label = row.get("labels", row.get("label"))
+    return tokens_of(row).tobytes(), float("nan") if label is None else float(label)
+
+
+def read_rows(dataset: Any, *, special_ids: list[int], is_regression: bool) -> tuple[Features, np.ndarray, list[Key]]:
+    """Tokens, labels (N,) and keys of all rows.
+
+    Args:
+        dataset: anything with a length and rows by number that has `input_ids` and `label` or `labels`.
+        special_ids: ids of tokens that are never masked or labelled.
+        is_regression: whether labels are scores.
+
+    Raises:
+        DataError: it has no length, or rows without tokens or labels.
+    """
+    if not hasattr(dataset, "__len__") or not len(dataset):
+        raise DataError("train_dataset: expected a data set with a length and at least one row; a stream has none.")
+    rows = [dataset[number] for number in range(len(dataset))]
+    for number, row in enumerate(rows):
+        if "input_ids" not in row or isinstance(row.get("labels", row.get("label")), (str, type(None))):
+            raise DataError(
+                f"train_dataset: row {number} has {', '.join(map(str, row))}, expected input_ids and a number as"
+                " label; tokenise it first: dataset.map(lambda row: tokenizer(row['text'], truncation=True)), and"
+                " number classes that are words: dataset.class_encode_column('label')"
+            )
+    ids = [tokens_of(row) for row in rows]
+    types = [_types_of(row) for row in rows]
+    lengths = np.array([len(own) for own in ids], dtype=np.int64)
+    flat = np.concatenate(ids)
+    features = Features(
+        ids=flat,
+        type_ids=None
+        if any(own is None for own in types)
+        else np.concatenate([own for own in types if own is not None]),
+        special=np.isin(flat, special_ids),
+        starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        full_lengths=lengths,
+    )
+    labels = [row.get("labels", row.get("label")) for row in rows]
+    gold = np.asarray([float(label) for label in labels])
+    return features, gold if is_regression else gold.astype(np.int64), [key_of(row) for row in rows]
+
+
+def _types_of(row: Mapping[str, Any]) -> np.ndarray | None:
+    if row.get("token_type_ids") is None:
+        return None
+    types, mask = np.asarray(row["token_type_ids"], dtype=np.int8), row.get("attention_mask")
+    return types if mask is None else types[np.asarray(mask).astype(bool)]
 
 
 class SSACollator:

@@ -20,7 +20,7 @@ from attentune.data.tokenization import encode_rows
 from attentune.errors import ConfigError, ExportError
 from attentune.inference.predictor import SavedRun
 from attentune.integrations.hub.remote_code import AUTO_MAP, PIPELINES, code_files
-from attentune.integrations.onnx.rows import made_up_rows
+from attentune.integrations.onnx.checking import made_up_rows
 from attentune.io.files import storage_errors, write_text
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.saving import save_model

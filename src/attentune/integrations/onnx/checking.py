@@ -9,12 +9,77 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer as PlainTokenizer
 from torch import Tensor
 
 from attentune.data.batching import pad_batch
+from attentune.data.dataset import TaskData, TextRows
 from attentune.data.tokenization import Features
+from attentune.errors import AttentuneError, ExportError
+from attentune.inference.predictor import SavedRun
 from attentune.integrations.onnx.graph import PlainOutputs
 from attentune.models.modeling import AttentuneForSequenceClassification
+
+_MADE_UP = (
+    "The film was not dull at all.",
+    "",
+    "a",
+    "Nobody plays the guitar in 1990, and that is that; it is cold, and the train leaves at 7:45!",
+    "[SEP] is not what it looks like here </s>",
+    "Prices rose by 12 percent. " * 40,
+    "Where did you find such good coffee?",
+)
+MADE_UP_NAME = "made-up texts"
+
+
+def made_up_rows(*, pairs: bool) -> TextRows:
+    """Texts that are short, empty, longer than any limit, and look like special tokens; of pairs either side is."""
+    ids = tuple(map(str, range(len(_MADE_UP))))
+    return TextRows(ids, _MADE_UP, (*_MADE_UP[3:], *_MADE_UP[:3]) if pairs else None, None, MADE_UP_NAME)
+
+
+def validation_rows(saved: SavedRun, most: int) -> tuple[TextRows, TaskData] | None:
+    """The first of the run's own validation rows, and the task that they are of; None where they are not at hand."""
+    try:
+        data = saved.data(None, ("validation",))
+    except AttentuneError:
+        return None
+    rows = next(iter(data.splits.values()))
+    return (rows.take(range(min(most, len(rows)))), data) if len(rows) else None
+
+
+def plain_tokenizer(saved: SavedRun) -> PlainTokenizer:
+    """It cuts texts at the run's length and pads on the right; both are saved in its file.
+
+    Its `encode_special_tokens` is not, and has to be set wherever it is loaded.
+    """
+    plain = PlainTokenizer.from_str(saved.tokenizer.backend_tokenizer.to_str())
+    plain.enable_truncation(saved.model.config.max_seq_length, strategy="longest_first", direction="right")
+    plain.enable_padding(
+        direction="right", pad_id=saved.tokenizer.pad_token_id, pad_type_id=0, pad_token=saved.tokenizer.pad_token
+    )
+    plain.encode_special_tokens = True
+    return plain
+
+
+def check_tokens(plain: PlainTokenizer, rows: TextRows, features: Features) -> None:
+    """Compare its tokens of these rows with those that the run reads.
+
+    Raises:
+        ExportError: they differ.
+    """
+    apart = features.second_starts is not None
+    for number, text in enumerate(rows.texts):
+        pair = None if rows.pairs is None else rows.pairs[number]
+        encodings = [plain.encode(one) for one in (text, pair)] if apart else [plain.encode(text, pair)]
+        ids = [token for encoding in encodings for token in encoding.ids]
+        if not np.array_equal(ids, features.ids[features.row(number)]):
+            raise ExportError(
+                f"{rows.source}: row {number} has other tokens in the library tokenizers alone than in this run, so an"
+                f" export would read it wrongly: got {ids[:8]} ..., expected"
+                f" {features.ids[features.row(number)][:8].tolist()} ... This family of encoders cannot be exported."
+            )
+
 
 Run = Callable[[dict[str, Tensor]], list[np.ndarray]]
 # One after the other, so that few batches have the shape of the one before.

@@ -23,11 +23,18 @@ from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import ConfigError, ExportError
 from attentune.inference.predictor import SavedRun
-from attentune.integrations.onnx.checking import Answers, answers, in_onnxruntime, in_pytorch
-from attentune.integrations.onnx.graph import OPSETS, output_names, write_graph
-from attentune.integrations.onnx.quantization import quantize_int8
-from attentune.integrations.onnx.rows import MADE_UP_NAME, made_up_rows, validation_rows
-from attentune.integrations.onnx.tokenizer import check_tokens, plain_tokenizer
+from attentune.integrations.onnx.checking import (
+    MADE_UP_NAME,
+    Answers,
+    answers,
+    check_tokens,
+    in_onnxruntime,
+    in_pytorch,
+    made_up_rows,
+    plain_tokenizer,
+    validation_rows,
+)
+from attentune.integrations.onnx.graph import OPSETS, output_names, quantize_int8, write_graph
 from attentune.io.files import storage_errors, write_text
 from attentune.metrics.metrics import predictions_of, score_predictions
 from attentune.models.hub import quiet

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, load_config, to_yaml
+from attentune.data.builtin import load_spec
 from attentune.data.dataset import LabelSpace
-from attentune.data.specs import load_spec
 from attentune.errors import CheckpointError, ConfigError
 from attentune.integrations.released_ssa.checkpoint import ReleasedCheckpoint, build_released, load_released_tokenizer
-from attentune.integrations.released_ssa.flags import FLAGS, known_task
-from attentune.integrations.released_ssa.recorded import recorded_flags
+from attentune.integrations.released_ssa.flags import FLAGS, known_task, recorded_flags
 from attentune.io.files import storage_errors, write_text
 from attentune.models.saving import save_model
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, DataConfig, load_config
-from attentune.data.builtin import find_known_file
-from attentune.data.specs import load_spec
+from attentune.data.builtin import find_known_file, load_spec
 from attentune.errors import ConfigError, DataError
 from attentune.inference.predictor import SavedRun
 from attentune.inference.scoring import score_rows

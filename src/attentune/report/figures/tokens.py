@@ -10,8 +10,7 @@ from typing import Any
 from unicodedata import east_asian_width
 
 from attentune.errors import ConfigError
-from attentune.explain.explanation import Explanation
-from attentune.explain.head_table import HeadAttention
+from attentune.explain.explanation import Explanation, HeadAttention
 from attentune.report.explanation_text import facts
 from attentune.report.figures.base import DOTS_PER_INCH, check_figure_file, new_figure, save_figure
 from attentune.report.highlight import hex_tone, highest, share_of, sides, stretches, visible

@@ -15,7 +15,7 @@ from attentune.report.figures.style import short
 from attentune.report.numbers import factor, metric_name, slug
 from attentune.report.sections.scores import LEAST_SPAN_POINTS, by_task
 from attentune.stats.ranks import rank_methods
-from attentune.stats.summary import summarise
+from attentune.stats.runs import summarise
 from attentune.stats.verdict import Comparison
 
 _MOST_ROWS = 40

@@ -10,8 +10,8 @@ from typing import Any
 from attentune.config import Config, to_dict
 from attentune.report.analysis import Cell, Verdicts
 from attentune.report.document import Table
+from attentune.report.load import KeptRun
 from attentune.report.numbers import NOTHING, median_text, place
-from attentune.report.recorded_runs import KeptRun
 
 # They say where or how a run was made, or differ from run to run by design.
 _OWN = {

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from attentune.report.analysis import Cell, Verdicts
 from attentune.report.document import Table
 from attentune.report.numbers import NOTHING, interval, metric_name, p_value, place, score
-from attentune.stats.summary import Summary, summarise
+from attentune.stats.runs import Summary, summarise
 
 BETTER, WORSE, COLLAPSED = "↑", "↓", "†"
 _FLAT = (

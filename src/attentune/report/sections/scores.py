@@ -13,7 +13,7 @@ from attentune.report.figures.lines import Level, Line, lines_figure
 from attentune.report.figures.points import PointRow, rows_alt, rows_figure, span_of
 from attentune.report.numbers import factor, size_text, slug, unit
 from attentune.report.sections.run_tables import settings_of
-from attentune.stats.summary import summarise
+from attentune.stats.runs import summarise
 
 _MOST_PANELS = 4
 LEAST_SPAN_POINTS = 4.0

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from attentune.data.specs import load_spec
+from attentune.data.builtin import load_spec
 from attentune.io.files import storage_errors, write_text
 
 # Task, the files' prefix, and the column's title; the third one's spelling is the course's own.

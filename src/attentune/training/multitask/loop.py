@@ -25,13 +25,11 @@ from attentune.seeding import numpy_generator
 from attentune.training.callbacks import OPTIMIZER_FILE, RunWatcher
 from attentune.training.checkpoint import fitting, keep_newest, newest_good, read_state, write_checkpoint
 from attentune.training.finalize import finish_run
-from attentune.training.identity import changes
 from attentune.training.inputs import prepare_inputs
-from attentune.training.log import JsonLog
 from attentune.training.multitask.shared import SharedParts, build_shared_parts
 from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
-from attentune.training.progress import Display, one_line
-from attentune.training.run_folder import CONFIG_FILE
+from attentune.training.progress import Display, JsonLog, one_line
+from attentune.training.run_folder import CONFIG_FILE, changes
 from attentune.training.signals import Interrupted, StopRequest, stop_on_signal
 from attentune.training.state import TrainingState
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, load_config, to_flat
-from attentune.data.specs import load_spec
+from attentune.data.builtin import load_spec
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import SavedRun, predict_rows
