@@ -1,4 +1,4 @@
-"""Attention of a BERT layer alone: our C by vectors, by matrix tiles, and PyTorch's own, by length.
+"""Attention of a BERT layer alone: our C by vectors, by AMX tiles, and PyTorch's own, by length.
 
     python benchmarks/attention_speed.py [--hidden 384] [--heads 12]
 
@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 
 from attentune.nn.cpu import kernels
-from attentune.nn.cpu.kernels import Drop
+from attentune.nn.cpu.kernels import DropoutMask
 from attentune.results import versions
 from places import RECORDS
 from roofline import seconds_of
@@ -35,10 +35,10 @@ def measure(batch: int, length: int, hidden: int, heads: int) -> dict[str, float
     generator = torch.Generator().manual_seed(1)
     projected = torch.randn(batch * length, 3 * hidden, generator=generator).bfloat16()
     biases, mask = torch.zeros(3 * hidden), torch.zeros(batch, 1, 1, length)
-    drop, nothing = Drop.of(0.1, 1), Drop.of(0.0, 0)
+    drop, nothing = DropoutMask.of(0.1, 1), DropoutMask.of(0.0, 0)
     found: dict[str, float] = {}
     for name, wanted in (("vectors", False), ("tiles", True)):
-        if kernels.use_tiles(wanted) != wanted:
+        if kernels.use_amx(wanted) != wanted:
             continue
         out, log_sums = kernels.attention(projected, biases, mask, batch, heads, drop, keep=True)
         assert log_sums is not None

@@ -25,11 +25,11 @@ from attentune.data.dataset import TextRows
 from attentune.explain.faithfulness.cost import measure_cost
 from attentune.explain.predict_explained import EXPLANATION, predict_explained
 from attentune.inference.predictions import predictions_csv
-from attentune.inference.predictor import SavedRun, predict_rows
+from attentune.inference.predictor import Predictor, predict_rows
 from attentune.results import versions
 
 
-def methods_cost(saved: SavedRun, rows: TextRows, given: argparse.Namespace) -> dict[str, Any]:
+def methods_cost(saved: Predictor, rows: TextRows, given: argparse.Namespace) -> dict[str, Any]:
     """Each method's cost at these lengths and batches, and how many times that of `ssa` it is."""
     lengths, batches = ([int(number) for number in text.split(",")] for text in (given.tokens, given.texts))
     saved.model.config.max_seq_length = max(lengths)  # whatever it was trained on
@@ -52,7 +52,7 @@ def methods_cost(saved: SavedRun, rows: TextRows, given: argparse.Namespace) -> 
     return {"lines": found, "precision": given.precision or saved.config.training.precision}
 
 
-def column_cost(saved: SavedRun, rows: TextRows, turns: int, precision: str | None) -> dict[str, Any]:
+def column_cost(saved: Predictor, rows: TextRows, turns: int, precision: str | None) -> dict[str, Any]:
     """Seconds of CPU time of predictions with and without the column; CPU time, so that neighbours do not count."""
 
     def plain() -> str:
@@ -85,15 +85,15 @@ def main() -> None:
     parser.add_argument("run")
     parser.add_argument("--task")
     parser.add_argument("--data_dir")
-    parser.add_argument("--tokens", default="64", help="of a text, with commas between")
-    parser.add_argument("--texts", default="1", help="at once, with commas between")
+    parser.add_argument("--tokens", default="64", help="of a text, with commas context_transform")
+    parser.add_argument("--texts", default="1", help="at once, with commas context_transform")
     parser.add_argument("--methods", default="ssa,gradient,attention,leave-one-out,integrated-gradients,shap,lime")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds a method")
     parser.add_argument("--column", action="store_true", help="predict --explain beside predict")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--precision")
     given = parser.parse_args()
-    saved = SavedRun.load(given.run)
+    saved = Predictor.load(given.run)
     data = DataConfig(task=given.task, data_dir=given.data_dir) if given.task else None
     rows = next(iter(saved.data(data, ("validation",)).splits.values()))
     found = column_cost(saved, rows, given.turns, given.precision) if given.column else methods_cost(saved, rows, given)

@@ -21,7 +21,7 @@ QQP/Quora, STS-B and SICK were cut at random), so the scores do not compare with
 
 `attentune evaluate` on each saved run gave the same figures again, to the last digit. Epochs in between: the records.
 
-CoLA is of the program whose attention multiplies by matrix tiles, the others of the one before, with layers in C too.
+CoLA is of the program whose attention multiplies by AMX tiles, the others of the one before, with layers in C too.
 For texts of more than 16 tokens the same commands give other last digits now (CoLA: 0.324 before).
 
 """

@@ -22,7 +22,7 @@ from typing import Any
 
 from attentune.config import load_config
 from attentune.results import versions
-from attentune.training.components import RunParts, build_parts
+from attentune.training.components import TrainingComponents, build_components
 from attentune.training.inputs import prepare_inputs
 from attentune.training.progress import Display
 from attentune.training.run_folder import config_for_run
@@ -84,9 +84,9 @@ def settings_of(study: str, method: str, rows: int, layers: int | None, folder: 
     }
 
 
-def build(settings: Settings) -> RunParts:
+def build(settings: Settings) -> TrainingComponents:
     with Display(quiet=True) as display:
-        return build_parts(prepare_inputs(config_for_run(load_config(overrides=settings)), None, display))
+        return build_components(prepare_inputs(config_for_run(load_config(overrides=settings)), None, display))
 
 
 def epoch_seconds(study: str, rows: int, layers: int | None) -> dict[str, dict[str, float]]:

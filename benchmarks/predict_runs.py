@@ -22,7 +22,7 @@ from transformers import BertForSequenceClassification, pipeline
 import roofline
 from attentune.data.dataset import TextRows
 from attentune.data.tokenization import encode_rows
-from attentune.inference.predictor import SavedRun, predict_rows
+from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of
 from attentune.models.precision import has_fast_bf16
 from attentune.training.memory import peak_memory_bytes
@@ -31,7 +31,7 @@ from peer_runs import score_of, settings
 Labels = Callable[[TextRows], np.ndarray]
 
 
-def stock_model(saved: SavedRun) -> BertForSequenceClassification:
+def stock_model(saved: Predictor) -> BertForSequenceClassification:
     """The run's weights in transformers' own class."""
     model = BertForSequenceClassification(saved.model.encoder.config)
     own = saved.model.state_dict()
@@ -43,12 +43,12 @@ def stock_model(saved: SavedRun) -> BertForSequenceClassification:
     return model.eval()
 
 
-def ours(precision: str | None, saved: SavedRun) -> Labels:
+def ours(precision: str | None, saved: Predictor) -> Labels:
     """`attentune predict`, from texts on."""
     return lambda rows: predictions_of(predict_rows(saved, rows, precision=precision), saved.label_space)
 
 
-def stock(at_best: bool, saved: SavedRun) -> Labels:
+def stock(at_best: bool, saved: Predictor) -> Labels:
     """transformers' pipeline: as it comes (fp32, row by row), or at its best here (bf16, 32 rows, sorted by length)."""
     model = stock_model(saved)
     if at_best and has_fast_bf16(roofline.CPU):
@@ -70,7 +70,7 @@ def stock(at_best: bool, saved: SavedRun) -> Labels:
     return labels
 
 
-CONTENDERS: dict[str, Callable[[SavedRun], Labels]] = {
+CONTENDERS: dict[str, Callable[[Predictor], Labels]] = {
     "pipeline": partial(stock, False),
     "pipeline at its best": partial(stock, True),
     "attentune": partial(ours, None),
@@ -81,7 +81,7 @@ CONTENDERS: dict[str, Callable[[SavedRun], Labels]] = {
 
 
 def main(contender: str, run: str, task: str, rows: int, repeats: int) -> None:
-    saved = SavedRun.load(run)
+    saved = Predictor.load(run)
     data = saved.data(settings(task, rows, "unused").data, ("train", "validation"))
     asked, dev = data.splits["train"], data.splits["validation"]
     labels = CONTENDERS[contender](saved)

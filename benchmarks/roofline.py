@@ -47,7 +47,7 @@ def seconds_of(work: Callable[[], object], repeats: int = 7) -> float:
 
 
 def product_rate(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> float:
-    """GFLOP/s of one matrix product; a multiplication and an addition are two operations."""
+    """GFLOP/s of one grid product; a multiplication and an addition are two operations."""
     rows, inner, columns = shape
     left = torch.randn(rows, inner, dtype=dtype, device=device)
     right = torch.randn(inner, columns, dtype=dtype, device=device)

@@ -24,7 +24,7 @@ from typing import Any
 import roofline
 from attentune.config import load_config
 from attentune.results import versions
-from attentune.training.components import build_parts
+from attentune.training.components import build_components
 from attentune.training.inputs import prepare_inputs
 from attentune.training.memory import peak_memory_bytes
 from attentune.training.progress import Display
@@ -75,7 +75,7 @@ def point(rows: int, tokens: int, batch: int, layers: int, steps: int) -> dict[s
             "training.output_dir": f"{name}/run",
         }
         began = time.perf_counter()
-        parts = build_parts(prepare_inputs(config_for_run(load_config(overrides=overrides)), None, display))
+        parts = build_components(prepare_inputs(config_for_run(load_config(overrides=overrides)), None, display))
         read = time.perf_counter() - began
         state, times = TrainingState(), []
         for _ in parts.loop.steps(state, SilentWatcher(), StopRequest()):

@@ -94,7 +94,7 @@ SLOW = {name for name in (*INTERVALS, *TESTS) if "bootstrap" in name or "McNemar
 _SLOW_SHARE = 8
 
 
-def judge(name: str, values_PSN: np.ndarray, truth: float) -> dict[str, np.ndarray]:
+def comparator(name: str, values_PSN: np.ndarray, truth: float) -> dict[str, np.ndarray]:
     """(plays,) whether the procedure finds a difference at the level; of an interval, whether it holds the truth."""
     if name in TESTS:
         return {"found": TESTS[name](values_PSN) <= LEVEL}
@@ -105,7 +105,8 @@ def judge(name: str, values_PSN: np.ndarray, truth: float) -> dict[str, np.ndarr
 def judge_all(
     names: tuple[str, ...], world: World, gap: float, seeds: int, plays: int, key: str
 ) -> dict[str, dict[str, float]]:
-    """By procedure the share of plays in which it finds a difference, and holds the truth; all judge the same plays."""
+    """By procedure the share of plays in which it finds a difference, and holds the truth; all comparator the same
+    plays."""
     truth = (1.0 - world.collapse) * gap
     verdicts: dict[str, list[dict[str, np.ndarray]]] = {name: [] for name in names}
     done = 0
@@ -113,7 +114,7 @@ def judge_all(
         for name in names:
             wanted = max(0, plays // _SLOW_SHARE - done) if name in SLOW else len(part)
             if wanted:
-                verdicts[name].append(judge(name, part[:wanted], truth))
+                verdicts[name].append(comparator(name, part[:wanted], truth))
         done += len(part)
     return {
         name: {kind: float(np.mean(np.concatenate([one[kind] for one in own]))) for kind in own[0]}
@@ -138,11 +139,11 @@ def spread(world: World, seeds: int, plays: int, key: str) -> dict[str, float]:
     parts = [right.astype(np.float64) for right in batches(world, (0.0, 0.0), seeds, plays, key)]
     scores_MPS = np.concatenate([part.mean(axis=-1) for part in parts], axis=1)
     sd = math.sqrt(scores_MPS.var(axis=-1, ddof=1).mean())
-    between = math.sqrt((scores_MPS[1] - scores_MPS[0]).var(axis=-1, ddof=1).mean())
+    context_transform = math.sqrt((scores_MPS[1] - scores_MPS[0]).var(axis=-1, ddof=1).mean())
     return {
         "score_sd": sd,
-        "difference_sd": between,
-        "correlation_of_seeds": 1.0 - between**2 / (2.0 * sd**2),
+        "difference_sd": context_transform,
+        "correlation_of_seeds": 1.0 - context_transform**2 / (2.0 * sd**2),
         "disagreement_of_methods": float(np.mean([np.abs(part[0] - part[1]).mean() for part in parts])),
         "disagreement_of_seeds": float(np.mean([np.abs(part[:, :, 0] - part[:, :, 1]).mean() for part in parts])),
     }
@@ -199,7 +200,7 @@ def matthews(world: World, seeds: int, plays: int, key: str) -> dict[str, float]
     for number, right in enumerate(batches(world, (0.0, 0.0), seeds, plays, key)):
         labels_PN = numpy_generator("stat-rates", "labels", number).random((right.shape[1], right.shape[3])) < 0.7
         values = [matthews_values(labels_PN, one) for one in right]
-        alarms.append(judge(PRIMARY, values[1] - values[0], 0.0)["found"])
+        alarms.append(comparator(PRIMARY, values[1] - values[0], 0.0)["found"])
     return {"false_alarms": float(np.mean(np.concatenate(alarms))), "plays": plays}
 
 

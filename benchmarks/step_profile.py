@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.results import versions
 from attentune.training.progress import Display
 from attentune.training.train import train
@@ -47,7 +47,7 @@ def training(given: argparse.Namespace, folder: str) -> Callable[[], dict[str, A
 
 def predicting(given: argparse.Namespace, folder: str) -> Callable[[], dict[str, Any]]:
     training(given, folder)()
-    saved = SavedRun.load(folder)
+    saved = Predictor.load(folder)
     rows = saved.data(settings(given.task, given.rows, "unused").data, ("train",)).splits["train"]
     labels = CONTENDERS[PREDICTORS[given.predict]](saved)
     labels(rows)

@@ -27,7 +27,7 @@ settings = {
 }
 attentune.train(attentune.load_config(preset="ssa-hybrid", overrides=settings))
 
-run = attentune.SavedRun.load(folder / "run")
+run = attentune.Predictor.load(folder / "run")
 text = "The costumes were lovely, and nobody was bored."
 for method in ("ssa", "leave-one-out"):  # from the very pass that predicts; and one pass a word, the words masked
     (found,) = attentune.explain_texts(run, [text], method=method)

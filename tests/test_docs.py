@@ -18,7 +18,7 @@ import yaml
 
 import attentune
 from attentune.cli.flags import _ALIASES, _SHORTHANDS, overrides_of
-from attentune.cli.main import VERBS, main
+from attentune.cli.main import COMMANDS, main
 from attentune.config import Config, load_config, preset_names
 from attentune.config.parse import coerce
 from attentune.data.builtin import spec_names
@@ -78,7 +78,7 @@ def test_presets_aliases_and_metrics_are_documented() -> None:
 def test_known_tasks_and_verbs_and_public_names_are_documented() -> None:
     tasks, commands, python = (prose(ROOT / f"docs/{page}.md") for page in ("data", "commands", "python"))
     assert [name for name in spec_names() if f"`{name}`" not in tasks] == []
-    assert [verb for verb in VERBS if f"\n## {verb}\n" not in commands] == []
+    assert [verb for verb in COMMANDS if f"\n## {verb}\n" not in commands] == []
     assert [name for name in attentune.__all__ if not re.search(rf"`{name}\b", python)] == []
 
 
@@ -129,7 +129,7 @@ def test_a_documented_command_line_is_understood(words: list[str], capsys: pytes
 
 
 def test_there_are_command_lines_for_every_verb_and_flags_are_checked() -> None:
-    assert {case.values[0][0] for case in command_lines()} == set(VERBS)
+    assert {case.values[0][0] for case in command_lines()} == set(COMMANDS)
     parser = importlib.import_module("attentune.cli.train").parser()
     assert isinstance(parser, argparse.ArgumentParser)
     assert parser.parse(["--no_such_flag", "1"])[1] != []

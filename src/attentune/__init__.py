@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import Any
 
 from attentune.models.registration import register_with_transformers
@@ -28,7 +29,7 @@ _HOMES = {
     "Explanation": "attentune.explain.explanation",
     "RunResult": "attentune.results",
     "SSACallback": "attentune.integrations.hf_trainer.callback",
-    "SavedRun": "attentune.inference.predictor",
+    "Predictor": "attentune.inference.predictor",
     "compare": "attentune.experiments.comparison.runner",
     "evaluate": "attentune.inference.predictor",
     "explain_texts": "attentune.explain.texts",
@@ -45,6 +46,9 @@ _HOMES = {
     "train": "attentune.training.train",
 }
 
+# Names of 0.1.0, which work for a release.
+_RENAMED = {"SavedRun": "Predictor"}
+
 __all__ = [
     "AttentuneClassifier",
     "AttentuneConfig",
@@ -54,9 +58,9 @@ __all__ = [
     "Config",
     "DataConfig",
     "Explanation",
+    "Predictor",
     "RunResult",
     "SSACallback",
-    "SavedRun",
     "__version__",
     "compare",
     "evaluate",
@@ -76,6 +80,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        new = _RENAMED[name]
+        warnings.warn(f"attentune.{name} is now attentune.{new}; the old name goes in 0.3", FutureWarning, stacklevel=2)
+        return __getattr__(new)
     if name not in _HOMES:
         raise AttributeError(f"module 'attentune' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -64,7 +64,7 @@ def run_demo(
     files = write_files(folder / "data", train_size=TRAIN_ROWS, seed=seed)
     for number, preset in enumerate(presets, start=1):
         run = folder / preset
-        display.say(f"{preset} ({number} of {len(presets)})")
+        display.info(f"{preset} ({number} of {len(presets)})")
         overrides = {
             "data.train_file": str(files["train"]),
             "data.validation_file": str(files["validation"]),

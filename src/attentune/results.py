@@ -24,7 +24,7 @@ RESULT_FILE, LOG_FILE = "run.json", "log.jsonl"
 # Marks the folder of several finished tasks, each of which has a run folder in it.
 TASKS_FILE = "tasks.json"
 # What fingerprints call the rows of train without those of extra files, where there are some.
-OWN_TRAIN = "train without extra files"
+ORIGINAL_TRAIN = "train without extra files"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class RunResult:
         config: the complete configuration.
         seed: the run's seed.
         versions: of Python, the platform and the packages that matter.
-        data_fingerprint: a SHA-256 a split; where extra rows are mixed into train, also of its own rows (`OWN_TRAIN`).
+        data_fingerprint: a SHA-256 a split; with extra training rows also one of train without them
+            (`ORIGINAL_TRAIN`).
         notes: what was decided for the user.
     """
 

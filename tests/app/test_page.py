@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from attentune.app.limits import Limits
-from attentune.app.service import Desk
+from attentune.app.limits import RequestLimits
+from attentune.app.service import ExplanationService
 from attentune.inference.predictor import predict
 from helpers.app_server import Served, serving
 from helpers.browser import Page, browser_page
@@ -35,7 +35,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 @pytest.fixture(scope="module")
 def served(tiny: Tiny, page: Page) -> Iterator[Served]:
     runs = [("mine", tiny_run(tiny())), ("other", tiny_run(tiny(), gate=False))]
-    with serving(Desk(runs, limits=Limits(characters=50_000, rows=50))) as found:
+    with serving(ExplanationService(runs, limits=RequestLimits(characters=50_000, rows=50))) as found:
         yield found
 
 
@@ -59,7 +59,7 @@ def test_type_a_text_and_see_what_the_runs_say(page: Page, served: Served) -> No
     assert page.run("document.title") == "Attentune"
     ask(page, TEXT)
     assert page.run(BOXES) == 2
-    for number, (_, run) in enumerate(served.desk.runs):
+    for number, (_, run) in enumerate(served.service.runs):
         (said,) = predict(run, [TEXT])
         box = page.run(f"document.querySelectorAll('#result .att-box')[{number}].innerText")
         assert str(said["prediction"]) in box
@@ -151,7 +151,7 @@ def test_methods_units_heads_and_files(page: Page, served: Served, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pair", "regression", "ordinal"])
 def test_pages_of_other_runs(page: Page, tiny: Tiny, kind: str) -> None:
-    with serving(Desk([("mine", tiny_run(tiny(), kind))])) as found:
+    with serving(ExplanationService([("mine", tiny_run(tiny(), kind))])) as found:
         page.open(found.url, READY)
         is_pair = kind == "pair"
         assert page.run("Boolean(document.querySelector('#pair textarea')?.offsetParent)") is is_pair

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from attentune.app.limits import Limits
+from attentune.app.limits import RequestLimits
 from attentune.app.security import host_name
 from attentune.app.server import address, bound_socket
-from attentune.app.service import PREDICTED, Desk
+from attentune.app.service import PREDICTED, ExplanationService
 from attentune.errors import ConfigError
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import predict_rows
@@ -33,7 +33,7 @@ from helpers.tiny_models import rows_of
 pytest.importorskip("gradio", reason="pip install 'attentune[app]'")
 
 Tiny = Callable[..., Path]
-LIMITS = Limits(characters=50_000, upload_bytes=100_000, rows=50)
+LIMITS = RequestLimits(characters=50_000, upload_bytes=100_000, rows=50)
 OPTIONS = ("ssa", "word", PREDICTED)
 
 
@@ -54,7 +54,7 @@ def looked_up() -> Iterator[set[str]]:
 
 @pytest.fixture(scope="module")
 def served(tiny: Tiny, looked_up: set[str]) -> Iterator[Served]:
-    with serving(Desk([("mine", tiny_run(tiny()))], limits=LIMITS), hosts=["lab-3.example.org"]) as found:
+    with serving(ExplanationService([("mine", tiny_run(tiny()))], limits=LIMITS), hosts=["lab-3.example.org"]) as found:
         yield found
 
 
@@ -156,7 +156,7 @@ def test_an_address_in_the_place_of_a_file_is_not_fetched(served: Served) -> Non
 
 
 def test_too_much_is_refused_by_its_head_and_by_what_comes(served: Served) -> None:
-    too_much = served.desk.limits.body_bytes + 1
+    too_much = served.service.limits.body_bytes + 1
     assert (
         "sends too much, expected at most"
         in raw(
@@ -223,26 +223,26 @@ def test_head_is_answered(served: Served) -> None:
 def test_a_text_is_predicted_and_explained(served: Served) -> None:
     html, slider, masked, table = served.call("explain", TEXTS[0], "", *OPTIONS)
     assert html == re.sub(r"[\d.e-]+ s<", f"{re.findall(r', ([^ ]+) s<', html)[0]} s<",
-                          served.desk.explain(TEXTS[0], "", *OPTIONS).html)  # fmt: skip
-    assert slider["maximum"] == served.desk.explain(TEXTS[0], "", *OPTIONS).words
+                          served.service.explain(TEXTS[0], "", *OPTIONS).html)  # fmt: skip
+    assert slider["maximum"] == served.service.explain(TEXTS[0], "", *OPTIONS).words
     assert slider["value"] == 0
     assert (masked, table) == ("", "")
-    assert served.call("mask", TEXTS[0], "", 2)[0] == served.desk.mask(TEXTS[0], "", 2)[0]
-    assert served.call("heads", TEXTS[0], "", 1, "token") == [served.desk.heads(TEXTS[0], "", 1, "token")]
+    assert served.call("mask", TEXTS[0], "", 2)[0] == served.service.mask(TEXTS[0], "", 2)[0]
+    assert served.call("heads", TEXTS[0], "", 1, "token") == [served.service.heads(TEXTS[0], "", 1, "token")]
 
 
 def test_empty_and_long_texts_get_a_message(served: Served) -> None:
     assert message_of(served.call("explain", "", "", *OPTIONS)[0]).startswith("There is no text yet.")
     assert message_of(served.call("mask", "", "", 1)[0]).startswith("There is no text yet.")
     megabyte = "word " * 200_000
-    told = message_of(served.call("explain", megabyte, "", *OPTIONS)[0])
-    assert told.startswith("The text has 1,000,000 characters; this page takes at most 50,000.")
-    told = message_of(served.call("heads", "\U0001f600" * 250_000, "", 1, "word")[0])
-    assert told.startswith("The text has 250,000 characters")
+    handle_errors = message_of(served.call("explain", megabyte, "", *OPTIONS)[0])
+    assert handle_errors.startswith("The text has 1,000,000 characters; this page takes at most 50,000.")
+    handle_errors = message_of(served.call("heads", "\U0001f600" * 250_000, "", 1, "word")[0])
+    assert handle_errors.startswith("The text has 250,000 characters")
     # The longest one that is taken.
     html, slider, *_ = served.call("explain", "word " * 10_000, "", *OPTIONS)
     assert re.sub(r"<[^>]*>", "", html).count("word") >= 10_000
-    assert slider["maximum"] == served.desk.explain("word " * 10_000).words
+    assert slider["maximum"] == served.service.explain("word " * 10_000).words
 
 
 @pytest.mark.parametrize("text", [HOSTILE[0], HOSTILE[30], "{{7*7}} ${7*7} `x`", "\x00\ud83d", "\ud83d"])
@@ -275,8 +275,8 @@ def test_a_bug_of_ours_is_a_message(
     served: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("attentune.app.service.explained_answer", lambda *_, **__: {}["what only we should see"])
-    told = message_of(served.call("explain", "yes", "", *OPTIONS)[0])
-    assert told.startswith("Something went wrong here that is no fault of yours.")
+    handle_errors = message_of(served.call("explain", "yes", "", *OPTIONS)[0])
+    assert handle_errors.startswith("Something went wrong here that is no fault of yours.")
     assert "KeyError: 'what only we should see'" in capfd.readouterr().err
 
 
@@ -293,7 +293,7 @@ def test_a_file_goes_up_and_predictions_come_down(served: Served) -> None:
     status, headers, body = served.ask(
         "GET", "/" + file["url"].split("/", 3)[3] if "//" in file["url"] else file["url"]
     )
-    run, rows = served.desk.runs[0][1], rows_of(TEXTS)
+    run, rows = served.service.runs[0][1], rows_of(TEXTS)
     assert (status, body.decode()) == (200, predictions_csv(rows, predict_rows(run, rows), run.label_space))
     assert headers["content-disposition"].startswith("attachment")
 
@@ -323,7 +323,7 @@ def test_uploaded_pages_are_not_shown_as_pages(served: Served) -> None:
 def test_many_visitors_at_once(served: Served) -> None:
     """16 visitors, 25 questions each: all answered, each with its own answer, and memory does not keep growing."""
     texts = [f"{TEXTS[n % len(TEXTS)]} number {n}" for n in range(16)]
-    expected = [re.sub(r", [^ ]+ s<", "", served.desk.explain(text, "", *OPTIONS).html) for text in texts]
+    expected = [re.sub(r", [^ ]+ s<", "", served.service.explain(text, "", *OPTIONS).html) for text in texts]
     troubles: list[str] = []
 
     def visit(number: int, times: int) -> None:

@@ -12,16 +12,16 @@ from typing import Any, ClassVar
 
 import pytest
 
-from attentune.app import html as boxes
-from attentune.app.limits import Limits
-from attentune.app.service import LIME_SAMPLES, Desk, Shown, told
+from attentune.app import html as html_parts
+from attentune.app.limits import RequestLimits
+from attentune.app.service import LIME_SAMPLES, ExplanationService, Shown, handle_errors
 from attentune.errors import ConfigError, DataError
 from attentune.explain.answers import Answer, MaskedWord, answer_masked, words_read
 from attentune.explain.heads import head_attention
 from attentune.explain.texts import explain_texts
-from attentune.explain.words import Piece
+from attentune.explain.words import Subword
 from attentune.inference.predictions import predictions_csv
-from attentune.inference.predictor import SavedRun, predict, predict_rows
+from attentune.inference.predictor import Predictor, predict, predict_rows
 from attentune.report.highlight import visible
 from helpers.explain_runs import KINDS, TEXTS, hooks_of, tiny_run
 from helpers.hostile_texts import HOSTILE
@@ -32,14 +32,14 @@ TEXT, PAIR = TEXTS[0], TEXTS[3]
 
 
 @pytest.fixture(scope="module")
-def runs(tiny: Tiny) -> dict[str, SavedRun]:
+def runs(tiny: Tiny) -> dict[str, Predictor]:
     """A run of each kind, and one without token gate."""
     made = {kind: tiny_run(tiny(), kind) for kind in KINDS}
     return made | {"plain": tiny_run(tiny(), gate=False)}
 
 
-def desk_of(*runs: SavedRun, **options: Any) -> Desk:
-    return Desk([(f"run {number}", run) for number, run in enumerate(runs)], **options)
+def desk_of(*runs: Predictor, **options: Any) -> ExplanationService:
+    return ExplanationService([(f"run {number}", run) for number, run in enumerate(runs)], **options)
 
 
 class Strict(HTMLParser):
@@ -85,15 +85,15 @@ class Strict(HTMLParser):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_page_says_what_predict_and_explain_say(runs: dict[str, SavedRun], kind: str) -> None:
+def test_the_page_says_what_predict_and_explain_say(runs: dict[str, Predictor], kind: str) -> None:
     run = runs[kind]
-    desk, pair = desk_of(run), PAIR if run.is_pair else ""
-    assert desk.default_method == "ssa"
+    service, pair = desk_of(run), PAIR if run.is_pair else ""
+    assert service.default_method == "ssa"
     pairs = [PAIR] if run.is_pair else None
     (said,) = predict(run, [TEXT], pairs)
     for method in ("ssa", "gradient", "leave-one-out"):
         (why,) = explain_texts(run, [TEXT], pairs, method=method)
-        shown = desk.explain(TEXT, pair, method)
+        shown = service.explain(TEXT, pair, method)
         text = Strict(shown.html).text
         assert shown.words == len(why.words)
         assert text.count(visible(TEXT)) == 1
@@ -109,7 +109,7 @@ def test_the_page_says_what_predict_and_explain_say(runs: dict[str, SavedRun], k
         assert [float(title) for title in titles] == pytest.approx([float(title) for title in expected], abs=1e-4)
 
 
-def test_masking_a_word_is_predicting_the_text_with_mask_tokens(runs: dict[str, SavedRun]) -> None:
+def test_masking_a_word_is_predicting_the_text_with_mask_tokens(runs: dict[str, Predictor]) -> None:
     """Against a plain way: the pieces of the word replaced by the mask token's id by hand."""
     import torch
 
@@ -139,27 +139,27 @@ def test_masking_a_word_is_predicting_the_text_with_mask_tokens(runs: dict[str, 
                 assert list(found.after.probabilities.values()) == pytest.approx(logits.softmax(-1).tolist(), abs=1e-4)
 
 
-def test_the_slider_masks_the_word_that_it_names(runs: dict[str, SavedRun]) -> None:
-    desk = desk_of(runs["classification"], runs["plain"])
+def test_the_slider_masks_the_word_that_it_names(runs: dict[str, Predictor]) -> None:
+    service = desk_of(runs["classification"], runs["plain"])
     words = words_read(runs["classification"], rows_of([TEXT]))
     for number, word in enumerate(words, start=1):
-        html, label = desk.mask(TEXT, "", number)
+        html, label = service.mask(TEXT, "", number)
         assert label == f"Mask a word: {number} of {len(words)}, {word.text}"
         assert Strict(html).text.count(TEXT[: word.start] + "[MASK]" + TEXT[word.end :]) == 2
-    assert desk.mask(TEXT, "", 0) == ("", f"Mask a word: none of {len(words)} is masked")
+    assert service.mask(TEXT, "", 0) == ("", f"Mask a word: none of {len(words)} is masked")
     # A slider that stands where a longer text ended.
-    assert desk.mask(TEXT, "", 999)[1].startswith(f"Mask a word: {len(words)} of")
+    assert service.mask(TEXT, "", 999)[1].startswith(f"Mask a word: {len(words)} of")
 
 
-def test_a_word_that_the_second_run_does_not_read(tiny: Tiny, runs: dict[str, SavedRun]) -> None:
+def test_a_word_that_the_second_run_does_not_read(tiny: Tiny, runs: dict[str, Predictor]) -> None:
     short = tiny_run(tiny(), max_length=8)
-    desk = desk_of(runs["classification"], short)
-    html, _ = desk.mask(TEXT, "", desk.explain(TEXT).words)
+    service = desk_of(runs["classification"], short)
+    html, _ = service.mask(TEXT, "", service.explain(TEXT).words)
     assert "does not read the text that far" in Strict(html).text
 
 
-def test_a_pair_is_masked_on_its_own_side(runs: dict[str, SavedRun]) -> None:
-    desk, rows = (
+def test_a_pair_is_masked_on_its_own_side(runs: dict[str, Predictor]) -> None:
+    service, rows = (
         desk_of(runs["pair"]),
         rows_of(
             [
@@ -172,11 +172,11 @@ def test_a_pair_is_masked_on_its_own_side(runs: dict[str, SavedRun]) -> None:
     assert [(word.text, word.within) for word in words] == [
         ("yes", "text"), ("no", "text"), ("yes", "pair"), ("no", "pair"),
     ]  # fmt: skip
-    text = Strict(desk.mask("yes no", "yes no", 3)[0]).text
+    text = Strict(service.mask("yes no", "yes no", 3)[0]).text
     assert "textyes nopair[MASK] no" in text
 
 
-def test_heads_are_those_of_explain(runs: dict[str, SavedRun]) -> None:
+def test_heads_are_those_of_explain(runs: dict[str, Predictor]) -> None:
     run = runs["pair"]
     (found,) = head_attention(run, rows_of([TEXT], [PAIR]), layer=2)
     html = desk_of(run).heads(TEXT, PAIR, 2)
@@ -191,10 +191,10 @@ def test_heads_are_those_of_explain(runs: dict[str, SavedRun]) -> None:
     assert html.count("pair-begins") == 1
 
 
-def test_runs_side_by_side_that_differ(runs: dict[str, SavedRun]) -> None:
-    desk = desk_of(runs["plain"], runs["classification"], runs["regression"])
-    assert desk.default_method == "ssa"
-    text = Strict(desk.explain(TEXT).html).text
+def test_runs_side_by_side_that_differ(runs: dict[str, Predictor]) -> None:
+    service = desk_of(runs["plain"], runs["classification"], runs["regression"])
+    assert service.default_method == "ssa"
+    text = Strict(service.explain(TEXT).html).text
     assert "ssa needs a model that scores tokens" in text
     assert text.count("ssa; 1 pass") == 2
     assert "score " in text
@@ -208,7 +208,7 @@ def test_runs_side_by_side_that_differ(runs: dict[str, SavedRun]) -> None:
         desk_of(runs["classification"], runs["pair"])
 
 
-def test_methods_on_offer(runs: dict[str, SavedRun], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_on_offer(runs: dict[str, Predictor], monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ssa" in desk_of(runs["classification"]).methods
     plain = desk_of(runs["plain"])
     assert "ssa" not in plain.methods
@@ -217,47 +217,47 @@ def test_methods_on_offer(runs: dict[str, SavedRun], monkeypatch: pytest.MonkeyP
     assert set(plain.methods) == {"gradient", "leave-one-out", "attention", "attention-gradient", "random"}
 
 
-def test_lime_takes_fewer_copies_here(runs: dict[str, SavedRun]) -> None:
+def test_lime_takes_fewer_copies_here(runs: dict[str, Predictor]) -> None:
     assert f"{LIME_SAMPLES + 1:,} passes" in Strict(desk_of(runs["plain"]).explain("Yes and no", "", "lime").html).text
 
 
-def test_models_are_left_as_they_were(runs: dict[str, SavedRun]) -> None:
+def test_models_are_left_as_they_were(runs: dict[str, Predictor]) -> None:
     run = runs["classification"]
     before, implementation = hooks_of(run.model), run.model.encoder.config._attn_implementation
-    desk = desk_of(run)
-    for method in desk.methods:
-        desk.explain("Yes and no", "", method)
-    desk.mask("Yes and no", "", 2)
-    desk.heads("Yes and no", "", 1)
+    service = desk_of(run)
+    for method in service.methods:
+        service.explain("Yes and no", "", method)
+    service.mask("Yes and no", "", 2)
+    service.heads("Yes and no", "", 1)
     assert hooks_of(run.model) == before
     assert run.model.encoder.config._attn_implementation == implementation
 
 
-# Limits and mistakes
+# RequestLimits and mistakes
 
 
 @pytest.mark.parametrize("text", ["", "  \n\t", None])
-def test_no_text_is_said(runs: dict[str, SavedRun], text: str | None) -> None:
-    desk = desk_of(runs["classification"])
-    for ask in (lambda: desk.explain(text), lambda: desk.mask(text, "", 1), lambda: desk.heads(text, "", 1)):
+def test_no_text_is_said(runs: dict[str, Predictor], text: str | None) -> None:
+    service = desk_of(runs["classification"])
+    for ask in (lambda: service.explain(text), lambda: service.mask(text, "", 1), lambda: service.heads(text, "", 1)):
         with pytest.raises(DataError, match=r"There is no text yet\. Type or paste one"):
             ask()
 
 
-def test_one_side_of_a_pair_may_be_empty(runs: dict[str, SavedRun]) -> None:
-    desk = desk_of(runs["pair"])
-    assert desk.explain(TEXT, "").words
-    assert desk.explain("", TEXT).words
+def test_one_side_of_a_pair_may_be_empty(runs: dict[str, Predictor]) -> None:
+    service = desk_of(runs["pair"])
+    assert service.explain(TEXT, "").words
+    assert service.explain("", TEXT).words
     with pytest.raises(DataError, match="no text yet"):
-        desk.explain("", "")
+        service.explain("", "")
 
 
-def test_a_text_that_is_too_long_is_said_with_both_numbers(runs: dict[str, SavedRun]) -> None:
-    desk = desk_of(runs["classification"], limits=Limits(characters=1000))
-    assert desk.explain("a" * 1000).words == 1
+def test_a_text_that_is_too_long_is_said_with_both_numbers(runs: dict[str, Predictor]) -> None:
+    service = desk_of(runs["classification"], limits=RequestLimits(characters=1000))
+    assert service.explain("a" * 1000).words == 1
     with pytest.raises(DataError, match=r"has 1,001 characters; .* at most 1,000\. .*--max_characters 1001"):
-        desk.explain("a" * 1001)
-    pairs = desk_of(runs["pair"], limits=Limits(characters=1000))
+        service.explain("a" * 1001)
+    pairs = desk_of(runs["pair"], limits=RequestLimits(characters=1000))
     with pytest.raises(DataError, match="has 1,002 characters"):
         pairs.explain("a" * 501, "b" * 501)
 
@@ -266,10 +266,10 @@ def test_what_goes_wrong_becomes_a_message(capfd: pytest.CaptureFixture[str]) ->
     def fails(error: Exception) -> Any:
         raise error
 
-    mended = told(Shown)(fails)(DataError("line 1 of <b>x</b>"))
+    mended = handle_errors(Shown)(fails)(DataError("line 1 of <b>x</b>"))
     assert Strict(mended.html).text == "line 1 of <b>x</b>"
     assert 'role="alert"' in mended.html
-    bug = told(Shown)(fails)(KeyError("secret"))
+    bug = handle_errors(Shown)(fails)(KeyError("secret"))
     assert "no fault of yours" in bug.html
     assert "secret" not in bug.html
     assert "KeyError: 'secret'" in capfd.readouterr().err
@@ -278,11 +278,11 @@ def test_what_goes_wrong_becomes_a_message(capfd: pytest.CaptureFixture[str]) ->
 # Files
 
 
-def test_a_file_is_predicted_as_predict_does(runs: dict[str, SavedRun], tmp_path: Path) -> None:
+def test_a_file_is_predicted_as_predict_does(runs: dict[str, Predictor], tmp_path: Path) -> None:
     file = tmp_path / "new.csv"
     file.write_text("id,text\n" + "".join(f'{n},"{text}"\n' for n, text in enumerate(TEXTS)))
-    desk = desk_of(runs["classification"], runs["plain"])
-    html, made = desk.file(file, tmp_path)
+    service = desk_of(runs["classification"], runs["plain"])
+    html, made = service.file(file, tmp_path)
     assert [path.name for path in made] == ["predictions-1-run_0.csv", "predictions-2-run_1.csv"]
     rows = rows_of(TEXTS)
     for path, name in zip(made, ("classification", "plain"), strict=True):
@@ -296,7 +296,7 @@ def test_a_file_is_predicted_as_predict_does(runs: dict[str, SavedRun], tmp_path
     assert "explanation" in alone.read_text().splitlines()[0]
 
 
-def test_columns_of_the_run_are_found_and_ids_may_be_missing(runs: dict[str, SavedRun], tmp_path: Path) -> None:
+def test_columns_of_the_run_are_found_and_ids_may_be_missing(runs: dict[str, Predictor], tmp_path: Path) -> None:
     """As for a run that was trained on a file with the columns key and body."""
     own = replace(runs["classification"].config.data, text_column="body", id_column="key")
     run = replace(runs["classification"], config=replace(runs["classification"].config, data=own))
@@ -320,12 +320,12 @@ def test_columns_of_the_run_are_found_and_ids_may_be_missing(runs: dict[str, Sav
     ],
 )
 def test_files_that_are_not_taken(
-    runs: dict[str, SavedRun], tmp_path: Path, name: str, content: str, limits: Any, options: Any, expected: str
+    runs: dict[str, Predictor], tmp_path: Path, name: str, content: str, limits: Any, options: Any, expected: str
 ) -> None:
     file = tmp_path / name
     file.write_text(content)
     with pytest.raises(DataError) as caught:
-        desk_of(runs["classification"], limits=Limits(**limits)).file(file, tmp_path, **options)
+        desk_of(runs["classification"], limits=RequestLimits(**limits)).file(file, tmp_path, **options)
     assert expected in str(caught.value)
     assert str(tmp_path) not in str(caught.value)
 
@@ -333,17 +333,17 @@ def test_files_that_are_not_taken(
 # Hostile texts
 
 
-def test_hostile_texts_stay_texts(runs: dict[str, SavedRun]) -> None:
-    desk = desk_of(runs["classification"])
+def test_hostile_texts_stay_texts(runs: dict[str, Predictor]) -> None:
+    service = desk_of(runs["classification"])
     for number, text in enumerate(HOSTILE):
-        shown = desk.explain(text)
+        shown = service.explain(text)
         assert visible(text) in Strict(shown.html).text
-        made = [shown.html, boxes.message(text)]
+        made = [shown.html, html_parts.message(text)]
         if shown.words and number % 6 == 0:
-            masked, label = desk.mask(text, "", 1)
+            masked, label = service.mask(text, "", 1)
             assert "[MASK]" in Strict(masked).text
             assert "\n" not in label
-            made += [masked, desk.heads(text, "", 1)]
+            made += [masked, service.heads(text, "", 1)]
         for html in made:
             Strict(html)
             # Nothing that a template language would take for its own.
@@ -353,10 +353,12 @@ def test_hostile_texts_stay_texts(runs: dict[str, SavedRun]) -> None:
 @pytest.mark.parametrize("text", HOSTILE[::7])
 def test_hostile_names_stay_texts(text: str) -> None:
     said = Answer(text, {text: 0.75, "other": 0.25})
-    html = boxes.side_by_side([(text, boxes.prediction(said, said) + boxes.trouble(text))])
-    html += boxes.message(text) + boxes.heading(text, [text])
-    html += boxes.inert(boxes.preview([text], [[text]], 1))
-    html += boxes.inert(boxes.masked_word(MaskedWord(Piece(text, 0, len(text), 0.0), 1, said, said), text, None))
+    html = html_parts.side_by_side([(text, html_parts.prediction(said, said) + html_parts.trouble(text))])
+    html += html_parts.message(text) + html_parts.heading(text, [text])
+    html += html_parts.inert(html_parts.preview([text], [[text]], 1))
+    html += html_parts.inert(
+        html_parts.masked_word(MaskedWord(Subword(text, 0, len(text), 0.0), 1, said, said), text, None)
+    )
     assert visible(text, one_line=True) in unescape(html)
     Strict(html)
     assert not re.search(r"[{}$`]", html)
@@ -364,11 +366,11 @@ def test_hostile_names_stay_texts(text: str) -> None:
 
 def test_bars_show_the_change_and_the_likeliest_of_many_classes() -> None:
     before, after = Answer("bad", {"bad": 0.9, "good": 0.1}), Answer("good", {"bad": 0.2, "good": 0.8})
-    text = Strict(boxes.prediction(after, before)).text
+    text = Strict(html_parts.prediction(after, before)).text
     assert "good (80.0%), no longer bad" in text
     assert "bad20.0% (-70.0)" in text
     many = Answer("c7", {f"c{n}": 0.5 if n == 7 else 0.5 / 19 for n in range(20)})
-    text = Strict(boxes.prediction(many)).text
+    text = Strict(html_parts.prediction(many)).text
     assert "and 8 less likely classes" in text
     assert "c750.0%" in text
-    assert "score 1.5 (+0.5)" in Strict(boxes.prediction(Answer(1.5, {}), Answer(1.0, {}))).text
+    assert "score 1.5 (+0.5)" in Strict(html_parts.prediction(Answer(1.5, {}), Answer(1.0, {}))).text

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from attentune.app.security import Guard
+from attentune.app.security import SecurityMiddleware
 
 pytest.importorskip("uvicorn", reason="pip install 'attentune[app]'")
 
@@ -34,7 +34,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         await send({"type": "http.response.body", "body": b"ok"})
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        config = uvicorn.Config(app, http=patience.Patience, log_level="error", lifespan="off")
+        config = uvicorn.Config(app, http=patience.HeaderTimeout, log_level="error", lifespan="off")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
@@ -74,7 +74,7 @@ def test_a_body_that_stops_gets_a_message(tmp_path: Path) -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    guard = Guard(app, hosts=(), uploads=tmp_path, body_bytes=1000, body_s=0.05)
+    guard = SecurityMiddleware(app, hosts=(), uploads=tmp_path, body_bytes=1000, body_s=0.05)
     for path in ("/gradio_api/upload", "/gradio_api/queue/join"):
         sent.clear()
         head = {"type": "http", "method": "POST", "path": path, "headers": [(b"host", b"localhost")]}

@@ -14,7 +14,7 @@ from scipy.stats import kendalltau, spearmanr
 from attentune.attribution.base import Settings
 from attentune.config import HeadConfig
 from attentune.explain.explainer import Explainer
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from helpers import explain_references as loops
 from helpers.explain_references import OneText
 from helpers.explain_runs import KINDS, rows_for, tiny_run
@@ -58,7 +58,7 @@ def test_shap_comes_near_exact_shapley_values(tiny: Tiny, kind: str) -> None:
 
 
 @torch.no_grad()
-def nearly_linear(run: SavedRun) -> None:
+def nearly_linear(run: Predictor) -> None:
     """Layers that hardly let tokens see one another: what the model says is nearly a sum over tokens."""
     for name, weight in run.model.encoder.named_parameters():
         if "output.dense" in name:
@@ -73,7 +73,7 @@ def test_on_a_nearly_linear_model_all_agree(tiny: Tiny, name: str) -> None:
     ours = explainer.attributions("leave-one-out")
     theirs = explainer.attributions(name, settings=Settings(samples=800))
     for row in (0, 3, 4):
-        places = explainer.probe.features.ordinary_positions(row)
+        places = explainer.scorer.features.ordinary_positions(row)
         one, other = ours[row].scores[places], theirs[row].scores[places]
         # Equal words have nearly equal scores, whose order says nothing; a gradient is no finite difference.
         assert spearmanr(one, other).statistic > (0.7 if name == "gradient" else 0.95)

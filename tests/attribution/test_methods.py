@@ -17,7 +17,7 @@ from attentune.config import HeadConfig
 from attentune.config.schema import BlurConfig
 from attentune.errors import ConfigError, UnsupportedEncoderError
 from attentune.explain.explainer import Explainer
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from helpers import explain_references as loops
 from helpers.explain_references import OneText
 from helpers.explain_runs import KINDS, SPACES, hooks_of, rows_for, tiny_run
@@ -38,7 +38,7 @@ LOOPS: dict[str, Callable[[OneText], np.ndarray]] = {
 MANY = ("integrated-gradients", "leave-one-out", "lime", "shap")
 
 
-def scores_of(run: SavedRun, name: str, rows: Any, **options: Any) -> list[np.ndarray]:
+def scores_of(run: Predictor, name: str, rows: Any, **options: Any) -> list[np.ndarray]:
     found = Explainer(run, rows).attributions(name, settings=SETTINGS, **options)
     return [attribution.scores for attribution in found]
 
@@ -133,7 +133,7 @@ def test_passes_are_those_that_were_made(tiny: Tiny, name: str, kind: str, monke
     explainer = Explainer(run, rows)
     found = explainer.attributions(name, settings=SETTINGS)
     assert sum(attribution.passes for attribution in found) == sum(forward) + sum(backward)
-    tokens = [len(explainer.probe.features.ordinary_positions(row)) for row in range(len(rows))]
+    tokens = [len(explainer.scorer.features.ordinary_positions(row)) for row in range(len(rows))]
     expected = {
         "ssa": lambda count: 1,
         "attention": lambda count: 1,
@@ -247,9 +247,9 @@ def test_without_captum_the_message_says_what_to_install(
 
 def test_an_encoder_that_hides_its_attention_is_named(tiny: Tiny) -> None:
     run = tiny_run(tiny())
-    probe = Explainer(run, rows_for("classification", 1)).probe
+    scorer = Explainer(run, rows_for("classification", 1)).scorer
     for hidden in (None, (), (None, None)):
         with pytest.raises(
             UnsupportedEncoderError, match="this bert encoder does not give its attention; take a method"
         ):
-            attending._of_layer(hidden, probe)
+            attending._of_layer(hidden, scorer)

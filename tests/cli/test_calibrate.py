@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from attentune.inference.predictor import SavedRun, predict
+from attentune.inference.predictor import Predictor, predict
 from attentune.training.run_folder import locked_folder
 from helpers.samples import write_reviews
 
@@ -106,7 +106,7 @@ def test_its_own_validation_rows_and_thresholds_alone(attentune, run: Path) -> N
     status, out, err = attentune("calibrate", run, "--calibrate", "none", "--thresholds", "f1")
     assert status == 0, err
     assert out.startswith(f"{run}: Calibrated on 40 rows: logits are divided by 1; thresholds 0.")
-    assert SavedRun.load(run).label_space.thresholds is not None
+    assert Predictor.load(run).label_space.thresholds is not None
 
 
 def test_what_cannot_be_is_refused(attentune, tiny, files: Path, run: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from transformers import pipeline
 
 from attentune.config import load_config
-from attentune.inference.predictor import SavedRun, predict
+from attentune.inference.predictor import Predictor, predict
 from attentune.integrations.sklearn import AttentuneClassifier
 from attentune.stats.calibration import best_threshold, calibration_error, fit_temperature
 from helpers.samples import write_reviews
@@ -66,7 +66,7 @@ def columns(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_what_was_fitted_is_what_the_kept_rows_say(files: Path, trained: Path) -> None:
     facts = json.loads((trained / "metrics.json").read_text())["train"]["calibration"]
     assert facts["rows"] == 36
-    run = SavedRun.load(trained)
+    run = Predictor.load(trained)
     assert run.model.config.calibration_temperature == pytest.approx(facts["temperature"])
     assert run.label_space.thresholds == (pytest.approx(facts["thresholds"]["good"]),)
     data = run.data(None, ("train",))
@@ -127,7 +127,7 @@ def test_every_way_in_obeys(attentune, files: Path, trained: Path) -> None:
 
 def test_every_way_in_says_what_a_threshold_turns(attentune, files: Path, trained: Path, tmp_path: Path) -> None:
     """With the threshold at the middle of what the rows have, whatever the fit was: the likeliest class is another."""
-    from attentune.app.service import Desk
+    from attentune.app.service import ExplanationService
     from attentune.data.dataset import TextRows
     from attentune.explain.answers import answer
 
@@ -146,8 +146,8 @@ def test_every_way_in_says_what_a_threshold_turns(attentune, files: Path, traine
     assert [one["prediction"] for one in predict(run, texts)] == expected
     classify = pipeline("text-classification", model=str(run))
     assert [one["label"] for one in classify(texts)] == expected
-    saved = SavedRun.load(run)
-    desk = Desk([("run", saved)])
+    saved = Predictor.load(run)
+    desk = ExplanationService([("run", saved)])
     for number in turned[:2]:
         said = answer(saved, TextRows(("0",), (texts[number],), None, None, "text"))
         assert said.prediction == expected[number] != max(said.probabilities, key=said.probabilities.get)
@@ -164,7 +164,7 @@ def test_the_graph_has_the_temperature_and_tells_the_thresholds(attentune, train
     assert status == 0, err
     about = json.loads((tmp_path / "onnx" / "export.json").read_text())
     assert about["max_difference"] < 1e-4
-    assert about["thresholds"] == pytest.approx(list(SavedRun.load(trained).label_space.thresholds))
+    assert about["thresholds"] == pytest.approx(list(Predictor.load(trained).label_space.thresholds))
 
 
 def test_a_file_to_calibrate_on(attentune, tiny, files: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`attentune compare`: a matrix of runs that nothing can make lose or repeat one."""
+"""`attentune compare`: a grid of runs that nothing can make lose or repeat one."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ import pytest
 from attentune.config import load_config
 from attentune.explain.predict_explained import predict_explained
 from attentune.explain.texts import explain_texts
-from attentune.inference.predictor import TASKS_FILE, SavedRun
+from attentune.inference.predictor import TASKS_FILE, Predictor
 from attentune.training.progress import Display
 from attentune.training.train import train
 from helpers.samples import settings
@@ -286,7 +286,7 @@ def test_predictions_are_the_same_with_a_column_more(run: Path, folder: Path, at
 
 
 def test_the_column_costs_no_pass(run: Path) -> None:
-    saved = SavedRun.load(run)
+    saved = Predictor.load(run)
     batches = []
     saved.model.register_forward_pre_hook(
         lambda module, inputs, options: batches.append(len(options["input_ids"])), with_kwargs=True

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attentune.config import load_config
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.training.progress import Display
 from attentune.training.train import train
 from helpers.samples import settings
@@ -30,7 +30,7 @@ def test_the_weights_are_those_of_the_model_text_by_text(run: Path, attentune: C
     status, out, _ = attentune("layers", run, "--format", "json", "--precision", "fp32")
     assert status == 0
     lines = json.loads(out)["validation"]
-    saved = SavedRun.load(run)
+    saved = Predictor.load(run)
     texts = saved.data(None, ("validation",)).splits["validation"].texts
     with torch.no_grad():
         rows = [saved.model(**saved.tokenizer([text], return_tensors="pt")).layer_weights[0] for text in texts]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from transformers import pipeline
 
-from attentune.inference.predictor import SavedRun, predict
+from attentune.inference.predictor import Predictor, predict
 from helpers.samples import BAD, FILLER, GOOD
 
 FLAGS = ("--per_device_train_batch_size", "8", "--max_length", "16", "--use_cpu", "--precision", "fp32", "--quiet")
@@ -60,7 +60,7 @@ def test_the_ends_of_texts_are_learnt(attentune, tiny, files: Path, trained: Pat
 
 
 def test_every_way_in_reads_windows(attentune, files: Path, trained: Path) -> None:
-    config = SavedRun.load(trained).model.config
+    config = Predictor.load(trained).model.config
     assert (config.window, config.window_stride, config.max_seq_length) == (16, 4, 16 + 4 * 10)
     scores = json.loads((trained / "metrics.json").read_text())["validation"]
     status, out, _ = attentune("evaluate", trained, "--format", "json")

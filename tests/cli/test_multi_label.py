@@ -13,7 +13,7 @@ import pytest
 from sklearn.metrics import f1_score
 from transformers import pipeline
 
-from attentune.inference.predictor import SavedRun, predict
+from attentune.inference.predictor import Predictor, predict
 
 TOPICS = {"food": ("soup", "rice"), "music": ("music", "song"), "sport": ("game", "team"), "sky": ("rain", "snow")}
 FILLER = ("the", "we", "was", "very", "a", "and", "so", "in")
@@ -142,7 +142,7 @@ def test_leave_one_out_explains_a_labels_own_logit(trained: Path) -> None:
 
     (found,) = explain_texts(trained, ["the soup was a song"], method="leave-one-out", target="food", unit="token")
     masked = "[MASK]"
-    run = SavedRun.load(trained)
+    run = Predictor.load(trained)
     ids = run.tokenizer("the soup was a song")["input_ids"]
     import torch
 

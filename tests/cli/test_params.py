@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from attentune.config import load_config, preset_names
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.training.progress import Display
 from attentune.training.train import train
 from helpers.samples import settings
@@ -90,7 +90,7 @@ def test_a_run_is_counted_as_it_was_trained(attentune: Command, tiny: Tiny, tmp_
     )
     train(load_config(overrides=overrides), display=Display(quiet=True))
     found = counts(attentune, tmp_path / "run")
-    model = SavedRun.load(tmp_path / "run").model
+    model = Predictor.load(tmp_path / "run").model
     encoder = sum(weight.numel() for weight in model.encoder.parameters())
     assert found["parts"]["encoder"] == {"parameters": encoder, "trainable": 0}
     assert found["total"]["parameters"] - found["total"]["trainable"] == encoder

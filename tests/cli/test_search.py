@@ -13,8 +13,8 @@ import pytest
 import attentune
 from attentune.config import load_config
 from attentune.data.load import load_data
-from attentune.experiments.comparison.progress import MatrixDisplay
-from attentune.experiments.search.selection import Choice, part_scores
+from attentune.experiments.comparison.progress import ComparisonProgress
+from attentune.experiments.search.selection import SelectionCriterion, part_scores
 from helpers.comparisons import checkpointed, command, finish, kill, outcomes, start, times_done, wait_for, workers_of
 from helpers.samples import settings
 
@@ -72,7 +72,7 @@ def test_trials_are_ranked_by_the_rule_of_three_parts(whole):
     for trial in json.loads((folder / "search/trials.json").read_text())["trials"][:2]:
         text = found[f"records/own/all/{trial['name']}/seed-5.validation.csv"]
         assert trial["scores"] == pytest.approx(part_scores(text, "accuracy", 5))
-        assert trial["value"] == pytest.approx(Choice("three-parts").value(trial["scores"]))
+        assert trial["value"] == pytest.approx(SelectionCriterion("three-parts").value(trial["scores"]))
         mean = found[f"records/own/all/{trial['name']}/seed-5.json"]["score"]
         assert trial["mean"] == pytest.approx(mean)  # 24 rows: parts of the same size
 
@@ -160,7 +160,7 @@ def test_search_from_python_on_dev_with_two_seeds(tiny, tmp_path):
         score_on="dev",
         overrides=given,
         jobs=2,
-        display=MatrixDisplay(quiet=True),
+        display=ComparisonProgress(quiet=True),
     )
     assert result.best is not None
     assert (result.best.status, len(result.best.scores)) == ("done", 2)

@@ -12,9 +12,9 @@ import pytest
 
 from attentune.cli.main import main
 from attentune.errors import StorageError
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.io.files import storage_errors, write_text
-from attentune.training.checkpoint import checkpoint_folders, damage
+from attentune.training.checkpoint import checkpoint_folders, verify_checkpoint
 from helpers.disks import Disk
 from helpers.samples import write_reviews
 
@@ -63,12 +63,12 @@ def check_refused(outcome: tuple[int, str, str], cure: str, *named: object) -> N
 def check_whole(run: Path) -> None:
     """What stands in a run folder can be used, and no part of anything lies about."""
     for folder in checkpoint_folders(run):
-        assert damage(folder) is None
+        assert verify_checkpoint(folder) is None
     assert not [path.name for path in run.rglob("*") if path.name.startswith(".writing-") or path.suffix == ".tmp"]
     for path in run.glob("*.json"):
         json.loads(path.read_text())
     if (run / "model.safetensors").exists():
-        SavedRun.load(run)
+        Predictor.load(run)
     for line in (run / "log.jsonl").read_text().splitlines()[:-1]:
         json.loads(line)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attentune import SavedRun, predict
+from attentune import Predictor, predict
 from attentune.inference.scoring import score_rows
 from helpers.samples import write_reviews
 
@@ -59,7 +59,7 @@ def test_the_papers_tasks_train_evaluate_and_predict(
     status, out, _ = attentune("params", run, "--format", "json")
     assert status == 0
     assert json.loads(out)["parts"]["head"]["parameters"] == sum(
-        weight.numel() for weight in SavedRun.load(run).model.head.parameters()
+        weight.numel() for weight in Predictor.load(run).model.head.parameters()
     )
 
 
@@ -164,7 +164,7 @@ def test_evaluation_in_small_batches_gives_the_same_logits(tiny: Tiny, attentune
     train = write_pairs(tmp_path / "train.csv", 24)
     flags = ("--train_file", train, "--preset", "task-attention", "--model_name_or_path", tiny("bert"), *QUICK)
     assert attentune("train", *flags, "--precision", "fp32", "--output_dir", tmp_path / "run")[0] == 0
-    saved = SavedRun.load(tmp_path / "run")
+    saved = Predictor.load(tmp_path / "run")
     evaluator = saved.evaluator(saved.data(None, ("train",)))
     features = evaluator.features["train"]
     options = {"pad_token_id": evaluator.pad_token_id, "accelerator": evaluator.accelerator}

@@ -50,7 +50,7 @@ def test_each_text_is_encoded_and_cut_as_alone(tokenizers, family: str, max_leng
                 assert not features.type_ids[place].any()
         longer = max(int(part.full_lengths[row]) for part in alone)
         assert features.full_lengths[row] == longer
-        assert features.widths[row] == 2 * max(int(part.lengths[row]) for part in alone)
+        assert features.padded_lengths[row] == 2 * max(int(part.lengths[row]) for part in alone)
         assert features.lengths[row] == sum(int(part.lengths[row]) for part in alone)
     assert (features.full_lengths > max_length).any() == any((part.lengths < part.full_lengths).any() for part in alone)
 
@@ -70,7 +70,7 @@ def test_single_texts_and_pairs_in_one_row_are_as_ever(tokenizers) -> None:
     for rows, apart in ((rows_of(TEXTS), True), (rows_of(TEXTS, PAIRS), False)):
         features = encode_rows(rows, tokenizers["bert"], max_length=16, apart=apart)
         assert features.second_starts is None
-        assert np.array_equal(features.widths, features.lengths)
+        assert np.array_equal(features.padded_lengths, features.lengths)
         assert "second_start" not in pad_batch(features, [0, 1], pad_token_id=0).inputs
     apart = encode_rows(rows_of(TEXTS), tokenizers["bert"], max_length=16, apart=True)
     assert np.array_equal(apart.ids, encode_rows(rows_of(TEXTS), tokenizers["bert"], max_length=16).ids)

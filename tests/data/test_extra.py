@@ -16,7 +16,7 @@ from attentune.data.dataset import TaskData
 from attentune.data.extra import with_extra
 from attentune.data.load import load_data
 from attentune.errors import ConfigError, DataError, LabelError
-from attentune.results import OWN_TRAIN
+from attentune.results import ORIGINAL_TRAIN
 from helpers.samples import write_reviews
 
 
@@ -88,7 +88,7 @@ def test_what_is_cut_is_of_the_main_rows_alone(folder: Path) -> None:
             assert found.texts[: len(rows)] == rows.texts
             assert len(found) == len(rows) + (12 if split == "train" else 0), (settings, split)
         prints = mixed.fingerprint()
-        assert prints.pop(OWN_TRAIN) == plain.fingerprint()["train"]
+        assert prints.pop(ORIGINAL_TRAIN) == plain.fingerprint()["train"]
         assert prints["train"] != plain.fingerprint()["train"]
         assert {**prints, "train": ""} == {**plain.fingerprint(), "train": ""}
 

@@ -40,7 +40,7 @@ def test_lists_in_json_lines_become_ones_and_zeros(tmp_path: Path) -> None:
         train_file=write_json(tmp_path / "t.jsonl", ROWS), validation_file=write_json(tmp_path / "v.jsonl", ROWS)
     )
     assert data.label_space.names == ("anger", "joy", "love")
-    assert data.label_space.has_several
+    assert data.label_space.is_multilabel
     assert data.metrics == ("f1_micro", "f1_macro", "subset_accuracy")
     labels = data.splits["train"].labels
     assert labels.dtype == np.int64

@@ -18,7 +18,7 @@ from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_rows, explain_texts
-from attentune.inference.predictor import SavedRun, predict
+from attentune.inference.predictor import Predictor, predict
 from attentune.training.progress import Display
 from attentune.training.train import train
 from helpers.explain_runs import KINDS, SPACES, TEXTS, rows_for, tiny_run
@@ -68,7 +68,7 @@ def test_pieces_lie_on_the_text_with_the_methods_scores(tiny: Tiny, name: str, k
         own = {"text": rows.texts[row], "pair": rows.pairs[row] if rows.pairs else ""}
         assert explanation.tokens == explanation.pieces
         assert all(own[piece.within][piece.start : piece.end] == piece.text for piece in explanation.pieces)
-        ordinary = explainer.probe.features.ordinary_positions(row)
+        ordinary = explainer.scorer.features.ordinary_positions(row)
         assert [piece.score for piece in explanation.pieces] == pytest.approx(
             attribution.scores[ordinary], rel=1e-4, abs=1e-6
         )
@@ -140,7 +140,7 @@ def test_bf16_gives_nearly_the_same(tiny: Tiny) -> None:
     for name in ("ssa", "leave-one-out", "gradient", "attention", "integrated-gradients"):
         (full,), (half,) = (
             explain_texts(
-                SavedRun(run.folder, run.config, run.label_space, run.model, run.tokenizer),
+                Predictor(run.folder, run.config, run.label_space, run.model, run.tokenizer),
                 TEXTS[:1],
                 method=name,
                 precision=precision,

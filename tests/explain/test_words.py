@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from attentune.config import load_config
 from attentune.data.tokenization import token_spans
 from attentune.explain.explanation import token_dicts, token_json
-from attentune.explain.words import Piece, _spans_by_sign, merge_pieces, word_spans
+from attentune.explain.words import Subword, _spans_by_sign, merge_pieces, word_spans
 from attentune.models.build import load_tokenizer
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import rows_of
@@ -69,16 +69,16 @@ def test_the_fast_way_for_ascii_gives_the_same(text: str) -> None:
     assert word_spans(text) == _spans_by_sign(text)
 
 
-def piece(text: str, start: int, end: int, score: float, within: str = "text") -> Piece:
-    return Piece(text[start:end], start, end, score, within)
+def piece(text: str, start: int, end: int, score: float, within: str = "text") -> Subword:
+    return Subword(text[start:end], start, end, score, within)
 
 
 def test_a_words_score_is_the_sum_if_signed_and_else_the_highest() -> None:
     text = "unwatchable film"
     pieces = [piece(text, 0, 2, 0.5), piece(text, 2, 7, -0.75), piece(text, 7, 11, 0.125), piece(text, 12, 16, -1.0)]
     signed, unsigned = (merge_pieces(pieces, text, None, signed=signed) for signed in (True, False))
-    assert signed == (Piece("unwatchable", 0, 11, -0.125), Piece("film", 12, 16, -1.0))
-    assert unsigned == (Piece("unwatchable", 0, 11, 0.5), Piece("film", 12, 16, -1.0))
+    assert signed == (Subword("unwatchable", 0, 11, -0.125), Subword("film", 12, 16, -1.0))
+    assert unsigned == (Subword("unwatchable", 0, 11, 0.5), Subword("film", 12, 16, -1.0))
 
 
 def test_the_texts_of_a_pair_are_kept_apart() -> None:
@@ -90,9 +90,9 @@ def test_the_texts_of_a_pair_are_kept_apart() -> None:
         piece(pair, 5, 9, 8.0, "pair"),
     ]
     assert merge_pieces(pieces, text, pair, signed=True) == (
-        Piece("cats", 0, 4, 1.0),
-        Piece("cats", 0, 4, 6.0, "pair"),
-        Piece("purr", 5, 9, 8.0, "pair"),
+        Subword("cats", 0, 4, 1.0),
+        Subword("cats", 0, 4, 6.0, "pair"),
+        Subword("purr", 5, 9, 8.0, "pair"),
     )
 
 
@@ -126,7 +126,7 @@ def test_words_of_every_familys_pieces(tiny: Tiny, family: str, max_length: int)
     rows = rows_of([text], [pair])
     spans = [span for span in token_spans(rows, tokenizer, max_length=max_length)[0] if span is not None]
     own = {"text": text, "pair": pair}
-    pieces = [Piece(own[where][start:end], start, end, 1.0, where) for where, start, end in spans]
+    pieces = [Subword(own[where][start:end], start, end, 1.0, where) for where, start, end in spans]
     words = merge_pieces(pieces, text, pair, signed=True)
     assert sum(word.score for word in words) == len(pieces)  # no piece is lost, and none counted twice
     assert all(own[word.within][word.start : word.end] == word.text for word in words)
@@ -141,7 +141,7 @@ def test_words_of_every_familys_pieces(tiny: Tiny, family: str, max_length: int)
 @given(
     st.lists(
         st.builds(
-            Piece,
+            Subword,
             st.text(st.characters(codec="utf-8"), max_size=6),
             st.integers(0, 99),
             st.integers(0, 99),
@@ -151,6 +151,6 @@ def test_words_of_every_familys_pieces(tiny: Tiny, family: str, max_length: int)
     ),
     st.booleans(),
 )
-def test_json_put_together_by_hand_is_json(pieces: list[Piece], is_pair: bool) -> None:
+def test_json_put_together_by_hand_is_json(pieces: list[Subword], is_pair: bool) -> None:
     tokens = tuple(pieces)
     assert token_json(tokens, is_pair=is_pair) == json.dumps(token_dicts(tokens, is_pair=is_pair), ensure_ascii=False)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.app.server import bound_socket, page_app
-from attentune.app.service import Desk
+from attentune.app.service import ExplanationService
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -45,7 +45,7 @@ class Served:
     """
 
     port: int
-    desk: Desk
+    desk: ExplanationService
     folder: Path
 
     @property
@@ -99,7 +99,7 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(desk: Desk, *, hosts: Sequence[str] = (), title: str = "Attentune") -> Iterator[Served]:
+def serving(desk: ExplanationService, *, hosts: Sequence[str] = (), title: str = "Attentune") -> Iterator[Served]:
     """A server that answers until the block ends."""
     import uvicorn
 

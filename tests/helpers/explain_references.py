@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attentune.data.dataset import TextRows
 from attentune.data.tokenization import encode_rows
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.seeding import derive_key, numpy_generator
 from helpers.label_references import word_embeddings_given
 
@@ -22,7 +22,7 @@ from helpers.label_references import word_embeddings_given
 class OneText:
     """One row of a run, asked by itself."""
 
-    def __init__(self, run: SavedRun, rows: TextRows, row: int, target: int | None = None) -> None:
+    def __init__(self, run: Predictor, rows: TextRows, row: int, target: int | None = None) -> None:
         config: Any = run.model.config
         features = encode_rows(
             rows.take([row]), run.tokenizer, max_length=config.max_seq_length, apart=config.reads_apart

@@ -12,7 +12,7 @@ import torch
 from attentune.config import Config, HeadConfig
 from attentune.config.schema import TokenGateConfig
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.inference.predictor import SavedRun, predict_rows
+from attentune.inference.predictor import Predictor, predict_rows
 from helpers.tiny_models import build, rows_of
 
 KINDS = ("classification", "pair", "apart", "regression", "ordinal")  # apart: pairs that a bi-encoder reads
@@ -42,7 +42,7 @@ def rows_for(kind: str, count: int = len(TEXTS)) -> TextRows:
 
 def tiny_run(
     folder: Path, kind: str = "classification", *, gate: bool = True, max_length: int = 64, **model: Any
-) -> SavedRun:
+) -> Predictor:
     """A run over the checkpoint in `folder`: its logits have a mean of 0 and a deviation of 1 over `TEXTS`."""
     options: dict[str, Any] = {"head": HeadConfig(kind="mean", combine="concat")} | model
     if gate:
@@ -52,7 +52,7 @@ def tiny_run(
     built, tokenizer = build(
         folder, label_space=SPACES[kind], is_pair=kind in ("pair", "apart"), max_length=max_length, **options
     )
-    run = SavedRun(Path("runs/tiny"), ON_CPU, SPACES[kind], built, tokenizer)
+    run = Predictor(Path("runs/tiny"), ON_CPU, SPACES[kind], built, tokenizer)
     logits_NC = predict_rows(run, rows_for(kind))
     linear = getattr(built.classifier, "linear", built.classifier)
     with torch.no_grad():

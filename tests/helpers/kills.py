@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.training.checkpoint import checkpoint_folders, damage
+from attentune.training.checkpoint import checkpoint_folders, verify_checkpoint
 from attentune.training.loop import TrainingLoop
 from attentune.training.signals import Interrupted
 from helpers.interrupted import assert_same, outcome, run
@@ -146,7 +146,7 @@ def check_whole(run_folder: Path) -> None:
     if not run_folder.exists():
         return
     for folder in checkpoint_folders(run_folder):
-        assert damage(folder) is None, folder
+        assert verify_checkpoint(folder) is None, folder
     for name in ("metrics.json", "run.json"):
         if (run_folder / name).exists():
             json.loads((run_folder / name).read_text())

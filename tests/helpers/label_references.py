@@ -39,27 +39,27 @@ def ordinary(source: LabelSource, row: int) -> list[int]:
 @torch.no_grad()
 def answer(source: LabelSource, row: int, places: Iterable[int] = ()) -> Tensor:
     """(C,) logits."""
-    model: Any = source.probe.model
+    model: Any = source.scorer.model
     return model(**row_inputs(source, row, places)).logits[0]
 
 
 def is_right(source: LabelSource, row: int, logits_C: Tensor) -> bool:
-    if source.judge.label_space.task_type == "regression":
-        return abs(float(logits_C) - float(source.gold[row])) <= source.judge.tolerance
+    if source.comparator.label_space.task_type == "regression":
+        return abs(float(logits_C) - float(source.gold[row])) <= source.comparator.tolerance
     return int(logits_C.argmax()) == int(source.gold[row])
 
 
 def is_same(source: LabelSource, one_C: Tensor, other_C: Tensor) -> bool:
-    if source.judge.label_space.task_type == "regression":
-        return abs(float(one_C) - float(other_C)) <= source.judge.tolerance
+    if source.comparator.label_space.task_type == "regression":
+        return abs(float(one_C) - float(other_C)) <= source.comparator.tolerance
     return int(one_C.argmax()) == int(other_C.argmax())
 
 
 def fall(source: LabelSource, row: int, plain_C: Tensor, masked_C: Tensor) -> float:
     gold = source.gold[row]
-    if source.judge.label_space.task_type == "regression":
+    if source.comparator.label_space.task_type == "regression":
         rise = abs(float(masked_C) - float(gold)) - abs(float(plain_C) - float(gold))
-        return min(1.0, max(0.0, rise / source.judge.score_range))
+        return min(1.0, max(0.0, rise / source.comparator.score_range))
     plain, masked = plain_C.double().softmax(0), masked_C.double().softmax(0)
     return max(0.0, float(plain[int(gold)] - masked[int(gold)]))
 
@@ -79,11 +79,12 @@ def probing_labels(
     ratio: float = 1.0,
     mask_share: float = 0.3,
     soft: bool = False,
-    believed: Iterable[int] = (),
+    assumed_correct: Iterable[int] = (),
     ask: Any = None,
 ) -> tuple[np.ndarray, Counter[str]]:
-    """`flip`, or with `soft` `drop`. Rows believed to be right are passed over only if wrong both plain and masked."""
-    ask, trusted = ask or answer, set(believed)
+    """`flip`, or with `soft` `drop`. Rows assumed_correct to be right are passed over only if wrong both plain and
+    masked."""
+    ask, trusted = ask or answer, set(assumed_correct)
     given: dict[tuple[int, int], list[float]] = defaultdict(list)
     facts: Counter[str] = Counter()
     used: Counter[int] = Counter()
@@ -123,10 +124,11 @@ def leave_one_out_labels(source: LabelSource, rows: Iterable[int], *, soft: bool
 
 
 def released_samples(
-    source: LabelSource, epoch: int, *, wanted: int, ask: Any = answer, believed: Iterable[int] = ()
+    source: LabelSource, epoch: int, *, wanted: int, ask: Any = answer, assumed_correct: Iterable[int] = ()
 ) -> list[tuple[int, list[int]]]:
-    """The kept rows with what was masked in each, trying one row after the other; believed ones are not asked plain."""
-    trusted = set(believed)
+    """The kept rows with what was masked in each, trying one row after the other; assumed_correct ones are not asked
+    plain."""
+    trusted = set(assumed_correct)
     kept: list[tuple[int, list[int]]] = []
     for row in map(int, numpy_generator("candidates", source.seed, epoch).permutation(len(source.features))):
         if len(kept) == wanted:
@@ -164,14 +166,14 @@ def word_embeddings_given(model: Any, embedded_1TE: Tensor) -> Iterator[None]:
 
 def row_loss(source: LabelSource, row: int, logits_C: Tensor) -> Tensor:
     gold = source.gold[row]
-    if source.judge.label_space.task_type == "regression":
+    if source.comparator.label_space.task_type == "regression":
         return (logits_C[0] - float(gold)) ** 2
     return -logits_C.log_softmax(0)[int(gold)]
 
 
 def embedding_gradient(source: LabelSource, row: int, embedded_1TE: Tensor) -> Tensor:
     """(T, E) the gradient of a row's loss where the word embeddings are these."""
-    model: Any = source.probe.model
+    model: Any = source.scorer.model
     point_1TE = embedded_1TE.detach().clone().requires_grad_()
     with word_embeddings_given(model, point_1TE):
         loss = row_loss(source, row, model(**row_inputs(source, row)).logits[0])
@@ -180,7 +182,7 @@ def embedding_gradient(source: LabelSource, row: int, embedded_1TE: Tensor) -> T
 
 def looked_up(source: LabelSource, row: int, places: Iterable[int] = ()) -> Tensor:
     """(1, T, E) what the word embeddings give for a row, with these places masked."""
-    model: Any = source.probe.model
+    model: Any = source.scorer.model
     with torch.no_grad():
         return model.get_input_embeddings()(row_inputs(source, row, places)["input_ids"])
 

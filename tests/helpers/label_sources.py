@@ -1,4 +1,4 @@
-"""What label generators work on in tests: a tiny encoder behind a real probe, or a bag of words behind a quick one."""
+"""What label generators work on in tests: a tiny encoder behind a real scorer, or a bag of words behind a quick one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import Features, encode_rows
 from attentune.inference.scoring import make_accelerator
 from attentune.token_labels.base import LabelGenerator, LabelSource
-from attentune.token_labels.comparator import Judge
+from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.registry import build_generator
-from attentune.training.scorer import TrainingProbe
+from attentune.training.scorer import TrainingScorer
 from helpers.tiny import CORPUS
 from helpers.tiny_models import build, rows_of
 
@@ -59,18 +59,18 @@ def tiny_source(
     texts = texts[:rows]
     pairs = [texts[-1 - number] for number in range(len(texts))] if is_pair else None
     features = encode_rows(rows_of(texts, pairs), tokenizer, max_length=64, apart=apart)
-    probe = TrainingProbe(
+    scorer = TrainingScorer(
         model=built,
-        half_copy=None,
+        bf16_copy=None,
         accelerator=make_accelerator(precision="fp32", use_cpu=True)[0],
         features=features,
         pad_token_id=tokenizer.pad_token_id,
         mask_token_id=tokenizer.mask_token_id,
     )
-    _spread_answers(built, probe.logits(np.arange(len(features))))
-    values = _gold(probe.logits(np.arange(len(features))), space) if gold is None else np.asarray(gold)
-    judge = Judge(space, score_range=float(np.ptp(values)) if kind == "regression" else 1.0)
-    return LabelSource(features, values, judge, probe, tokenizer.mask_token_id, seed)
+    _spread_answers(built, scorer.logits(np.arange(len(features))))
+    values = _gold(scorer.logits(np.arange(len(features))), space) if gold is None else np.asarray(gold)
+    comparator = PredictionComparator(space, score_range=float(np.ptp(values)) if kind == "regression" else 1.0)
+    return LabelSource(features, values, comparator, scorer, tokenizer.mask_token_id, seed)
 
 
 @torch.no_grad()
@@ -91,11 +91,11 @@ def _gold(logits_NC: np.ndarray, space: LabelSpace) -> np.ndarray:
 
 
 class WatchedProbe:
-    """Passes everything on to another probe and keeps what was asked: the rows, and the places masked in each."""
+    """Passes everything on to another scorer and keeps what was asked: the rows, and the places masked in each."""
 
-    def __init__(self, probe: Any) -> None:
-        self._probe = probe
-        self.model, self.part = probe.model, probe.part
+    def __init__(self, scorer: Any) -> None:
+        self._probe = scorer
+        self.model, self.part = scorer.model, scorer.part
         self.asked: list[tuple[list[int], list[list[int]] | None]] = []
 
     def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
@@ -124,7 +124,7 @@ class WatchedProbe:
 
 
 class ShuffledProbe(WatchedProbe):
-    """Asks the other probe for the rows in another order."""
+    """Asks the other scorer for the rows in another order."""
 
     def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
         order = np.random.default_rng(len(rows)).permutation(len(rows))
@@ -167,10 +167,10 @@ def bag_source(rows: int, *, length: int = 12, seed: int = 7, wrong_share: float
     """Rows of random values: about every fourth mask turns the answer, and a share of the rows has the other label."""
     draw = np.random.default_rng(rows)
     features = features_of(*["s" + "o" * (length + int(more)) + "s" for more in draw.integers(0, 5, size=rows)])
-    probe = BagProbe(features, np.where(features.special, 0.0, draw.normal(size=len(features.ids))))
-    gold = probe.logits(np.arange(rows)).argmax(axis=1)
+    scorer = BagProbe(features, np.where(features.special, 0.0, draw.normal(size=len(features.ids))))
+    gold = scorer.logits(np.arange(rows)).argmax(axis=1)
     gold = np.where(draw.random(rows) < wrong_share, 1 - gold, gold)
-    return LabelSource(features, gold, Judge(_SPACES["classification"]), probe, -1, seed)
+    return LabelSource(features, gold, PredictionComparator(_SPACES["classification"]), scorer, -1, seed)
 
 
 def generator(name: str, source: LabelSource, **settings: Any) -> LabelGenerator:
@@ -186,9 +186,9 @@ def labels_of(name: str, source: LabelSource, *, epoch: int = 1, **settings: Any
 
 
 def watched(source: LabelSource, kind: type[WatchedProbe] = WatchedProbe) -> tuple[LabelSource, Any]:
-    """The source with its probe wrapped, and the wrapped probe."""
-    probe = kind(source.probe)
-    return replace(source, probe=probe), probe
+    """The source with its scorer wrapped, and the wrapped scorer."""
+    scorer = kind(source.scorer)
+    return replace(source, scorer=scorer), scorer
 
 
 def observe_rows(
@@ -196,9 +196,9 @@ def observe_rows(
 ) -> None:
     """Show these rows to a generator as training does, in padded batches; the loss is their sum times the factor."""
     source = maker.source
-    model: Any = source.probe.model
-    is_regression = source.judge.label_space.task_type == "regression"
-    with maker.listening():
+    model: Any = source.scorer.model
+    is_regression = source.comparator.label_space.task_type == "regression"
+    with maker.on_train():
         for begin in range(0, len(rows), batch_rows):
             part = np.asarray(rows[begin : begin + batch_rows])
             inputs = pad_batch(source.features, part, pad_token_id=1).inputs
@@ -209,5 +209,5 @@ def observe_rows(
             else:
                 losses_B = torch.nn.functional.cross_entropy(logits_BC, gold_B, reduction="none")
             (losses_B.sum() * factor).backward()
-            maker.observe(part, inputs, logits_BC)
+            maker.on_backward(part, inputs, logits_BC)
     model.zero_grad(set_to_none=True)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attentune.nn.cpu.kernels import Drop
-from attentune.nn.cpu.native import why_not
+from attentune.nn.cpu.kernels import DropoutMask
+from attentune.nn.cpu.native import unavailable_reason
 
-needs_native = pytest.mark.skipif(why_not() is not None, reason=f"no C code here: {why_not()}")
+needs_native = pytest.mark.skipif(unavailable_reason() is not None, reason=f"no C code here: {unavailable_reason()}")
 _WORD, _LONG = (1 << 32) - 1, (1 << 64) - 1
 
 
-def kept(drop: Drop, row: int, columns: int) -> list[bool]:
+def kept(drop: DropoutMask, row: int, columns: int) -> list[bool]:
     """Which numbers of a row dropout keeps: vectors.h's `row_key` and `kept`, number by number."""
     key = _finalised((drop.seed + (row + 1) * 0x9E3779B97F4A7C15) & _LONG)
     return [_drawn(key, column) >= drop.level for column in range(columns)]
 
 
-def factors(drop: Drop, rows: int, columns: int) -> torch.Tensor:
+def factors(drop: DropoutMask, rows: int, columns: int) -> torch.Tensor:
     """(rows, columns) float64: what dropout multiplies with."""
     if drop.level == 0:
         return torch.ones(rows, columns, dtype=torch.float64)

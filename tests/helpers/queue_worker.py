@@ -17,19 +17,21 @@ from pathlib import Path
 from attentune.experiments.comparison.grid import Run
 from attentune.experiments.comparison.record_store import RunRecord
 from attentune.experiments.execution.queue import RunQueue
-from attentune.experiments.execution.queue_storage import Place
+from attentune.experiments.execution.queue_storage import StorageConfig
 
 RUNS = tuple(Run("cola", 250, method, seed) for seed in range(1, 7) for method in ("bert", "sesame"))
 
 
-def place(folder: Path, storage: str | None = None, *, folder_id: str = "one") -> Place:
+def storage_in(folder: Path, storage: str | None = None, *, folder_id: str = "one") -> StorageConfig:
     folder.mkdir(exist_ok=True)
-    return Place(str(folder), folder_id, storage, heartbeat_s=1)
+    return StorageConfig(str(folder), folder_id, storage, heartbeat_s=1)
 
 
-def worker(where: Place, log: Path, *, seconds: float = 0.0, runs: tuple[Run, ...] = RUNS) -> subprocess.Popen[bytes]:
+def worker(
+    where: StorageConfig, log: Path, *, seconds: float = 0.0, runs: tuple[Run, ...] = RUNS
+) -> subprocess.Popen[bytes]:
     """A worker process; see `queue_worker`."""
-    task = {"place": dataclasses.asdict(where), "log": str(log), "seconds": seconds}
+    task = {"storage_config": dataclasses.asdict(where), "log": str(log), "seconds": seconds}
     task["runs"] = [dataclasses.asdict(run) for run in runs]
     file = log.with_name(f"{log.stem}-{where.folder_id}-{time.monotonic_ns()}.json")
     file.write_text(json.dumps(task))
@@ -66,7 +68,7 @@ def small_record(run: Run, *, status: str = "done", score: float | None = 0.5, s
 
 def main(file: str) -> None:
     task = json.loads(Path(file).read_text())
-    queue, log = RunQueue(Place(**task["place"])), Path(task["log"])
+    queue, log = RunQueue(StorageConfig(**task["storage_config"])), Path(task["log"])
     runs = {run.name: run for run in (Run(**fields) for fields in task["runs"])}
 
     def note(text: str) -> None:
@@ -76,7 +78,7 @@ def main(file: str) -> None:
     def do(run: Run) -> str:
         note(f"began {run.name}")
         time.sleep(task["seconds"])
-        is_first = queue.ledger.write(small_record(run), Path(task["place"]["folder"]))
+        is_first = queue.record_store.write(small_record(run), Path(task["storage_config"]["folder"]))
         note(f"ended {run.name}")
         return "done" if is_first else "twice"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from attentune.nn.cpu.native import why_not
+from attentune.nn.cpu.native import unavailable_reason
 
 # Reading a pickle, starting a program, loading a library by its path, asking the network.
 FORBIDDEN = (
@@ -53,7 +53,7 @@ sys.addaudithook(_WATCH)
 @contextlib.contextmanager
 def watched(secret: Path) -> Iterator[list[str]]:
     """Everything forbidden that happens in the block; `secret` is a folder in which nothing may be opened."""
-    why_not()  # our own library is compiled and loaded by itself, whatever the file
+    unavailable_reason()  # our own library is compiled and loaded by itself, whatever the file
     _WATCH.seen, _WATCH.secret, _WATCH.is_on = [], str(secret), True
     try:
         yield _WATCH.seen

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import attentune
-from attentune import DataConfig, SavedRun, evaluate, predict
+from attentune import DataConfig, Predictor, evaluate, predict
 from attentune.config import load_config
 from attentune.data.dataset import TaskData, TextRows
 from attentune.errors import CheckpointError, ConfigError, DataError, LabelError
@@ -67,7 +67,7 @@ def test_predict_gives_names_and_probabilities(run):
         assert set(line["probabilities"]) == {"bad", "good"}
         assert sum(line["probabilities"].values()) == pytest.approx(1)
         assert line["prediction"] == max(line["probabilities"], key=line["probabilities"].get)
-    assert predict(str(run), TEXTS) == predict(SavedRun.load(run), tuple(TEXTS)) == found
+    assert predict(str(run), TEXTS) == predict(Predictor.load(run), tuple(TEXTS)) == found
     assert predict(run, []) == []
 
 
@@ -103,7 +103,7 @@ def test_evaluate_repeats_the_scores(run, pair_run):
     for folder in (run, pair_run):
         written = json.loads((folder / "metrics.json").read_text())["validation"]
         assert evaluate(folder) == {"validation": written}
-        assert evaluate(SavedRun.load(folder), precision="fp32")["validation"].keys() == written.keys()
+        assert evaluate(Predictor.load(folder), precision="fp32")["validation"].keys() == written.keys()
     scores = evaluate(run, splits=("train", "validation"))
     assert list(scores) == ["train", "validation"]
 
@@ -132,7 +132,7 @@ def test_settings_without_data_go_on_top_of_the_run_s_own(run, pair_run):
     part = evaluate(run, DataConfig(max_eval_samples=7))["validation"]
     assert set(part) == set(whole)
     assert (part["accuracy"] * 7) % 1 == pytest.approx(0, abs=1e-9)
-    saved = SavedRun.load(run)
+    saved = Predictor.load(run)
     assert len(saved.data(DataConfig(max_eval_samples=7), ("validation",)).splits["validation"]) == 7
     assert len(saved.data(DataConfig(), ("validation",)).splits["validation"]) == 20
     with pytest.raises(DataError, match="no column 'verdict'"):
@@ -156,8 +156,8 @@ def test_evaluate_tells_what_does_not_fit(run, pair_run, tmp_path):
 
 def test_a_checkpoint_is_a_saved_run_with_its_run_s_settings(run, tmp_path, monkeypatch):
     newest = checkpoint_folders(run)[-1]
-    saved = SavedRun.load(newest)
-    assert saved.config == SavedRun.load(run).config
+    saved = Predictor.load(newest)
+    assert saved.config == Predictor.load(run).config
     assert evaluate(newest) == evaluate(run)
     assert predict(newest, TEXTS) == predict(run, TEXTS)
     assert evaluate(checkpoint_folders(run)[0]).keys() == {"validation"}
@@ -188,7 +188,7 @@ def test_progress_counts_every_row(run):
     done: list[int] = []
     evaluate(run, progress=done.append)
     assert sum(done) == 20
-    saved = SavedRun.load(run)
+    saved = Predictor.load(run)
     rows = saved.data(None, ("validation",)).splits["validation"]
     logits = predict_rows(saved, rows, progress=done.append)
     assert logits.shape == (20, 2)
@@ -227,8 +227,8 @@ def test_every_public_name_is_there():
 
 def test_a_run_answers_in_the_precision_that_is_asked_for_whatever_came_before(run):
     rows = TextRows(("0", "1"), tuple(TEXTS[:2]), None, None, "texts")
-    saved = SavedRun.load(run)
-    exact = predict_rows(SavedRun.load(run), rows, precision="fp32")
+    saved = Predictor.load(run)
+    exact = predict_rows(Predictor.load(run), rows, precision="fp32")
     rough = predict_rows(saved, rows, precision="bf16")
     assert not np.array_equal(rough, exact)
     assert np.array_equal(predict_rows(saved, rows, precision="fp32"), exact)
@@ -238,7 +238,7 @@ def test_a_run_answers_in_the_precision_that_is_asked_for_whatever_came_before(r
 @pytest.mark.parametrize(("precision", "within"), [("int8", 0.1), ("bf16-true", 0.05)])
 def test_a_run_answers_in_precisions_for_prediction_too(run, precision, within):
     rows = TextRows(("0", "1"), tuple(TEXTS[:2]), None, None, "texts")
-    saved = SavedRun.load(run)
+    saved = Predictor.load(run)
     exact = predict_rows(saved, rows, precision="fp32")
     rough = predict_rows(saved, rows, precision=precision)
     assert not np.array_equal(rough, exact)
@@ -258,7 +258,7 @@ def test_precisions_for_prediction_are_for_it_alone(run, precision):
 
 def test_precisions_for_prediction_take_batches_by_tokens(run):
     """A long row by itself, short ones many at a time, whatever the run's rows in a batch."""
-    saved = SavedRun.load(run)
+    saved = Predictor.load(run)
     texts = tuple(["fine"] * 300)
     data = TaskData(
         "input", saved.label_space, (), {"input": TextRows(tuple(map(str, range(300))), texts, None, None, "texts")}

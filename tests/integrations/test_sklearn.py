@@ -105,7 +105,7 @@ def test_a_validation_part_is_scored(fast, tmp_path):
     more = {"num_train_epochs": 1, "validation_share": 0.2, "output_dir": tmp_path / "run"}
     model = AttentuneClassifier(**fast | more).fit(texts, labels)
     assert set(model.result_.scores) == {"validation"}
-    assert attentune.SavedRun.load(tmp_path / "run").label_space.names == ("bad", "good")
+    assert attentune.Predictor.load(tmp_path / "run").label_space.names == ("bad", "good")
 
 
 def test_a_validation_part_of_scores_is_scored(fast):

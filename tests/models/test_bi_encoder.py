@@ -13,7 +13,7 @@ import torch
 from attentune.config import BlurConfig, HeadConfig, LayerMixConfig, ModelConfig, TokenGateConfig, load_config
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, UnsupportedEncoderError
-from attentune.models.precision import HalfCopy
+from attentune.models.precision import BFloat16Copy
 from attentune.models.saving import load_model, save_model
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, Built, build, encoded, encoded_apart
@@ -127,7 +127,7 @@ def test_the_copy_in_bf16_reads_pairs_too(tiny: Tiny) -> None:
     model, tokenizer = bi_encoder(tiny, head=HeadConfig("cross-attention", combine="concat", layers=1), **slots)
     inputs = encoded_apart(tokenizer, *PAIRS)
     expected_BC = model(**inputs).logits
-    found_BC = HalfCopy(model).fresh()(**inputs).logits
+    found_BC = BFloat16Copy(model).fresh()(**inputs).logits
     assert found_BC.dtype == torch.float32
     torch.testing.assert_close(found_BC, expected_BC, atol=0.1, rtol=0.1)
     assert not torch.equal(found_BC, expected_BC)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attentune.config import BlurConfig
 from attentune.models.attention import PLAIN, use_own_attention
-from attentune.models.precision import HalfCopy
+from attentune.models.precision import BFloat16Copy
 from attentune.nn.cpu.dropout import FastDropout, use_fast_dropout
 from helpers.blur_references import PLACES, PROJECTIONS, TEXTS, Tiny, blurred, distance, hidden_of, hooks_of
 from helpers.tiny import FAMILIES
@@ -92,7 +92,7 @@ def test_fast_dropout_and_plain_attention_keep_the_blur(tiny: Tiny, family: str,
 @every_family
 def test_a_copy_in_half_precision_blurs_too(tiny: Tiny, family: str, learnable: str) -> None:
     made = model, tokenizer = blurred(tiny, family, "scores", 2.0, learnable=learnable)
-    twin = HalfCopy(model).fresh()
+    twin = BFloat16Copy(model).fresh()
     assert all(hook.__self__ is twin.blur_taps for hook in hooks_of(twin))
     ours, theirs, plain = (hidden_of((m, tokenizer), *TEXTS) for m in (twin, model, build(tiny(family))[0]))
     assert {part.dtype for part in ours} == {torch.bfloat16}

@@ -9,7 +9,7 @@ from torch import nn
 
 from attentune.config import load_config
 from attentune.errors import UnsupportedEncoderError
-from attentune.models.hooks import BlurTaps
+from attentune.models.hooks import BlurHooks
 from helpers.blur_references import HEADS, LAYERS, PLACES, TEXTS, Tiny, blurred, check, distance, hidden_of, hooks_of
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, build, encoded, logits_of
@@ -102,7 +102,7 @@ def test_an_encoder_whose_projections_are_not_found_is_refused(
 ) -> None:
     encoder = Strange(known=known, layers=layers)
     with pytest.raises(UnsupportedEncoderError) as caught:
-        BlurTaps(encoder, where=where, layers=numbers)
+        BlurHooks(encoder, where=where, layers=numbers)
     assert str(caught.value) == (
         f"model.blur: the value and output projections of attention were found in {known} of this strange encoder's"
         f" {layers} layers, expected all, so it cannot be blurred. Set model.blur.where none, or take an encoder of"

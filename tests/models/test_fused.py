@@ -14,7 +14,7 @@ from attentune.config.schema import BlurConfig
 from attentune.models import fused
 from attentune.models.attention import attention_by, use_own_attention
 from attentune.models.fused import fused_layers, use_fused_layers, weights_stay
-from attentune.models.precision import half_copy
+from attentune.models.precision import bf16_copy
 from helpers.native import needs_native
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, SECOND, build, encoded
@@ -109,7 +109,7 @@ def test_a_blur_of_what_attention_found_is_obeyed(tiny: Tiny, learnable: str, ca
     model.eval()
     with torch.no_grad():
         torch.testing.assert_close(in_bf16(model, inputs), right, rtol=0.05, atol=0.05)
-        halved = half_copy(model)(**inputs).logits.float()
+        halved = bf16_copy(model)(**inputs).logits.float()
         torch.testing.assert_close(halved, right, rtol=0.1, atol=0.1)
         model.blur_taps.remove()
         assert far(in_bf16(model, inputs), right) > 0.05
@@ -137,7 +137,7 @@ def test_prediction_is_what_it_was(tiny: Tiny, family: str, calls: list[str]) ->
         with weights_stay(model):
             assert torch.equal(in_bf16(model, inputs), found)
             assert torch.equal(in_bf16(model, inputs), found)
-        halved = half_copy(model)(**inputs).logits.float()
+        halved = bf16_copy(model)(**inputs).logits.float()
         assert calls == ["fused_prediction"] * 12
     torch.testing.assert_close(found, right, rtol=0.05, atol=0.05)
     torch.testing.assert_close(halved, right, rtol=0.1, atol=0.1)
@@ -227,7 +227,7 @@ def test_which_layers_cannot(tiny: Tiny, setting: str, value: Any) -> None:
 
 
 def test_without_the_c_code_nothing_changes(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "why_not", lambda: "no C compiler found (cc, gcc, clang)")
+    monkeypatch.setattr(fused, "unavailable_reason", lambda: "no C compiler found (cc, gcc, clang)")
     model, _ = built(tiny)
     assert use_fused_layers(model) == fused_layers(model) == 0
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attentune.config import TokenGateConfig
-from attentune.models.hooks import EmbeddingTap
-from attentune.models.precision import HalfCopy
+from attentune.models.hooks import EmbeddingGradientHook
+from attentune.models.precision import BFloat16Copy
 from helpers.copies import answers, close, made
 from helpers.tiny import FAMILIES
 
@@ -20,7 +20,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", ["none", "ssa"])
 def test_its_logits_are_the_models_to_bf16s_digits(tiny: Tiny, family: str, kind: str) -> None:
     model, inputs = made(tiny, family, token_gate=TokenGateConfig(kind=kind))
-    half = HalfCopy(model).fresh()
+    half = BFloat16Copy(model).fresh()
     ours, theirs = answers(half, inputs), answers(model, inputs)
     assert theirs.std() > 0.5
     assert ours.dtype == torch.float32
@@ -32,7 +32,7 @@ def test_its_logits_are_the_models_to_bf16s_digits(tiny: Tiny, family: str, kind
 @every_family
 def test_it_follows_the_weights_once_released(tiny: Tiny, family: str) -> None:
     model, inputs = made(tiny, family)
-    half = HalfCopy(model)
+    half = BFloat16Copy(model)
     before = answers(half.fresh(), inputs)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -47,7 +47,7 @@ def test_it_follows_the_weights_once_released(tiny: Tiny, family: str) -> None:
 
 def test_between_uses_it_holds_no_weights(tiny: Tiny) -> None:
     model, inputs = made(tiny, "bert")
-    half = HalfCopy(model)
+    half = BFloat16Copy(model)
     copy = half.fresh()
     assert sum(weight.numel() for weight in copy.parameters()) == sum(weight.numel() for weight in model.parameters())
     before = answers(copy, inputs)
@@ -66,7 +66,7 @@ def test_the_model_itself_is_left_alone(tiny: Tiny, family: str) -> None:
     values = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     needing = {name: weight.requires_grad for name, weight in model.named_parameters()}
     assert set(needing.values()) == {True, False}
-    half = HalfCopy(model).fresh()
+    half = BFloat16Copy(model).fresh()
     assert answers(half, inputs).isfinite().all()
     assert model.training
     assert not half.training
@@ -82,7 +82,7 @@ def test_the_model_itself_is_left_alone(tiny: Tiny, family: str) -> None:
 def test_it_attends_in_the_models_own_way(tiny: Tiny, attention: str) -> None:
     model, inputs = made(tiny, "bert")
     model.encoder.set_attn_implementation(attention)
-    half = HalfCopy(model).fresh()
+    half = BFloat16Copy(model).fresh()
     assert half.encoder.config._attn_implementation == attention
     assert close(answers(half, inputs), answers(model, inputs))
 
@@ -90,12 +90,12 @@ def test_it_attends_in_the_models_own_way(tiny: Tiny, attention: str) -> None:
 def test_it_gives_no_gradient_and_drops_nothing(tiny: Tiny) -> None:
     model, inputs = made(tiny, "bert")
     model.train()
-    half = HalfCopy(model).fresh()
+    half = BFloat16Copy(model).fresh()
     assert not any(weight.requires_grad for weight in half.parameters())
     logits_BC = half(**inputs).logits
     assert not logits_BC.requires_grad
     assert torch.equal(half(**inputs).logits, logits_BC)
-    with EmbeddingTap(model) as tap:  # nor does asking the copy show in the model's own pass
+    with EmbeddingGradientHook(model) as tap:  # nor does asking the copy show in the model's own pass
         model(**inputs).logits.sum().backward()
         half(**inputs)
         assert tap.take()[0].dtype == torch.float32
@@ -103,4 +103,4 @@ def test_it_gives_no_gradient_and_drops_nothing(tiny: Tiny) -> None:
 
 def test_weights_that_are_one_stay_one(tiny: Tiny) -> None:
     model, _ = made(tiny, "albert")  # shares its layers' weights
-    assert len(list(HalfCopy(model).fresh().parameters())) == len(list(model.parameters()))
+    assert len(list(BFloat16Copy(model).fresh().parameters())) == len(list(model.parameters()))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentune.models.hooks import EmbeddingTap
+from attentune.models.hooks import EmbeddingGradientHook
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, SECOND, build, encoded
 
@@ -38,7 +38,7 @@ def test_it_gives_each_tokens_embedding_and_gradient_in_every_family(tiny: Tiny,
     model, tokenizer = build(tiny(family))
     inputs = encoded(tokenizer, FIRST, SECOND)
     words = model.get_input_embeddings().weight
-    with EmbeddingTap(model) as tap:
+    with EmbeddingGradientHook(model) as tap:
         loss_of(model, inputs).backward()
         embedded_BTE, gradient_BTE = tap.take()
     assert torch.equal(embedded_BTE, words[inputs["input_ids"]])
@@ -53,7 +53,7 @@ def test_it_gives_each_tokens_embedding_and_gradient_in_every_family(tiny: Tiny,
 
 def test_the_hook_is_there_only_within_the_block(model_and_inputs: tuple[Any, dict[str, Tensor]]) -> None:
     model, inputs = model_and_inputs
-    tap = EmbeddingTap(model)
+    tap = EmbeddingGradientHook(model)
     assert hooks_of(model) == 0
     with tap:
         assert hooks_of(model) == 1
@@ -65,7 +65,7 @@ def test_the_hook_is_there_only_within_the_block(model_and_inputs: tuple[Any, di
 
 def test_the_hook_is_gone_after_an_error(model_and_inputs: tuple[Any, dict[str, Tensor]]) -> None:
     model, inputs = model_and_inputs
-    with pytest.raises(ZeroDivisionError), EmbeddingTap(model):
+    with pytest.raises(ZeroDivisionError), EmbeddingGradientHook(model):
         model(**inputs)
         1 / 0  # noqa: B018
     assert hooks_of(model) == 0
@@ -73,7 +73,7 @@ def test_the_hook_is_gone_after_an_error(model_and_inputs: tuple[Any, dict[str, 
 
 def test_it_may_be_used_again(model_and_inputs: tuple[Any, dict[str, Tensor]]) -> None:
     model, inputs = model_and_inputs
-    tap = EmbeddingTap(model)
+    tap = EmbeddingGradientHook(model)
     taken = []
     for _ in range(2):
         with tap:
@@ -85,7 +85,7 @@ def test_it_may_be_used_again(model_and_inputs: tuple[Any, dict[str, Tensor]]) -
 
 def test_without_a_backward_pass_there_is_nothing_to_take(model_and_inputs: tuple[Any, dict[str, Tensor]]) -> None:
     model, inputs = model_and_inputs
-    with EmbeddingTap(model) as tap:
+    with EmbeddingGradientHook(model) as tap:
         with pytest.raises(RuntimeError) as raised:
             tap.take()
         assert str(raised.value) == MISSING
@@ -102,7 +102,7 @@ def test_without_a_backward_pass_there_is_nothing_to_take(model_and_inputs: tupl
 def test_frozen_embeddings_are_an_error(model_and_inputs: tuple[Any, dict[str, Tensor]]) -> None:
     model, inputs = model_and_inputs
     model.encoder.requires_grad_(False)
-    with EmbeddingTap(model) as tap:
+    with EmbeddingGradientHook(model) as tap:
         loss_of(model, inputs).backward()
         with pytest.raises(RuntimeError) as raised:
             tap.take()
@@ -115,7 +115,7 @@ def test_passes_without_gradients_do_not_disturb_it(
 ) -> None:
     model, inputs = model_and_inputs
     other = {name: tensor[:1, :4] for name, tensor in inputs.items()}
-    with EmbeddingTap(model) as tap:
+    with EmbeddingGradientHook(model) as tap:
         loss = loss_of(model, inputs)
         with silent():
             model(**other)
@@ -129,7 +129,7 @@ def test_passes_without_gradients_do_not_disturb_it(
 def test_the_newest_pass_counts(model_and_inputs: tuple[Any, dict[str, Tensor]]) -> None:
     model, inputs = model_and_inputs
     other = {name: tensor[:1] for name, tensor in inputs.items()}
-    with EmbeddingTap(model) as tap:
+    with EmbeddingGradientHook(model) as tap:
         loss_of(model, inputs).backward()
         loss_of(model, other).backward()
         embedded_BTE, gradient_BTE = tap.take()

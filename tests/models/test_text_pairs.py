@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attentune.models.text_pairs import PartedRows, TwoTexts, find_texts, part_rows
+from attentune.models.text_pairs import SplitPairRows, TwoTexts, find_texts, split_pair_rows
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=5)
 
@@ -57,12 +57,14 @@ def test_gradients_reach_real_tokens_and_no_others() -> None:
 ORDINARY = st.lists(st.integers(3, 9), max_size=6)
 
 
-def parted(rows: list[list[int]], separators: int | None, *, left: bool = False, limit: int = 5) -> PartedRows | None:
+def parted(
+    rows: list[list[int]], separators: int | None, *, left: bool = False, limit: int = 5
+) -> SplitPairRows | None:
     length = max(map(len, rows))
     padded = [[0] * (length - len(row)) + row if left else row + [0] * (length - len(row)) for row in rows]
     ids_BT = torch.tensor(padded)
     special_ids = torch.tensor([0, 1, 2])
-    return part_rows(ids_BT, ids_BT != 0, special_ids=special_ids, separators=separators, max_length=limit)
+    return split_pair_rows(ids_BT, ids_BT != 0, special_ids=special_ids, separators=separators, max_length=limit)
 
 
 @settings(max_examples=100, deadline=None)

@@ -10,7 +10,7 @@ from transformers import AutoModel
 from attentune.config import TrainingConfig
 from attentune.errors import CheckpointError
 from attentune.models.slots import drop_pooler
-from attentune.models.vocabulary_subset import CompactEmbeddings
+from attentune.models.vocabulary_subset import VocabularySubset
 from attentune.training.optimizer import build_optimizer, decay_factor, learning_rate_factor, set_learning_rate
 from helpers.tiny import FAMILIES
 
@@ -22,7 +22,7 @@ IDS = torch.tensor([[7, 9, 30, 41], [9, 9, 12, 1]])
 def trained(model, compact: bool) -> dict[str, torch.Tensor]:
     """The weights after a few clipped AdamW steps in evaluation mode (no dropout), so that only the table differs."""
     drop_pooler(model.eval())
-    embeddings = CompactEmbeddings(model, np.unique(IDS.numpy())) if compact else None
+    embeddings = VocabularySubset(model, np.unique(IDS.numpy())) if compact else None
     optimizer = build_optimizer(model, SETTINGS)
     for step in range(STEPS):
         set_learning_rate(optimizer, learning_rate_factor(SETTINGS, step, STEPS))
@@ -54,7 +54,7 @@ def test_scores_in_between_see_the_whole_table(tiny):
     unseen = torch.tensor([[3, 50, 77]])
     with torch.no_grad():
         expected = model(input_ids=unseen).last_hidden_state
-        embeddings = CompactEmbeddings(model, np.array([3, 4]))
+        embeddings = VocabularySubset(model, np.array([3, 4]))
         with embeddings.whole(decay=1.0):
             torch.testing.assert_close(model(input_ids=unseen).last_hidden_state, expected, rtol=0, atol=0)
             assert model.get_input_embeddings().weight.shape[0] > 2
@@ -63,6 +63,6 @@ def test_scores_in_between_see_the_whole_table(tiny):
 
 def test_a_checkpoint_of_another_encoder_is_refused(tiny):
     model, other = (AutoModel.from_pretrained(tiny("bert", seed=seed)) for seed in (0, 1))
-    embeddings = CompactEmbeddings(model, np.array([3, 4]))
+    embeddings = VocabularySubset(model, np.array([3, 4]))
     with pytest.raises(CheckpointError, match="not the one that this run was begun with"), embeddings.loading(1.0):
         model.load_state_dict(other.state_dict())

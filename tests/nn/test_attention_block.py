@@ -11,10 +11,10 @@ from transformers.models.bert.modeling_bert import BertLayer
 
 from attentune.nn.attention_block import (
     Attention,
-    BareBlock,
     BlockShape,
-    FullBlock,
-    NearOneLinear,
+    CrossAttentionBlock,
+    TransformerBlock,
+    UniformInitLinear,
     attend,
     attention_matrices,
 )
@@ -63,7 +63,7 @@ def test_attention_is_the_plain_loop(heads: int) -> None:
 
 @pytest.mark.parametrize("with_dense", [False, True])
 def test_a_full_block_is_the_plain_loop(with_dense: bool) -> None:
-    block = shaken(FullBlock(shape(), with_dense=with_dense))
+    block = shaken(TransformerBlock(shape(), with_dense=with_dense))
     asking_NQD, asked_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
     asked = [text[:length] for text, length in zip(texts_of(asked_NTD), LENGTHS_ASKED, strict=True)]
     expected = [full_block_of(block, *pair) for pair in zip(texts_of(asking_NQD), asked, strict=True)]
@@ -71,7 +71,7 @@ def test_a_full_block_is_the_plain_loop(with_dense: bool) -> None:
 
 
 def test_a_bare_block_is_the_plain_loop() -> None:
-    block = shaken(BareBlock(shape()))
+    block = shaken(CrossAttentionBlock(shape()))
     asking_NQD, asked_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
     asked = [text[:length] for text, length in zip(texts_of(asked_NTD), LENGTHS_ASKED, strict=True)]
     expected = [bare_block_of(block, *pair) for pair in zip(texts_of(asking_NQD), asked, strict=True)]
@@ -84,7 +84,7 @@ def test_a_full_block_that_asks_itself_is_berts_layer() -> None:
         hidden_size=12, num_attention_heads=3, intermediate_size=20, hidden_act="gelu", attn_implementation="eager"
     )
     theirs = shaken(BertLayer(config))
-    mine = FullBlock(shape(hidden_size=12, attention_heads=3, inner_size=20), with_dense=False).eval()
+    mine = TransformerBlock(shape(hidden_size=12, attention_heads=3, inner_size=20), with_dense=False).eval()
     places = {
         "attention.query": "attention.self.query",
         "attention.key": "attention.self.key",
@@ -107,7 +107,7 @@ def test_a_full_block_that_asks_itself_is_berts_layer() -> None:
 
 
 def test_what_stands_at_padding_changes_nothing() -> None:
-    block = shaken(FullBlock(shape(), with_dense=True))
+    block = shaken(TransformerBlock(shape(), with_dense=True))
     asking_NQD, asked_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
     other_NTD = torch.where(MASK_NT[..., None], asked_NTD, 100.0 * tokens(9, 3, 4, 6))
     assert torch.equal(block(asking_NQD, asked_NTD, MASK_NT), block(asking_NQD, other_NTD, MASK_NT))
@@ -150,21 +150,21 @@ def test_dropout_of_probabilities_is_for_training_only() -> None:
 
 
 def test_near_one_weights_lie_between_and_only_where_they_should() -> None:
-    block = FullBlock(shape(hidden_size=48, near_one=True), with_dense=True)
+    block = TransformerBlock(shape(hidden_size=48, near_one=True), with_dense=True)
     for linear in (block.attention.query, block.attention.key, block.attention.value):
-        assert isinstance(linear, NearOneLinear)
+        assert isinstance(linear, UniformInitLinear)
         assert 0.9 <= linear.weight.min() < 0.91
         assert 0.99 < linear.weight.max() <= 1.0
         assert linear.bias is None or not linear.bias.any()
     for linear in (block.attention.output, block.dense, block.inner, block.outer):
-        assert not isinstance(linear, NearOneLinear)
+        assert not isinstance(linear, UniformInitLinear)
         assert linear.weight.max() < 0.5
-    plain = FullBlock(shape(hidden_size=48), with_dense=True).attention
-    assert not any(isinstance(linear, NearOneLinear) for linear in plain.children())
+    plain = TransformerBlock(shape(hidden_size=48), with_dense=True).attention
+    assert not any(isinstance(linear, UniformInitLinear) for linear in plain.children())
 
 
 def test_keys_have_no_bias_and_norms_have_berts_epsilon() -> None:
-    block = FullBlock(shape(), with_dense=False)
+    block = TransformerBlock(shape(), with_dense=False)
     has_bias = {name: linear.bias is not None for name, linear in block.attention.named_children()}
     assert has_bias == {"query": True, "key": False, "value": True, "output": True}
     assert (block.attention_norm.eps, block.output_norm.eps) == (1e-12, 1e-12)
@@ -174,7 +174,10 @@ def test_keys_have_no_bias_and_norms_have_berts_epsilon() -> None:
     ("blocks", "squares"), [((False, False), 8), ((True,), 5), ((None,), 5), ((True, True, None), 15)]
 )
 def test_matrices_are_counted_as_the_poster_does(blocks: tuple[bool | None, ...], squares: int) -> None:
-    made = [BareBlock(shape()) if dense is None else FullBlock(shape(), with_dense=dense) for dense in blocks]
+    made = [
+        CrossAttentionBlock(shape()) if dense is None else TransformerBlock(shape(), with_dense=dense)
+        for dense in blocks
+    ]
     assert attention_matrices(torch.nn.ModuleList(made)) == squares * 6 * 6
     assert attention_matrices(torch.nn.Linear(3, 3)) == 0
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from attentune.nn.attention_block import BareBlock, BlockShape, FullBlock
+from attentune.nn.attention_block import BlockShape, CrossAttentionBlock, TransformerBlock
 from attentune.nn.heads import (
     HEADS,
     PAIR_HEADS,
@@ -104,13 +104,13 @@ def test_cross_attention_is_cls_of_texts_that_ask_each_other(layers: int, bare: 
     """Rows 0, 1 are the first texts of two pairs, rows 2, 3 their second ones; the weights are the same both ways."""
     head = shaken(CrossAttentionHead(SHAPE, layers=layers, bare=bare))
     kinds = [type(block) for block in head.blocks]
-    assert kinds == [FullBlock] * layers + [BareBlock] * bare
+    assert kinds == [TransformerBlock] * layers + [CrossAttentionBlock] * bare
     rows = [0, 1, 2, 1]
     hidden_NTD = torch.stack([hidden()[row] * (number + 1) for number, row in enumerate(rows)])
     mask_NT, ordinary_NT = MASK_BT[rows], ORDINARY_BT[rows]
     expected = real_texts(hidden_NTD, mask_NT)
     for block in head.blocks:
-        step = bare_block_of if isinstance(block, BareBlock) else full_block_of
+        step = bare_block_of if isinstance(block, CrossAttentionBlock) else full_block_of
         expected = [step(block, expected[row], expected[(row + 2) % 4]) for row in range(4)]
     output_ND = head(hidden_NTD, mask_NT, ordinary_NT)
     first = torch.tensor([text[0] for text in expected], dtype=torch.float64)
@@ -166,8 +166,10 @@ def test_self_attention_has_four_matrices_a_block_and_cross_attention_five() -> 
 
 def test_the_options_reach_the_heads_and_have_their_defaults() -> None:
     bare = build_head("cross-attention", hidden_size=4, shape=SHAPE, layers=0, bare=True)
-    assert [type(block) for block in bare.blocks] == [BareBlock]
-    assert [type(block) for block in build_head("self-attention", hidden_size=4, shape=SHAPE).blocks] == [FullBlock]
+    assert [type(block) for block in bare.blocks] == [CrossAttentionBlock]
+    assert [type(block) for block in build_head("self-attention", hidden_size=4, shape=SHAPE).blocks] == [
+        TransformerBlock
+    ]
     assert build_head("cls-mean", hidden_size=4).share_of_cls == 0.5
     assert build_head("cls-mean", hidden_size=4, share_of_cls=0.25).share_of_cls == 0.25
 

@@ -19,7 +19,7 @@ from attentune.errors import CheckpointError, ConfigError
 from attentune.experiments.comparison.records import RunRecord
 from attentune.report.escapes import for_csv, for_html
 from attentune.results import RunResult
-from attentune.training.checkpoint import damage
+from attentune.training.checkpoint import verify_checkpoint
 from attentune.training.state import TrainingState
 from helpers.written import texts
 
@@ -113,7 +113,7 @@ def test_any_state_is_one_or_is_refused(changes: dict[str, Any]) -> None:
 @given(content=values)
 def test_any_manifest_is_right_or_says_what_is_wrong(place: Path, content: Any) -> None:
     (place / "manifest.json").write_text(json.dumps(content), encoding="utf-8")
-    assert isinstance(damage(place), str)
+    assert isinstance(verify_checkpoint(place), str)
 
 
 class _Tags(HTMLParser):

@@ -13,9 +13,9 @@ import pytest
 from attentune.errors import CheckpointError, ConfigError
 from attentune.experiments.comparison.records import Run, read_records
 from attentune.metrics.metrics import METRICS
-from attentune.metrics.per_example import example_values, guess_score
-from attentune.report.analysis import Verdicts, judge
-from attentune.report.load import kept_in, read_predictions
+from attentune.metrics.per_example import baseline_score, example_values
+from attentune.report.analysis import Verdicts, compare_methods
+from attentune.report.load import read_predictions, recorded_runs
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import compare_all
 from attentune.stats.paired_tests import jackknife_values
@@ -26,7 +26,7 @@ CHANCES = {"bert": 0.6, "good": 0.85, "same": 0.6}
 
 
 def judged(folder: Path, baseline: str | None = None) -> Verdicts:
-    return judge(kept_in(folder, [record for record, _ in read_records(folder)]), baseline)
+    return compare_methods(recorded_runs(folder, [record for record, _ in read_records(folder)]), baseline)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -59,7 +59,7 @@ def test_example_values_have_the_metric_as_their_mean_and_are_those_of_leaving_e
     ],
 )
 def test_what_a_guess_scores(metric, labels, regression, expected):
-    assert guess_score(metric, np.array(labels), is_regression=regression) == pytest.approx(expected)
+    assert baseline_score(metric, np.array(labels), is_regression=regression) == pytest.approx(expected)
 
 
 def test_verdicts_are_those_of_the_statistics_on_the_same_numbers(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_rows
-from attentune.explain.words import Piece
+from attentune.explain.words import Subword
 from attentune.report.explanation_page import page, write_page
 from attentune.report.highlight import visible
 from helpers.explain_runs import rows_for, tiny_run
@@ -114,7 +114,7 @@ def parsed(text: str) -> Strict:
 def explained(text: str, scores: Sequence[float], *, signed: bool = True, **changes: Any) -> Explanation:
     """An explanation whose pieces are the white-space words of the text."""
     spans = [match.span() for match in re.finditer(r"\S+", text)]
-    pieces = tuple(Piece(text[a:b], a, b, score) for (a, b), score in zip(spans, scores, strict=True))
+    pieces = tuple(Subword(text[a:b], a, b, score) for (a, b), score in zip(spans, scores, strict=True))
     values = {
         "text": text, "pair": None, "method": "gradient", "label": "good", "probability": 0.75, "prediction": "good",
         "signed": signed, "passes": 2, "seconds": 0.5, "unit": "word", "pieces": pieces,
@@ -168,7 +168,7 @@ def test_tone_line_and_value_are_those_of_the_score() -> None:
     assert [(kind, title, word) for kind, title, _, word in spans] == 2 * [
         ("t", "+0", "none"), ("t", "+0.25", "least"), ("t against", "-0.5", "against"), ("t", "+1", "most"),
     ]  # fmt: skip
-    assert [look for _, _, look, _ in spans[:4]] == [
+    assert [style_of for _, _, style_of, _ in spans[:4]] == [
         "background:#ffffff;border-bottom-width:0px",
         "background:#fbdbd8;border-bottom-width:1px",  # a quarter of the way from white to red
         "background:#aecef4;border-bottom-width:2px",  # half the way to blue

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_rows
-from attentune.explain.words import Piece
+from attentune.explain.words import Subword
 from attentune.report.explanation_text import coloured, facts
 from attentune.report.highlight import hex_tone, stretches, tone, visible
 from helpers.explain_runs import tiny_run
@@ -34,7 +34,7 @@ def shown(explanation: Explanation, **options: Any) -> str:
 def explained(scores: list[float], *, signed: bool, **changes: Any) -> Explanation:
     text = "none little strong most"
     spans = [match.span() for match in re.finditer(r"\w+", text)]
-    pieces = tuple(Piece(text[a:b], a, b, score) for (a, b), score in zip(spans, scores, strict=True))
+    pieces = tuple(Subword(text[a:b], a, b, score) for (a, b), score in zip(spans, scores, strict=True))
     values = {
         "text": text, "pair": None, "method": "gradient", "label": "good", "probability": 0.75, "prediction": "good",
         "signed": signed, "passes": 2, "seconds": 0.5, "unit": "word", "pieces": pieces,
@@ -97,7 +97,7 @@ def test_what_cannot_be_seen_is_made_visible() -> None:
 
 def test_stretches_hold_the_whole_text() -> None:
     text = "a bc  def g"
-    tokens = [Piece("bc", 2, 4, 1.0), Piece("", 4, 4, 9.0), Piece("de", 6, 8, 2.0), Piece("ef", 7, 9, -0.5)]
+    tokens = [Subword("bc", 2, 4, 1.0), Subword("", 4, 4, 9.0), Subword("de", 6, 8, 2.0), Subword("ef", 7, 9, -0.5)]
     for signed, joined in ((True, 1.5), (False, 2.0)):
         parts = stretches(text, tokens, signed=signed)
         assert [(part.text, part.score) for part in parts] == [

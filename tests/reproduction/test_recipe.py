@@ -6,8 +6,8 @@ import pytest
 
 from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
-from attentune.experiments.comparison.grid import plan_matrix
-from attentune.experiments.comparison.methods import choose_methods, methods_from
+from attentune.experiments.comparison.grid import plan_grid
+from attentune.experiments.comparison.methods import methods_from, select_methods
 from attentune.reproduction.paper_comparison import _method
 from attentune.reproduction.recipe import BETWEEN, SECONDS, load_recipe, recipe_names
 
@@ -26,9 +26,9 @@ def test_all_tables_and_figures_have_one():
 @pytest.mark.parametrize("name", recipe_names())
 def test_settings_and_methods_are_known(name):
     recipe = load_recipe(name)
-    matrix = plan_matrix(
+    matrix = plan_grid(
         tasks=recipe.tasks,
-        methods=choose_methods((), methods_from(recipe.methods, name)),
+        methods=select_methods((), methods_from(recipe.methods, name)),
         seeds=(1,),
         overrides={**recipe.settings, **recipe.on_embedded, "data.task_settings": recipe.task_settings},
     )

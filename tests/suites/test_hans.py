@@ -15,7 +15,7 @@ import torch
 
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, DataError, LabelError
-from attentune.inference.predictor import SavedRun, predict
+from attentune.inference.predictor import Predictor, predict
 from attentune.models.saving import save_model
 from attentune.results import to_json
 from attentune.suites import hans
@@ -131,7 +131,7 @@ def test_runs_of_a_method_are_averaged_with_their_deviation(model: Callable[...,
     alone = score_hans(runs[1:2], file)
     assert [line.accuracies[0] for line in alone.lines] == [line.accuracies[1] for line in report.lines]
     # One loaded run does as well as its folder.
-    assert score_hans(SavedRun.load(runs[1]), file).to_dict() == alone.to_dict()  # type: ignore[arg-type]
+    assert score_hans(Predictor.load(runs[1]), file).to_dict() == alone.to_dict()  # type: ignore[arg-type]
 
 
 def test_a_part_is_seeded_and_has_its_share_of_each_subcase(model: Callable[..., Path], tmp_path: Path) -> None:

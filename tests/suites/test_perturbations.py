@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attentune.suites.robustness import PERTURBATIONS, overlap, telling_words, words_of
+from attentune.suites.robustness import PERTURBATIONS, label_indicative_words, overlap, words_of
 from helpers.tiny_models import rows_of
 
 BY_NAME = {kind.name: kind for kind in PERTURBATIONS}
@@ -60,7 +60,7 @@ def test_typos_are_functions_of_seed_and_row() -> None:
 def test_the_word_that_tells_the_label_is_found_and_left_out() -> None:
     texts = [f"the film was {'dull' if n % 2 else 'fine'} word{n} {'and long' if n % 3 else ''}" for n in range(60)]
     rows = rows_of(texts, labels=[n % 2 for n in range(60)])
-    assert telling_words(rows, count=2) == {"dull", "fine"}
+    assert label_indicative_words(rows, count=2) == {"dull", "fine"}
     after = BY_NAME["telling words removed"].change(rows, 1, frozenset({"dull", "fine"})).texts
     assert after[1] == "the film was word1 and long"
     assert not {"dull", "fine"} & {word for text in after for word in words_of(text)}
@@ -68,12 +68,12 @@ def test_the_word_that_tells_the_label_is_found_and_left_out() -> None:
 
 def test_for_scores_the_word_that_goes_with_them_is_found() -> None:
     rows = rows_of([f"a {'big' if n >= 30 else 'small'} thing" for n in range(60)], labels=[n / 60 for n in range(60)])
-    assert telling_words(rows, count=2) == {"big", "small"}
+    assert label_indicative_words(rows, count=2) == {"big", "small"}
 
 
 def test_rare_and_omnipresent_words_tell_nothing() -> None:
     rows = rows_of([f"the{' once' if n == 0 else ''}" for n in range(20)], labels=[int(n == 0) for n in range(20)])
-    assert telling_words(rows) == frozenset()
+    assert label_indicative_words(rows) == frozenset()
 
 
 def test_overlap_is_the_share_of_the_second_texts_words() -> None:

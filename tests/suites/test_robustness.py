@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attentune.config import load_config
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.suites.robustness import PERTURBATIONS, stress
 from attentune.training.progress import Display
 from attentune.training.train import train
@@ -32,7 +32,7 @@ def runs(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pa
 
 
 def test_scores_and_falls_are_those_of_evaluating_the_changed_rows(runs: tuple[Path, Path]) -> None:
-    saved = SavedRun.load(runs[0])
+    saved = Predictor.load(runs[0])
     data = saved.data(None, ("validation",))
     training = saved.data(None, ("train",)).splits["train"]
     report = stress([saved], data, training_rows=training, resamples=50)
@@ -42,7 +42,7 @@ def test_scores_and_falls_are_those_of_evaluating_the_changed_rows(runs: tuple[P
     singles = [kind for kind in PERTURBATIONS if not kind.needs_pairs]
     assert [line.name for line in report.changes] == [kind.name for kind in singles]
     for kind, line in zip(singles, report.changes, strict=True):
-        rows = kind.change(data.splits["validation"], 42, frozenset(report.telling_words))
+        rows = kind.change(data.splits["validation"], 42, frozenset(report.label_indicative_words))
         changed = type(data)(data.name, data.label_space, data.metrics, {"validation": rows})
         score = saved.evaluator(changed).score(("validation",))["validation"]["accuracy"]
         assert line.scores[0].value == pytest.approx(score)
@@ -52,15 +52,15 @@ def test_scores_and_falls_are_those_of_evaluating_the_changed_rows(runs: tuple[P
 
 
 def test_without_its_telling_words_a_model_of_words_falls(runs: tuple[Path, Path]) -> None:
-    saved = SavedRun.load(runs[0])
+    saved = Predictor.load(runs[0])
     report = stress([saved], saved.data(None, ("train",)), resamples=200)  # rows that it has learnt
-    assert {"good", "bad"} & set(report.telling_words)
+    assert {"good", "bad"} & set(report.label_indicative_words)
     line = next(line for line in report.changes if line.name == "telling words removed")
     assert line.falls[0].low > 0
 
 
 def test_parts_take_each_row_once(runs: tuple[Path, Path]) -> None:
-    saved = SavedRun.load(runs[0])
+    saved = Predictor.load(runs[0])
     report = stress([saved], saved.data(None, ("validation",)), resamples=20)
     assert sum(line.rows for line in report.parts) == 20
     assert all(line.name.startswith("length") for line in report.parts)

@@ -28,7 +28,7 @@ NAMES = ("integrated-gradients", "lime")
 
 def scores_of(name: str, source: LabelSource, row: int, key: int = 1, **settings: Any) -> np.ndarray:
     maker: Any = generator(name, source, **settings)
-    return maker.attribute(row, source.probe.inputs(row), key)
+    return maker.attribute(row, source.scorer.inputs(row), key)
 
 
 def loop_scores(name: str, source: LabelSource, row: int) -> np.ndarray:
@@ -79,7 +79,7 @@ def decisive_source(tiny: Tiny) -> tuple[LabelSource, list[int]]:
     fillers = ("the movie was a book", "the letter in a car", "we saw the music again")
     texts = [" ".join([*words[:at], "not", *words[at:]]) for at, words in enumerate(map(str.split, fillers))]
     source = tiny_source(tiny(), texts=texts, rows=3)
-    model: Any = source.probe.model
+    model: Any = source.scorer.model
     ids = [source.features.ids[source.features.row(row)] for row in range(3)]
     decisive = int(ids[0][1])
     assert [int((own == decisive).sum()) for own in ids] == [1, 1, 1]
@@ -98,7 +98,7 @@ def decisive_source(tiny: Tiny) -> tuple[LabelSource, list[int]]:
 @torch.no_grad()
 def _tell_apart(source: LabelSource, places: list[int]) -> None:
     """Rows are good as they are and bad without the word: the classifier looks along what the word adds."""
-    model: Any = source.probe.model
+    model: Any = source.scorer.model
     seen: list[torch.Tensor] = []
     handle = model.classifier.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0][0]))
     for row, place in enumerate(places):
@@ -167,9 +167,9 @@ def test_processes_share_the_rows(tiny: Tiny, name: str) -> None:
     whole = labels_of(name, source, targets="soft", steps=3, samples=8)
     parts = []
     for process in range(2):
-        probe = WatchedProbe(source.probe)
-        probe.part = slice(process, None, 2)
-        parts.append(labels_of(name, replace(source, probe=probe), targets="soft", steps=3, samples=8))
+        scorer = WatchedProbe(source.scorer)
+        scorer.part = slice(process, None, 2)
+        parts.append(labels_of(name, replace(source, scorer=scorer), targets="soft", steps=3, samples=8))
     assert not ((parts[0] >= 0) & (parts[1] >= 0)).any()
     assert (parts[1] >= 0).any()
     assert np.array_equal(np.maximum(*parts), whole)
@@ -178,7 +178,7 @@ def test_processes_share_the_rows(tiny: Tiny, name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_model_is_left_as_it_was(tiny: Tiny, name: str) -> None:
     source = tiny_source(tiny(), rows=6)
-    model: Any = source.probe.model
+    model: Any = source.scorer.model
     weights = {key: weight.clone() for key, weight in model.state_dict().items()}
     expected = labels_of(name, source, targets="soft", steps=3, samples=8)
     model.train()  # dropout must not show

@@ -6,23 +6,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attentune.data.dataset import LabelSpace
-from attentune.token_labels.comparator import Judge
+from attentune.token_labels.comparator import PredictionComparator
 
-CLASSES = Judge(LabelSpace("classification", ("a", "b", "c")))
-STARS = Judge(LabelSpace("ordinal", ("one", "two", "three")))
-SCORES = Judge(LabelSpace("regression"), tolerance=0.25, score_range=4.0)
+CLASSES = PredictionComparator(LabelSpace("classification", ("a", "b", "c")))
+STARS = PredictionComparator(LabelSpace("ordinal", ("one", "two", "three")))
+SCORES = PredictionComparator(LabelSpace("regression"), tolerance=0.25, score_range=4.0)
 
 
 def column(*values: float) -> np.ndarray:
     return np.array(values, dtype=np.float32)[:, None]
 
 
-@pytest.mark.parametrize("judge", [CLASSES, STARS])
-def test_a_class_is_right_or_the_same_only_where_it_is_equal(judge: Judge) -> None:
+@pytest.mark.parametrize("comparator", [CLASSES, STARS])
+def test_a_class_is_right_or_the_same_only_where_it_is_equal(comparator: PredictionComparator) -> None:
     logits = np.array([[3.0, 1.0, 2.0], [0.0, 0.1, 0.0], [-1.0, -2.0, -0.5], [5.0, 0.0, 0.0]], dtype=np.float32)
     others = np.array([[9.0, 8.0, 7.0], [0.0, 0.0, 0.1], [-9.0, -8.0, -7.0], [0.0, 5.0, 0.0]], dtype=np.float32)
-    assert judge.correct(logits, np.array([0, 1, 1, 2])).tolist() == [True, True, False, False]
-    assert judge.same(logits, others).tolist() == [True, False, True, False]
+    assert comparator.correct(logits, np.array([0, 1, 1, 2])).tolist() == [True, True, False, False]
+    assert comparator.same(logits, others).tolist() == [True, False, True, False]
 
 
 def test_scores_are_the_same_within_the_tolerance_and_at_it() -> None:
@@ -34,8 +34,8 @@ def test_scores_are_the_same_within_the_tolerance_and_at_it() -> None:
 
 
 def test_the_tolerance_of_the_paper_is_the_default() -> None:
-    judge = Judge(LabelSpace("regression"))
-    assert judge.correct(column(1.29, 1.31), np.array([1.0, 1.0])).tolist() == [True, False]
+    comparator = PredictionComparator(LabelSpace("regression"))
+    assert comparator.correct(column(1.29, 1.31), np.array([1.0, 1.0])).tolist() == [True, False]
 
 
 def test_the_fall_is_that_of_the_gold_classes_probability() -> None:
@@ -53,8 +53,8 @@ def test_the_fall_of_scores_is_the_rise_of_the_error_as_a_share_of_the_range() -
 
 
 def test_where_all_training_scores_are_equal_any_rise_is_whole_and_none_is_no_number() -> None:
-    judge = Judge(LabelSpace("regression"), score_range=0.0)
-    falls = judge.fall(column(1.0, 1.0), column(1.5, 1.0), np.array([1.0, 1.0]))
+    comparator = PredictionComparator(LabelSpace("regression"), score_range=0.0)
+    falls = comparator.fall(column(1.0, 1.0), column(1.5, 1.0), np.array([1.0, 1.0]))
     assert falls.tolist() == [1.0, 0.0]
 
 
@@ -71,12 +71,12 @@ def test_a_fall_lies_between_zero_and_one(rows: list[tuple[float, ...]]) -> None
 
 
 def test_a_set_of_labels_is_right_or_the_same_as_a_whole() -> None:
-    judge = Judge(LabelSpace("multi_label", ("a", "b", "c")))
+    comparator = PredictionComparator(LabelSpace("multi_label", ("a", "b", "c")))
     logits = np.array([[2.0, -1.0, -3.0], [2.0, 1.0, -3.0], [-2.0, -1.0, -3.0]])
     gold = np.array([[1, 0, 0], [1, 0, 0], [0, 0, 0]])
-    assert judge.right_is_one_answer
-    assert judge.correct(logits, gold).tolist() == [True, False, True]
-    assert judge.same(logits, np.array([[9.0, -9.0, -1.0], [9.0, -9.0, -1.0], [-1.0, -9.0, 0.0]])).tolist() == [
+    assert comparator.right_is_one_answer
+    assert comparator.correct(logits, gold).tolist() == [True, False, True]
+    assert comparator.same(logits, np.array([[9.0, -9.0, -1.0], [9.0, -9.0, -1.0], [-1.0, -9.0, 0.0]])).tolist() == [
         True,
         False,
         False,
@@ -84,8 +84,8 @@ def test_a_set_of_labels_is_right_or_the_same_as_a_whole() -> None:
 
 
 def test_the_fall_of_a_set_is_the_mean_over_labels_of_what_is_true() -> None:
-    judge = Judge(LabelSpace("multi_label", ("a", "b")))
+    comparator = PredictionComparator(LabelSpace("multi_label", ("a", "b")))
     before, after = np.array([[0.9, 0.2], [0.5, 0.5]]), np.array([[0.6, 0.1], [0.7, 0.2]])
     logits = [np.log(share / (1 - share)) for share in (before, after)]
     gold = np.array([[1, 0], [1, 0]])
-    assert judge.fall(*logits, gold) == pytest.approx([((0.9 - 0.6) + (0.1 - 0.2)) / 2, 0.0])
+    assert comparator.fall(*logits, gold) == pytest.approx([((0.9 - 0.6) + (0.1 - 0.2)) / 2, 0.0])

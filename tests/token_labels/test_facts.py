@@ -9,7 +9,7 @@ import pytest
 from attentune.data.dataset import LabelSpace
 from attentune.seeding import numpy_generator
 from attentune.token_labels.base import LabelSource
-from attentune.token_labels.comparator import Judge
+from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.plan import shuffled
 from helpers.label_sources import (
     BagProbe,
@@ -63,7 +63,7 @@ def test_where_no_row_is_right_there_are_no_labels_and_the_reason_says_so(name: 
 @pytest.mark.parametrize("name", ["gradient", "integrated-gradients", "lime"])
 def test_the_reason_is_the_same_for_labels_from_scores(tiny: Tiny, name: str) -> None:
     source = tiny_source(tiny(), rows=6)
-    right = source.probe.logits(np.arange(6)).argmax(axis=1)
+    right = source.scorer.logits(np.arange(6)).argmax(axis=1)
     maker = generator(name, replace(source, gold=1 - right))
     if name == "gradient":
         observe_rows(maker, np.arange(6))
@@ -83,9 +83,9 @@ def test_where_nothing_is_probed_the_reason_names_the_settings(name: str) -> Non
 @pytest.mark.parametrize("name", ["flip", "drop", "leave-one-out"])
 def test_texts_without_ordinary_tokens_give_no_labels(name: str) -> None:
     features = features_of("ss", "s", "sss")
-    probe = BagProbe(features, np.zeros(6))
-    judge = Judge(LabelSpace("classification", ("bad", "good")))
-    made = plan(name, LabelSource(features, np.zeros(3, dtype=np.int64), judge, probe, -1, 1))
+    scorer = BagProbe(features, np.zeros(6))
+    comparator = PredictionComparator(LabelSpace("classification", ("bad", "good")))
+    made = plan(name, LabelSource(features, np.zeros(3, dtype=np.int64), comparator, scorer, -1, 1))
     assert made.token_labels is None
     assert made.facts["reason"] == NO_TOKEN
     assert made.facts["correct"] == 3

@@ -59,7 +59,7 @@ def test_where_masking_moves_a_token_little_the_estimate_is_the_rise_itself(tiny
     # A first-order estimate is exact in the limit of small steps. All word embeddings are therefore drawn near to the
     # mask token's; left as they are, the layer norms alone bend the way to it so much that ranks need not agree.
     source = tiny_source(tiny())
-    words = source.probe.model.get_input_embeddings().weight
+    words = source.scorer.model.get_input_embeddings().weight
     with torch.no_grad():
         words.copy_(words[source.mask_token_id] + 0.02 * (words - words[source.mask_token_id]))
     maker = generator("gradient", source)
@@ -142,9 +142,9 @@ def test_of_several_processes_one_takes_what_was_saved(tiny: Tiny) -> None:
     saved = whole.tensors()
     parts = []
     for process in range(2):
-        probe = WatchedProbe(source.probe)
-        probe.part = slice(process, None, 2)
-        maker = generator("gradient", replace(source, probe=probe))
+        scorer = WatchedProbe(source.scorer)
+        scorer.part = slice(process, None, 2)
+        maker = generator("gradient", replace(source, scorer=scorer))
         observe_rows(maker, ROWS[15:])  # must be forgotten
         maker.restore(saved)
         parts.append(maker.tensors())
@@ -155,16 +155,16 @@ def test_of_several_processes_one_takes_what_was_saved(tiny: Tiny) -> None:
 
 def test_it_reads_the_embeddings_only_while_it_listens(tiny: Tiny) -> None:
     source = tiny_source(tiny())
-    embeddings = source.probe.model.get_input_embeddings()
+    embeddings = source.scorer.model.get_input_embeddings()
     hooks = len(embeddings._forward_hooks)
     maker = generator("gradient", source)
     assert len(embeddings._forward_hooks) == hooks
-    with maker.listening():
+    with maker.on_train():
         assert len(embeddings._forward_hooks) == hooks + 1
     assert len(embeddings._forward_hooks) == hooks
-    inputs = source.probe.inputs(0)
-    logits_BC = source.probe.model(**inputs).logits
+    inputs = source.scorer.inputs(0)
+    logits_BC = source.scorer.model(**inputs).logits
     logits_BC.sum().backward()
     with pytest.raises(RuntimeError, match="no gradient has reached the word embeddings"):
-        maker.observe(np.array([0]), inputs, logits_BC)
-    source.probe.model.zero_grad(set_to_none=True)
+        maker.on_backward(np.array([0]), inputs, logits_BC)
+    source.scorer.model.zero_grad(set_to_none=True)

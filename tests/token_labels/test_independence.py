@@ -55,9 +55,9 @@ def test_the_budget_of_a_batch_changes_no_label(tiny: Tiny, name: str, monkeypat
 @every_case
 def test_the_order_in_which_rows_are_asked_changes_no_label(tiny: Tiny, name: str) -> None:
     source = tiny_source(tiny(), rows=24)
-    shuffled, probe = watched(source, ShuffledProbe)
+    shuffled, scorer = watched(source, ShuffledProbe)
     check_same(made_by(name, shuffled), made_by(name, source))
-    assert probe.plain != sorted(probe.plain)
+    assert scorer.plain != sorted(scorer.plain)
 
 
 @every_case
@@ -84,7 +84,7 @@ def test_the_state_of_global_generators_changes_no_label(tiny: Tiny, name: str) 
 def test_a_model_in_training_is_asked_without_dropout_and_trained_on(tiny: Tiny, name: str) -> None:
     source = tiny_source(tiny(), rows=16)
     usual = made_by(name, source)
-    model: Any = source.probe.model
+    model: Any = source.scorer.model
     assert any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())
     model.train()
     check_same(made_by(name, source), usual)
@@ -97,7 +97,7 @@ def test_a_rows_labels_do_not_depend_on_the_rows_beside_it(tiny: Tiny, name: str
     few = labels_of(name, source)
     # The same encoder and classifier, and more rows.
     longer = tiny_source(tiny(), rows=24)
-    longer.probe.model.load_state_dict(source.probe.model.state_dict())
+    longer.scorer.model.load_state_dict(source.scorer.model.state_dict())
     gold = np.concatenate([source.gold, longer.gold[16:]])
     more = labels_of(name, replace(longer, gold=gold))
     assert more[: len(few)] == pytest.approx(few, abs=1e-6)
@@ -108,7 +108,7 @@ def test_labels_follow_the_weights(tiny: Tiny) -> None:
     maker = generator("drop", source)
     before = maker.plan(1).token_labels.values
     with torch.no_grad():
-        source.probe.model.classifier.weight.mul_(0.5)
+        source.scorer.model.classifier.weight.mul_(0.5)
     assert not np.allclose(maker.plan(1).token_labels.values, before)
 
 

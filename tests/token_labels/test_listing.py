@@ -16,7 +16,7 @@ import torch
 from attentune.config import load_config
 from attentune.data.tokenization import encode_rows, token_spans
 from attentune.errors import CheckpointError, ConfigError
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.models.build import load_tokenizer
 from attentune.token_labels.listing import list_tokens
 from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
@@ -72,7 +72,7 @@ def test_training_rows_come_with_the_labels_that_the_last_epoch_had(run: Path) -
 
 
 def test_scores_are_those_of_the_model(run: Path) -> None:
-    saved = SavedRun.load(run)
+    saved = Predictor.load(run)
     (line,) = list_tokens(saved, rows_of([FIRST]), precision="fp32")
     assert line["id"] == rows_of([FIRST]).ids[0]
     inputs = saved.tokenizer([FIRST], return_tensors="pt")

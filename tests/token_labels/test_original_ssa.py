@@ -16,7 +16,7 @@ from helpers.label_sources import Tiny, bag_source, generator, tiny_source, watc
 
 def bag_answer(source: LabelSource, row: int, places: list[int] | None = None) -> torch.Tensor:
     masked = None if places is None else [np.array(places, dtype=np.int64)]
-    return torch.from_numpy(source.probe.logits(np.array([row]), masked)[0])
+    return torch.from_numpy(source.scorer.logits(np.array([row]), masked)[0])
 
 
 def zeros_of(made: EpochPlan, number: int) -> list[int]:
@@ -54,11 +54,11 @@ def test_the_share_of_kept_samples_rises_each_epoch(each: float, shares: list[fl
 
 
 def test_epoch_zero_is_the_originals_and_asks_nothing() -> None:
-    source, probe = watched(bag_source(30))
+    source, scorer = watched(bag_source(30))
     made = generator("released", source).plan(0)
     assert sorted(originals_of(made, source, 0)) == list(range(30))
-    assert not probe.masked
-    assert not probe.plain
+    assert not scorer.masked
+    assert not scorer.plain
     ordinary = int((~source.features.special).sum())
     assert made.facts == {"probed": 0, "correct": 0, "flipped": 0, "ones": ordinary, "zeros": 0}
 
@@ -80,19 +80,19 @@ def test_what_is_kept_is_right_and_outlives_masking_and_zeros_are_the_masks() ->
 def test_what_is_kept_does_not_depend_on_how_many_are_tried_at_once(
     monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    source, probe = watched(bag_source(300))
+    source, scorer = watched(bag_source(300))
     usual = generator("released", source, aug_ratio_each=0.4).plan(1)
-    sizes = [len(rows) for rows, masked in probe.asked if masked is None]
-    probe.asked.clear()
+    sizes = [len(rows) for rows, masked in scorer.asked if masked is None]
+    scorer.asked.clear()
     # The size of a chunk is the module's only use of `max`.
     monkeypatch.setattr(released, "max", lambda *sizes: chunk, raising=False)
     other = generator("released", source, aug_ratio_each=0.4).plan(1)
-    assert [len(rows) for rows, masked in probe.asked if masked is None] != sizes
+    assert [len(rows) for rows, masked in scorer.asked if masked is None] != sizes
     assert np.array_equal(other.rows, usual.rows)
     assert np.array_equal(other.token_labels.values, usual.token_labels.values)
     facts = other.facts
-    assert facts["probed"] == sum(len(rows) for rows, masked in probe.asked if masked is None)
-    assert facts["correct"] == sum(len(rows) for rows, masked in probe.asked if masked is not None)
+    assert facts["probed"] == sum(len(rows) for rows, masked in scorer.asked if masked is None)
+    assert facts["correct"] == sum(len(rows) for rows, masked in scorer.asked if masked is not None)
     assert 120 <= facts["correct"] - facts["flipped"] < 120 + chunk
 
 
@@ -138,7 +138,7 @@ def test_the_settings_of_the_spans_reach_them() -> None:
 
 def test_a_score_is_kept_where_it_is_right_and_masking_hardly_moves_it(tiny: Tiny) -> None:
     source = tiny_source(tiny("bert"), "regression", rows=20)
-    source = replace(source, judge=replace(source.judge, tolerance=0.2))
+    source = replace(source, comparator=replace(source.comparator, tolerance=0.2))
     made = generator("released", source, aug_ratio_each=1.0).plan(1)
     loop = released_samples(source, 1, wanted=20)
     assert 3 < len(loop) < made.facts["correct"] == 15

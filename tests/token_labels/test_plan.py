@@ -9,7 +9,7 @@ from attentune.config import LabelsConfig
 from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import Features
 from attentune.token_labels.base import LabelSource
-from attentune.token_labels.comparator import Judge
+from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.plan import EpochPlan, LabelSums, TokenLabels
 from attentune.token_labels.registry import GENERATORS, build_generator
 from helpers.label_sources import BagProbe, features_of
@@ -28,11 +28,13 @@ FEATURES = rows_with(20, 3, 0, 31, 1, 8)
 
 def source_of(features: Features = FEATURES, *, seed: int = 42) -> LabelSource:
     """Rows that are all good, and a model that finds them so."""
-    probe = BagProbe(
+    scorer = BagProbe(
         features, np.where(features.special, 0.0, np.tile([1.0, -0.2], len(features.ids))[: len(features.ids)])
     )
     gold = np.ones(len(features), dtype=np.int64)
-    return LabelSource(features, gold, Judge(LabelSpace("classification", ("bad", "good"))), probe, -1, seed)
+    return LabelSource(
+        features, gold, PredictionComparator(LabelSpace("classification", ("bad", "good"))), scorer, -1, seed
+    )
 
 
 def plan(name: str = "masked-rows", *, seed: int = 42, epoch: int = 0, features: Features = FEATURES, **options):

@@ -54,18 +54,18 @@ def test_leave_one_out_is_the_loop(tiny: Tiny, kind: str, targets: str) -> None:
 
 
 def test_leave_one_out_takes_a_share_below_one_and_every_row_once_above() -> None:
-    source, probe = watched(bag_source(800))
+    source, scorer = watched(bag_source(800))
     part = spread_copies(800, 0.25, source.seed, 1)
     made = generator("leave-one-out", source, ratio=0.25).plan(1)
-    assert probe.plain == part.tolist()
+    assert scorer.plain == part.tolist()
     assert made.facts["probed"] == 200
     labelled = {row for row in range(800) if made.token_labels.sample(row).max() >= 0}
     assert 130 < len(labelled) == made.facts["correct"] < 200
     assert labelled < set(part.tolist())
-    probe.asked.clear()
+    scorer.asked.clear()
     whole, more = (generator("leave-one-out", source, ratio=ratio).plan(1) for ratio in (1.0, 3.0))
-    assert probe.plain == [*range(800), *range(800)]
-    assert len(probe.asked) == 6  # each time once as they are, and the masked ones in two parts
+    assert scorer.plain == [*range(800), *range(800)]
+    assert len(scorer.asked) == 6  # each time once as they are, and the masked ones in two parts
     assert whole.facts == more.facts
     assert np.array_equal(whole.token_labels.values, more.token_labels.values)
     for row in labelled:
@@ -87,30 +87,30 @@ def test_released_keeps_what_the_loop_keeps(tiny: Tiny) -> None:
 
 @pytest.mark.parametrize("name", ["flip", "drop"])
 def test_only_sentences_that_the_model_is_right_on_are_asked_for_masked(name: str) -> None:
-    source, probe = watched(bag_source(100))
+    source, scorer = watched(bag_source(100))
     facts = generator(name, source, ratio=2.0).plan(1).facts
-    right = set(np.flatnonzero(probe.logits(np.arange(100)).argmax(axis=1) == source.gold).tolist())
+    right = set(np.flatnonzero(scorer.logits(np.arange(100)).argmax(axis=1) == source.gold).tolist())
     assert 50 < len(right) < 100
-    assert {row for row, _ in probe.masked} == right
-    assert Counter(Counter(row for row, _ in probe.masked).values()) == {2: len(right)}
-    assert facts["correct"] == len(probe.masked) == 2 * len(right)
+    assert {row for row, _ in scorer.masked} == right
+    assert Counter(Counter(row for row, _ in scorer.masked).values()) == {2: len(right)}
+    assert facts["correct"] == len(scorer.masked) == 2 * len(right)
     # Each sentence is asked for as it is once, however often it is masked.
-    assert probe.asked[0] == (list(range(100)), None)
-    assert len(probe.asked) == 3  # the third is this test's own
+    assert scorer.asked[0] == (list(range(100)), None)
+    assert len(scorer.asked) == 3  # the third is this test's own
 
 
 @pytest.mark.parametrize("ratio", [0.6, 1.0, 2.0, 2.5])
 def test_the_ratio_sets_how_often_sentences_are_masked_and_repeats_are_averaged(ratio: float) -> None:
-    source, probe = watched(bag_source(50, wrong_share=0.0))
+    source, scorer = watched(bag_source(50, wrong_share=0.0))
     made = generator("flip", source, ratio=ratio, mask_share=0.5).plan(3)
-    assert made.facts["probed"] == made.facts["correct"] == len(probe.masked) == round(ratio * 50)
-    times = Counter(row for row, _ in probe.masked)
+    assert made.facts["probed"] == made.facts["correct"] == len(scorer.masked) == round(ratio * 50)
+    times = Counter(row for row, _ in scorer.masked)
     assert max(times.values()) == int(np.ceil(ratio))
     assert len(times) == min(50, round(ratio * 50))
-    masks = {(row, tuple(places)) for row, places in probe.masked}
-    assert len(masks) >= 0.95 * len(probe.masked)  # repeats have masks of their own
+    masks = {(row, tuple(places)) for row, places in scorer.masked}
+    assert len(masks) >= 0.95 * len(scorer.masked)  # repeats have masks of their own
     for row in range(50):
-        seen = Counter(place for own, places in probe.masked if own == row for place in places)
+        seen = Counter(place for own, places in scorer.masked if own == row for place in places)
         labels = made.token_labels.sample(row)
         assert set(np.flatnonzero(labels >= 0)) == set(seen)
         assert all((labels[place] * count) % 1 == pytest.approx(0, abs=1e-6) for place, count in seen.items())
@@ -123,12 +123,12 @@ def test_the_ratio_sets_how_often_sentences_are_masked_and_repeats_are_averaged(
 def test_leave_one_out_does_not_depend_on_how_many_rows_are_asked_at_once(
     monkeypatch: pytest.MonkeyPatch, rows_at_once: int
 ) -> None:
-    source, probe = watched(bag_source(20))
+    source, scorer = watched(bag_source(20))
     usual = generator("leave-one-out", source).plan(1)
-    asked = len(probe.masked)
+    asked = len(scorer.masked)
     monkeypatch.setattr(leave_one_out, "_ROWS_AT_ONCE", rows_at_once)
     made = generator("leave-one-out", source).plan(1)
     assert np.array_equal(made.token_labels.values, usual.token_labels.values)
     assert made.facts == usual.facts
     assert 1 < usual.facts["flipped"] < usual.facts["correct"]
-    assert len(probe.masked) == 2 * asked
+    assert len(scorer.masked) == 2 * asked

@@ -14,7 +14,7 @@ from helpers.label_sources import Tiny, bag_source, generator, tiny_source, watc
 
 def bag_answer(source: LabelSource, row: int, places: list[int] | None = None) -> torch.Tensor:
     masked = None if places is None else [np.array(places, dtype=np.int64)]
-    return torch.from_numpy(source.probe.logits(np.array([row]), masked)[0])
+    return torch.from_numpy(source.scorer.logits(np.array([row]), masked)[0])
 
 
 def tell(maker: LabelGenerator, right_N: np.ndarray) -> None:
@@ -23,12 +23,12 @@ def tell(maker: LabelGenerator, right_N: np.ndarray) -> None:
     for begin in range(0, len(gold), 7):
         rows = np.arange(begin, min(begin + 7, len(gold)))
         said = np.where(right_N[rows], gold[rows], 1 - gold[rows])
-        maker.observe(rows, {}, torch.nn.functional.one_hot(torch.as_tensor(said), 2).float())
+        maker.on_backward(rows, {}, torch.nn.functional.one_hot(torch.as_tensor(said), 2).float())
 
 
 def right_now(source: LabelSource) -> np.ndarray:
     rows = np.arange(len(source.features))
-    return source.probe.logits(rows).argmax(axis=1) == source.gold
+    return source.scorer.logits(rows).argmax(axis=1) == source.gold
 
 
 def mistaken(source: LabelSource, share: float = 0.4) -> np.ndarray:
@@ -44,8 +44,8 @@ def test_flip_is_the_loop_with_the_same_rows_believed(ratio: float) -> None:
     believed_N = mistaken(source)
     tell(maker, believed_N)
     made = maker.plan(1)
-    believed = np.flatnonzero(believed_N).tolist()
-    expected, facts = probing_labels(source, 1, ratio=ratio, believed=believed, ask=bag_answer)
+    assumed_correct = np.flatnonzero(believed_N).tolist()
+    expected, facts = probing_labels(source, 1, ratio=ratio, assumed_correct=assumed_correct, ask=bag_answer)
     assert np.array_equal(made.token_labels.values, expected.astype(np.float32))
     assert {name: made.facts[name] for name in ("probed", "correct", "flipped")} == facts
     asked_again = generator("flip", source, ratio=ratio).plan(1)
@@ -54,22 +54,22 @@ def test_flip_is_the_loop_with_the_same_rows_believed(ratio: float) -> None:
 
 @pytest.mark.parametrize("name", ["flip", "released"])
 def test_a_training_pass_that_is_true_changes_no_label(name: str) -> None:
-    source, probe = watched(bag_source(300))
+    source, scorer = watched(bag_source(300))
     settings = {"aug_ratio_each": 0.5} if name == "released" else {}
     asking = generator(name, source, reuse_predictions=False, **settings)
     tell(asking, right_now(source))
-    probe.asked.clear()
+    scorer.asked.clear()
     expected = asking.plan(1)
-    questions = len(probe.plain)
+    questions = len(scorer.plain)
     trusting = generator(name, source, **settings)
     tell(trusting, right_now(source))
-    probe.asked.clear()
+    scorer.asked.clear()
     made = trusting.plan(1)
     assert np.array_equal(made.token_labels.values, expected.token_labels.values)
     assert np.array_equal(made.rows, expected.rows)
     assert made.facts == expected.facts
     # Asked for as they are: the rows it was wrong on, and (flip) those whose masked copy is predicted wrong.
-    assert 0 < len(probe.plain) < 0.5 * questions
+    assert 0 < len(scorer.plain) < 0.5 * questions
 
 
 def test_a_row_that_was_unlearned_is_labelled_only_if_its_masked_copy_is_right() -> None:
@@ -89,27 +89,27 @@ def test_released_keeps_what_the_loop_keeps_with_the_same_rows_believed() -> Non
     believed_N = mistaken(source)
     tell(maker, believed_N)
     made = maker.plan(1)
-    kept = released_samples(source, 1, wanted=150, ask=bag_answer, believed=np.flatnonzero(believed_N).tolist())
+    kept = released_samples(source, 1, wanted=150, ask=bag_answer, assumed_correct=np.flatnonzero(believed_N).tolist())
     assert made.rows[:150].tolist() == [row for row, _ in kept]
     assert kept != released_samples(source, 1, wanted=150, ask=bag_answer)
 
 
 @pytest.mark.parametrize("name", ["flip", "released"])
 def test_each_epoch_has_its_own_training_pass(name: str) -> None:
-    source, probe = watched(bag_source(100))
+    source, scorer = watched(bag_source(100))
     maker = generator(name, source, **({"aug_ratio_each": 0.5} if name == "released" else {}))
     tell(maker, np.ones(100, dtype=bool))
     maker.plan(1)
-    probe.asked.clear()
+    scorer.asked.clear()
     maker.plan(2)  # nothing was observed meanwhile, so all is asked
-    assert len(probe.plain) == 100
+    assert len(scorer.plain) == 100
 
 
 def test_scores_are_always_asked_for(tiny: Tiny) -> None:
     source = tiny_source(tiny(), "regression", rows=30)
     maker = generator("flip", source)
-    logits_NC = torch.from_numpy(source.probe.logits(np.arange(30)))
-    maker.observe(np.arange(30), {}, logits_NC)
+    logits_NC = torch.from_numpy(source.scorer.logits(np.arange(30)))
+    maker.on_backward(np.arange(30), {}, logits_NC)
     expected, _ = probing_labels(source, 1)
     assert np.array_equal(maker.plan(1).token_labels.values, expected.astype(np.float32))
     assert maker.tensors() == {}
@@ -120,9 +120,9 @@ def test_what_was_noted_comes_back_from_a_checkpoint() -> None:
     first, second = generator("flip", source), generator("flip", source)
     tell(first, mistaken(source, 0.5))
     second.restore(first.tensors())
-    assert np.array_equal(second.believed(), mistaken(source, 0.5))
+    assert np.array_equal(second.assumed_correct(), mistaken(source, 0.5))
     assert np.array_equal(first.plan(1).token_labels.values, second.plan(1).token_labels.values)
-    assert not first.believed().any()
+    assert not first.assumed_correct().any()
 
 
 def test_rows_are_right_that_were_right_whenever_they_were_seen() -> None:
@@ -131,8 +131,8 @@ def test_rows_are_right_that_were_right_whenever_they_were_seen() -> None:
     rows = np.array([2, 5, 5, 7, 7])
     right = np.array([True, True, False, True, True])
     said = np.where(right, source.gold[rows], 1 - source.gold[rows])
-    maker.observe(rows, {}, torch.nn.functional.one_hot(torch.as_tensor(said), 2).float())
-    assert np.flatnonzero(maker.believed()).tolist() == [2, 7]
+    maker.on_backward(rows, {}, torch.nn.functional.one_hot(torch.as_tensor(said), 2).float())
+    assert np.flatnonzero(maker.assumed_correct()).tolist() == [2, 7]
     noted = TrainingPass(source)
     noted.restore(maker.tensors())
     assert [counts.tolist()[2:8] for counts in noted.summed()] == [[1, 0, 0, 2, 0, 2], [1, 0, 0, 1, 0, 2]]

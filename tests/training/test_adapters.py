@@ -18,7 +18,7 @@ from transformers import AutoModel
 import attentune
 from attentune.config import Config, load_config, to_flat
 from attentune.errors import ConfigError
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.models.build import build_model, load_tokenizer
 from attentune.models.lora import merge_adapters
 from attentune.training.signals import Interrupted
@@ -91,7 +91,7 @@ def test_a_run_ends_as_a_plain_one_with_its_adapters_beside_it(
     wrapped = peft.PeftModel.from_pretrained(AutoModel.from_pretrained(tiny("bert")), str(run / "adapter")).eval()
     modes = {path.stat().st_mode for path in (run / "adapter").iterdir()}
     assert len(modes) == 1
-    saved = SavedRun.load(run)
+    saved = Predictor.load(run)
     batch = encoded(saved.tokenizer, *TEXTS)
     with torch.no_grad():
         torch.testing.assert_close(
@@ -100,7 +100,7 @@ def test_a_run_ends_as_a_plain_one_with_its_adapters_beside_it(
     assert attentune.evaluate(run)["validation"] == pytest.approx(result.scores["validation"])
     # A checkpoint has them apart, and can be asked, too; a new run can begin with either.
     checkpoint = run / "checkpoint-10"
-    assert SavedRun.load(checkpoint).model.config.lora["rank"] == 3
+    assert Predictor.load(checkpoint).model.config.lora["rank"] == 3
     rows = [row["probabilities"]["good"] for row in attentune.predict(checkpoint, list(TEXTS))]
     assert rows == pytest.approx(
         [row["probabilities"]["good"] for row in attentune.predict(run, list(TEXTS))], abs=1e-5

@@ -14,8 +14,14 @@ import attentune.training.checkpoint as checkpoint_module
 import attentune.training.finalize as finish_module
 from attentune.config import load_config
 from attentune.errors import CheckpointError, StorageError
-from attentune.inference.predictor import SavedRun
-from attentune.training.checkpoint import checkpoint_folders, damage, keep_newest, newest_good, write_checkpoint
+from attentune.inference.predictor import Predictor
+from attentune.training.checkpoint import (
+    checkpoint_folders,
+    keep_newest,
+    newest_good,
+    verify_checkpoint,
+    write_checkpoint,
+)
 from attentune.training.train import train
 from helpers.interrupted import assert_same, outcome
 from helpers.kills import METHOD, at_steps, ending, forked, train_in
@@ -100,12 +106,12 @@ def count_found(folder: Path, name: str, count: int) -> int:
     content = path.read_bytes()
     for spoilt in damages(content, random.Random(name), count):
         path.write_bytes(spoilt)
-        assert damage(folder) is not None, f"{name}: {len(spoilt)} bytes"
+        assert verify_checkpoint(folder) is not None, f"{name}: {len(spoilt)} bytes"
         done += 1
     path.unlink()
-    assert damage(folder) is not None
+    assert verify_checkpoint(folder) is not None
     path.write_bytes(content)
-    assert damage(folder) is None
+    assert verify_checkpoint(folder) is None
     return done + 1
 
 
@@ -182,14 +188,14 @@ def test_best_weights_that_are_damaged_while_it_trains_are_never_the_result(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    finish_run = finish_module.finish_run
+    finalize_run = finish_module.finalize_run
 
     def spoil_then_finish(run: Path, parts: object, state: object) -> object:
         flip_a_bit(run / "checkpoint-6" / "model.safetensors")
-        return finish_run(run, parts, state)  # type: ignore[arg-type]
+        return finalize_run(run, parts, state)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr("attentune.training.train.finish_run", spoil_then_finish)
+        patched.setattr("attentune.training.train.finalize_run", spoil_then_finish)
         with pytest.raises(CheckpointError) as caught:
             train_in(tmp_path, encoder, training__save_total_limit=9)
     assert f"{tmp_path}/run/checkpoint-6: has the best weights, but the content of model.safetensors" in str(
@@ -223,7 +229,7 @@ def test_a_checkpoint_that_reads_back_as_something_else_is_not_used_and_old_ones
     assert "checkpoint-4: the disk gives back something else than was written (the content of opt" in str(caught.value)
     run = tmp_path / "run"
     assert [folder.name for folder in checkpoint_folders(run)] == ["checkpoint-3"]
-    assert damage(run / "checkpoint-3") is None
+    assert verify_checkpoint(run / "checkpoint-3") is None
     assert not [path.name for path in run.iterdir() if path.name.startswith(".writing")]
     got, _ = resumed(tmp_path, encoder, capfd)
     assert_same({**got, "checkpoints": None}, {**reference[1], "checkpoints": None})
@@ -251,10 +257,10 @@ def test_a_damaged_newer_checkpoint_does_not_push_out_a_good_one(tmp_path: Path,
 
 def test_a_damaged_checkpoint_is_neither_scored_nor_started_from(reference: Reference, tmp_path: Path) -> None:
     folder = copied(reference, tmp_path)
-    SavedRun.load(folder)
+    Predictor.load(folder)
     flip_a_bit(folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"checkpoint-8: this checkpoint is damaged: the content of model\.safet"):
-        SavedRun.load(folder)
+        Predictor.load(folder)
 
 
 def test_a_log_that_has_changed_is_told_and_the_run_goes_on(

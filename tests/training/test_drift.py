@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 import attentune
 from attentune.config import load_config
 from attentune.errors import CheckpointError
-from attentune.experiments.comparison.progress import MatrixDisplay
-from attentune.experiments.comparison.record_store import Ledger
-from attentune.inference.predictor import SavedRun
+from attentune.experiments.comparison.progress import ComparisonProgress
+from attentune.experiments.comparison.record_store import RecordStore
+from attentune.inference.predictor import Predictor
 from attentune.training.multitask.tasks import train_tasks
 from attentune.training.progress import Display
 from attentune.training.train import train
@@ -59,7 +59,7 @@ def test_labels_in_another_order_in_a_new_file_give_the_same_score(encoder: Path
     train_file = write_stars(tmp_path / "train.csv", star_rows(60, 1))
     values = settings(tmp_path, encoder, data__train_file=str(train_file), data__validation_file=str(train_file))
     train(load_config(overrides={**values, "training.num_train_epochs": 3}), display=Display(quiet=True))
-    saved, rows = SavedRun.load(tmp_path / "run"), star_rows(40, 2)
+    saved, rows = Predictor.load(tmp_path / "run"), star_rows(40, 2)
     found: dict[int, set[str]] = {0: set(), 1: set()}
     for number, order in enumerate(random.Random(0).sample(list(permutations(STARS)), 100)):
         kept = [row for row in rows if number % 2 == 0 or row[1] != "fine"]
@@ -172,7 +172,7 @@ def test_rows_and_encoders_that_changed_under_a_comparison_are_refused(encoder: 
     folder, given = tmp_path / "comparison", small(tmp_path, encoder)
 
     def compare(*seeds: int) -> list[Any]:
-        quiet = MatrixDisplay(quiet=True)
+        quiet = ComparisonProgress(quiet=True)
         return attentune.compare(folder, presets=["bert"], seeds=seeds, jobs=1, overrides=given, display=quiet)
 
     before = compare(1)
@@ -189,7 +189,7 @@ def test_rows_and_encoders_that_changed_under_a_comparison_are_refused(encoder: 
         compare(1, 2)
     (encoder / "tokenizer.json").write_bytes(tokenizer)
     assert (folder / "compare.json").read_text() == manifest
-    assert len(compare(1, 2)) == len(Ledger(folder).records()) == 2
+    assert len(compare(1, 2)) == len(RecordStore(folder).records()) == 2
 
 
 def test_rows_and_encoders_that_changed_under_a_search_are_refused(encoder: Path, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_rows_and_encoders_that_changed_under_a_search_are_refused(encoder: Path
     del given["training.learning_rate"]
 
     def search() -> Any:
-        space, quiet = {"training.learning_rate": [1e-3, 2e-3]}, MatrixDisplay(quiet=True)
+        space, quiet = {"training.learning_rate": [1e-3, 2e-3]}, ComparisonProgress(quiet=True)
         return attentune.search(
             tmp_path / "search", space=space, trials=1, overrides=given, jobs=1, display=quiet, sampler="random"
         )

@@ -19,7 +19,7 @@ from attentune.config import load_config
 from attentune.data.tokenization import encode_rows
 from attentune.inference.scoring import make_accelerator
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.frozen_encoder import FrozenStates, states_bytes, why_not_kept
+from attentune.training.frozen_encoder import FrozenStates, not_cached_reason, states_bytes
 from attentune.training.train import train
 from helpers.interrupted import log_of
 from helpers.samples import settings
@@ -60,11 +60,11 @@ class Calls:
 @pytest.fixture
 def run(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Path, Calls]]:
     """`run("name", **settings)` trains; gives its folder and what the encoder was asked."""
-    build_parts = run_module.build_parts
+    build_components = run_module.build_components
 
     def run_with(name: str, **changes: Any) -> tuple[Path, Calls]:
         calls, folder = Calls(), tmp_path / name
-        monkeypatch.setattr(run_module, "build_parts", lambda inputs: calls.watch(build_parts(inputs)))
+        monkeypatch.setattr(run_module, "build_components", lambda inputs: calls.watch(build_components(inputs)))
         encoder = tiny("bert", layers=4)
         train(load_config(overrides=settings(tmp_path, encoder, training__output_dir=str(folder), **changes)))
         return folder, calls
@@ -284,7 +284,7 @@ def test_the_limit_is_two_gibibytes_of_float32(tiny: Tiny) -> None:
     size_bytes = states_bytes(model, features)
     assert size_bytes == len(features.ids) * model.config.encoder_config.hidden_size * 4
     assert frozen_module.LIMIT_BYTES == 2 * 1024**3
-    assert why_not_kept(model, features, "none") is None
+    assert not_cached_reason(model, features, "none") is None
 
 
 def test_hidden_states_of_one_layer_are_refused_by_a_mix_of_several(tiny: Tiny) -> None:

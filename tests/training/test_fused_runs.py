@@ -61,7 +61,7 @@ def test_killed_and_resumed(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.Monk
 @needs_native
 def test_a_run_cannot_go_on_by_the_other_program(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     die_after_step(monkeypatch, 5, lambda: run(tmp_path, encoder(tiny), **STEPS))
-    monkeypatch.setattr("attentune.models.fused.why_not", lambda: "no C compiler found (cc, gcc, clang)")
+    monkeypatch.setattr("attentune.models.fused.unavailable_reason", lambda: "no C compiler found (cc, gcc, clang)")
     with pytest.raises(CheckpointError, match=r"--fused_layers, which needs a C compiler\) \(was 3, now 0\)"):
         run(tmp_path, encoder(tiny), **STEPS, training__resume=True)
 

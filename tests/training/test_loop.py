@@ -20,7 +20,7 @@ from attentune.config import load_config
 from attentune.data.load import load_data
 from attentune.inference.evaluator import Evaluator
 from attentune.results import RunResult
-from attentune.training.callbacks import RunWatcher
+from attentune.training.callbacks import RunCallback
 from attentune.training.checkpoint import checkpoint_folders
 from attentune.training.progress import Display
 from attentune.training.train import train
@@ -188,7 +188,7 @@ def test_when_the_validation_rows_are_scored(run, strategy, every, scored):
 
 def test_the_log_has_each_logging_step_once_also_after_a_crash(run, monkeypatch):
     logged = {"training__logging_steps": 2, "training__save_steps": 3}
-    on_step, crashes = RunWatcher.on_step, [5, 10]
+    on_step, crashes = RunCallback.on_step, [5, 10]
     run("whole", **logged)
 
     def crash_late(self, state, facts):
@@ -197,7 +197,7 @@ def test_the_log_has_each_logging_step_once_also_after_a_crash(run, monkeypatch)
             raise RuntimeError("crash")
 
     with monkeypatch.context() as patched:
-        patched.setattr(RunWatcher, "on_step", crash_late)
+        patched.setattr(RunCallback, "on_step", crash_late)
         with pytest.raises(RuntimeError, match="crash"):
             run(**logged)
         crashes.pop(0)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from attentune.config import load_config
 from attentune.errors import ConfigError
-from attentune.inference.predictor import SavedRun, evaluate, predict
+from attentune.inference.predictor import Predictor, evaluate, predict
 from attentune.models.saving import load_model
 from attentune.token_labels.listing import list_tokens
 from attentune.training.progress import Display
@@ -81,9 +81,9 @@ def test_expected_values_are_predicted_by_every_way_in(run, tmp_path: Path, loss
     result, folder = run("mean", **method, **EXPECTED)
     plain_result, plain = run("argmax", **method)
     assert load_file(folder / "model.safetensors").keys() == load_file(plain / "model.safetensors").keys()
-    saved = SavedRun.load(folder)
+    saved = Predictor.load(folder)
     assert saved.label_space.ordinal_prediction == "expected-value"
-    assert SavedRun.load(plain).label_space.ordinal_prediction == "argmax"
+    assert Predictor.load(plain).label_space.ordinal_prediction == "argmax"
 
     table = table_of(folder)
     shares_NC = np.array([[float(row[f"p_{name}"]) for name in STARS] for row in table])
@@ -155,7 +155,7 @@ PEARSON = {"data__task_type": "regression", "objective__loss": "pearson", "train
 
 def test_predictions_after_pearson_are_on_the_labels_scale(run) -> None:
     result, folder = run(**PEARSON, training__num_train_epochs=6)
-    saved = SavedRun.load(folder)
+    saved = Predictor.load(folder)
     train_rows = saved.data(None, ("train",)).splits["train"]
     found = np.array([line["prediction"] for line in predict(saved, list(train_rows.texts))])
     slope, intercept = np.polyfit(found, train_rows.labels, 1)
@@ -172,7 +172,7 @@ def test_predictions_after_pearson_are_on_the_labels_scale(run) -> None:
     assert evaluate(saved)["validation"] == pytest.approx(result.scores["validation"])
     validation = [line["prediction"] for line in predict(saved, texts_of(folder))]
     assert [float(row["prediction"]) for row in table] == pytest.approx(validation, rel=1e-4)
-    before = evaluate(SavedRun.load(folder / "checkpoint-36"))["validation"]
+    before = evaluate(Predictor.load(folder / "checkpoint-36"))["validation"]
     assert before == pytest.approx(result.scores["validation"]), "a correlation does not see scale and offset"
 
 
@@ -180,7 +180,7 @@ def test_the_loss_of_a_run_is_minus_the_correlation_of_its_batches(run) -> None:
     """Without a step that moves anything, a whole epoch's loss can be computed from outside."""
     options = PEARSON | {"training__learning_rate": 1e-12, "training__num_train_epochs": 1, "model__head__dropout": 0}
     _, folder = run(**options, model__dropout=0, training__per_device_train_batch_size=48)
-    saved = SavedRun.load(folder / "checkpoint-1")
+    saved = Predictor.load(folder / "checkpoint-1")
     rows = saved.data(None, ("train",)).splits["train"]
     found = np.array([line["prediction"] for line in predict(saved, list(rows.texts))])
     (line,) = [line for line in log_of(folder) if "loss" in line]

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from attentune.training import loop
-from attentune.training.checkpoint import checkpoint_folders, damage
+from attentune.training.checkpoint import checkpoint_folders, verify_checkpoint
 from helpers.samples import write_reviews
 
 ROW = 17  # of the rows r0, r1, ...; on line 19 of the file
@@ -69,7 +69,7 @@ def test_the_run_stops_at_the_step_and_names_its_rows(attentune, command, poison
     # The checkpoints before it stand and hold numbers; the row's poisoned word was not trained on.
     assert [folder.name for folder in checkpoint_folders(run)] == [f"checkpoint-{done}" for done in range(1, step)]
     for folder in checkpoint_folders(run):
-        assert damage(folder) is None
+        assert verify_checkpoint(folder) is None
         odd = {name: weight.isnan().sum() for name, weight in load_file(folder / "model.safetensors").items()}
         assert sum(odd.values()) == 1
     assert [json.loads(line)["step"] for line in (run / "log.jsonl").read_text().splitlines()] == list(range(1, step))

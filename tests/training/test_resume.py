@@ -14,7 +14,7 @@ import pytest
 import attentune.training.checkpoint as checkpoint_module
 from attentune.config import load_config
 from attentune.errors import CheckpointError
-from attentune.training.checkpoint import checkpoint_folders, damage
+from attentune.training.checkpoint import checkpoint_folders, verify_checkpoint
 from attentune.training.loop import TrainingLoop
 from attentune.training.signals import Interrupted
 from attentune.training.train import train
@@ -84,7 +84,7 @@ def test_killed_during_a_save(tiny, tmp_path, reference, monkeypatch, function, 
         ended_by = killed(lambda: run(tmp_path, tiny("bert"), **METHOD))
     assert ended_by == signal.SIGKILL
     for folder in checkpoint_folders(tmp_path / "run"):
-        assert damage(folder) is None, "a folder with a checkpoint's name is whole"
+        assert verify_checkpoint(folder) is None, "a folder with a checkpoint's name is whole"
     assert_same(resumed_outcome(tmp_path, tiny("bert")), reference[1])
     assert not [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".writing")]
 

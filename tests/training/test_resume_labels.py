@@ -15,9 +15,9 @@ from safetensors.numpy import load_file
 
 from attentune.config import load_config
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.components import RunParts
+from attentune.training.components import TrainingComponents
 from attentune.training.progress import Display
-from attentune.training.scorer import TrainingProbe
+from attentune.training.scorer import TrainingScorer
 from attentune.training.signals import Interrupted
 from attentune.training.train import train
 from helpers.interrupted import LABELS_FILE, assert_same, die_after_step, log_of, outcome, run
@@ -111,7 +111,7 @@ def test_resumed_without_the_checkpoints_labels_a_run_ends_differently(
     (tmp_path / "run" / "run.json").unlink()
     for step in (12, 16, 18):
         shutil.rmtree(tmp_path / "run" / f"checkpoint-{step}")
-    monkeypatch.setattr(RunParts, "restore_labels", lambda self, tensors: None)
+    monkeypatch.setattr(TrainingComponents, "restore_labels", lambda self, tensors: None)
     resume = {"training.output_dir": str(tmp_path / "run"), "training.resume": True}
     train(load_config(overrides=resume), display=Display(quiet=True))
     got, expected = outcome(tmp_path / "run"), reference(generator)[1]
@@ -126,15 +126,15 @@ def test_ctrl_c_while_labels_are_made_ends_the_asking_and_loses_nothing(
 ) -> None:
     ticks: list[int] = []
 
-    def interrupted_tick(self: TrainingProbe, rows: int) -> None:
+    def interrupted_tick(self: TrainingScorer, rows: int) -> None:
         ticks.append(rows)
         if len(ticks) == 1:
             os.kill(os.getpid(), signal.SIGINT)
         tick(self, rows)
 
-    tick = TrainingProbe.tick
+    tick = TrainingScorer.tick
     with monkeypatch.context() as patched:
-        patched.setattr(TrainingProbe, "tick", interrupted_tick)
+        patched.setattr(TrainingScorer, "tick", interrupted_tick)
         with pytest.raises(Interrupted):
             run(tmp_path, tiny("bert"), **method(generator))
     assert len(ticks) == 1

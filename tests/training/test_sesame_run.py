@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from attentune import SavedRun, evaluate
+from attentune import Predictor, evaluate
 from attentune.config import load_config
 from attentune.nn.blur import raw_of
 from attentune.training.progress import Display
@@ -47,7 +47,7 @@ def test_sigma_is_learned_and_the_saved_run_repeats_the_scores(
         == scores["validation"]
         == json.loads((run / "metrics.json").read_text())["validation"]
     )
-    model = SavedRun.load(run).model
+    model = Predictor.load(run).model
     assert model.blur_taps.layers == 3
     assert torch.equal(model.blur.raw_sigma.detach().cpu(), weights["blur.raw_sigma"])
 

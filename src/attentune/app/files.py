@@ -7,14 +7,14 @@ import io
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attentune.app.limits import Limits
+from attentune.app.limits import RequestLimits
 from attentune.config import DataConfig
 from attentune.data.load import read_unlabelled
 from attentune.data.readers.read import read_table
 from attentune.errors import AttentuneError, DataError
 from attentune.explain.predict_explained import EXPLANATION, predict_explained
 from attentune.inference.predictions import predictions_csv
-from attentune.inference.predictor import SavedRun, predict_rows
+from attentune.inference.predictor import Predictor, predict_rows
 from attentune.io.files import write_text
 
 # Plain text only: packed files may be far larger than they look.
@@ -47,10 +47,10 @@ class Predictions:
 
 
 def predicted_file(
-    saved: SavedRun,
+    saved: Predictor,
     path: Path,
     *,
-    limits: Limits,
+    limits: RequestLimits,
     text_column: str | None = None,
     pair_column: str | None = None,
     with_words: bool = False,

@@ -53,11 +53,11 @@ def message(text: str) -> str:
     return inert(f'<div class="att"><div class="att-message" role="alert">{escape(visible(text))}</div></div>')
 
 
-def side_by_side(boxes: Sequence[tuple[str, str]]) -> str:
+def side_by_side(html_parts: Sequence[tuple[str, str]]) -> str:
     """Boxes, each with a name and HTML of this module's functions."""
     made = "".join(
         f'<section class="att-box"><h3>{escape(visible(name, one_line=True))}</h3>{body}</section>'
-        for name, body in boxes
+        for name, body in html_parts
     )
     return inert(f'<div class="att" aria-live="polite"><div class="att-runs">{made}</div></div>')
 

@@ -8,7 +8,7 @@ from attentune.errors import DataError
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """The most that is taken.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The page in Gradio: which fields there are, and what of the desk answers them. Nothing is computed here."""
+"""The page in Gradio: which fields there are, and what of the service answers them. Nothing is computed here."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from attentune.app import html as boxes
+from attentune.app import html as html_parts
 from attentune.app.files import ENDINGS
-from attentune.app.service import PREDICTED, Desk, Shown, told
+from attentune.app.service import PREDICTED, ExplanationService, Shown, handle_errors
 
 _KEEP_S = 3600
 _WAITING = 64
 _REMEMBERED = 100
 _MOST_WORDS = 1_000_000
-_CSS = f"""{boxes.STYLE}
+_CSS = f"""{html_parts.STYLE}
 .gradio-container {{ width: 100%; max-width: 76rem !important; margin: 0 auto !important; }}
 .att-title {{ font-size: 1.25rem; font-weight: 600; margin: 0; }}
 .att-title + p {{ margin: .2rem 0 0; opacity: .75; font-size: .9rem; }}
@@ -34,11 +34,11 @@ _IN_TURN: dict[str, Any] = {"concurrency_id": "runs", "concurrency_limit": 1, "a
 _UNITS = [("words", "word"), ("pieces", "token")]
 
 
-def gradio_app(desk: Desk, uploads: Path, *, title: str) -> Any:
+def gradio_app(service: ExplanationService, uploads: Path, *, title: str) -> Any:
     """The page as an ASGI application, without any guard.
 
     Args:
-        desk: what answers.
+        service: what answers.
         uploads: an empty folder for files that come and go.
         title: of the page.
     """
@@ -48,53 +48,53 @@ def gradio_app(desk: Desk, uploads: Path, *, title: str) -> Any:
     from fastapi import FastAPI
 
     with gradio.Blocks(title=title, analytics_enabled=False, delete_cache=(600, _KEEP_S)) as blocks:
-        gradio.HTML(_heading(desk, title), js_on_load=None)
+        gradio.HTML(_heading(service, title), js_on_load=None)
         with gradio.Tab("Text"):
-            _text_tab(gradio, desk)
+            _text_tab(gradio, service)
         with gradio.Tab("File"):
-            _file_tab(gradio, desk, uploads)
+            _file_tab(gradio, service, uploads)
     # Gradio remembers of a visitor which fields were changed; whoever it has forgotten is understood all the same.
     blocks.state_session_capacity = _REMEMBERED
     blocks.queue(max_size=_WAITING, default_concurrency_limit=1)
     bare = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     # Gradio's own themes fetch fonts from another host.
     theme = gradio.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-    options = {"max_file_size": desk.limits.upload_bytes, "theme": theme, "css": _CSS}
+    options = {"max_file_size": service.limits.upload_bytes, "theme": theme, "css": _CSS}
     served = gradio.mount_gradio_app(bare, blocks, path="/", **_SWITCHED_OFF, **options)
     # Mounted pages are not launched; without this Gradio would not ask whether a file was uploaded.
     blocks.has_launched = True
     return served
 
 
-def _heading(desk: Desk, title: str) -> str:
+def _heading(service: ExplanationService, title: str) -> str:
     facts = []
-    for name, saved in desk.runs:
+    for name, saved in service.runs:
         space, config = saved.label_space, saved.model.config
         said = f"classes {', '.join(space.names[:8])}" if space.names else "a score"
         more = f" and {len(space.names) - 8} more" if len(space.names) > 8 else ""
         facts.append(f"{name}: {saved.model.encoder.config.model_type}, {said}{more}, {config.max_seq_length} tokens")
-    return boxes.heading(title, facts)
+    return html_parts.heading(title, facts)
 
 
-def _text_tab(gradio: Any, desk: Desk) -> None:
-    shown = _text_fields(gradio, desk)
+def _text_tab(gradio: Any, service: ExplanationService) -> None:
+    shown = _text_fields(gradio, service)
     given = [shown.text, shown.pair, shown.method, shown.unit, shown.target]
     asked: dict[str, Any] = {"inputs": given, "outputs": [shown.result, shown.slider, shown.masked, shown.table]}
 
     def explain(*given: Any) -> tuple[Any, ...]:
-        found = told(Shown)(desk.explain)(*given)
-        words, label = found.words, boxes.slider_label(found.words)
+        found = handle_errors(Shown)(service.explain)(*given)
+        words, label = found.words, html_parts.slider_label(found.words)
         return found.html, gradio.Slider(maximum=max(1, words), value=0, label=label, visible=words > 0), "", ""
 
     def explain_again(*given: Any) -> tuple[Any, ...]:
         return explain(*given) if given[0] or given[1] else (gradio.skip(),) * 4
 
     def mask(*given: Any) -> tuple[Any, ...]:
-        html, label = told(lambda message: (message, boxes.slider_label(0)))(desk.mask)(*given)
+        html, label = handle_errors(lambda message: (message, html_parts.slider_label(0)))(service.mask)(*given)
         return html, gradio.Slider(label=label)
 
     def heads(*given: Any) -> str:
-        return told(str)(desk.heads)(*given)
+        return handle_errors(str)(service.heads)(*given)
 
     gradio.on([shown.button.click, shown.text.submit, shown.pair.submit], explain, **asked, **_IN_TURN)
     gradio.on([shown.method.input, shown.unit.input, shown.target.input], explain_again, **asked, **_IN_TURN)
@@ -104,14 +104,14 @@ def _text_tab(gradio: Any, desk: Desk) -> None:
     gradio.on(triggers, heads, [shown.text, shown.pair, shown.layer, shown.unit], shown.table, **_IN_TURN)
 
 
-def _text_fields(gradio: Any, desk: Desk) -> SimpleNamespace:
+def _text_fields(gradio: Any, service: ExplanationService) -> SimpleNamespace:
     """The fields of the first tab, in the order in which they stand."""
     text = gradio.Textbox(label="Text", lines=3, max_lines=12, autofocus=True, elem_id="text")
-    pair = gradio.Textbox(label="Second text", lines=2, max_lines=12, visible=desk.is_pair, elem_id="pair")
+    pair = gradio.Textbox(label="Second text", lines=2, max_lines=12, visible=service.is_pair, elem_id="pair")
     with gradio.Row():
-        method = gradio.Dropdown(list(desk.methods), value=desk.default_method, label="Method", elem_id="method")
+        method = gradio.Dropdown(list(service.methods), value=service.default_method, label="Method", elem_id="method")
         unit = gradio.Radio(_UNITS, value="word", label="Scores of", elem_id="unit")
-        classes, has_classes = [PREDICTED, *desk.classes], bool(desk.classes)
+        classes, has_classes = [PREDICTED, *service.classes], bool(service.classes)
         target = gradio.Dropdown(
             classes, value=PREDICTED, label="Class to explain", visible=has_classes, elem_id="target"
         )
@@ -119,11 +119,11 @@ def _text_fields(gradio: Any, desk: Desk) -> SimpleNamespace:
     result = gradio.HTML(js_on_load=None, elem_id="result")
     # Its maximum is set with each text; a visitor whose first one Gradio has forgotten is still understood.
     slider = gradio.Slider(
-        0, _MOST_WORDS, value=0, step=1, label=boxes.slider_label(0), visible=False, elem_id="slider"
+        0, _MOST_WORDS, value=0, step=1, label=html_parts.slider_label(0), visible=False, elem_id="slider"
     )
     masked = gradio.HTML(js_on_load=None, elem_id="masked")
     with gradio.Accordion("Attention heads", open=False, elem_id="heads"):
-        layer = gradio.Slider(1, desk.layers, value=desk.layers, step=1, label="Layer", elem_id="layer")
+        layer = gradio.Slider(1, service.layers, value=service.layers, step=1, label="Layer", elem_id="layer")
         show = gradio.Button("Show heads", elem_id="show-heads")
         table = gradio.HTML(js_on_load=None, elem_id="head-table")
     return SimpleNamespace(
@@ -132,15 +132,15 @@ def _text_fields(gradio: Any, desk: Desk) -> SimpleNamespace:
     )  # fmt: skip
 
 
-def _file_tab(gradio: Any, desk: Desk, uploads: Path) -> None:
-    shown = _file_fields(gradio, desk)
+def _file_tab(gradio: Any, service: ExplanationService, uploads: Path) -> None:
+    shown = _file_fields(gradio, service)
 
     def predict(path: str | None, text_column: str, pair_column: str, with_words: bool) -> tuple[Any, ...]:
         if path is None:
-            return boxes.message("There is no file yet. Choose one, then ask again."), gradio.File(visible=False)
+            return html_parts.message("There is no file yet. Choose one, then ask again."), gradio.File(visible=False)
         _forget_old(uploads)
         folder = Path(tempfile.mkdtemp(prefix="made-", dir=uploads))
-        found = told(lambda message: (message, []))(desk.file)(
+        found = handle_errors(lambda message: (message, []))(service.file)(
             Path(path), folder, text_column=text_column, pair_column=pair_column, with_words=with_words
         )
         html, files = found
@@ -150,9 +150,9 @@ def _file_tab(gradio: Any, desk: Desk, uploads: Path) -> None:
     shown.button.click(predict, given, [shown.table, shown.made], **_IN_TURN)
 
 
-def _file_fields(gradio: Any, desk: Desk) -> SimpleNamespace:
+def _file_fields(gradio: Any, service: ExplanationService) -> SimpleNamespace:
     """The fields of the second tab, in the order in which they stand."""
-    most = f"at most {desk.limits.upload_bytes / 2**20:g} MB, {desk.limits.rows:,} rows"
+    most = f"at most {service.limits.upload_bytes / 2**20:g} MB, {service.limits.rows:,} rows"
     kinds = list(ENDINGS)
     file = gradio.File(
         label=f"A file of texts ({', '.join(kinds)}; {most})", file_types=kinds, type="filepath", elem_id="file"
@@ -160,8 +160,10 @@ def _file_fields(gradio: Any, desk: Desk) -> SimpleNamespace:
     with gradio.Row():
         found = {"placeholder": "found by itself"}
         text_column = gradio.Textbox(label="Text's column", elem_id="text-column", **found)
-        pair_column = gradio.Textbox(label="Second text's column", visible=desk.is_pair, elem_id="pair-column", **found)
-        scores_tokens = desk.scores_tokens
+        pair_column = gradio.Textbox(
+            label="Second text's column", visible=service.is_pair, elem_id="pair-column", **found
+        )
+        scores_tokens = service.scores_tokens
         with_words = gradio.Checkbox(label="Add each word's importance", visible=scores_tokens, elem_id="with-words")
     return SimpleNamespace(
         file=file,

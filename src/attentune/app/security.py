@@ -46,7 +46,7 @@ _HEADERS = {
 }
 
 
-class Guard:
+class SecurityMiddleware:
     """Answers 403, 404, 408 or 413 with one clear sentence, or lets a request through to `app`.
 
     Args:

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from attentune.app.security import Guard
-from attentune.app.service import Desk
+from attentune.app.security import SecurityMiddleware
+from attentune.app.service import ExplanationService
 from attentune.errors import ConfigError
 
 
@@ -44,7 +44,7 @@ def address(listening: socket.socket) -> str:
 
 
 def serve(
-    desk: Desk,
+    service: ExplanationService,
     listening: socket.socket,
     *,
     hosts: Sequence[str],
@@ -54,7 +54,7 @@ def serve(
     """Serve the page until Ctrl-C or SIGTERM.
 
     Args:
-        desk: what answers.
+        service: what answers.
         listening: from `bound_socket`.
         hosts: names, besides those of loopback, under which the page may be asked for.
         title: the page's.
@@ -65,14 +65,14 @@ def serve(
     """
     import uvicorn
 
-    from attentune.app.timeouts import CONNECTIONS, Patience
+    from attentune.app.timeouts import CONNECTIONS, HeaderTimeout
 
     with tempfile.TemporaryDirectory(prefix="attentune-app-") as folder, _stopping_politely():
-        app = page_app(desk, Path(folder), hosts=hosts, title=title)
+        app = page_app(service, Path(folder), hosts=hosts, title=title)
         server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                http=Patience,
+                http=HeaderTimeout,
                 log_level="warning",
                 access_log=False,
                 ws="none",
@@ -86,14 +86,14 @@ def serve(
         server.run(sockets=[listening])
 
 
-def page_app(desk: Desk, folder: Path, *, hosts: Sequence[str], title: str) -> Guard:
+def page_app(service: ExplanationService, folder: Path, *, hosts: Sequence[str], title: str) -> SecurityMiddleware:
     """The guarded application, with its files in `folder`."""
     from attentune.app.page import gradio_app
 
     uploads = (folder / "files").resolve()
     uploads.mkdir(exist_ok=True)
-    return Guard(
-        gradio_app(desk, uploads, title=title), hosts=hosts, uploads=uploads, body_bytes=desk.limits.body_bytes
+    return SecurityMiddleware(
+        gradio_app(service, uploads, title=title), hosts=hosts, uploads=uploads, body_bytes=service.limits.body_bytes
     )
 
 

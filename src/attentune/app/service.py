@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec
 
-from attentune.app import html as boxes
+from attentune.app import html as html_parts
 from attentune.app.files import predicted_file
-from attentune.app.limits import Limits
+from attentune.app.limits import RequestLimits
 from attentune.attribution.base import Settings
 from attentune.attribution.registry import METHODS, method_for
 from attentune.data.dataset import TextRows
 from attentune.errors import AttentuneError, ConfigError
 from attentune.explain.answers import answer, answer_masked, explained_answer, words_read
 from attentune.explain.heads import head_attention
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.models.attention import attention_by
 
 # LIME's own 5,000 copies would keep everyone waiting.
@@ -45,7 +45,7 @@ class Shown:
     words: int = 0
 
 
-class Desk:
+class ExplanationService:
     """Answers visitors, one after the other, with one saved run or two.
 
     Args:
@@ -58,17 +58,21 @@ class Desk:
     """
 
     def __init__(
-        self, runs: Sequence[tuple[str, SavedRun]], *, limits: Limits | None = None, precision: str | None = None
+        self,
+        runs: Sequence[tuple[str, Predictor]],
+        *,
+        limits: RequestLimits | None = None,
+        precision: str | None = None,
     ) -> None:
-        self.runs, self.limits, self._precision = tuple(runs), limits or Limits(), precision
+        self.runs, self.limits, self._precision = tuple(runs), limits or RequestLimits(), precision
         # Explaining changes a model for a moment (its attention, its hooks), so runs answer one visitor at a time.
         self._turn = threading.Lock()
         kinds = {name: saved.is_pair for name, saved in self.runs}
         if len(set(kinds.values())) > 1:
-            told = ", ".join(
+            reasons = ", ".join(
                 f"{name} reads {'pairs' if is_pair else 'single texts'}" for name, is_pair in kinds.items()
             )
-            raise ConfigError(f"--compare_with: {told}; expected two runs that read the same.")
+            raise ConfigError(f"--compare_with: {reasons}; expected two runs that read the same.")
 
     @property
     def is_pair(self) -> bool:
@@ -109,7 +113,7 @@ class Desk:
         settings = Settings(samples=LIME_SAMPLES if method == "lime" else None)
         wanted = None if target == PREDICTED or not self.classes else target
 
-        def box(saved: SavedRun) -> str:
+        def box(saved: Predictor) -> str:
             try:
                 said, why = explained_answer(
                     saved,
@@ -121,8 +125,10 @@ class Desk:
                     precision=self._precision,
                 )
             except ConfigError as error:  # a method or class that this run does not have
-                return boxes.prediction(answer(saved, rows, precision=self._precision)) + boxes.trouble(str(error))
-            return boxes.prediction(said) + boxes.explanation(why)
+                return html_parts.prediction(answer(saved, rows, precision=self._precision)) + html_parts.trouble(
+                    str(error)
+                )
+            return html_parts.prediction(said) + html_parts.explanation(why)
 
         with self._turn:
             html = self._beside(box)
@@ -144,25 +150,25 @@ class Desk:
             words = words_read(self.runs[0][1], rows, precision=self._precision)
             number = max(0, min(int(number), len(words)))
             if not number:
-                return "", boxes.slider_label(len(words))
+                return "", html_parts.slider_label(len(words))
             word = words[number - 1]
 
-            def box(saved: SavedRun) -> str:
+            def box(saved: Predictor) -> str:
                 found = answer_masked(saved, rows, word, precision=self._precision)
-                return boxes.masked_word(found, rows.texts[0], rows.pairs[0] if rows.pairs else None)
+                return html_parts.masked_word(found, rows.texts[0], rows.pairs[0] if rows.pairs else None)
 
-            return self._beside(box), boxes.slider_label(len(words), number, word.text)
+            return self._beside(box), html_parts.slider_label(len(words), number, word.text)
 
     def heads(self, text: str, pair: str, layer: int, unit: str = "word") -> str:
         """What the heads of a layer attend to, for each run."""
         rows = self._rows(text, pair)
 
-        def box(saved: SavedRun) -> str:
+        def box(saved: Predictor) -> str:
             try:
                 (found,) = head_attention(saved, rows, layer=int(layer), unit=unit, precision=self._precision)
             except AttentuneError as error:  # an encoder that has no such layer, or does not give its attention
-                return boxes.trouble(str(error))
-            return boxes.heads(found)
+                return html_parts.trouble(str(error))
+            return html_parts.heads(found)
 
         with self._turn:
             return self._beside(box)
@@ -179,7 +185,7 @@ class Desk:
         """The predictions for a file of texts: a preview, and a CSV a run, which are written into `folder`."""
         made: list[Path] = []
 
-        def box(saved: SavedRun) -> str:
+        def box(saved: Predictor) -> str:
             found = predicted_file(
                 saved,
                 path,
@@ -190,7 +196,7 @@ class Desk:
                 precision=self._precision,
             )
             made.append(found.write(folder, self._file_name(len(made))))
-            return boxes.preview(found.header, found.first, found.total)
+            return html_parts.preview(found.header, found.first, found.total)
 
         with self._turn:
             return self._beside(box), made
@@ -205,15 +211,15 @@ class Desk:
         self.limits.check_text(text or "", second)
         return TextRows(("0",), (text or "",), None if second is None else (second,), None, "the text")
 
-    def _beside(self, box: Callable[[SavedRun], str]) -> str:
+    def _beside(self, box: Callable[[Predictor], str]) -> str:
         made = []
         for name, saved in self.runs:
             with attention_by(saved.model):
                 made.append((name, box(saved)))
-        return boxes.side_by_side(made)
+        return html_parts.side_by_side(made)
 
 
-def _works(method: str, saved: SavedRun) -> bool:
+def _works(method: str, saved: Predictor) -> bool:
     try:
         method_for(method, saved.model)
     except ConfigError:
@@ -221,7 +227,7 @@ def _works(method: str, saved: SavedRun) -> bool:
     return True
 
 
-def told(failed: Callable[[str], Any]) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
+def handle_errors(failed: Callable[[str], Any]) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
     """Wraps what answers a visitor: what goes wrong becomes `failed(message in HTML)`, never a traceback."""
 
     def wrap(function: Callable[P, Any]) -> Callable[P, Any]:
@@ -230,10 +236,10 @@ def told(failed: Callable[[str], Any]) -> Callable[[Callable[P, Any]], Callable[
             try:
                 return function(*arguments, **options)
             except AttentuneError as error:
-                return failed(boxes.message(str(error)))
+                return failed(html_parts.message(str(error)))
             except Exception:
                 traceback.print_exc(file=sys.stderr)
-                return failed(boxes.message(_BUG))
+                return failed(html_parts.message(_BUG))
 
         return wrapped
 

@@ -15,7 +15,7 @@ HEAD_S = 10.0
 CONNECTIONS = 900
 
 
-class Patience(H11Protocol):
+class HeaderTimeout(H11Protocol):
     """One connection, closed where a request's head has not come in time."""
 
     def connection_made(self, transport: Any) -> None:

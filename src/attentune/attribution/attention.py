@@ -6,50 +6,50 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attentune.attribution.base import Probe, Scored, Settings, numpy_of
+from attentune.attribution.base import Scored, Scorer, Settings, numpy_of
 from attentune.errors import UnsupportedEncoderError
 from attentune.models.attention import attention_by
 from attentune.models.text_pairs import find_texts
 
 
-def attention(probe: Probe, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> Scored:
+def attention(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> Scored:
     """What the first token ([CLS]) of the last layer attends to, the mean over heads."""
-    logits_BC, shares_BTH = first_token_attention(probe, rows)
-    return Scored(numpy_of(logits_BC), probe.in_rows(shares_BTH.mean(dim=-1), rows))
+    logits_BC, shares_BTH = first_token_attention(scorer, rows)
+    return Scored(numpy_of(logits_BC), scorer.in_rows(shares_BTH.mean(dim=-1), rows))
 
 
-def attention_gradient(probe: Probe, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> Scored:
+def attention_gradient(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> Scored:
     """The same attention times the gradient of f there, clipped at 0 in each head; the mean over heads.
 
     Source: Chefer et al. 2021 (Generic attention-model explainability, equation 5), of the last layer alone.
     """
-    inputs = probe.inputs(rows)
-    with torch.enable_grad(), attention_by(probe.model, "eager"):
-        output = probe.ask(inputs, output_attentions=True)
-        shares = _of_layer(output.attentions, probe)
-        (slope,) = torch.autograd.grad(probe.values(output.logits, wanted_B).sum(), shares)
+    inputs = scorer.inputs(rows)
+    with torch.enable_grad(), attention_by(scorer.model, "eager"):
+        output = scorer.ask(inputs, output_attentions=True)
+        shares = _of_layer(output.attentions, scorer)
+        (slope,) = torch.autograd.grad(scorer.values(output.logits, wanted_B).sum(), shares)
     scores_BTH = _first_token_rows((shares * slope).clamp(min=0.0).detach(), inputs)
-    return Scored(numpy_of(output.logits), probe.in_rows(scores_BTH.mean(dim=-1), rows))
+    return Scored(numpy_of(output.logits), scorer.in_rows(scores_BTH.mean(dim=-1), rows))
 
 
 @torch.no_grad()
-def first_token_attention(probe: Probe, rows: np.ndarray, layer: int = -1) -> tuple[Tensor, Tensor]:
+def first_token_attention(scorer: Scorer, rows: np.ndarray, layer: int = -1) -> tuple[Tensor, Tensor]:
     """The logits (B, C) and what the first token of a layer attends to, (B, T, H) at the tokens' places in the rows.
 
     Where the texts of a pair are read apart, each has a first token of its own, and its tokens are asked about that.
 
     Args:
-        probe: what to ask.
+        scorer: what to ask.
         rows: which rows.
         layer: its place among all layers, as in a list.
 
     Raises:
         UnsupportedEncoderError: the encoder does not give its attention.
     """
-    inputs = probe.inputs(rows)
-    with attention_by(probe.model, "eager"):
-        output = probe.ask(inputs, output_attentions=True)
-    return output.logits, _first_token_rows(_of_layer(output.attentions, probe, layer), inputs)
+    inputs = scorer.inputs(rows)
+    with attention_by(scorer.model, "eager"):
+        output = scorer.ask(inputs, output_attentions=True)
+    return output.logits, _first_token_rows(_of_layer(output.attentions, scorer, layer), inputs)
 
 
 def _first_token_rows(values_NHUU: Tensor, inputs: dict[str, Tensor]) -> Tensor:
@@ -60,11 +60,11 @@ def _first_token_rows(values_NHUU: Tensor, inputs: dict[str, Tensor]) -> Tensor:
     return find_texts(inputs["attention_mask"].bool(), inputs["second_start"]).rows(first_NUH)
 
 
-def _of_layer(attentions: tuple[Tensor | None, ...] | None, probe: Probe, layer: int = -1) -> Tensor:
+def _of_layer(attentions: tuple[Tensor | None, ...] | None, scorer: Scorer, layer: int = -1) -> Tensor:
     found = attentions[layer] if attentions else None
     if found is None:
         raise UnsupportedEncoderError(
-            f"this {probe.model.encoder.config.model_type} encoder does not give its attention; take a method that does"
-            " not need it, such as gradient."
+            f"this {scorer.model.encoder.config.model_type} encoder does not give its attention; take a method"
+            " that does not need it, such as gradient."
         )
     return found

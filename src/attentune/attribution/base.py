@@ -38,7 +38,7 @@ def target_value(logits_BC: Tensor, target_B: Tensor, label_space: LabelSpace) -
     if logits_BC.shape[1] == 1:
         return logits_BC[:, 0]
     target_B1 = target_B[:, None]
-    if label_space.has_several:
+    if label_space.is_multilabel:
         return logits_BC.gather(1, target_B1)[:, 0]
     others_BC = logits_BC.scatter(1, target_B1, float("-inf"))
     return logits_BC.gather(1, target_B1)[:, 0] - others_BC.logsumexp(dim=1)
@@ -74,7 +74,7 @@ def class_ids(target: str | Sequence[str] | None, label_space: LabelSpace, rows:
 
 
 @dataclass(frozen=True)
-class Probe:
+class Scorer:
     """A model in evaluation mode and the rows to ask it about.
 
     Attributes:
@@ -123,7 +123,7 @@ class Probe:
         """
         if self.label_space.task_type == "regression":
             return np.zeros(len(wanted_B), dtype=np.int64)
-        if self.label_space.has_several:
+        if self.label_space.is_multilabel:
             return np.where(wanted_B == PREDICTED, logits_BC.argmax(axis=1), wanted_B).astype(np.int64)
         return np.where(wanted_B == PREDICTED, predictions_of(logits_BC, self.label_space), wanted_B).astype(np.int64)
 

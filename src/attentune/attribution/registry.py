@@ -13,7 +13,7 @@ from attentune.attribution import attention as attending
 from attentune.attribution import captum_methods
 from attentune.attribution import captum_methods as masking
 from attentune.attribution import gradient as one_pass
-from attentune.attribution.base import Probe, Scored, Settings
+from attentune.attribution.base import Scored, Scorer, Settings
 from attentune.config.parse import did_you_mean
 from attentune.errors import ConfigError
 
@@ -23,14 +23,14 @@ class Method:
     """A method of explanation.
 
     Attributes:
-        score: from a probe, rows (B,), the classes wanted for them (B,) and settings to the rows' scores.
+        score: from a scorer, rows (B,), the classes wanted for them (B,) and settings to the rows' scores.
         signed: whether scores below 0 speak against the class. If not, 0 is the least.
         together: whether rows share batches. If not, rows are scored one by one, each with its own copies.
         needs_gate: only for models with a token gate.
         needs_captum: only with Captum installed.
     """
 
-    score: Callable[[Probe, np.ndarray, np.ndarray, Settings], Scored]
+    score: Callable[[Scorer, np.ndarray, np.ndarray, Settings], Scored]
     signed: bool
     together: bool = True
     needs_gate: bool = False

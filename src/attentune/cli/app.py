@@ -21,7 +21,7 @@ The page is served on this machine alone unless --host says otherwise. It keeps 
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune app",
         usage="attentune app RUN [flags]",
@@ -60,26 +60,26 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.app.server import bound_socket, serve
 
     with bound_socket(parsed.host, numbers["port"]) as listening:
-        desk = _desk(parsed, numbers)
+        service = _desk(parsed, numbers)
         own_name = [] if parsed.host in ("0.0.0.0", "::", "") else [parsed.host]
         others = [name.strip() for name in (parsed.allowed_hosts or "").split(",") if name.strip()]
-        title = f"Attentune: {' and '.join(name for name, _ in desk.runs)}"
-        serve(desk, listening, hosts=[*own_name, *others], title=title, ready=lambda url: _say(url, parsed.host))
+        title = f"Attentune: {' and '.join(name for name, _ in service.runs)}"
+        serve(service, listening, hosts=[*own_name, *others], title=title, ready=lambda url: _say(url, parsed.host))
     return 0
 
 
 def _desk(parsed: Any, numbers: dict[str, int]) -> Any:
-    from attentune.app.limits import Limits
-    from attentune.app.service import Desk
-    from attentune.inference.predictor import SavedRun
+    from attentune.app.limits import RequestLimits
+    from attentune.app.service import ExplanationService
+    from attentune.inference.predictor import Predictor
 
     folders = [parsed.run, *([parsed.compare_with] if parsed.compare_with is not None else [])]
     names = [Path(folder).resolve().name for folder in folders]
     if len(set(names)) < len(names):
         names = folders
-    limits = Limits(numbers["max_characters"], numbers["max_upload_mb"] * 2**20, numbers["max_rows"])
-    runs = [(name, SavedRun.load(folder)) for name, folder in zip(names, folders, strict=True)]
-    return Desk(runs, limits=limits, precision=parsed.precision)
+    limits = RequestLimits(numbers["max_characters"], numbers["max_upload_mb"] * 2**20, numbers["max_rows"])
+    runs = [(name, Predictor.load(folder)) for name, folder in zip(names, folders, strict=True)]
+    return ExplanationService(runs, limits=limits, precision=parsed.precision)
 
 
 def _say(url: str, host: str) -> None:

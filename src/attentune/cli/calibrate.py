@@ -13,7 +13,7 @@ _EXAMPLES = """examples:
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune calibrate",
         usage="attentune calibrate RUN [flags]",

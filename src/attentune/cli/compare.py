@@ -25,7 +25,7 @@ of them. Interrupted, the same command goes on where it was. Flags of settings h
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune compare",
         usage="attentune compare --presets NAME,NAME --output_dir DIR [flags]",
@@ -55,16 +55,16 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Compare; the exit status is returned."""
     parsed, problems = parser().parse(arguments)
-    wishes = _wishes(parsed, problems)
+    wishes = _options(parsed, problems)
     _check_baseline(parsed.baseline, wishes, problems)
     if problems:
         raise ConfigError(problems)
     # Imported late, so that mistakes in flags show at once.
-    from attentune.experiments.comparison.progress import MatrixDisplay
+    from attentune.experiments.comparison.progress import ComparisonProgress
     from attentune.experiments.comparison.runner import ComparisonStopped, compare
 
     try:
-        records = compare(**wishes, display=MatrixDisplay(quiet=parsed.quiet))
+        records = compare(**wishes, display=ComparisonProgress(quiet=parsed.quiet))
     except ComparisonStopped as stop:
         again = shlex.join(["attentune", "compare", *arguments])
         print(f"attentune: {stop} Go on with:\n  {again}", file=sys.stderr)
@@ -86,10 +86,10 @@ def _check_baseline(baseline: str | None, wishes: dict[str, Any], problems: list
     if baseline is None or problems:
         return
     from attentune.config.parse import did_you_mean
-    from attentune.experiments.comparison.methods import choose_methods, read_methods
+    from attentune.experiments.comparison.methods import read_methods, select_methods
 
     named = {} if wishes["settings"] is None else read_methods(wishes["settings"])
-    methods = [method.name for method in choose_methods(wishes["presets"], named)]
+    methods = [method.name for method in select_methods(wishes["presets"], named)]
     if baseline not in methods:
         hint = did_you_mean(baseline, methods)
         problems.append(f"--baseline: got {baseline!r}, expected one of {', '.join(methods)}.{hint}")
@@ -97,15 +97,15 @@ def _check_baseline(baseline: str | None, wishes: dict[str, Any], problems: list
 
 def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
     """The table, and the verdicts on the same records below it."""
-    from attentune.report.analysis import judge
-    from attentune.report.load import kept_in
+    from attentune.report.analysis import compare_methods
+    from attentune.report.load import recorded_runs
     from attentune.results import to_json
 
     cells = cells_of(records)
     # Printed first: what is wrong with a file of predictions must not take the table along.
     if parsed.format == "text":
         print(_text(cells), end="", flush=True)
-    verdicts = judge(kept_in(Path(folder), records), parsed.baseline) if records else None
+    verdicts = compare_methods(recorded_runs(Path(folder), records), parsed.baseline) if records else None
     if parsed.format == "json":
         empty = {"baseline": parsed.baseline, "comparisons": [], "notes": []}
         print(to_json({"cells": cells, **(empty if verdicts is None else verdicts.to_dict())}), end="")
@@ -113,7 +113,7 @@ def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
         print(f"\n{text}", end="")
 
 
-def _wishes(parsed: Any, problems: list[str]) -> dict[str, Any]:
+def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
     """The arguments of `compare`; what cannot be read is added to `problems`."""
     overrides = overrides_of(parsed, problems)
     folds = overrides.pop("data.folds", None)

@@ -12,7 +12,7 @@ _EXAMPLES = """examples:
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune doctor",
         usage="attentune doctor [flags]",

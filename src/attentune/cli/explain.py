@@ -27,7 +27,7 @@ _PAGES, _LINES, _TEXTS = (".html", ".htm"), (".jsonl", ".json"), (".txt",)
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune explain",
         usage="attentune explain RUN (--text TEXT | --input_file FILE | --task TASK) [flags]",
@@ -66,9 +66,9 @@ def run(arguments: Sequence[str]) -> int:
 
         check_figure_file(parsed.output_file)
 
-    from attentune.inference.predictor import SavedRun
+    from attentune.inference.predictor import Predictor
 
-    saved = SavedRun.load(parsed.run, data.task)
+    saved = Predictor.load(parsed.run, data.task)
     rows = read_texts(parsed, data, saved)
     if parsed.layer is not None:
         return _show_heads(parsed, saved, rows, kind, layer, heads)

@@ -19,7 +19,7 @@ _EXAMPLES = """examples:
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune export",
         usage="attentune export RUN --output_dir DIR [flags]",

@@ -22,7 +22,7 @@ but these are; low is good. NAOPC: the same from 0 (the worst order to erase the
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune faithfulness",
         usage="attentune faithfulness RUN [flags]",
@@ -62,9 +62,9 @@ def run(arguments: Sequence[str]) -> int:
 
     from attentune.attribution.registry import METHODS
     from attentune.explain.faithfulness.measure import measure_faithfulness
-    from attentune.inference.predictor import SavedRun
+    from attentune.inference.predictor import Predictor
 
-    saved = SavedRun.load(parsed.run, config.data.task)
+    saved = Predictor.load(parsed.run, config.data.task)
     rows, truths = _rows(parsed, saved, config.data if named else None, numbers)
     found = measure_faithfulness(
         saved,

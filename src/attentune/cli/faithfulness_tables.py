@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attentune.cli.output import table
-from attentune.explain.faithfulness.ordering import FLOOR
+from attentune.explain.faithfulness.ordering import RANDOM_BASELINE
 from attentune.explain.faithfulness.results import FaithfulnessReport, MethodScore
 from attentune.suites.robustness import Interval
 
@@ -42,7 +42,8 @@ def _head(report: FaithfulnessReport) -> str:
     return (
         f"{told}; 95 % intervals over resamples of the texts.\n"
         "comprehensiveness: high is good; sufficiency: low is good; NAOPC: 0 the worst order, 1 the best.\n"
-        f"difference: comprehensiveness minus that of {first}, text by text. {FLOOR}: the floor, {report.draws} draws."
+        f"difference: comprehensiveness minus that of {first}, text by text. {RANDOM_BASELINE}: the floor,"
+        f" {report.draws} draws."
     )
 
 
@@ -52,12 +53,12 @@ def _scores(scores: Sequence[MethodScore]) -> str:
     header += [f"NAOPC compr. ({limits} short texts)", "NAOPC suff."] if limits else []
     lines: list[list[str]] = []
     for title, signed in (("with a sign", True), ("without a sign", False)):
-        own = [score for score in scores if score.signed == signed and score.method != FLOOR]
+        own = [score for score in scores if score.signed == signed and score.method != RANDOM_BASELINE]
         if own:
             lines.append([f"({title})", *("" for _ in header[1:])])
         lines += [_line(score, bool(limits)) for score in _best_first(own)]
     lines += [["(floor)", *("" for _ in header[1:])]]
-    lines += [_line(score, bool(limits)) for score in scores if score.method == FLOOR]
+    lines += [_line(score, bool(limits)) for score in scores if score.method == RANDOM_BASELINE]
     return table(header, lines)
 
 

@@ -124,7 +124,7 @@ def _metavar(field: dataclasses.Field) -> str:
 
 
 def add_precision_flag(parser: argparse.ArgumentParser, *, predicts: bool = False) -> None:
-    """Add `--precision`, for a verb that computes with finished runs; more of them where it only `predicts`."""
+    """Add `--precision`, for a command that computes with finished runs; more of them where it only `predicts`."""
     more = ", bf16-true, int8 (on a CPU)" if predicts else ""
     parser.add_argument("--precision", help=f"another precision than in training: auto, fp32, bf16, fp16{more}")
 

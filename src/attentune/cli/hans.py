@@ -20,7 +20,7 @@ label are averaged; +- is the standard deviation over them."""
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune hans",
         usage="attentune hans RUN [RUN ...] [flags]",

@@ -19,7 +19,7 @@ _TYPES = {"task_name": str, "cls_weight": float, "attention_threshold": float, "
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune import-ssa",
         usage="attentune import-ssa DIR --output_dir RUN [flags]",

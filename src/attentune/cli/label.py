@@ -19,7 +19,7 @@ score: the importance that the trained token head gives it, from 0 to 1."""
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune label",
         usage="attentune label RUN [flags]",
@@ -45,11 +45,11 @@ def run(arguments: Sequence[str]) -> int:
     max_samples = whole_number("--max_samples", parsed.max_samples, problems)
     config = config_from(parsed, problems)
 
-    from attentune.inference.predictor import SavedRun
+    from attentune.inference.predictor import Predictor
     from attentune.io.files import write_text
     from attentune.token_labels.listing import list_tokens
 
-    saved = SavedRun.load(parsed.run)
+    saved = Predictor.load(parsed.run)
     rows = _rows(parsed, config.data if named_data else None, saved)
     lines = _lines(list_tokens(saved, rows, max_samples=max_samples, precision=parsed.precision))
     if parsed.output_file is None:

@@ -15,7 +15,7 @@ _EXAMPLES = """examples:
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune layers",
         usage="attentune layers RUN [flags]",
@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
 
     from attentune.cli.output import number, table
     from attentune.explain.layers import layer_weights
-    from attentune.inference.predictor import SavedRun
+    from attentune.inference.predictor import Predictor
     from attentune.io.files import write_text
     from attentune.results import to_json
 
@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
         from attentune.report.figures.base import check_figure_file
 
         check_figure_file(parsed.figure_file)
-    saved = SavedRun.load(parsed.run)
+    saved = Predictor.load(parsed.run)
     data = saved.data(data_config, (parsed.split,))
     found = layer_weights(saved, data, precision=parsed.precision)
     summaries = {weights.split: weights.summary() for weights in found}

@@ -1,4 +1,4 @@
-"""`attentune VERB ...`: finds the verb, runs it, and turns what went wrong into a message and an exit status.
+"""`attentune COMMAND ...`: finds the command, runs it, and turns what went wrong into a message and an exit status.
 
 Exit status: 0 done; 1 a bug of ours; 2 a user's mistake (one message, no traceback); 130 stopped by Ctrl-C.
 """
@@ -14,7 +14,7 @@ from attentune import __version__
 from attentune.config.parse import did_you_mean
 from attentune.errors import AttentuneError, ConfigError
 
-VERBS = {
+COMMANDS = {
     "train": "fine-tune an encoder, score it and save it",
     "compare": "train presets on tasks with several seeds side by side, and show how far they spread",
     "report": "write tables, verdicts and figures of comparisons and runs as a page, Markdown, LaTeX or CSV",
@@ -43,10 +43,10 @@ VERBS = {
 
 _USAGE = f"""attentune {__version__}: fine-tune text encoders that attend to what matters.
 
-usage: attentune VERB [flags]      attentune VERB --help tells all of a verb's flags
+usage: attentune COMMAND [flags]      attentune COMMAND --help tells all of a command's flags
 
-verbs:
-{{verbs}}
+commands:
+{{commands}}
 
 first steps:
   attentune demo
@@ -86,17 +86,19 @@ def _printable(text: str) -> str:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        usage = _USAGE.format(verbs="\n".join(f"  {verb:<14}{text}" for verb, text in VERBS.items()))
+        usage = _USAGE.format(commands="\n".join(f"  {command:<14}{text}" for command, text in COMMANDS.items()))
         print(usage, file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
     if words[0] == "--version":
         print(__version__)
         return 0
-    verb = words[0]
-    if verb not in VERBS:
-        raise ConfigError(f"{verb!r}: there is no such verb.{did_you_mean(verb, VERBS)} Known: {', '.join(VERBS)}.")
+    command = words[0]
+    if command not in COMMANDS:
+        raise ConfigError(
+            f"{command!r}: there is no such command.{did_you_mean(command, COMMANDS)} Known: {', '.join(COMMANDS)}."
+        )
     try:
-        return importlib.import_module(f"attentune.cli.{verb.replace('-', '_')}").run(words[1:])
+        return importlib.import_module(f"attentune.cli.{command.replace('-', '_')}").run(words[1:])
     except SystemExit as end:  # argparse's --help
         return int(end.code or 0)
 

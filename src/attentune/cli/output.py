@@ -60,12 +60,12 @@ def destination(path: str | None) -> Iterator[Callable[[str], None]]:
         StorageError: it could not be written.
         BrokenPipeError: whoever reads standard output has had enough.
     """
-    from attentune.io.files import replacing
+    from attentune.io.files import atomic_write
 
     if path is None:
         yield _put
         return
-    with replacing(path) as add:
+    with atomic_write(path) as add:
         yield lambda text: add(text.encode("utf-8"))
 
 

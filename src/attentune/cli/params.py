@@ -18,7 +18,7 @@ _EXAMPLES = """examples:
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune params",
         usage="attentune params RUN|PRESET [flags]",
@@ -84,9 +84,9 @@ def _saved_model(parsed: Any, problems: list[str]) -> Any:
     if problems:
         raise ConfigError(problems)
 
-    from attentune.inference.predictor import SavedRun
+    from attentune.inference.predictor import Predictor
 
-    saved = SavedRun.load(parsed.name)
+    saved = Predictor.load(parsed.name)
     return _frozen(saved.model, saved.config)
 
 

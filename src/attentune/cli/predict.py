@@ -20,7 +20,7 @@ _EXAMPLES = """examples:
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune predict",
         usage="attentune predict RUN (--text TEXT | --input_file FILE | --task TASK) [flags]",
@@ -45,10 +45,10 @@ def run(arguments: Sequence[str]) -> int:
     data = check_text_flags("predict", parsed, problems)
 
     from attentune.data.readers.table import PART
-    from attentune.inference.predictor import SavedRun
+    from attentune.inference.predictor import Predictor
     from attentune.inference.streaming import predictions_in_parts
 
-    saved = SavedRun.load(parsed.run, data.task)
+    saved = Predictor.load(parsed.run, data.task)
     parts = read_text_parts(parsed, data, saved, PART)
     # A bar and the lines of a result do not go together on one terminal.
     is_shown = parsed.output_file is not None or not sys.stdout.isatty()

@@ -20,7 +20,7 @@ layers.json. Run folders together make a comparison, by preset and seed. The pag
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune report",
         usage="attentune report DIR [DIR ...] --output_file report.html [flags]",

@@ -20,7 +20,7 @@ the published figures beside ours and says what is different. Interrupted, the s
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune reproduce",
         usage="attentune reproduce [NAME] --output_dir DIR [flags]",
@@ -41,19 +41,19 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     if parsed.name is None and not arguments:
         return _list()
-    wishes = _wishes(parsed, problems)
+    wishes = _options(parsed, problems)
     if problems:
         raise ConfigError(problems)
 
     from attentune.reproduction.recipe import load_recipe
 
     load_recipe(wishes["name"])  # a misspelt name is told before PyTorch is loaded
-    from attentune.experiments.comparison.progress import MatrixDisplay
+    from attentune.experiments.comparison.progress import ComparisonProgress
     from attentune.experiments.comparison.runner import ComparisonStopped
     from attentune.reproduction.reproduce import REPORT_FILES, reproduce
 
     try:
-        report = reproduce(**wishes, display=MatrixDisplay(quiet=parsed.quiet))
+        report = reproduce(**wishes, display=ComparisonProgress(quiet=parsed.quiet))
     except ComparisonStopped as stop:
         again = shlex.join(["attentune", "reproduce", *arguments])
         print(f"attentune: {stop} Go on with:\n  {again}", file=sys.stderr)
@@ -63,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _wishes(parsed: Any, problems: list[str]) -> dict[str, Any]:
+def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
     """The arguments of `reproduce`; what cannot be read is added to `problems`."""
     if parsed.name is None:
         problems.append("reproduce: got no recipe; `attentune reproduce` alone lists them.")

@@ -25,7 +25,7 @@ _BARE = {flag.name for flag in FLAGS if flag.kind is bool} | {"do_train", "do_ev
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune run-ssa",
         usage="attentune run-ssa [the released program's flags]",
@@ -76,15 +76,15 @@ def run(arguments: Sequence[str]) -> int:
     more |= {f"training.{name}": True for name in ("resume", "overwrite_output_dir") if getattr(parsed, name)}
     display = Display(quiet=parsed.quiet)
     for name in sorted(set(given) & set(PASSED_OVER)):
-        display.say(f"--{name}: is passed over ({PASSED_OVER[name]}).")
+        display.info(f"--{name}: is passed over ({PASSED_OVER[name]}).")
     try:
-        outcome = run_ssa(values, more=more, display=display, say=display.say)
+        outcome = run_ssa(values, more=more, display=display, say=display.info)
     except Interrupted as stop:
         print(f"attentune: {stop}", file=sys.stderr)
         return 130
     _show(outcome, parsed.format)
     for file in outcome.files:
-        display.say(f"written: {file}")
+        display.info(f"written: {file}")
     return 0
 
 

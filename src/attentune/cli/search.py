@@ -22,7 +22,7 @@ train, so that dev stays unseen. Interrupted, the same command goes on where it 
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune search",
         usage="attentune search --space NAME --output_dir DIR [flags]",
@@ -71,7 +71,9 @@ def _add_search_flags(made: Parser) -> None:
         help="give up trials that do worse than others (default: median with tpe, else none)",
     )
     made.add_argument(
-        "--startup", default="5", help="finished trials before tpe and the median pruner begin to judge (default: 5)"
+        "--startup",
+        default="5",
+        help="finished trials before tpe and the median pruner begin to judge (default: 5)",
     )
 
 
@@ -88,17 +90,17 @@ def _add_work_flags(made: Parser) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Search; the exit status is returned."""
     parsed, problems = parser().parse(arguments)
-    wishes = _wishes(parsed, problems)
+    wishes = _options(parsed, problems)
     if problems:
         raise ConfigError(problems)
     # Imported late, so that mistakes in flags show at once.
     from attentune.cli.search_tables import search_text
-    from attentune.experiments.comparison.progress import MatrixDisplay
+    from attentune.experiments.comparison.progress import ComparisonProgress
     from attentune.experiments.search.search import ComparisonStopped, search
     from attentune.results import to_json
 
     try:
-        result = search(**wishes, display=MatrixDisplay(quiet=parsed.quiet))
+        result = search(**wishes, display=ComparisonProgress(quiet=parsed.quiet))
     except ComparisonStopped as stop:
         again = shlex.join(["attentune", "search", *arguments])
         print(f"attentune: {stop} Go on with:\n  {again}", file=sys.stderr)
@@ -114,7 +116,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0 if result.best is not None else 2
 
 
-def _wishes(parsed: Any, problems: list[str]) -> dict[str, Any]:
+def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
     """The arguments of `search`; what cannot be read is added to `problems`."""
     from attentune.experiments.search.space import dimension_of
 

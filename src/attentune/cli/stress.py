@@ -20,7 +20,7 @@ rows. With two runs, difference is the second's fall minus the first's; above 0 
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune stress",
         usage="attentune stress RUN [OTHER_RUN] [flags]",
@@ -42,11 +42,11 @@ def run(arguments: Sequence[str]) -> int:
         problems.append(f"stress: got {len(parsed.runs)} runs, expected one, or two to compare.")
     data_config = data_from(parsed, problems)
 
-    from attentune.inference.predictor import SavedRun
+    from attentune.inference.predictor import Predictor
     from attentune.results import to_json
     from attentune.suites.robustness import stress
 
-    saved = [SavedRun.load(folder) for folder in parsed.runs]
+    saved = [Predictor.load(folder) for folder in parsed.runs]
     _check_same_task(saved)
     data = saved[0].data(data_config, (parsed.split,))
     report = stress(
@@ -98,7 +98,7 @@ def _text(report: Any) -> str:
         [line.name, str(line.rows), *map(_shown, line.scores), *([_shown(line.difference)] if two else [])]
         for line in report.parts
     ]
-    left_out = ", ".join(report.telling_words) or "none"
+    left_out = ", ".join(report.label_indicative_words) or "none"
     return (
         "\n".join(lines)
         + f"\n\n{table(header, rows)}\n\n{table(['rows', 'count', *names, *extra], parts, right=(1,))}\n\n"

@@ -17,7 +17,7 @@ One run a task; a run of MNLI predicts MNLI-m, MNLI-mm and AX. Each run's task c
 
 
 def parser() -> Parser:
-    """The flags of this verb."""
+    """The flags of this command."""
     made = Parser(
         prog="attentune submit",
         usage="attentune submit RUN [RUN ...] --output_file FILE.zip [flags]",

@@ -17,7 +17,7 @@ def add_text_flags(made: Parser) -> None:
     add_config_flags(made, sections=("data",))
 
 
-def check_text_flags(verb: str, parsed: Any, problems: list[str]) -> Any:
+def check_text_flags(command: str, parsed: Any, problems: list[str]) -> Any:
     """The checked settings of data; exactly one source of texts must be named.
 
     Raises:
@@ -27,7 +27,7 @@ def check_text_flags(verb: str, parsed: Any, problems: list[str]) -> Any:
     sources = [name for name in ("text", "input_file") if getattr(parsed, name) is not None] + sorted(named_data)
     if len(sources) != 1:
         problems.append(
-            f"{verb}: got {' and '.join(sources) or 'no texts'}, expected one of --text, --input_file, --task,"
+            f"{command}: got {' and '.join(sources) or 'no texts'}, expected one of --text, --input_file, --task,"
             " --dataset_name."
         )
     if parsed.text_pair is not None and parsed.text is None:

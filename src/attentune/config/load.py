@@ -13,7 +13,7 @@ import yaml
 
 from attentune.config.parse import did_you_mean, parse_section, shown
 from attentune.config.schema import Config
-from attentune.config.validation import contradictions
+from attentune.config.validation import find_conflicts
 from attentune.config.yaml_files import read_yaml
 from attentune.errors import ConfigError
 
@@ -80,7 +80,7 @@ def load_config(
     for name, value in overrides.items():
         _set(merged, name, value, problems)
     config = parse_section(Config, merged, "", problems)
-    problems += contradictions(config)
+    problems += find_conflicts(config)
     if problems:
         raise ConfigError(problems)
     return config

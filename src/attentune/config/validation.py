@@ -7,7 +7,7 @@ import re
 from attentune.config.schema import Config, DataConfig, ObjectiveConfig
 
 
-def contradictions(config: Config) -> list[str]:
+def find_conflicts(config: Config) -> list[str]:
     """Settings that are right one by one and wrong together."""
     training, problems = config.training, []
     if training.eval_strategy == "steps" and training.eval_steps is None:

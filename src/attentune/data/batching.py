@@ -87,7 +87,7 @@ def pad_batch(
     pad_token_id: int,
     mask_token_id: int | None = None,
     masked: Sequence[np.ndarray | None] | None = None,
-    passed_over: Sequence[np.ndarray | None] | None = None,
+    attention_excluded: Sequence[np.ndarray | None] | None = None,
     samples: np.ndarray | None = None,
     token_labels: Sequence[np.ndarray] | None = None,
 ) -> Batch:
@@ -99,7 +99,7 @@ def pad_batch(
         pad_token_id: fills up.
         mask_token_id: stands at the masked places.
         masked: for each row the places to mask, or None for none; not given: nothing is masked.
-        passed_over: for each row the places that attention leaves out as if they were padding, or None for none.
+        attention_excluded: for each row the places that attention leaves out as if they were padding, or None for none.
         samples: what `Batch.samples` is to be; the rows themselves if not given.
         token_labels: for each row one number a token, negative where there is no label.
     """
@@ -118,7 +118,7 @@ def pad_batch(
                 raise ValueError("places to mask need a mask_token_id")
             ids[number, places] = mask_token_id
     attention = np.arange(shape[1])[None, :] < lengths[:, None]
-    for number, places in enumerate(passed_over or ()):
+    for number, places in enumerate(attention_excluded or ()):
         if places is not None:
             attention[number, places] = False
     inputs = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(attention.astype(np.int64))}

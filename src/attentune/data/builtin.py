@@ -162,7 +162,7 @@ DEFAULT_METRICS = {
 }
 
 
-def load_known(config: DataConfig, splits: Sequence[str] | None, label_space: LabelSpace | None) -> TaskData:
+def load_builtin(config: DataConfig, splits: Sequence[str] | None, label_space: LabelSpace | None) -> TaskData:
     """A known task's splits, from `config.data_dir` or the folder that ATTENTUNE_DATA names.
 
     Args:
@@ -229,7 +229,7 @@ def _root(config: DataConfig, spec: TaskSpec) -> Path:
     return root
 
 
-def find_known_file(task: str, split: str, data_dir: str | None) -> Path:
+def find_builtin_file(task: str, split: str, data_dir: str | None) -> Path:
     """The file of one split of a known task, in `data_dir` or the folder that ATTENTUNE_DATA names.
 
     Raises:

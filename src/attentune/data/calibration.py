@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from attentune.config.schema import DataConfig
-from attentune.data.custom import load_own
+from attentune.data.custom import load_custom
 from attentune.data.dataset import TaskData, TextRows
 from attentune.data.readers.read import read_table
 from attentune.data.splits import stratified_cut
@@ -49,7 +49,7 @@ def _placed(data: TaskData, train: TextRows, rows: TextRows, note: str) -> TaskD
 def _from_file(data: TaskData, config: DataConfig, path: str, seed: int) -> TextRows:
     own = replace(config, task=None, task_type=None, validation_file=path)
     tables = {"validation": read_table(path)}
-    found = load_own(tables, own, seed=seed, splits=("validation",), label_space=data.label_space)
+    found = load_custom(tables, own, seed=seed, splits=("validation",), label_space=data.label_space)
     rows = found.splits["validation"]
     if rows.labels is None or len(rows) == 0:
         raise DataError("has no labelled rows to calibrate on.", path=path)

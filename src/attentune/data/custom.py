@@ -14,10 +14,10 @@ from attentune.data.readers.table import Table
 from attentune.data.splits import stratified_cut
 from attentune.errors import ConfigError, DataError, LabelError
 
-OWN_NAME = "own"
+CUSTOM_NAME = "own"
 
 
-def read_own_files(
+def read_custom_files(
     config: DataConfig, splits: Sequence[str] | None, label_space: LabelSpace | None = None
 ) -> dict[str, Table]:
     """The tables of `train_file`, `validation_file` and `test_file`, as far as they are given and needed.
@@ -40,7 +40,7 @@ def read_own_files(
     return {split: read_table(path) for split, path in chosen.items()}
 
 
-def load_own(
+def load_custom(
     tables: Mapping[str, Table],
     config: DataConfig,
     *,
@@ -77,7 +77,7 @@ def load_own(
     if "train" in rows and not has_validation and config.folds is None:
         rows, note = _cut(rows, config, seed)
         notes.append(note)
-    return TaskData(OWN_NAME, space, DEFAULT_METRICS[space.task_type], _chosen(rows, splits), tuple(notes))
+    return TaskData(CUSTOM_NAME, space, DEFAULT_METRICS[space.task_type], _chosen(rows, splits), tuple(notes))
 
 
 def _label_space(

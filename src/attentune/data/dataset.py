@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.results import OWN_TRAIN
+from attentune.results import ORIGINAL_TRAIN
 
 TASK_TYPES = ("classification", "regression", "ordinal", "multi_label")
 # Stands between the labels of a row with several, in files that we write and, unless told otherwise, read.
@@ -41,7 +41,7 @@ class LabelSpace:
         return 1 if self.task_type == "regression" else len(self.names)
 
     @property
-    def has_several(self) -> bool:
+    def is_multilabel(self) -> bool:
         """Whether a row may have several labels, or none."""
         return self.task_type == "multi_label"
 
@@ -49,7 +49,7 @@ class LabelSpace:
         """A label or prediction as files have it: its name, several joined by `SEPARATOR`, or a score."""
         if self.task_type == "regression":
             return f"{float(value):.6g}"
-        if self.has_several:
+        if self.is_multilabel:
             return SEPARATOR.join(self.names_of(value))
         return self.names[int(value)]
 
@@ -179,10 +179,11 @@ class TaskData:
         return any(rows.pairs is not None for rows in self.splits.values())
 
     def fingerprint(self) -> dict[str, str]:
-        """The SHA-256 of each split; where extra rows are mixed into train, also that of its own rows (`OWN_TRAIN`)."""
+        """The SHA-256 of each split; where extra rows are mixed into train, also that of its own rows
+        (`ORIGINAL_TRAIN`)."""
         prints = {name: rows.fingerprint() for name, rows in self.splits.items()}
         train = self.splits.get("train")
         if train is not None and train.sources is not None:
             own = replace(train.take(train.own_places), weights=None)
-            prints[OWN_TRAIN] = own.fingerprint()
+            prints[ORIGINAL_TRAIN] = own.fingerprint()
         return prints

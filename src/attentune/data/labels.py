@@ -125,7 +125,7 @@ class LabelReader:
             LabelError: for missing labels, unknown classes (all of them, with the place of the first of each), and
                 scores that are no finite numbers or out of range.
         """
-        if self.space.has_several:
+        if self.space.is_multilabel:
             return self._sets(table, column, is_test=is_test)
         labels = label_values(table, column)
         if is_test and all(self._is_missing(label, is_test=True) for label in labels):

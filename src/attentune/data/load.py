@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from attentune.config.schema import DataConfig
-from attentune.data.builtin import load_known
+from attentune.data.builtin import load_builtin
 from attentune.data.calibration import CALIBRATION, with_calibration
-from attentune.data.custom import load_own, read_own_files
+from attentune.data.custom import load_custom, read_custom_files
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.extra import with_extra
 from attentune.data.folds import splits_for_fold, with_fold
@@ -56,14 +56,14 @@ def load_data(
     wanted, splits = splits, None if splits is None else tuple(split for split in splits if split != CALIBRATION)
     splits = splits_for_fold(splits, config)
     if config.task is not None:
-        data = load_known(config, splits, label_space)
+        data = load_builtin(config, splits, label_space)
     elif config.dataset_name is not None:
         tables, notes = read_dataset(config)
-        data = load_own(tables, config, seed=seed, splits=splits, label_space=label_space)
+        data = load_custom(tables, config, seed=seed, splits=splits, label_space=label_space)
         data = replace(data, notes=notes + data.notes)
     else:
-        tables = read_own_files(config, splits, label_space)
-        data = load_own(tables, config, seed=seed, splits=splits, label_space=label_space)
+        tables = read_custom_files(config, splits, label_space)
+        data = load_custom(tables, config, seed=seed, splits=splits, label_space=label_space)
     data = with_calibration(with_fold(data, config), config, seed)
     if wanted is not None:
         # What was read or cut to make the others.

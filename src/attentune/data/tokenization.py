@@ -50,7 +50,7 @@ class Features:
         return np.diff(self.starts)
 
     @property
-    def widths(self) -> np.ndarray:
+    def padded_lengths(self) -> np.ndarray:
         """(N,) int64, the tokens that the model reads for each row by itself, padding included.
 
         That is its length; of two texts apart, which are read side by side, twice the longer one's.

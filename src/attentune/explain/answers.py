@@ -10,8 +10,8 @@ from attentune.attribution.base import Settings
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import Explanation
-from attentune.explain.words import Piece, merge_pieces
-from attentune.inference.predictor import SavedRun, predict_rows
+from attentune.explain.words import Subword, merge_pieces
+from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.attention import attention_by
 
@@ -40,13 +40,13 @@ class MaskedWord:
         after: with the mask token in the place of each of them.
     """
 
-    word: Piece
+    word: Subword
     tokens: int
     before: Answer
     after: Answer
 
 
-def answer(saved: SavedRun, rows: TextRows, *, precision: str | None = None) -> Answer:
+def answer(saved: Predictor, rows: TextRows, *, precision: str | None = None) -> Answer:
     """What a run says of the first of these rows."""
     return _answer(predict_rows(saved, rows, precision=precision)[0], saved.label_space)
 
@@ -60,7 +60,7 @@ def _answer(logits_C: np.ndarray, space: LabelSpace) -> Answer:
 
 
 def explained_answer(
-    saved: SavedRun,
+    saved: Predictor,
     rows: TextRows,
     *,
     method: str,
@@ -81,14 +81,14 @@ def explained_answer(
     return _answer(found[0].logits, saved.label_space), explanation
 
 
-def words_read(saved: SavedRun, rows: TextRows, *, precision: str | None = None) -> tuple[Piece, ...]:
+def words_read(saved: Predictor, rows: TextRows, *, precision: str | None = None) -> tuple[Subword, ...]:
     """The words of the first row, as far as the model reads it; their scores are 0."""
     explainer = Explainer(saved, rows, precision=precision)
-    pieces = explainer.pieces(0, np.zeros(explainer.probe.features.lengths[0]))
+    pieces = explainer.pieces(0, np.zeros(explainer.scorer.features.lengths[0]))
     return merge_pieces(pieces, rows.texts[0], rows.pairs[0] if rows.pairs else None, signed=True)
 
 
-def answer_masked(saved: SavedRun, rows: TextRows, word: Piece, *, precision: str | None = None) -> MaskedWord:
+def answer_masked(saved: Predictor, rows: TextRows, word: Subword, *, precision: str | None = None) -> MaskedWord:
     """What a run says of the first row with a word masked, and without.
 
     All tokens that share a character with the word are masked. The run may be another one than the one whose words
@@ -103,14 +103,14 @@ def answer_masked(saved: SavedRun, rows: TextRows, word: Piece, *, precision: st
     Source: SSA (Kou et al. 2020, figure 1).
     """
     explainer = Explainer(saved, rows, precision=precision)
-    length = int(explainer.probe.features.lengths[0])
-    ordinary = explainer.probe.features.ordinary_positions(0)
+    length = int(explainer.scorer.features.lengths[0])
+    ordinary = explainer.scorer.features.ordinary_positions(0)
     pieces = explainer.pieces(0, np.zeros(length))
     touched = np.array([_touches(piece, word) for piece in pieces], dtype=bool)
-    logits_2C = explainer.probe.scores(np.array([0, 0]), [None, ordinary[touched]]).logits_NC
+    logits_2C = explainer.scorer.scores(np.array([0, 0]), [None, ordinary[touched]]).logits_NC
     before, after = (_answer(logits_C, saved.label_space) for logits_C in logits_2C)
     return MaskedWord(word, int(touched.sum()), before, after)
 
 
-def _touches(piece: Piece, word: Piece) -> bool:
+def _touches(piece: Subword, word: Subword) -> bool:
     return piece.within == word.within and piece.start < word.end and word.start < piece.end

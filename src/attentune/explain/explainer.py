@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from attentune.attribution.base import Probe, Settings, class_ids
+from attentune.attribution.base import Scorer, Settings, class_ids
 from attentune.attribution.hooks import PassCounter
 from attentune.attribution.registry import METHODS, Method, method_for
 from attentune.data.batching import budget_order
 from attentune.data.dataset import TaskData, TextRows
 from attentune.data.tokenization import Features, Spans, encode_rows, encode_with_spans, token_spans
 from attentune.explain.explanation import Explanation
-from attentune.explain.words import Piece
-from attentune.inference.predictor import SavedRun
+from attentune.explain.words import Subword
+from attentune.inference.predictor import Predictor
 from attentune.inference.scoring import BATCH_TOKENS
 from attentune.metrics.metrics import predictions_of, probabilities_of
 
@@ -51,12 +51,12 @@ class Explainer:
         with_spans: where tokens stand in their texts will be asked of all rows: find it out on the way.
 
     Attributes:
-        probe: the model and the rows' tokens.
+        scorer: the model and the rows' tokens.
         batch_size: rows in a batch of the run's predictions.
     """
 
     def __init__(
-        self, saved: SavedRun, rows: TextRows, *, precision: str | None = None, with_spans: bool = False
+        self, saved: Predictor, rows: TextRows, *, precision: str | None = None, with_spans: bool = False
     ) -> None:
         self._saved, self._rows = saved, rows
         self._spans: list[Spans] | None = None
@@ -64,7 +64,7 @@ class Explainer:
         encode = self._encode_with_spans if with_spans else encode_rows
         evaluator = saved.evaluator(data, encode=encode, precision=precision)
         self.batch_size = evaluator.batch_size
-        self.probe = Probe(
+        self.scorer = Scorer(
             model=saved.model,
             accelerator=evaluator.accelerator,
             features=evaluator.features["input"],
@@ -98,17 +98,17 @@ class Explainer:
         Raises:
             ConfigError: the method does not exist, or not work on this run; or there is no such class.
         """
-        method, count = method_for(name, self.probe.model), len(self._rows)
-        wanted_N = class_ids(target, self.probe.label_space, count)
+        method, count = method_for(name, self.scorer.model), len(self._rows)
+        wanted_N = class_ids(target, self.scorer.label_space, count)
         found: dict[int, Attribution] = {}
-        with self.probe.evaluating(), PassCounter(self.probe.model) as counter:
+        with self.scorer.evaluating(), PassCounter(self.scorer.model) as counter:
             for places in self._batches(method, alone):
                 began = time.perf_counter()
-                scored = method.score(self.probe, places, wanted_N[places], settings or Settings())
+                scored = method.score(self.scorer, places, wanted_N[places], settings or Settings())
                 seconds = (time.perf_counter() - began) / len(places)
                 # Rows of one batch have each the same number of copies.
                 passes = counter.take() // len(places)
-                target_B = self.probe.targets(scored.logits_BC, wanted_N[places])
+                target_B = self.scorer.targets(scored.logits_BC, wanted_N[places])
                 for number, place in enumerate(places.tolist()):
                     found[place] = Attribution(
                         scored.scores[number], int(target_B[number]), scored.logits_BC[number], passes, seconds
@@ -119,7 +119,7 @@ class Explainer:
 
     def _batches(self, method: Method, alone: bool) -> list[np.ndarray]:
         if method.together and not alone:
-            return budget_order(self.probe.features.widths, BATCH_TOKENS)
+            return budget_order(self.scorer.features.padded_lengths, BATCH_TOKENS)
         return [np.array([place]) for place in range(len(self._rows))]
 
     def explanations(self, name: str, unit: str, attributions: Sequence[Attribution]) -> list[Explanation]:
@@ -132,11 +132,11 @@ class Explainer:
         """
         return [self._explanation(row, name, unit, found) for row, found in enumerate(attributions)]
 
-    def pieces(self, row: int, scores: np.ndarray) -> tuple[Piece, ...]:
+    def pieces(self, row: int, scores: np.ndarray) -> tuple[Subword, ...]:
         """The tokens of a row, without the special ones, with their places and these scores."""
         texts = {"text": self._rows.texts[row], "pair": self._rows.pairs[row] if self._rows.pairs else ""}
         return tuple(
-            Piece(texts[span[0]][span[1] : span[2]], span[1], span[2], score, span[0])
+            Subword(texts[span[0]][span[1] : span[2]], span[1], span[2], score, span[0])
             for span, score in zip(self.spans(row), scores.tolist(), strict=True)
             if span is not None
         )
@@ -144,7 +144,7 @@ class Explainer:
     def spans(self, row: int) -> Spans:
         """Where each token of a row stands in its text; see `data.features.token_spans`."""
         if self._spans is None:
-            model = self.probe.model.config
+            model = self.scorer.model.config
             lengths = {"max_length": model.max_seq_length, "apart": model.reads_apart}
             self._spans = token_spans(self._rows, self._saved.tokenizer, **lengths)
         return self._spans[row]
@@ -167,7 +167,7 @@ class Explainer:
 
     def said(self, logits_C: np.ndarray, target: int) -> tuple[str | float, float | None, str | float]:
         """The explained class, its probability, and the predicted class; for regression the score, None, the score."""
-        space = self.probe.label_space
+        space = self.scorer.label_space
         predicted = predictions_of(logits_C[None], space)[0]
         if space.task_type == "regression":
             score = round(float(predicted), 6)

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from attentune.explain.words import Piece, merge_pieces
+from attentune.explain.words import Subword, merge_pieces
 
 UNITS = ("word", "token")
 
@@ -42,10 +42,10 @@ class Explanation:
     passes: int
     seconds: float
     unit: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Subword, ...]
 
     @property
-    def tokens(self) -> tuple[Piece, ...]:
+    def tokens(self) -> tuple[Subword, ...]:
         """The pieces, or the words that they make: a word's score is the sum of its pieces' where scores are signed,
         else their highest."""
         if self.unit == "token":
@@ -53,7 +53,7 @@ class Explanation:
         return self.words
 
     @property
-    def words(self) -> tuple[Piece, ...]:
+    def words(self) -> tuple[Subword, ...]:
         """The words, whatever the unit."""
         return merge_pieces(self.pieces, self.text, self.pair, signed=self.signed)
 
@@ -75,7 +75,7 @@ class Explanation:
         }
 
 
-def token_dicts(tokens: tuple[Piece, ...], *, is_pair: bool) -> list[dict[str, Any]]:
+def token_dicts(tokens: tuple[Subword, ...], *, is_pair: bool) -> list[dict[str, Any]]:
     """Tokens as JSON has them, scores to six digits."""
     return [
         {"text": token.text, "start": token.start, "end": token.end, "score": float(f"{token.score:.6g}")}
@@ -84,7 +84,7 @@ def token_dicts(tokens: tuple[Piece, ...], *, is_pair: bool) -> list[dict[str, A
     ]
 
 
-def token_json(tokens: tuple[Piece, ...], *, is_pair: bool) -> str:
+def token_json(tokens: tuple[Subword, ...], *, is_pair: bool) -> str:
     """`token_dicts` as JSON text, put together by hand, which takes a third of the time; scores must be finite."""
     inner = [
         f'{{"text": {_quoted(token.text)}, "start": {token.start}, "end": {token.end},'
@@ -118,7 +118,7 @@ class HeadAttention:
     layer: int
     heads: tuple[int, ...]
     unit: str
-    tokens: tuple[Piece, ...]
+    tokens: tuple[Subword, ...]
     attention: tuple[tuple[float, ...], ...]
     importance: tuple[float, ...] | None
 

@@ -16,13 +16,13 @@ from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import HeadAttention
-from attentune.explain.words import Piece, merge_pieces
-from attentune.inference.predictor import SavedRun
+from attentune.explain.words import Subword, merge_pieces
+from attentune.inference.predictor import Predictor
 from attentune.models.attention import attention_by
 
 
 def head_attention(
-    run: str | Path | SavedRun,
+    run: str | Path | Predictor,
     rows: TextRows,
     *,
     layer: int | None = None,
@@ -44,7 +44,7 @@ def head_attention(
         ConfigError: there is no such layer or head.
         UnsupportedEncoderError: the encoder does not give its attention.
     """
-    saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
+    saved = run if isinstance(run, Predictor) else Predictor.load(run)
     encoder = saved.model.encoder.config
     layer = encoder.num_hidden_layers if layer is None else layer
     chosen = tuple(range(1, encoder.num_attention_heads + 1)) if heads is None else tuple(heads)
@@ -53,7 +53,7 @@ def head_attention(
     found = []
     with attention_by(saved.model):
         explainer = Explainer(saved, rows, precision=precision)
-        with explainer.probe.evaluating():
+        with explainer.scorer.evaluating():
             for row in range(len(rows)):
                 found.append(_of_row(explainer, rows, row, layer, chosen, unit))
     return found
@@ -62,16 +62,16 @@ def head_attention(
 def _of_row(
     explainer: Explainer, rows: TextRows, row: int, layer: int, heads: tuple[int, ...], unit: str
 ) -> HeadAttention:
-    probe, place = explainer.probe, np.array([row])
-    logits_1C, shares_1TH = first_token_attention(probe, place, layer - 1)
+    scorer, place = explainer.scorer, np.array([row])
+    logits_1C, shares_1TH = first_token_attention(scorer, place, layer - 1)
     logits_C = numpy_of(logits_1C)[0]
     shares_TH = numpy_of(shares_1TH)[0][:, [head - 1 for head in heads]]
-    gate = probe.scores(place).token_scores
+    gate = scorer.scores(place).token_scores
     columns = [*shares_TH.T, *([] if gate is None else [gate[0]])]
-    target = int(probe.targets(logits_C[None], np.array([PREDICTED]))[0])
+    target = int(scorer.targets(logits_C[None], np.array([PREDICTED]))[0])
     text, pair = rows.texts[row], rows.pairs[row] if rows.pairs else None
 
-    def tokens(scores_T: np.ndarray) -> tuple[Piece, ...]:
+    def tokens(scores_T: np.ndarray) -> tuple[Subword, ...]:
         pieces = explainer.pieces(row, scores_T)
         return merge_pieces(pieces, text, pair, signed=False) if unit == "word" else pieces
 

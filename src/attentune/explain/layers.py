@@ -11,7 +11,7 @@ import numpy as np
 
 from attentune.data.dataset import TaskData
 from attentune.errors import ConfigError
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.inference.scoring import score_rows
 
 
@@ -44,7 +44,7 @@ class LayerWeights:
 
 
 def layer_weights(
-    run: str | Path | SavedRun,
+    run: str | Path | Predictor,
     data: TaskData,
     *,
     precision: str | None = None,
@@ -54,7 +54,7 @@ def layer_weights(
 
     Args:
         run: a run folder or checkpoint.
-        data: the rows, as from `SavedRun.data`.
+        data: the rows, as from `Predictor.data`.
         precision: another one than the run's.
         progress: called with the number of rows done in each batch.
 
@@ -63,7 +63,7 @@ def layer_weights(
 
     Source: figure 4 of SESAME (Su and Cheng 2019).
     """
-    saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
+    saved = run if isinstance(run, Predictor) else Predictor.load(run)
     if not saved.model.config.layer_mix["squeeze"]:
         raise ConfigError(
             f"{saved.folder}: was trained without squeeze-and-excitation, so its layers have no weights; train with a"

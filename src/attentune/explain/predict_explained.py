@@ -11,7 +11,7 @@ from attentune.data.dataset import TextRows
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import token_dicts, token_json
 from attentune.explain.words import merge_pieces
-from attentune.inference.predictor import Progress, SavedRun
+from attentune.inference.predictor import Predictor, Progress
 from attentune.inference.scoring import score_rows
 from attentune.results import without_nan
 
@@ -20,7 +20,7 @@ EXPLANATION = "explanation"
 
 
 def predict_explained(
-    saved: SavedRun, rows: TextRows, *, precision: str | None = None, progress: Progress | None = None
+    saved: Predictor, rows: TextRows, *, precision: str | None = None, progress: Progress | None = None
 ) -> tuple[np.ndarray, list[str]]:
     """The logits (N, C), as `predict_rows` gives them, and for each row its words' importance.
 
@@ -39,13 +39,13 @@ def predict_explained(
     """
     method_for("ssa", saved.model)
     explainer = Explainer(saved, rows, precision=precision, with_spans=True)
-    probe = explainer.probe
+    scorer = explainer.scorer
     found = score_rows(
-        probe.model,
-        probe.features,
-        pad_token_id=probe.pad_token_id,
+        scorer.model,
+        scorer.features,
+        pad_token_id=scorer.pad_token_id,
         batch_size=explainer.batch_size,
-        accelerator=probe.accelerator,
+        accelerator=scorer.accelerator,
         with_details=True,
         progress=progress,
     )

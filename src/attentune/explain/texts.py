@@ -12,12 +12,12 @@ from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import UNITS, Explanation
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.models.attention import attention_by
 
 
 def explain_texts(
-    run: str | Path | SavedRun,
+    run: str | Path | Predictor,
     texts: Sequence[str],
     pairs: Sequence[str] | None = None,
     *,
@@ -72,7 +72,7 @@ def explain_texts(
 
 
 def explain_rows(
-    run: str | Path | SavedRun,
+    run: str | Path | Predictor,
     rows: TextRows,
     *,
     methods: Sequence[str],
@@ -87,7 +87,7 @@ def explain_rows(
     What is wrong with any of them is said before the first begins.
     """
     settings = settings or Settings()
-    saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
+    saved = run if isinstance(run, Predictor) else Predictor.load(run)
     _check(saved, rows, methods, target, unit, settings)
     if not len(rows):
         return {name: [] for name in methods}
@@ -102,7 +102,7 @@ def explain_rows(
 
 
 def _check(
-    saved: SavedRun,
+    saved: Predictor,
     rows: TextRows,
     methods: Sequence[str],
     target: str | Sequence[str] | None,

@@ -27,7 +27,7 @@ _ASCII_WORD = re.compile(
 _WITHOUT_SPACES = ((0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
 
 
-class Piece(NamedTuple):
+class Subword(NamedTuple):
     """A piece of a text with a score.
 
     Attributes:
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
     within: str = "text"
 
 
-def merge_pieces(pieces: Sequence[Piece], text: str, pair: str | None, *, signed: bool) -> tuple[Piece, ...]:
+def merge_pieces(pieces: Sequence[Subword], text: str, pair: str | None, *, signed: bool) -> tuple[Subword, ...]:
     """The words that these pieces make.
 
     Args:
@@ -67,16 +67,16 @@ def merge_pieces(pieces: Sequence[Piece], text: str, pair: str | None, *, signed
             # A piece may stand for a space alone, or for nothing; the word begins at its first sign.
             seen = [piece for piece in group if piece.text.strip()] or group
             start, end = min(piece.start for piece in seen), max(piece.end for piece in seen)
-            words.append(Piece(own_text[start:end], start, end, sum(scores) if signed else max(scores), within))
+            words.append(Subword(own_text[start:end], start, end, sum(scores) if signed else max(scores), within))
     return tuple(words)
 
 
-def _groups(pieces: list[Piece], text: str) -> list[list[Piece]]:
+def _groups(pieces: list[Subword], text: str) -> list[list[Subword]]:
     """The pieces of each word."""
     ends = [piece.end for piece in pieces]
     spans = word_spans(text[: max(ends, default=0)])
     begins = [start for start, _ in spans]
-    groups: list[list[Piece]] = []
+    groups: list[list[Subword]] = []
     last_word, word = -1, 0
     for piece in pieces:
         while word + 1 < len(spans) and spans[word][1] <= piece.start:
@@ -94,7 +94,7 @@ def _groups(pieces: list[Piece], text: str) -> list[list[Piece]]:
     return groups
 
 
-def _words_under(piece: Piece, spans: list[tuple[int, int]], begins: list[int]) -> tuple[int, int]:
+def _words_under(piece: Subword, spans: list[tuple[int, int]], begins: list[int]) -> tuple[int, int]:
     """The numbers of the first and the last word that a piece touches; of a mere space the next word's."""
     if not piece.text or piece.text.isspace():
         word = min(bisect_right(begins, piece.start - 1), len(spans) - 1)

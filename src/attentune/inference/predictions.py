@@ -34,7 +34,7 @@ def predictions_csv(
 
 def csv_header(label_space: LabelSpace, more: Sequence[str] = (), *, quotes_all: bool = False) -> str:
     """The first line of `predictions_csv`."""
-    s = "s" if label_space.has_several else ""
+    s = "s" if label_space.is_multilabel else ""
     names = ["id", f"label{s}", f"prediction{s}", *(f"p_{name}" for name in label_space.names), *more]
     return _csv([names], quotes_all)
 

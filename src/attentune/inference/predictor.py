@@ -23,7 +23,7 @@ from attentune.models.attention import use_own_attention
 from attentune.models.fused import use_fused_layers
 from attentune.models.hub import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
-from attentune.models.precision import INT8, TRUE_BF16, half_copy, int8_copy
+from attentune.models.precision import INT8, TRUE_BF16, bf16_copy, int8_copy
 from attentune.models.saving import label_space_of, load_model
 from attentune.results import TASKS_FILE
 
@@ -33,7 +33,7 @@ _SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
-class SavedRun:
+class Predictor:
     """A trained model, ready to predict as it did when it was scored: same precision, same batches.
 
     Attributes:
@@ -49,7 +49,7 @@ class SavedRun:
     tokenizer: Tokenizer
 
     @classmethod
-    def load(cls, folder: str | Path, task: str | None = None) -> SavedRun:
+    def load(cls, folder: str | Path, task: str | None = None) -> Predictor:
         """Load a run folder.
 
         Args:
@@ -111,7 +111,7 @@ class SavedRun:
         """
         if precision == TRUE_BF16:
             made = self.evaluator(data, precision="bf16")
-            return replace(made, model=half_copy(self.model), batch_size=None)
+            return replace(made, model=bf16_copy(self.model), batch_size=None)
         if precision == INT8:
             made = self.evaluator(data, precision="fp32", use_cpu=True)
             return replace(made, model=int8_copy(self.model), batch_size=None)
@@ -206,7 +206,7 @@ def _on_top(own: DataConfig, given: DataConfig) -> DataConfig:
 
 
 def evaluate(
-    run: str | Path | SavedRun,
+    run: str | Path | Predictor,
     data: DataConfig | None = None,
     *,
     splits: Sequence[str] = ("validation",),
@@ -228,7 +228,7 @@ def evaluate(
     Raises:
         AttentuneError: anything that the user can mend; the message says how.
     """
-    saved = run if isinstance(run, SavedRun) else SavedRun.load(run, None if data is None else data.task)
+    saved = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
     found = saved.data(data, splits)
     scores = saved.predictor(found, precision=precision).score(tuple(found.splits), progress=progress)
     if not scores:
@@ -237,16 +237,16 @@ def evaluate(
 
 
 def predict_rows(
-    run: str | Path | SavedRun, rows: TextRows, *, precision: str | None = None, progress: Progress | None = None
+    run: str | Path | Predictor, rows: TextRows, *, precision: str | None = None, progress: Progress | None = None
 ) -> np.ndarray:
-    """(N, C) logits of a saved run for these rows, in its precision or another one (see `SavedRun.predictor`)."""
-    saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
+    """(N, C) logits of a saved run for these rows, in its precision or another one (see `Predictor.predictor`)."""
+    saved = run if isinstance(run, Predictor) else Predictor.load(run)
     data = TaskData("input", saved.label_space, (), {"input": rows})
     return saved.predictor(data, precision=precision).predict("input", progress)
 
 
 def predict(
-    run: str | Path | SavedRun, texts: Sequence[str], pairs: Sequence[str] | None = None
+    run: str | Path | Predictor, texts: Sequence[str], pairs: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
     """Predict texts, or pairs of texts.
 
@@ -267,7 +267,7 @@ def predict(
         raise DataError("got one text, expected a list of texts: put it in [brackets].")
     if pairs is not None and len(pairs) != len(texts):
         raise DataError(f"got {len(texts)} texts and {len(pairs)} second texts, expected as many of each.")
-    saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
+    saved = run if isinstance(run, Predictor) else Predictor.load(run)
     ids = tuple(str(number) for number in range(len(texts)))
     rows = TextRows(ids, tuple(texts), None if pairs is None else tuple(pairs), None, "texts")
     if not len(rows):
@@ -279,7 +279,7 @@ def predict(
         return [{"prediction": float(value)} for value in predictions]
     return [
         {
-            "prediction": space.names_of(label) if space.has_several else names[int(label)],
+            "prediction": space.names_of(label) if space.is_multilabel else names[int(label)],
             "probabilities": dict(zip(names, map(float, shares), strict=True)),
         }
         for label, shares in zip(predictions, probabilities_of(logits_NC, space), strict=True)

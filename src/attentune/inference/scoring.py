@@ -130,7 +130,7 @@ def score_rows(
     rows: np.ndarray | None = None,
     masked: Sequence[np.ndarray | None] | None = None,
     mask_token_id: int | None = None,
-    passed_over: Sequence[np.ndarray | None] | None = None,
+    attention_excluded: Sequence[np.ndarray | None] | None = None,
     with_details: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> RowScores:
@@ -146,13 +146,15 @@ def score_rows(
         rows: which rows, in this order, one as often as you like; all if not given.
         masked: for each of them the places to mask, or None for none; nothing is masked if not given.
         mask_token_id: stands at masked places.
-        passed_over: for each of them the places that attention leaves out, or None for none.
+        attention_excluded: for each of them the places that attention leaves out, or None for none.
         with_details: keep the tokens' scores and the layers' weights (of one process only).
         progress: called with the number of rows done in each batch; what it raises ends the scoring.
     """
     rows = np.arange(len(features)) if rows is None else rows
-    lengths, widths = features.lengths[rows], features.widths[rows]
-    batches = budget_order(widths, batch_tokens) if batch_size is None else sorted_order(widths, batch_size)
+    lengths, padded_lengths = features.lengths[rows], features.padded_lengths[rows]
+    batches = (
+        budget_order(padded_lengths, batch_tokens) if batch_size is None else sorted_order(padded_lengths, batch_size)
+    )
     outputs = _inner(model, accelerator).config.num_labels
     found = _Collected(lengths, outputs, with_details=with_details)
     # One autocast around all batches: it then halves the weights' precision once and not in each batch.
@@ -166,7 +168,9 @@ def score_rows(
                 pad_token_id=pad_token_id,
                 mask_token_id=mask_token_id,
                 masked=None if masked is None else [masked[place] for place in places],
-                passed_over=None if passed_over is None else [passed_over[place] for place in places],
+                attention_excluded=None
+                if attention_excluded is None
+                else [attention_excluded[place] for place in places],
             )
             inputs = {name: tensor.to(accelerator.device) for name, tensor in batch.inputs.items()}
             found.add(places, model(**inputs))

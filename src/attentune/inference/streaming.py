@@ -12,14 +12,14 @@ from attentune.data.dataset import TextRows
 from attentune.data.readers.table import has_return
 from attentune.data.readers.unlabelled import RowParts
 from attentune.inference.predictions import csv_header, csv_rows
-from attentune.inference.predictor import Progress, SavedRun, predict_rows
+from attentune.inference.predictor import Predictor, Progress, predict_rows
 
 # The logits (N, C) of some rows, and the entries of further columns, one a row.
 Predicted = tuple[np.ndarray, Sequence[Sequence[str]]]
 
 
 def predictions_in_parts(
-    saved: SavedRun,
+    saved: Predictor,
     parts: RowParts,
     *,
     precision: str | None = None,
@@ -54,5 +54,5 @@ def predictions_in_parts(
         header = ""
 
 
-def _only_logits(saved: SavedRun, rows: TextRows, **options: Any) -> Predicted:
+def _only_logits(saved: Predictor, rows: TextRows, **options: Any) -> Predicted:
     return predict_rows(saved, rows, **options), ()

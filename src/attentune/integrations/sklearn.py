@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.splits import stratified_cut
-from attentune.inference.predictor import SavedRun, predict_rows
+from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.results import RunResult
 from attentune.training.progress import Display
@@ -76,7 +76,7 @@ class _TextEstimator(BaseEstimator):
         self.result_: RunResult = train(
             load_config(overrides=self._overrides(folder, space)), data=data, display=Display(quiet=not self.verbose)
         )
-        self.run_ = SavedRun.load(folder)
+        self.run_ = Predictor.load(folder)
         self.n_features_in_ = 1 if pairs is None else 2
 
     def _seed(self) -> int:
@@ -134,7 +134,7 @@ class _TextEstimator(BaseEstimator):
             folder = Path(self._temporary.name)
             for name, content in files.items():
                 (folder / name).write_bytes(content)
-            self.run_ = SavedRun.load(folder)
+            self.run_ = Predictor.load(folder)
 
 
 class AttentuneClassifier(ClassifierMixin, _TextEstimator):
@@ -158,7 +158,7 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
     Attributes:
         classes_: the classes, sorted.
         n_features_in_: texts in a row, 1 or 2.
-        run_: the trained `SavedRun`.
+        run_: the trained `Predictor`.
         result_: the `RunResult`.
     """
 

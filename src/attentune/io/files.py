@@ -68,12 +68,12 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     Raises:
         StorageError: it could not be written; the old content stands.
     """
-    with replacing(path) as add:
+    with atomic_write(path) as add:
         add(content)
 
 
 @contextlib.contextmanager
-def replacing(path: str | Path) -> Iterator[Callable[[bytes], None]]:
+def atomic_write(path: str | Path) -> Iterator[Callable[[bytes], None]]:
     """A file that is written piece by piece, by calling what is given, and takes its place when the block has ended.
 
     Where the block ends with an error nothing is left of it, and the old content stands.
@@ -195,7 +195,7 @@ def write_manifest(folder: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 
-def damage(folder: Path, needed: Iterable[str] = ()) -> str | None:
+def verify_manifest(folder: Path, needed: Iterable[str] = ()) -> str | None:
     """What is wrong with a folder that has a manifest, in a few words; None if every file is as it was written.
 
     Args:

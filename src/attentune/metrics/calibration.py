@@ -40,7 +40,7 @@ class Calibration:
 
     def facts(self, label_space: LabelSpace) -> dict[str, Any]:
         """For a run's record."""
-        names = label_space.names if label_space.has_several else label_space.names[1:]
+        names = label_space.names if label_space.is_multilabel else label_space.names[1:]
         return {
             "rows": self.rows,
             "temperature": self.temperature,
@@ -77,8 +77,8 @@ def fit(
     chosen: tuple[float, ...] | None = None
     if thresholds:
         shares_NC = probabilities_of(logits_NC / found, label_space)
-        there_NC = labels if label_space.has_several else np.eye(2, dtype=np.int64)[labels]
-        first = 0 if label_space.has_several else 1
+        there_NC = labels if label_space.is_multilabel else np.eye(2, dtype=np.int64)[labels]
+        first = 0 if label_space.is_multilabel else 1
         chosen = tuple(best_threshold(shares_NC[:, c], there_NC[:, c]) for c in range(first, shares_NC.shape[1]))
     return Calibration(len(labels), found, chosen)
 
@@ -86,7 +86,7 @@ def fit(
 def error_of(logits_NC: np.ndarray, labels: np.ndarray, label_space: LabelSpace) -> float:
     """The expected calibration error: of the likeliest class, or of every label of every row."""
     shares_NC = probabilities_of(logits_NC, label_space)
-    if label_space.has_several:
+    if label_space.is_multilabel:
         return calibration_error(shares_NC.reshape(-1), labels.reshape(-1))
     likeliest_N = shares_NC.argmax(axis=1)
     return calibration_error(shares_NC.max(axis=1), likeliest_N == labels)

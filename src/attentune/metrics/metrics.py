@@ -125,7 +125,7 @@ def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray
     if label_space.task_type == "regression":
         return logits_NC[:, 0]
     is_plain = label_space.thresholds is None and label_space.ordinal_prediction == "argmax"
-    if is_plain and not label_space.has_several:
+    if is_plain and not label_space.is_multilabel:
         return logits_NC.argmax(axis=1)  # no probabilities are needed
     return chosen(
         probabilities_of(logits_NC, label_space),
@@ -137,7 +137,7 @@ def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray
 
 def probabilities_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
     """(N, C) softmax of the logits, in float64; of several labels a row each one's sigmoid."""
-    return shares_of(logits_NC, several=label_space.has_several)
+    return shares_of(logits_NC, several=label_space.is_multilabel)
 
 
 def score_predictions(
@@ -161,7 +161,7 @@ def choose_metric(wanted: str | None, names: Sequence[str], label_space: LabelSp
         "classes": label_space.task_type in ("classification", "ordinal"),
         "two classes": label_space.task_type in ("classification", "ordinal") and label_space.num_labels == 2,
         "an order": label_space.task_type in ("regression", "ordinal"),
-        "sets": label_space.has_several,
+        "sets": label_space.is_multilabel,
         "classes or sets": label_space.task_type != "regression",
     }
     usable = [metric.name for metric in METRICS.values() if has[metric.needs]]

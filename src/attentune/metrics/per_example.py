@@ -53,7 +53,7 @@ def _pearson_values(labels_N: np.ndarray, predictions_N: np.ndarray) -> np.ndarr
     return whole + (rows - 1) * (without_N.mean() - without_N)
 
 
-def guess_score(metric: str, labels_N: np.ndarray, *, is_regression: bool) -> float:
+def baseline_score(metric: str, labels_N: np.ndarray, *, is_regression: bool) -> float:
     """What guessing the same for every example scores: the commonest class, or the mean or median score.
 
     Of several labels those are guessed that at least half of the examples have.

@@ -26,7 +26,7 @@ from attentune.models.architectures import (
     special_token_ids,
 )
 from attentune.models.configuration import AttentuneConfig
-from attentune.models.head_settings import reads_texts_apart, settle_head
+from attentune.models.head_settings import is_bi_encoder, settle_head
 from attentune.models.hub import Tokenizer, loading, prepare_tokenizer
 from attentune.models.inspection import CONVERT, check_size
 from attentune.models.lora import merge_adapters
@@ -124,7 +124,7 @@ def build_model(
     _check_fit(settings, encoder, tokenizer, window or max_length)
     if window is not None:
         _check_windows(settings, encoder, tokenizer, is_pair=is_pair)
-    if reads_texts_apart(settings, is_pair=is_pair):
+    if is_bi_encoder(settings, is_pair=is_pair):
         _check_takes_embeddings(settings, encoder)
     config = AttentuneConfig(
         encoder=encoder.config,
@@ -213,7 +213,7 @@ def _label_options(label_space: LabelSpace) -> dict[str, Any]:
     return {
         "id2label": label_space.id2label,
         "label2id": label_space.label2id,
-        "problem_type": "multi_label_classification" if label_space.has_several else problem,
+        "problem_type": "multi_label_classification" if label_space.is_multilabel else problem,
     }
 
 

@@ -22,7 +22,7 @@ _NAMES = (
 _PATTERNS = ("model*.safetensors", "*.model", "merges.txt")
 
 
-def encoder_print(settings: ModelConfig) -> str:
+def encoder_fingerprint(settings: ModelConfig) -> str:
     """A SHA-256 over the files of an encoder in a folder; the commit of one on the hub, "" where that is not known.
 
     Args:

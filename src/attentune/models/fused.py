@@ -21,7 +21,7 @@ from attentune.nn.cpu.fused_layer import (
     fused_prediction,
 )
 from attentune.nn.cpu.kernels import VECTOR
-from attentune.nn.cpu.native import why_not
+from attentune.nn.cpu.native import unavailable_reason
 
 # The families whose layer is BERT's own, in all parts.
 _LAYERS = ("BertLayer", "RobertaLayer", "XLMRobertaLayer", "ElectraLayer")
@@ -97,7 +97,7 @@ def use_fused_layers(model: Any) -> int:
         model: an `AttentuneForSequenceClassification` on a CPU; changed in place.
     """
     layers = [module for module in model.modules() if type(module).__name__ in _LAYERS and _fits(module)]
-    if not layers or why_not() is not None:
+    if not layers or unavailable_reason() is not None:
         return 0
     for layer in layers:
         own = type(layer)
@@ -146,10 +146,10 @@ def _is_plain(layer: Any, mask: Tensor | None) -> bool:
         return False
     if mask is not None and (mask.ndim != 4 or mask.shape[1] != 1 or mask.stride(3) != 1):
         return False
-    joined = layer.attention.output.dense
+    attention_output = layer.attention.output.dense
     for module in layer.modules():
         hooks = (*module._forward_hooks.values(), *module._backward_hooks.values())
-        if module is not joined or module._forward_pre_hooks_with_kwargs:
+        if module is not attention_output or module._forward_pre_hooks_with_kwargs:
             hooks = (*hooks, *module._forward_pre_hooks.values())
         if module is not layer and any(getattr(hook, "__module__", "") != _IDLE for hook in hooks):
             return False
@@ -158,13 +158,13 @@ def _is_plain(layer: Any, mask: Tensor | None) -> bool:
 
 def _between(layer: Any) -> Between | None:
     """What hooks do to that which attention found, before it is projected; None where there are none."""
-    joined = layer.attention.output.dense
-    if not joined._forward_pre_hooks:
+    attention_output = layer.attention.output.dense
+    if not attention_output._forward_pre_hooks:
         return None
 
     def changed(found_BTD: Tensor) -> Tensor:
-        for hook in joined._forward_pre_hooks.values():
-            given = hook(joined, (found_BTD,))
+        for hook in attention_output._forward_pre_hooks.values():
+            given = hook(attention_output, (found_BTD,))
             if given is not None:
                 found_BTD = given[0] if isinstance(given, tuple) else given
         return found_BTD
@@ -178,9 +178,9 @@ def _products(layer: Any) -> tuple[Any, ...]:
 
 
 def _weights(layer: Any) -> LayerWeights:
-    query, key, value, joined, up, down = _products(layer)
+    query, key, value, attention_output, up, down = _products(layer)
     norm_1, norm_2 = layer.attention.output.LayerNorm, layer.output.LayerNorm
-    parts = (query, key, value, joined, norm_1, up, down, norm_2)
+    parts = (query, key, value, attention_output, norm_1, up, down, norm_2)
     return LayerWeights(*(tensor for part in parts for tensor in (part.weight, part.bias)))
 
 

@@ -28,14 +28,14 @@ def settle_head(
     Raises:
         ConfigError: the head does not fit the rows, the labels or the encoder.
     """
-    head, reads_apart = settings.head, reads_texts_apart(settings, is_pair=is_pair)
+    head, reads_apart = settings.head, is_bi_encoder(settings, is_pair=is_pair)
     kind = head.kind
     if kind == "task-attention":
         kind = "cross-attention" if is_pair else "self-attention"
     if kind in PAIR_HEADS:
         _check_texts(head.kind, kind, is_pair=is_pair, reads_apart=reads_apart)
-    if reads_apart and head.combine == "dot" and (label_space.num_labels > 2 or label_space.has_several):
-        at_once = " at once" if label_space.has_several else ""
+    if reads_apart and head.combine == "dot" and (label_space.num_labels > 2 or label_space.is_multilabel):
+        at_once = " at once" if label_space.is_multilabel else ""
         raise ConfigError(
             f"model.head.combine: dot gives one number, which can be a score or tell two classes, but this task has"
             f" {label_space.num_labels} ({', '.join(label_space.names)}){at_once}. Set it to concat."
@@ -54,7 +54,7 @@ def settle_head(
     }
 
 
-def reads_texts_apart(settings: ModelConfig, *, is_pair: bool) -> bool:
+def is_bi_encoder(settings: ModelConfig, *, is_pair: bool) -> bool:
     """Whether the texts of these rows are read each by itself."""
     return is_pair and settings.pair_encoding == "bi-encoder"
 

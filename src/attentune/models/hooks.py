@@ -14,7 +14,7 @@ from attentune.errors import UnsupportedEncoderError
 from attentune.nn.blur import apply_blur
 
 
-class EmbeddingTap:
+class EmbeddingGradientHook:
     """Keeps what a model's word embeddings gave in the newest forward pass with gradients, and the gradient there.
 
     Use as a context manager: the hook is there while the block runs.
@@ -26,7 +26,7 @@ class EmbeddingTap:
         self._output_BTE: Tensor | None = None
         self._gradient_BTE: Tensor | None = None
 
-    def __enter__(self) -> EmbeddingTap:
+    def __enter__(self) -> EmbeddingGradientHook:
         self._handle = self._model.get_input_embeddings().register_forward_hook(self._on_forward)
         return self
 
@@ -71,7 +71,7 @@ _PROJECTIONS = (
 )
 
 
-class BlurTaps:
+class BlurHooks:
     """Owns the hooks that blur an encoder's attention.
 
     Run the encoder within `prepared` only. The hooks and the newest matrices stay, so that gradient checkpointing,

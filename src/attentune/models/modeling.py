@@ -22,9 +22,9 @@ from attentune.models.slots import (
     layer_mix_slot,
     token_gate_slot,
 )
-from attentune.models.text_pairs import TwoTexts, find_texts, in_rows, mean_of_both, part_rows
+from attentune.models.text_pairs import TwoTexts, find_texts, in_rows, mean_of_both, split_pair_rows
 from attentune.models.windows import Windows, find_windows
-from attentune.nn.attention_block import NearOneLinear
+from attentune.nn.attention_block import UniformInitLinear
 from attentune.nn.blur import GaussianBlur
 from attentune.nn.classifiers import ScaledOutput, build_outputs
 from attentune.nn.layer_mix import ExcitationLinear
@@ -96,7 +96,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Fresh weights as BERT draws them; also refills the buffer, which `from_pretrained` leaves empty."""
         # transformers passes over modules without weights of their own, so these are all that have some.
-        if isinstance(module, (ExcitationLinear, GaussianBlur, NearOneLinear, ScaledOutput)):
+        if isinstance(module, (ExcitationLinear, GaussianBlur, UniformInitLinear, ScaledOutput)):
             module.reset_parameters()
         elif isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, mean=0.0, std=0.02)
@@ -220,7 +220,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Joined rows as rows of texts apart, and where the second ones begin; as they came where they cannot be."""
         form = {"separators": self.config.pair_separators, "max_length": self.config.max_seq_length}
-        rows = part_rows(input_ids, attention_mask.bool(), special_ids=self.special_ids, **form)
+        rows = split_pair_rows(input_ids, attention_mask.bool(), special_ids=self.special_ids, **form)
         if rows is None:
             return input_ids, attention_mask, token_type_ids, None
         # Each text is a first one to itself.

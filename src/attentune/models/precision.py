@@ -48,14 +48,14 @@ def has_fast_bf16(device: torch.device) -> bool:
 TRUE_BF16 = "bf16-true"
 
 
-def half_copy(model: Any) -> Any:
+def bf16_copy(model: Any) -> Any:
     """The model in evaluation mode, its weights in bf16; buffers, such as the angles of rotary positions, stay."""
     # With each weight's bf16 twin in the memo, no fp32 copy is made on the way.
     twins = {id(p): torch.nn.Parameter(p.detach().to(torch.bfloat16)) for p in model.parameters()}
     return copy.deepcopy(model, dict(twins)).eval().requires_grad_(False)
 
 
-class HalfCopy:
+class BFloat16Copy:
     """A second model whose weights are the first's in bf16, which follows it and holds memory only while it is asked.
 
     Autocast keeps what lies between the matrix products in fp32 and casts to and fro; for short texts on a CPU a model
@@ -67,7 +67,7 @@ class HalfCopy:
 
     def __init__(self, model: Any) -> None:
         self._source = model
-        self._copy = half_copy(model)
+        self._copy = bf16_copy(model)
         self._is_fresh = False
         self.release()
 

@@ -46,7 +46,7 @@ def _follow(name: str) -> None:
     except Exception as error:  # the import that someone else asked for must not fail with ours
         warnings.warn(
             f"attentune could not register its model with transformers ({type(error).__name__}: {error}), so"
-            " AutoModelForSequenceClassification cannot load run folders; attentune.SavedRun.load may say more.",
+            " AutoModelForSequenceClassification cannot load run folders; attentune.Predictor.load may say more.",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError
-from attentune.io.files import MANIFEST, damage, read_json, write_text
+from attentune.io.files import MANIFEST, read_json, verify_manifest, write_text
 from attentune.models.configuration import AttentuneConfig, check_values
 from attentune.models.hub import Tokenizer, loading, prepare_tokenizer, quiet
 from attentune.models.inspection import check_size, problem_in
@@ -65,7 +65,7 @@ def check_undamaged(folder: Path) -> None:
     Raises:
         CheckpointError: with what is wrong.
     """
-    problem = damage(folder) if (folder / MANIFEST).is_file() else None
+    problem = verify_manifest(folder) if (folder / MANIFEST).is_file() else None
     if problem is not None:
         raise CheckpointError(
             f"{folder}: this checkpoint is damaged: {problem}. Use another checkpoint, or another copy of it."

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from attentune.models.configuration import AttentuneConfig
-from attentune.models.hooks import BlurTaps
+from attentune.models.hooks import BlurHooks
 from attentune.nn.attention_block import BlockShape
 from attentune.nn.blur import BLUR_PLACES, GaussianBlur
 from attentune.nn.classifiers import build_classifier, raw_outputs
@@ -24,7 +24,7 @@ def drop_pooler(encoder: Any) -> None:
         encoder.pooler = None
 
 
-def blur_slot(config: AttentuneConfig, encoder: Any) -> tuple[GaussianBlur | None, BlurTaps | None]:
+def blur_slot(config: AttentuneConfig, encoder: Any) -> tuple[GaussianBlur | None, BlurHooks | None]:
     """The blur and the hooks that it works through; None where there is none."""
     blur = config.blur
     if blur["where"] not in BLUR_PLACES:
@@ -32,7 +32,7 @@ def blur_slot(config: AttentuneConfig, encoder: Any) -> tuple[GaussianBlur | Non
     if blur["where"] == "none":
         return None, None
     numbers = None if blur["layers"] == "all" else tuple(int(number) for number in str(blur["layers"]).split(","))
-    taps = BlurTaps(encoder, where=blur["where"], layers=numbers)
+    taps = BlurHooks(encoder, where=blur["where"], layers=numbers)
     made = GaussianBlur(
         size=blur["size"],
         sigma=blur["sigma"],

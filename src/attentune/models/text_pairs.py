@@ -88,7 +88,7 @@ def _longest(lengths_N1: Tensor, length: int) -> int:
 
 
 @dataclass(frozen=True)
-class PartedRows:
+class SplitPairRows:
     """Rows for a model that reads texts apart.
 
     Attributes:
@@ -102,9 +102,9 @@ class PartedRows:
     second_start_B: Tensor
 
 
-def part_rows(
+def split_pair_rows(
     ids_BT: Tensor, mask_BT: Tensor, *, special_ids: Tensor, separators: int | None, max_length: int
-) -> PartedRows | None:
+) -> SplitPairRows | None:
     """From rows that a tokenizer has joined those that it would have made of each text by itself.
 
     Args:
@@ -138,11 +138,11 @@ def part_rows(
     return _padded(parted, ids_BT)
 
 
-def _padded(parted: list[tuple[list[int], list[int]]], like: Tensor) -> PartedRows:
+def _padded(parted: list[tuple[list[int], list[int]]], like: Tensor) -> SplitPairRows:
     """The texts of each row one behind the other; what stands at padding is never read."""
     rows = [torch.tensor(first + second) for first, second in parted]
     lengths_B1 = torch.tensor([len(row) for row in rows])[:, None]
     ids_BT = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     mask_BT = torch.arange(ids_BT.shape[1])[None] < lengths_B1
     starts_B = torch.tensor([len(first) for first, _ in parted])
-    return PartedRows(ids_BT.to(like), mask_BT.to(like.device), starts_B.to(like.device))
+    return SplitPairRows(ids_BT.to(like), mask_BT.to(like.device), starts_B.to(like.device))

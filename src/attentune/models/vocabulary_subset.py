@@ -37,7 +37,7 @@ class _UsedRows(nn.Module):
         return F.embedding(places_BT, self.weight, padding_idx=self.padding_place)
 
 
-class CompactEmbeddings:
+class VocabularySubset:
     """Puts the used rows in the place of an encoder's word embeddings, and the whole table back.
 
     Args:

@@ -40,7 +40,7 @@ class BlockShape:
     near_one: bool = False
 
 
-class NearOneLinear(nn.Linear):
+class UniformInitLinear(nn.Linear):
     """A linear whose weights start between 0.9 and 1, so that attention begins near a plain mean of the tokens.
 
     Source: task-specific attention (Jia 2024), "initializing attention layer weights with U(0.9, 1)".
@@ -90,18 +90,18 @@ class Attention(nn.Module):
     def __init__(self, shape: BlockShape) -> None:
         super().__init__()
         size, self.heads, self.dropout = shape.hidden_size, shape.attention_heads, shape.dropout
-        linear = NearOneLinear if shape.near_one else nn.Linear
+        linear = UniformInitLinear if shape.near_one else nn.Linear
         self.query = linear(size, size)
         self.key = linear(size, size, bias=False)
         self.value = linear(size, size)
         self.output = nn.Linear(size, size)
 
-    def forward(self, asking_NQD: Tensor, asked_NTD: Tensor, mask_NT: Tensor) -> Tensor:
+    def forward(self, query_NQD: Tensor, key_NTD: Tensor, mask_NT: Tensor) -> Tensor:
         """(N, Q, D); `mask_NT` is True at the real tokens that are asked."""
         mixed_NQD = attend(
-            self.query(asking_NQD),
-            self.key(asked_NTD),
-            self.value(asked_NTD),
+            self.query(query_NQD),
+            self.key(key_NTD),
+            self.value(key_NTD),
             mask_NT,
             heads=self.heads,
             dropout=self.dropout if self.training else 0.0,
@@ -109,7 +109,7 @@ class Attention(nn.Module):
         return self.output(mixed_NQD)
 
 
-class BareBlock(nn.Module):
+class CrossAttentionBlock(nn.Module):
     """Cross-attention only: query, key, value, output and dense, with nothing added and nothing normalised."""
 
     def __init__(self, shape: BlockShape) -> None:
@@ -117,12 +117,12 @@ class BareBlock(nn.Module):
         self.attention = Attention(shape)
         self.dense = nn.Linear(shape.hidden_size, shape.hidden_size)
 
-    def forward(self, asking_NQD: Tensor, asked_NTD: Tensor, mask_NT: Tensor) -> Tensor:
+    def forward(self, query_NQD: Tensor, key_NTD: Tensor, mask_NT: Tensor) -> Tensor:
         """(N, Q, D), made of the asked tokens alone."""
-        return self.dense(self.attention(asking_NQD, asked_NTD, mask_NT))
+        return self.dense(self.attention(query_NQD, key_NTD, mask_NT))
 
 
-class FullBlock(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, add & norm, feed-forward, add & norm: BERT's layer.
 
     Args:
@@ -142,12 +142,12 @@ class FullBlock(nn.Module):
         self.output_norm = nn.LayerNorm(size, eps=_NORM_EPSILON)
         self.dropout = nn.Dropout(shape.dropout)
 
-    def forward(self, asking_NQD: Tensor, asked_NTD: Tensor, mask_NT: Tensor) -> Tensor:
+    def forward(self, query_NQD: Tensor, key_NTD: Tensor, mask_NT: Tensor) -> Tensor:
         """(N, Q, D): the asking tokens, changed by what they were told."""
-        mixed_NQD = self.attention(asking_NQD, asked_NTD, mask_NT)
+        mixed_NQD = self.attention(query_NQD, key_NTD, mask_NT)
         if self.dense is not None:
             mixed_NQD = self.dense(mixed_NQD)
-        hidden_NQD = self.attention_norm(asking_NQD + self.dropout(mixed_NQD))
+        hidden_NQD = self.attention_norm(query_NQD + self.dropout(mixed_NQD))
         changed_NQD = self.outer(self.activation(self.inner(hidden_NQD)))
         return self.output_norm(hidden_NQD + self.dropout(changed_NQD))
 
@@ -159,7 +159,7 @@ def attention_matrices(module: nn.Module) -> int:
     """
     count = 0
     for block in module.modules():
-        if isinstance(block, (BareBlock, FullBlock)):
+        if isinstance(block, (CrossAttentionBlock, TransformerBlock)):
             attention = block.attention
             linears = (attention.query, attention.key, attention.value, attention.output, block.dense)
             count += sum(linear.weight.numel() for linear in linears if linear is not None)

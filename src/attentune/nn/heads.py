@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attentune.nn.attention_block import BareBlock, BlockShape, FullBlock
+from attentune.nn.attention_block import BlockShape, CrossAttentionBlock, TransformerBlock
 from attentune.nn.masked import fall_back, masked_mean
 
 
@@ -79,7 +79,7 @@ class SelfAttentionHead(nn.Module):
         super().__init__()
         if layers < 1:
             raise ValueError(f"self-attention needs a block, got {layers}")
-        self.blocks = nn.ModuleList(FullBlock(shape, with_dense=False) for _ in range(layers))
+        self.blocks = nn.ModuleList(TransformerBlock(shape, with_dense=False) for _ in range(layers))
 
     def forward(self, hidden_NTD: Tensor, mask_NT: Tensor, ordinary_NT: Tensor) -> Tensor:
         hidden_NTD = _cleared(hidden_NTD, mask_NT, self.blocks)
@@ -104,8 +104,8 @@ class CrossAttentionHead(nn.Module):
         super().__init__()
         if layers < 1 and not bare:
             raise ValueError("cross-attention needs a block, full or bare")
-        blocks: list[nn.Module] = [FullBlock(shape, with_dense=True) for _ in range(layers)]
-        self.blocks = nn.ModuleList([*blocks, BareBlock(shape)] if bare else blocks)
+        blocks: list[nn.Module] = [TransformerBlock(shape, with_dense=True) for _ in range(layers)]
+        self.blocks = nn.ModuleList([*blocks, CrossAttentionBlock(shape)] if bare else blocks)
 
     def forward(self, hidden_NTD: Tensor, mask_NT: Tensor, ordinary_NT: Tensor) -> Tensor:
         """(N, D), of N / 2 pairs: first all first texts, then the second ones."""

@@ -12,8 +12,8 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.errors import CheckpointError, ConfigError
 from attentune.metrics.metrics import METRICS
-from attentune.metrics.per_example import example_values, guess_score
-from attentune.report.load import KeptRun, Predictions
+from attentune.metrics.per_example import baseline_score, example_values
+from attentune.report.load import Predictions, RecordedRun
 from attentune.stats.compare import compare_all
 from attentune.stats.runs import Runs
 from attentune.stats.verdict import Comparison
@@ -37,7 +37,7 @@ class Cell:
     task: str
     size: str
     method: str
-    kept: tuple[KeptRun, ...]
+    kept: tuple[RecordedRun, ...]
     runs: Runs | None
 
 
@@ -80,7 +80,7 @@ class Verdicts:
         return "".join(f"{line}\n" for line in (*lines, *self.notes))
 
 
-def judge(kept: Sequence[KeptRun], baseline: str | None = None) -> Verdicts:
+def compare_methods(kept: Sequence[RecordedRun], baseline: str | None = None) -> Verdicts:
     """Compare every method with the baseline on every task and size.
 
     Args:
@@ -119,7 +119,7 @@ def _comparable(cells: Sequence[Cell], baseline: str, notes: list[str]) -> list[
     return [runs for runs in usable if runs.task in known]
 
 
-def _cells(kept: Sequence[KeptRun], methods: Sequence[str], several: bool, notes: list[str]) -> list[Cell]:
+def _cells(kept: Sequence[RecordedRun], methods: Sequence[str], several: bool, notes: list[str]) -> list[Cell]:
     """The cells of one task."""
     task = kept[0].record.run.task
     metric = next((one.record.metric for one in kept if one.record.metric), None)
@@ -152,7 +152,7 @@ class _Examples:
         self.notes: list[str] = []
         self._first: Predictions | None = None
 
-    def runs(self, name: str, method: str, kept: Sequence[KeptRun]) -> Runs | None:
+    def runs(self, name: str, method: str, kept: Sequence[RecordedRun]) -> Runs | None:
         if self.metric is None or self.metric not in METRICS:
             return None
         scores: dict[int, float | None] = {}
@@ -169,12 +169,12 @@ class _Examples:
                 # Each fold has examples of its own, so there are none to compare the methods' runs by.
                 overlap = 1.0 / (folds - 1)
                 if found is not None and len(found.ids) > 1:
-                    guesses.append(guess_score(self.metric, found.labels_N, is_regression=not found.names))
+                    guesses.append(baseline_score(self.metric, found.labels_N, is_regression=not found.names))
                     guess = float(np.mean(guesses))
                 continue
             if found is not None and len(found.ids) > 1:
                 self._see(found)
-                guess = guess_score(self.metric, found.labels_N, is_regression=not found.names)
+                guess = baseline_score(self.metric, found.labels_N, is_regression=not found.names)
                 values[one.record.run.seed] = self._values(one, found, score)
         if not scores:
             return None
@@ -192,7 +192,7 @@ class _Examples:
                 f"{self.task}: not all runs were scored on the same examples, so the verdict is over seeds only."
             )
 
-    def _values(self, one: KeptRun, found: Predictions, score: float | None) -> np.ndarray:
+    def _values(self, one: RecordedRun, found: Predictions, score: float | None) -> np.ndarray:
         values_N = example_values(str(self.metric), found.labels_N, found.predictions_N)
         if score is None or not np.isfinite(values_N).all():
             return np.full(len(values_N), math.nan)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attentune.explain.words import Piece
+from attentune.explain.words import Subword
 
 # Black text can be read on all of them, and the colour-blind can tell blue from red.
 AGAINST_RGB, FOR_RGB, MATTERS_RGB = (92, 158, 232), (240, 112, 100), (255, 166, 64)
@@ -43,7 +43,7 @@ def visible(text: str, *, one_line: bool = False) -> str:
     return shown.replace("\n", "\u240a").replace("\t", "\u2409") if one_line else shown
 
 
-def stretches(text: str, tokens: Sequence[Piece], *, signed: bool) -> list[Stretch]:
+def stretches(text: str, tokens: Sequence[Subword], *, signed: bool) -> list[Stretch]:
     """The whole text in order, its tokens with their scores.
 
     Tokens that share characters (pieces of one sign) make one stretch: their sum if signed, else their highest.
@@ -75,7 +75,7 @@ def stretches(text: str, tokens: Sequence[Piece], *, signed: bool) -> list[Stret
     return parts
 
 
-def highest(tokens: Sequence[Piece]) -> float:
+def highest(tokens: Sequence[Subword]) -> float:
     """The score that is furthest from 0, without its sign; 0 where there is none."""
     return max((abs(token.score) for token in tokens if math.isfinite(token.score)), default=0.0)
 
@@ -98,7 +98,7 @@ def hex_tone(share: float, *, signed: bool) -> str:
     return "#{:02x}{:02x}{:02x}".format(*tone(share, signed=signed))
 
 
-def sides(text: str, pair: str | None, tokens: Sequence[Piece]) -> list[tuple[str, str, list[Piece]]]:
+def sides(text: str, pair: str | None, tokens: Sequence[Subword]) -> list[tuple[str, str, list[Subword]]]:
     """Of each text its name ("" where there is only one), itself and its tokens."""
     if pair is None:
         return [("", text, list(tokens))]

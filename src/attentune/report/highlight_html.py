@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from attentune.explain.explanation import Explanation
-from attentune.explain.words import Piece
+from attentune.explain.words import Subword
 from attentune.report.highlight import (
     AGAINST_RGB,
     FOR_RGB,
@@ -33,7 +33,7 @@ MARKED_STYLE = f"""\
 """
 
 
-def marked(explanation: Explanation, tokens: Sequence[Piece]) -> str:
+def marked(explanation: Explanation, tokens: Sequence[Subword]) -> str:
     """The whole text, its tokens on the tones of their scores, under a legend.
 
     Args:
@@ -61,6 +61,6 @@ def _legend(most: float, *, signed: bool) -> str:
 def _span(text: str, score: float, most: float, *, signed: bool) -> str:
     share = share_of(score, most)
     against = " against" if signed and share < 0 else ""
-    look = f"background:{hex_tone(share, signed=signed)};border-bottom-width:{round(_UNDERLINE_PX * abs(share))}px"
+    style = f"background:{hex_tone(share, signed=signed)};border-bottom-width:{round(_UNDERLINE_PX * abs(share))}px"
     title = score_text(score, signed=signed)
-    return f'<span class="t{against}" title="{title}" style="{look}">{escape(text)}</span>'
+    return f'<span class="t{against}" title="{title}" style="{style}">{escape(text)}</span>'

@@ -46,7 +46,7 @@ class Predictions:
 
 
 @dataclass(frozen=True)
-class KeptRun:
+class RecordedRun:
     """A record and the files of its predictions, by split."""
 
     record: RunRecord
@@ -67,10 +67,10 @@ class KeptRun:
         return None if file is None or not file.is_file() else read_predictions(file)
 
 
-def kept_in(folder: Path, records: Iterable[RunRecord]) -> list[KeptRun]:
+def recorded_runs(folder: Path, records: Iterable[RunRecord]) -> list[RecordedRun]:
     """These records of a comparison's folder with their files."""
     return [
-        KeptRun(
+        RecordedRun(
             record,
             {split: record_file(folder, record.run).with_name(name) for split, name in record.predictions.items()},
         )
@@ -102,7 +102,7 @@ HANS_FILE, LAYERS_FILE, MANIFEST_FILE = "hans.json", "layers.json", "compare.jso
 
 
 @dataclass(frozen=True)
-class Material:
+class ReportData:
     """All that was found.
 
     Attributes:
@@ -113,12 +113,12 @@ class Material:
     """
 
     folders: tuple[str, ...]
-    kept: tuple[KeptRun, ...]
+    kept: tuple[RecordedRun, ...]
     hans: dict[str, dict[str, Any]]
     layers: dict[str, dict[str, Any]]
 
 
-def collect(folders: Sequence[str]) -> Material:
+def collect(folders: Sequence[str]) -> ReportData:
     """Read comparison folders, run folders and folders of `attentune hans`.
 
     Raises:
@@ -135,10 +135,10 @@ def collect(folders: Sequence[str]) -> Material:
                 f"{folder}: holds no finished run. Expected the folder of a comparison (attentune compare), of a run"
                 f" (attentune train), or one with {HANS_FILE} or {LAYERS_FILE}."
             )
-    return Material(tuple(by_folder), tuple(_named_apart(by_folder)), hans, layers)
+    return ReportData(tuple(by_folder), tuple(_named_apart(by_folder)), hans, layers)
 
 
-def _kept(folder: Path) -> list[KeptRun]:
+def _kept(folder: Path) -> list[RecordedRun]:
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: there is no such folder. Expected that of a comparison or a run.")
     if (folder / "records").is_dir():
@@ -147,9 +147,9 @@ def _kept(folder: Path) -> list[KeptRun]:
     return [_run(run) for run in (runs or ([folder] if (folder / RESULT_FILE).is_file() else []))]
 
 
-def _comparison(folder: Path) -> list[KeptRun]:
+def _comparison(folder: Path) -> list[RecordedRun]:
     """The records, methods and tasks in the order in which the comparison was asked for."""
-    found = kept_in(folder, [record for record, _ in read_records(folder)])
+    found = recorded_runs(folder, [record for record, _ in read_records(folder)])
     try:
         told = read_json(folder / MANIFEST_FILE)["methods"]
         methods = list(told)
@@ -158,13 +158,13 @@ def _comparison(folder: Path) -> list[KeptRun]:
         return found
     order = {name: place for place, name in enumerate(dict.fromkeys([*methods, *tasks]))}
 
-    def place(one: KeptRun) -> tuple[int, int]:
+    def place(one: RecordedRun) -> tuple[int, int]:
         return order.get(one.record.run.task, len(order)), order.get(one.record.run.method, len(order))
 
     return sorted(found, key=place)
 
 
-def _run(folder: Path) -> KeptRun:
+def _run(folder: Path) -> RecordedRun:
     """A single run as a comparison would have kept it; its method is its preset."""
     result = RunResult.load(folder / RESULT_FILE)
     data, training = result.config.get("data", {}), result.config.get("training", {})
@@ -185,10 +185,10 @@ def _run(folder: Path) -> KeptRun:
         predictions={split: file.name for split, file in files.items()},
         **log_facts(folder),
     )
-    return KeptRun(record, files)
+    return RecordedRun(record, files)
 
 
-def _named_apart(by_folder: dict[str, list[KeptRun]]) -> Iterator[KeptRun]:
+def _named_apart(by_folder: dict[str, list[RecordedRun]]) -> Iterator[RecordedRun]:
     """The runs of all folders; where two folders have the same run, methods bear their folder's name."""
     runs = [one.record.run for kept in by_folder.values() for one in kept]
     clash = len(set(runs)) < len(runs)

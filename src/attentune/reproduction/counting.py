@@ -8,8 +8,8 @@ from typing import Any
 
 from attentune.data.builtin import load_spec
 from attentune.data.dataset import LabelSpace
-from attentune.experiments.comparison.grid import plan_matrix
-from attentune.experiments.comparison.methods import choose_methods, methods_from
+from attentune.experiments.comparison.grid import plan_grid
+from attentune.experiments.comparison.methods import methods_from, select_methods
 from attentune.experiments.comparison.records import Run
 from attentune.models.build import build_model, load_tokenizer
 from attentune.models.counting import count_parameters
@@ -18,9 +18,9 @@ from attentune.reproduction.recipe import Recipe
 
 def count_parts(recipe: Recipe, encoder: str, overrides: Mapping[str, Any] | None = None) -> dict[str, dict[str, int]]:
     """Weights in the attention and projection matrices of fresh models, by method and task."""
-    matrix = plan_matrix(
+    grid = plan_grid(
         tasks=recipe.tasks,
-        methods=choose_methods((), methods_from(recipe.methods, recipe.name)),
+        methods=select_methods((), methods_from(recipe.methods, recipe.name)),
         seeds=(1,),
         overrides={
             "model.name_or_path": encoder,
@@ -30,12 +30,12 @@ def count_parts(recipe: Recipe, encoder: str, overrides: Mapping[str, Any] | Non
         },
     )
     return {
-        method: {task: _count(matrix, Run(task, None, method, 1)) for task in recipe.tasks} for method in recipe.methods
+        method: {task: _count(grid, Run(task, None, method, 1)) for task in recipe.tasks} for method in recipe.methods
     }
 
 
-def _count(matrix: Any, run: Run) -> int:
-    config, spec = matrix.config(run, Path("unused")), load_spec(run.task)
+def _count(grid: Any, run: Run) -> int:
+    config, spec = grid.config(run, Path("unused")), load_spec(run.task)
     space = LabelSpace(spec.task_type, spec.label_names)
     is_pair = any(split.pair is not None for split in spec.splits.values())
     model = build_model(

@@ -54,7 +54,7 @@ class Plan:
 def plan(
     recipe: Recipe, encoder: str, *, data_dir: str | None, fraction: float, overrides: Mapping[str, Any] | None = None
 ) -> Plan:
-    """Look which data are at hand, and how many rows to take.
+    """MethodStyle which data are at hand, and how many rows to take.
 
     Args:
         recipe: the recipe.

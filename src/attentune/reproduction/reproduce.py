@@ -8,7 +8,7 @@ from typing import Any
 
 from attentune import __version__
 from attentune.errors import ConfigError
-from attentune.experiments.comparison.progress import MatrixDisplay
+from attentune.experiments.comparison.progress import ComparisonProgress
 from attentune.experiments.comparison.records import Run, RunRecord
 from attentune.experiments.comparison.runner import compare
 from attentune.io.files import read_json, storage_errors, write_text
@@ -38,7 +38,7 @@ def reproduce(
     fraction: float = 1.0,
     overrides: Mapping[str, Any] | None = None,
     jobs: int | None = None,
-    display: MatrixDisplay | None = None,
+    display: ComparisonProgress | None = None,
 ) -> Report:
     """Run a recipe, and write its report. Interrupted, the same call goes on where it was.
 
@@ -63,7 +63,7 @@ def reproduce(
     recipe = load_recipe(name)
     if not 0 < fraction <= 1:
         raise ConfigError(f"fraction: got {fraction:g}, expected a number above 0 and at most 1, such as 0.02.")
-    folder, shown = Path(output_dir), display or MatrixDisplay()
+    folder, shown = Path(output_dir), display or ComparisonProgress()
     check_figure_file(folder / "figure.png")
     if recipe.kind == "parameters":
         planned = Plan(encoder, (), () if encoder == recipe.encoder else (f"The encoder is {encoder}.",))
@@ -71,7 +71,7 @@ def reproduce(
         return _written(_report(recipe, planned, [counted], Report("", (), ())), folder)
     planned = plan(recipe, encoder, data_dir=data_dir, fraction=fraction, overrides=overrides)
     for note in planned.notes:
-        shown.say(note)
+        shown.info(note)
     _agree(folder, recipe, planned, fraction)
     compared = folder / COMPARISON_FOLDER
     keep = recipe.kind == "explanation" or recipe.then is not None

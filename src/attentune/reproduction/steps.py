@@ -13,7 +13,7 @@ from attentune.explain.answers import MaskedWord, answer, answer_masked, words_r
 from attentune.explain.explanation import HeadAttention
 from attentune.explain.heads import head_attention
 from attentune.explain.layers import layer_weights
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.io.files import storage_errors, write_text
 from attentune.report.document import Figure, Section, Table
 from attentune.report.figures.tokens import heads_figure
@@ -36,7 +36,7 @@ def measure_layers(runs: Mapping[Run, Path], folder: Path) -> list[Path]:
     """The layers' weights of each method's first run over its validation rows; the folders that they are written to."""
     written = []
     for run, place in _first(runs).items():
-        saved = SavedRun.load(place)
+        saved = Predictor.load(place)
         found = layer_weights(saved, saved.data(None, ("validation",)))
         written.append(folder / run.method)
         _write(written[-1] / LAYERS_FILE, to_json({weights.split: weights.summary() for weights in found}))
@@ -50,7 +50,7 @@ def explain_sentences(sentences: Sequence[Sentence], runs: Mapping[Run, Path]) -
     for number, sentence in enumerate(sentences, start=1):
         rows = TextRows(("0",), (sentence.text,), None, None, "the recipe")
         for run, place in _first(runs).items():
-            saved = SavedRun.load(place)
+            saved = Predictor.load(place)
             lines += _lines(sentence, run.method, saved, rows)
             figures.append(_heads(f"sentence-{number}-{len(figures) + 1}", run.method, head_attention(saved, rows)))
     header = ("sentence", "method", "true class", "predicted", "probability of the true class", "highest SSA scores")
@@ -58,7 +58,7 @@ def explain_sentences(sentences: Sequence[Sentence], runs: Mapping[Run, Path]) -
     return Section("Sentences", (Table("sentences", "What is said of them", header, tuple(lines), 4, notes), *figures))
 
 
-def _lines(sentence: Sentence, method: str, saved: SavedRun, rows: TextRows) -> list[tuple[str, ...]]:
+def _lines(sentence: Sentence, method: str, saved: Predictor, rows: TextRows) -> list[tuple[str, ...]]:
     said = answer(saved, rows)
     share = f"{said.probabilities[sentence.gold]:.3f}"
     found: list[tuple[str, ...]] = [
@@ -72,12 +72,12 @@ def _lines(sentence: Sentence, method: str, saved: SavedRun, rows: TextRows) -> 
     return found
 
 
-def _mask(saved: SavedRun, rows: TextRows, word: str) -> MaskedWord:
+def _mask(saved: Predictor, rows: TextRows, word: str) -> MaskedWord:
     place = next(one for one in words_read(saved, rows) if one.text.strip(".,;!?") == word)
     return answer_masked(saved, rows, place)
 
 
-def _important(saved: SavedRun, rows: TextRows) -> str:
+def _important(saved: Predictor, rows: TextRows) -> str:
     """The words in falling order of their SSA scores; without a token gate there are none."""
     table = head_attention(saved, rows, heads=(1,))[0]
     if table.importance is None:

@@ -1,4 +1,4 @@
-"""How far probabilities can be believed, and two ways to mend them: a temperature and thresholds."""
+"""How far probabilities can be assumed_correct, and two ways to mend them: a temperature and thresholds."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from attentune.config import DataConfig
-from attentune.data.builtin import TaskSpec, find_known_file, load_spec
+from attentune.data.builtin import TaskSpec, find_builtin_file, load_spec
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
-from attentune.inference.predictor import SavedRun, predict_rows
+from attentune.inference.predictor import Predictor, predict_rows
 from attentune.io.files import write_bytes
 from attentune.metrics.metrics import predictions_of
 
@@ -136,7 +136,7 @@ def make_submission(
     plan = _Plan()
     by_task: dict[str, str] = {}
     for run in runs:
-        saved = SavedRun.load(run)
+        saved = Predictor.load(run)
         task = _task_of(saved)
         if task in by_task:
             raise ConfigError(f"{run}: was trained on {task}, and so was {by_task[task]}; expected one run a task.")
@@ -144,7 +144,7 @@ def make_submission(
         _read_rows(saved, task, data_dir, plan, allow_partial=allow_partial)
     contents = {}
     for task, folder in by_task.items():
-        saved = SavedRun.load(folder)  # again: of many runs, one model at a time is kept
+        saved = Predictor.load(folder)  # again: of many runs, one model at a time is kept
         for file in (file for file in SITE_FILES if file.trained_on == task and file.name in plan.rows):
             contents[file.file_name] = _predicted(saved, file, plan.rows[file.name][1], precision, progress)
     return _whole(contents, plan, fill_missing=fill_missing)
@@ -163,7 +163,7 @@ def check_zip_file(file: str | Path) -> None:
         raise ConfigError(f"output_file: {path.parent}: there is no such folder; make it first, or choose another.")
 
 
-def _task_of(saved: SavedRun) -> str:
+def _task_of(saved: Predictor) -> str:
     """The GLUE task that a run was trained on, and whose labels it predicts."""
     data = saved.config.data
     trained_on = "own files" if data.task is None else f"the task {load_spec(data.task).name}"
@@ -183,7 +183,7 @@ def _task_of(saved: SavedRun) -> str:
     return spec.name
 
 
-def _read_rows(saved: SavedRun, task: str, data_dir: str | None, plan: _Plan, *, allow_partial: bool) -> None:
+def _read_rows(saved: Predictor, task: str, data_dir: str | None, plan: _Plan, *, allow_partial: bool) -> None:
     given = DataConfig() if data_dir is None else DataConfig(data_dir=data_dir)
     for file in (file for file in SITE_FILES if file.trained_on == task):
         if file.task == task:
@@ -191,7 +191,7 @@ def _read_rows(saved: SavedRun, task: str, data_dir: str | None, plan: _Plan, *,
         else:
             settings = replace(saved.config.data, task=file.task, data_dir=data_dir or saved.config.data.data_dir)
             try:
-                find_known_file(file.task, file.split, settings.data_dir)
+                find_builtin_file(file.task, file.split, settings.data_dir)
             except DataError as error:
                 names = " or ".join(load_spec(file.task).splits[file.split].files)
                 plan.warnings.append(
@@ -210,7 +210,7 @@ def _read_rows(saved: SavedRun, task: str, data_dir: str | None, plan: _Plan, *,
 
 
 def _predicted(
-    saved: SavedRun, file: SiteFile, rows: TextRows, precision: str | None, progress: Progress | None
+    saved: Predictor, file: SiteFile, rows: TextRows, precision: str | None, progress: Progress | None
 ) -> str:
     report = None if progress is None else lambda count: progress(file.name, count, len(rows))
     logits_NC = predict_rows(saved, rows, precision=precision, progress=report)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.data.builtin import find_known_file, load_spec, require_column
+from attentune.data.builtin import find_builtin_file, load_spec, require_column
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.labels import LabelReader
 from attentune.data.readers.csv import Dialect
@@ -21,7 +21,7 @@ from attentune.data.readers.read import read_delimited
 from attentune.data.readers.table import Table
 from attentune.data.splits import stratified_part
 from attentune.errors import ConfigError, LabelError
-from attentune.inference.predictor import SavedRun, predict_rows
+from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of
 
 HEURISTICS = ("lexical_overlap", "subsequence", "constituent")
@@ -202,7 +202,7 @@ class HansReport:
 
 
 def score_hans(
-    runs: Sequence[str | Path | SavedRun],
+    runs: Sequence[str | Path | Predictor],
     file: str | Path | None = None,
     *,
     data_dir: str | None = None,
@@ -229,14 +229,14 @@ def score_hans(
         DataError: the file is missing or broken, with the line.
         LabelError: a model without exactly one class of entailment, or of single texts.
     """
-    runs = [runs] if isinstance(runs, (str, Path, SavedRun)) else runs
-    names = short_names([str(run.folder if isinstance(run, SavedRun) else run) for run in runs])
+    runs = [runs] if isinstance(runs, (str, Path, Predictor)) else runs
+    names = short_names([str(run.folder if isinstance(run, Predictor) else run) for run in runs])
     methods = names if methods is None else methods
     if len(methods) != len(runs) or not all(methods):
         raise ConfigError(
             f"labels: got {len(methods)} ({', '.join(methods)}), expected {len(runs)}: a name for each run."
         )
-    whole = read_hans(file if file is not None else find_known_file("hans", "validation", data_dir))
+    whole = read_hans(file if file is not None else find_builtin_file("hans", "validation", data_dir))
     rows = whole if max_samples is None else _part(whole, max_samples, seed)
     described = [_describe(run, name, method) for run, name, method in zip(runs, names, methods, strict=True)]
     entails_RN = np.stack(
@@ -288,11 +288,11 @@ def entailment_class(names: Sequence[str], run: str = "the model") -> int:
     return found[0]
 
 
-def _load(run: str | Path | SavedRun) -> SavedRun:
-    return run if isinstance(run, SavedRun) else SavedRun.load(run)
+def _load(run: str | Path | Predictor) -> Predictor:
+    return run if isinstance(run, Predictor) else Predictor.load(run)
 
 
-def _describe(run: str | Path | SavedRun, name: str, method: str) -> HansRun:
+def _describe(run: str | Path | Predictor, name: str, method: str) -> HansRun:
     """Who this run is; checked for all runs before the first predicts, and not kept: many models may not fit."""
     saved = _load(run)
     names = saved.label_space.names
@@ -307,7 +307,7 @@ def _describe(run: str | Path | SavedRun, name: str, method: str) -> HansRun:
 
 
 def _entails(
-    run: str | Path | SavedRun, told: HansRun, rows: HansRows, precision: str | None, progress: Progress | None
+    run: str | Path | Predictor, told: HansRun, rows: HansRows, precision: str | None, progress: Progress | None
 ) -> np.ndarray:
     """(N,) whether the run predicts entailment."""
     saved = _load(run)

@@ -16,7 +16,7 @@ import numpy as np
 
 from attentune.data.dataset import TaskData, TextRows
 from attentune.errors import DataError
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.metrics.metrics import METRICS, predictions_of
 from attentune.seeding import numpy_generator
 from attentune.stats.bootstrap import bootstrap_interval
@@ -49,7 +49,7 @@ def words_of(text: str) -> list[str]:
     return [match.group().lower() for match in _WORD.finditer(text)]
 
 
-def telling_words(rows: TextRows, *, count: int = 20, least_share: float = 0.01) -> frozenset[str]:
+def label_indicative_words(rows: TextRows, *, count: int = 20, least_share: float = 0.01) -> frozenset[str]:
     """The frequent words whose presence goes most with the label, over either text.
 
     For classes by the chi-square statistic of presence and class, for scores by the correlation of presence and score.
@@ -199,7 +199,7 @@ class StressReport:
         original: each run's score on the rows as they are.
         changes: by perturbation.
         parts: by word overlap (pairs) and length, in thirds of the rows.
-        telling_words: what was left out as such, sorted.
+        label_indicative_words: what was left out as such, sorted.
     """
 
     metric: str
@@ -207,7 +207,7 @@ class StressReport:
     original: list[Interval]
     changes: list[StressLine]
     parts: list[StressLine]
-    telling_words: list[str]
+    label_indicative_words: list[str]
 
 
 class _Scorer:
@@ -256,7 +256,7 @@ class _Scorer:
 
 
 def stress(
-    runs: Sequence[str | Path | SavedRun],
+    runs: Sequence[str | Path | Predictor],
     data: TaskData,
     *,
     training_rows: TextRows | None = None,
@@ -269,7 +269,7 @@ def stress(
 
     Args:
         runs: run folders; of the same task.
-        data: one split with labels, the metric first; as from `SavedRun.data`.
+        data: one split with labels, the metric first; as from `Predictor.data`.
         training_rows: where the telling words are looked for; the split itself if not given.
         precision: another one than the runs'.
         resamples: of the rows, for the intervals.
@@ -282,8 +282,8 @@ def stress(
     split, rows = next(iter(data.splits.items()))
     if rows.labels is None or len(rows) == 0:
         raise DataError(f"{rows.source}: has no labels, expected some: stress tells how far a score falls.")
-    saved = [run if isinstance(run, SavedRun) else SavedRun.load(run) for run in runs]
-    telling = telling_words(training_rows or rows)
+    saved = [run if isinstance(run, Predictor) else Predictor.load(run) for run in runs]
+    telling = label_indicative_words(training_rows or rows)
     scorer = _Scorer(data.metrics[0], rows.labels, resamples=resamples, seed=seed)
 
     def predicted(changed: TextRows, what: str) -> list[np.ndarray]:
@@ -307,7 +307,7 @@ def stress(
         original=[scorer.interval(partial(scorer.score, own), every) for own in before],
         changes=changes,
         parts=[scorer.part(name, before, places) for name, places in _parts(rows).items()],
-        telling_words=sorted(telling),
+        label_indicative_words=sorted(telling),
     )
 
 

@@ -22,7 +22,7 @@ from attentune.token_labels.plan import labels_from_scores
 _LIME_WIDTH = 0.25
 
 
-class Attributions(RowLabelGenerator):
+class AttributionLabels(RowLabelGenerator):
     """Labels from what each token adds to minus the loss, against the mask token. Subclasses fill in `attribute`.
 
     Only sentences that the model is right on are labelled; below 1 the ratio takes a random share of the sentences.
@@ -43,15 +43,15 @@ class Attributions(RowLabelGenerator):
     def label_rows(self, epoch: int) -> tuple[np.ndarray, dict[str, Any]]:
         source, settings = self.source, self.settings
         rows = spread_copies(len(source.features), min(1.0, settings.ratio), source.seed, epoch)
-        correct = rows[source.judge.correct(source.probe.logits(rows), source.gold[rows])]
+        correct = rows[source.comparator.correct(source.scorer.logits(rows), source.gold[rows])]
         values = np.zeros(len(source.features.ids), dtype=np.float32)
-        model = source.probe.model
+        model = source.scorer.model
         was_training = model.training
         model.eval()
-        for row in correct[source.probe.part]:
-            source.probe.tick(1)
+        for row in correct[source.scorer.part]:
+            source.scorer.tick(1)
             scores = self.attribute(
-                int(row), source.probe.inputs(int(row)), derive_key("attribution", source.seed, epoch, int(row))
+                int(row), source.scorer.inputs(int(row)), derive_key("attribution", source.seed, epoch, int(row))
             )
             # One more than the label, so that the sum over processes tells labels from none.
             values[source.features.row(int(row))] = (
@@ -65,7 +65,7 @@ class Attributions(RowLabelGenerator):
                 )
             )
         model.train(was_training)
-        summed = source.probe.summed(values)
+        summed = source.scorer.summed(values)
         labels = np.where(summed > 0, summed - (1.0 - NO_LABEL), NO_LABEL).astype(np.float32)
         return labels, {"probed": len(rows), "correct": len(correct)}
 
@@ -73,9 +73,9 @@ class Attributions(RowLabelGenerator):
         """(B,) minus the loss of these versions of a row, in float32."""
         count = len(input_ids)
         spread = {name: tensor.expand(count, *tensor.shape[1:]) for name, tensor in others.items()}
-        logits_BC = self.source.probe.model(input_ids=input_ids, **spread).logits
+        logits_BC = self.source.scorer.model(input_ids=input_ids, **spread).logits
         gold_B = torch.as_tensor(self.source.gold[row], device=logits_BC.device).expand(count)
-        loss = resolve_loss("auto", self.source.judge.label_space.task_type)
+        loss = resolve_loss("auto", self.source.comparator.label_space.task_type)
         return -row_losses(loss, logits_BC, gold_B).loss_B
 
     def _masked_ids(self, row: int, inputs: dict[str, Tensor]) -> Tensor:
@@ -85,7 +85,7 @@ class Attributions(RowLabelGenerator):
         return ids_1T
 
 
-class IntegratedGradients(Attributions):
+class IntegratedGradients(AttributionLabels):
     """Integrated gradients along the straight path from the mask token's embeddings.
 
     Source: Sundararajan et al. 2017, through `captum.attr.LayerIntegratedGradients`.
@@ -95,7 +95,7 @@ class IntegratedGradients(Attributions):
         from captum.attr import LayerIntegratedGradients
 
         others = {name: tensor for name, tensor in inputs.items() if name != "input_ids"}
-        embeddings: Any = self.source.probe.model
+        embeddings: Any = self.source.scorer.model
         method = LayerIntegratedGradients(
             lambda input_ids: self._minus_loss(row, input_ids, others), embeddings.get_input_embeddings()
         )
@@ -105,7 +105,7 @@ class IntegratedGradients(Attributions):
         return attributed_1TE.sum(dim=-1)[0].detach().float().cpu().numpy()
 
 
-class Lime(Attributions):
+class Lime(AttributionLabels):
     """The weights of a linear model fitted to the model's answers on randomly masked copies.
 
     Source: Ribeiro et al. 2016, through `captum.attr.Lime`, with the weighting of its program for texts.

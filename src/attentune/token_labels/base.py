@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from attentune.config import LabelsConfig
 from attentune.data.tokenization import Features
 from attentune.seeding import numpy_generator
-from attentune.token_labels.comparator import Judge
+from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.plan import EpochPlan, TokenLabels, shuffled
 
 
-class Probe(Protocol):
+class Scorer(Protocol):
     """The model as it stands, in evaluation mode."""
 
     @property
@@ -53,16 +53,16 @@ class LabelSource:
     Attributes:
         features: the training rows' tokens.
         gold: (N,) class ids or scores of the training rows.
-        judge: says which predictions are right or have changed.
-        probe: asks the model.
+        comparator: says which predictions are right or have changed.
+        scorer: asks the model.
         mask_token_id: stands at masked places.
         seed: the run's seed.
     """
 
     features: Features
     gold: np.ndarray
-    judge: Judge
-    probe: Probe
+    comparator: PredictionComparator
+    scorer: Scorer
     mask_token_id: int
     seed: int
 
@@ -71,7 +71,7 @@ class LabelGenerator:
     """Plans the epochs. This one takes every training row once and labels no token.
 
     A generator may look at the model only in `plan`, which is called before an epoch with the weights at its beginning,
-    and in `observe`. Its choices are functions of (seed, epoch, row).
+    and in `on_backward`. Its choices are functions of (seed, epoch, row).
     """
 
     # Whether plans depend on the model, so that a checkpoint must carry the one in force.
@@ -90,11 +90,11 @@ class LabelGenerator:
         return EpochPlan(np.arange(len(self.source.features)))
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """Around training: attach what `observe` reads, and remove it at the end."""
+    def on_train(self) -> Iterator[None]:
+        """Around training: attach what `on_backward` reads, and remove it at the end."""
         yield
 
-    def observe(self, rows: np.ndarray, inputs: dict[str, Tensor], logits_BC: Tensor) -> None:
+    def on_backward(self, rows: np.ndarray, inputs: dict[str, Tensor], logits_BC: Tensor) -> None:
         """After each backward pass: take what it says of these training rows."""
 
     def tensors(self) -> dict[str, np.ndarray]:

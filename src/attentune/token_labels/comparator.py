@@ -13,7 +13,7 @@ from attentune.metrics.metrics import predictions_of, probabilities_of
 
 
 @dataclass(frozen=True)
-class Judge:
+class PredictionComparator:
     """Compares predictions.
 
     With several labels a row a prediction is the whole set of them: it is right if it is the gold set, and changed if
@@ -54,7 +54,7 @@ class Judge:
             rise_N = np.abs(masked_NC[:, 0] - gold_N) - np.abs(logits_NC[:, 0] - gold_N)
             return np.clip(rise_N / max(self.score_range, 1e-12), 0.0, 1.0)
         before_NC, after_NC = (probabilities_of(own_NC, self.label_space) for own_NC in (logits_NC, masked_NC))
-        if self.label_space.has_several:
+        if self.label_space.is_multilabel:
             fall_NC = np.where(gold_N == 1, before_NC - after_NC, after_NC - before_NC)
             return np.clip(fall_NC.mean(axis=1), 0.0, 1.0)
         places = np.arange(len(gold_N))
@@ -64,4 +64,4 @@ class Judge:
         if self.label_space.task_type == "regression":
             return np.abs(first_N - second_N) <= self.tolerance
         alike = first_N == second_N
-        return alike.all(axis=1) if self.label_space.has_several else alike
+        return alike.all(axis=1) if self.label_space.is_multilabel else alike

@@ -57,9 +57,9 @@ def probe_copies(
         random_mask(source.features, int(row), mask_share, *key, int(row), int(number))
         for row, number in zip(rows, numbers, strict=True)
     ]
-    masked_MC = source.probe.logits(rows, masks)
+    masked_MC = source.scorer.logits(rows, masks)
     # A prediction that seems to have turned may belong to a sentence that has been unlearned meanwhile.
-    doubted = is_believed_N[rows] & ~source.judge.correct(masked_MC, source.gold[rows])
+    doubted = is_believed_N[rows] & ~source.comparator.correct(masked_MC, source.gold[rows])
     answers.ask(np.unique(rows[doubted]))
     keep = np.flatnonzero(~doubted | answers.is_right_N[rows])
     return Copies(
@@ -81,8 +81,8 @@ class _Answers:
 
     def ask(self, rows: np.ndarray) -> None:
         if len(rows):
-            logits_RC = self._source.probe.logits(rows)
-            self.is_right_N[rows] = self._source.judge.correct(logits_RC, self._source.gold[rows])
+            logits_RC = self._source.scorer.logits(rows)
+            self.is_right_N[rows] = self._source.comparator.correct(logits_RC, self._source.gold[rows])
             self._logits |= dict(zip(rows.tolist(), logits_RC, strict=True))
 
     def logits(self, rows: np.ndarray, outputs: int) -> np.ndarray:
@@ -105,11 +105,11 @@ class Flip(TrustsTrainingPass, RowLabelGenerator):
 
     def label_rows(self, epoch: int) -> tuple[np.ndarray, dict[str, Any]]:
         settings, source = self.settings, self.source
-        found = probe_copies(source, settings.ratio, settings.mask_share, epoch, self.believed())
-        if source.judge.right_is_one_answer:
-            flipped_M = ~source.judge.correct(found.masked_MC, source.gold[found.rows])
+        found = probe_copies(source, settings.ratio, settings.mask_share, epoch, self.assumed_correct())
+        if source.comparator.right_is_one_answer:
+            flipped_M = ~source.comparator.correct(found.masked_MC, source.gold[found.rows])
         else:
-            flipped_M = ~source.judge.same(found.plain_MC, found.masked_MC)
+            flipped_M = ~source.comparator.same(found.plain_MC, found.masked_MC)
         sums = LabelSums(source.features.starts)
         for row, places, flipped in zip(found.rows, found.masks, flipped_M, strict=True):
             sums.add(int(row), places, float(flipped))
@@ -117,14 +117,14 @@ class Flip(TrustsTrainingPass, RowLabelGenerator):
         return sums.means(), _facts(found, flipped_M)
 
 
-class Drop(RowLabelGenerator):
+class ProbabilityDrop(RowLabelGenerator):
     """The fall of the gold class's probability, spread evenly over the tokens that were masked."""
 
     def label_rows(self, epoch: int) -> tuple[np.ndarray, dict[str, Any]]:
         settings, source = self.settings, self.source
         found = probe_copies(source, settings.ratio, settings.mask_share, epoch)
-        flipped_M = ~source.judge.same(found.plain_MC, found.masked_MC)
-        fall_M = source.judge.fall(found.plain_MC, found.masked_MC, source.gold[found.rows])
+        flipped_M = ~source.comparator.same(found.plain_MC, found.masked_MC)
+        fall_M = source.comparator.fall(found.plain_MC, found.masked_MC, source.gold[found.rows])
         sums = LabelSums(source.features.starts)
         for row, places, fall in zip(found.rows, found.masks, fall_M, strict=True):
             sums.add(int(row), places, float(fall) / max(1, len(places)))
@@ -147,8 +147,8 @@ class LeaveOneOut(RowLabelGenerator):
     def label_rows(self, epoch: int) -> tuple[np.ndarray, dict[str, Any]]:
         source = self.source
         rows = spread_copies(len(source.features), min(1.0, self.settings.ratio), source.seed, epoch)
-        logits_RC = source.probe.logits(rows)
-        is_correct = source.judge.correct(logits_RC, source.gold[rows])
+        logits_RC = source.scorer.logits(rows)
+        is_correct = source.comparator.correct(logits_RC, source.gold[rows])
         rows, logits_RC = rows[is_correct], logits_RC[is_correct]
         sums = LabelSums(source.features.starts)
         flipped = 0
@@ -165,11 +165,11 @@ class LeaveOneOut(RowLabelGenerator):
         if len(owners) == 0:
             return 0
         flat = np.concatenate(places)
-        masked_MC = source.probe.logits(rows[owners], [np.array([place]) for place in flat])
-        turned_M = ~source.judge.same(logits_RC[owners], masked_MC)
+        masked_MC = source.scorer.logits(rows[owners], [np.array([place]) for place in flat])
+        turned_M = ~source.comparator.same(logits_RC[owners], masked_MC)
         values_M = turned_M.astype(np.float64)
         if self.settings.targets == "soft":
-            values_M = source.judge.fall(logits_RC[owners], masked_MC, source.gold[rows[owners]])
+            values_M = source.comparator.fall(logits_RC[owners], masked_MC, source.gold[rows[owners]])
         for owner, place, value in zip(owners, flat, values_M, strict=True):
             sums.add(int(rows[owner]), np.array([place]), float(value))
         return len(np.unique(owners[turned_M]))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attentune.attribution.gradient import rise_of_loss
 from attentune.config import LabelsConfig
-from attentune.models.hooks import EmbeddingTap
+from attentune.models.hooks import EmbeddingGradientHook
 from attentune.nn.losses import NO_LABEL
 from attentune.token_labels.base import LabelSource, RowLabelGenerator
 from attentune.token_labels.plan import labels_from_scores
@@ -28,16 +28,16 @@ class Gradient(RowLabelGenerator):
 
     def __init__(self, settings: LabelsConfig, source: LabelSource) -> None:
         super().__init__(settings, source)
-        self._tap = EmbeddingTap(source.probe.model)
+        self._tap = EmbeddingGradientHook(source.scorer.model)
         self._pass = TrainingPass(source)
         self._scores = np.zeros(len(source.features.ids), dtype=np.float32)
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
+    def on_train(self) -> Iterator[None]:
         with self._tap:
             yield
 
-    def observe(self, rows: np.ndarray, inputs: dict[str, Tensor], logits_BC: Tensor) -> None:
+    def on_backward(self, rows: np.ndarray, inputs: dict[str, Tensor], logits_BC: Tensor) -> None:
         embedded_BTE, gradient_BTE = self._tap.take()
         rise_BT = rise_of_loss(embedded_BTE, gradient_BTE, self._mask_vector(inputs["input_ids"]))
         # Where fp16 has overflowed (its scaler then skips the step) nothing is known.
@@ -49,12 +49,12 @@ class Gradient(RowLabelGenerator):
         self._pass.note(rows, logits_BC)
 
     def _mask_vector(self, like: Tensor) -> Tensor:
-        embeddings: Any = self.source.probe.model
+        embeddings: Any = self.source.scorer.model
         with torch.no_grad():
             return embeddings.get_input_embeddings()(like.new_tensor([self.source.mask_token_id]))[0]
 
     def label_rows(self, epoch: int) -> tuple[np.ndarray, dict[str, Any]]:
-        scores = self.source.probe.summed(self._scores)
+        scores = self.source.scorer.summed(self._scores)
         self._scores = np.zeros_like(self._scores)
         seen_N, correct_N = self._pass.summed()
         self._pass.forget()
@@ -71,10 +71,10 @@ class Gradient(RowLabelGenerator):
         return values, {"probed": int(seen_N.sum()), "correct": int(correct_N.sum())}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        return {"gradient_scores": self.source.probe.summed(self._scores)} | self._pass.tensors()
+        return {"gradient_scores": self.source.scorer.summed(self._scores)} | self._pass.tensors()
 
     def restore(self, tensors: dict[str, np.ndarray]) -> None:
         self._pass.restore(tensors)
         self._scores = np.zeros_like(self._scores)
-        if self.source.probe.part.start == 0:  # one process keeps them; the sum over all is as it was
+        if self.source.scorer.part.start == 0:  # one process keeps them; the sum over all is as it was
             self._scores = tensors["gradient_scores"].copy()

@@ -11,14 +11,14 @@ import numpy as np
 from attentune.data.dataset import TaskData, TextRows
 from attentune.data.tokenization import token_spans
 from attentune.errors import CheckpointError, ConfigError
-from attentune.inference.predictor import Progress, SavedRun
+from attentune.inference.predictor import Predictor, Progress
 from attentune.inference.scoring import score_rows
 from attentune.metrics.metrics import predictions_of
 from attentune.token_labels.plan import LABELS_FILE, EpochPlan, load_labels
 
 
 def list_tokens(
-    run: str | Path | SavedRun,
+    run: str | Path | Predictor,
     rows: TextRows | None = None,
     *,
     max_samples: int | None = None,
@@ -44,7 +44,7 @@ def list_tokens(
         ConfigError: the run has neither token labels nor a token head.
         CheckpointError: the run's own training rows are no longer what they were.
     """
-    saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
+    saved = run if isinstance(run, Predictor) else Predictor.load(run)
     has_labels = (saved.folder / LABELS_FILE).is_file()
     if saved.model.token_gate is None and not has_labels:
         raise ConfigError(
@@ -79,7 +79,7 @@ def list_tokens(
         yield line | {"tokens": _tokens(tokens, line, labels.get(number), own)}
 
 
-def _training_rows(saved: SavedRun, has_labels: bool) -> tuple[TextRows, EpochPlan | None]:
+def _training_rows(saved: Predictor, has_labels: bool) -> tuple[TextRows, EpochPlan | None]:
     rows = saved.data(None, ("train",)).splits["train"]
     if not has_labels:
         return rows, None
@@ -105,7 +105,7 @@ def _texts(rows: TextRows, number: int) -> dict[str, str]:
     return {"text": rows.texts[number], **pair}
 
 
-def _named(value: Any, saved: SavedRun) -> str | float:
+def _named(value: Any, saved: Predictor) -> str | float:
     if saved.label_space.task_type == "regression":
         return round(float(value), 6)
     return saved.label_space.text_of(value)

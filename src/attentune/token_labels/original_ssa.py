@@ -13,7 +13,7 @@ from attentune.token_labels.plan import EpochPlan
 from attentune.token_labels.training_pass import TrustsTrainingPass
 
 
-class Released(TrustsTrainingPass):
+class OriginalSSA(TrustsTrainingPass):
     """In rising share, samples whose masked copy kept its prediction: masked tokens 0, all others 1; originals all 1.
 
     The text that is trained on is never masked; only the labels tell what was.
@@ -54,7 +54,7 @@ class Released(TrustsTrainingPass):
         are tried at once.
         """
         source, settings = self.source, self.settings
-        is_believed_N = self.believed()
+        is_believed_N = self.assumed_correct()
         order = numpy_generator("candidates", source.seed, epoch).permutation(len(source.features))
         kept: list[int] = []
         masks: list[np.ndarray] = []
@@ -66,8 +66,8 @@ class Released(TrustsTrainingPass):
             rows = order[begin : begin + size]
             begin += size
             unsure = rows[~is_believed_N[rows]]
-            plain_UC = source.probe.logits(unsure)
-            is_wrong = np.isin(rows, unsure[~source.judge.correct(plain_UC, source.gold[unsure])])
+            plain_UC = source.scorer.logits(unsure)
+            is_wrong = np.isin(rows, unsure[~source.comparator.correct(plain_UC, source.gold[unsure])])
             correct = rows[~is_wrong]
             spans = [
                 random_spans(
@@ -79,11 +79,11 @@ class Released(TrustsTrainingPass):
                 )
                 for row in correct
             ]
-            masked_RC = source.probe.logits(correct, spans)
-            if source.judge.right_is_one_answer:
-                is_same = source.judge.correct(masked_RC, source.gold[correct])
+            masked_RC = source.scorer.logits(correct, spans)
+            if source.comparator.right_is_one_answer:
+                is_same = source.comparator.correct(masked_RC, source.gold[correct])
             else:
-                is_same = source.judge.same(plain_UC[~is_wrong], masked_RC)
+                is_same = source.comparator.same(plain_UC[~is_wrong], masked_RC)
             kept += correct[is_same].tolist()
             masks += [places for places, same in zip(spans, is_same, strict=True) if same]
             facts["probed"] += len(rows)

@@ -9,10 +9,10 @@ import numpy as np
 from attentune.config import LabelsConfig
 from attentune.token_labels.attribution import IntegratedGradients, Lime
 from attentune.token_labels.base import LabelGenerator, LabelSource
-from attentune.token_labels.flip import Drop, Flip, LeaveOneOut
+from attentune.token_labels.flip import Flip, LeaveOneOut, ProbabilityDrop
 from attentune.token_labels.gradient import Gradient
 from attentune.token_labels.masking import copy_numbers, random_mask, spread_copies
-from attentune.token_labels.original_ssa import Released
+from attentune.token_labels.original_ssa import OriginalSSA
 from attentune.token_labels.plan import EpochPlan
 
 
@@ -41,8 +41,8 @@ GENERATORS: dict[str, Callable[[LabelsConfig, LabelSource], LabelGenerator]] = {
     "none": LabelGenerator,
     "masked-rows": MaskedRows,
     "flip": Flip,
-    "released": Released,
-    "drop": Drop,
+    "released": OriginalSSA,
+    "drop": ProbabilityDrop,
     "leave-one-out": LeaveOneOut,
     "gradient": Gradient,
     "integrated-gradients": IntegratedGradients,

@@ -28,12 +28,12 @@ class TrainingPass:
         logits = logits_BC.detach().float().cpu().numpy()
         # A batch may hold a row twice.
         np.add.at(self._seen_N, rows, 1)
-        np.add.at(self._correct_N, rows, self._source.judge.correct(logits, self._source.gold[rows]))
+        np.add.at(self._correct_N, rows, self._source.comparator.correct(logits, self._source.gold[rows]))
 
     def summed(self) -> tuple[np.ndarray, np.ndarray]:
         """(N,) each, over all processes: how often each row was seen, and found right."""
-        probe = self._source.probe
-        return probe.summed(self._seen_N), probe.summed(self._correct_N)
+        scorer = self._source.scorer
+        return scorer.summed(self._seen_N), scorer.summed(self._correct_N)
 
     def tensors(self) -> dict[str, np.ndarray]:
         """What a checkpoint must keep."""
@@ -42,7 +42,7 @@ class TrainingPass:
     def restore(self, tensors: dict[str, np.ndarray]) -> None:
         """Put back what `tensors` gave."""
         self.forget()
-        if self._source.probe.part.start == 0:  # one process keeps them; the sum over all is as it was
+        if self._source.scorer.part.start == 0:  # one process keeps them; the sum over all is as it was
             self._seen_N, self._correct_N = tensors["pass_seen"].copy(), tensors["pass_correct"].copy()
 
 
@@ -55,10 +55,10 @@ class TrustsTrainingPass(LabelGenerator):
     def __init__(self, settings: LabelsConfig, source: LabelSource) -> None:
         super().__init__(settings, source)
         # With scores two right predictions may differ, so that the unmasked one must be known.
-        trusts = settings.reuse_predictions and source.judge.right_is_one_answer
+        trusts = settings.reuse_predictions and source.comparator.right_is_one_answer
         self._pass = TrainingPass(source) if trusts else None
 
-    def believed(self) -> np.ndarray:
+    def assumed_correct(self) -> np.ndarray:
         """(N,) bool: the rows taken to be right without asking: those that were right whenever they were seen."""
         if self._pass is None:
             return np.zeros(len(self.source.features), dtype=bool)
@@ -70,7 +70,7 @@ class TrustsTrainingPass(LabelGenerator):
         if self._pass is not None:
             self._pass.forget()
 
-    def observe(self, rows: np.ndarray, inputs: dict[str, Tensor], logits_BC: Tensor) -> None:
+    def on_backward(self, rows: np.ndarray, inputs: dict[str, Tensor], logits_BC: Tensor) -> None:
         if self._pass is not None:
             self._pass.note(rows, logits_BC)
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from attentune.data.calibration import CALIBRATION
 from attentune.metrics.calibration import Calibration, error_of, fit
 from attentune.training.calibration_check import is_wanted
-from attentune.training.components import RunParts
+from attentune.training.components import TrainingComponents
 
 
-def calibrate(parts: RunParts, splits: list[str], *, reuse: bool) -> Calibration | None:
+def calibrate(parts: TrainingComponents, splits: list[str], *, reuse: bool) -> Calibration | None:
     """Fit what the settings ask for with the final weights, and put it into the model and the evaluator.
 
     The evaluator then holds the calibrated logits of these splits.

@@ -14,7 +14,7 @@ import numpy as np
 from attentune.config import DataConfig, TrainingConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError, ConfigError, DataError
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.io.files import MANIFEST, read_json, write_text
 from attentune.metrics.calibration import Calibration, error_of, fit
 from attentune.results import to_json
@@ -57,7 +57,7 @@ class Recalibration:
 
 
 def calibrate_run(
-    run: str | Path | SavedRun,
+    run: str | Path | Predictor,
     data: DataConfig | None = None,
     *,
     temperature: bool = True,
@@ -82,7 +82,7 @@ def calibrate_run(
         DataError: the rows cannot be read or have no labels.
         CheckpointError: there is no run, or it is a checkpoint, or another process is writing to it.
     """
-    saved = run if isinstance(run, SavedRun) else SavedRun.load(run, None if data is None else data.task)
+    saved = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
     _check(saved, temperature, thresholds, split)
     config = saved.model.config
     before = {"temperature": config.calibration_temperature, "thresholds": config.thresholds}
@@ -98,7 +98,7 @@ def calibrate_run(
     return done
 
 
-def _check(saved: SavedRun, temperature: bool, thresholds: bool, split: str) -> None:
+def _check(saved: Predictor, temperature: bool, thresholds: bool, split: str) -> None:
     if split.split("_")[0] not in ("validation", "test"):
         raise ConfigError(f"--split: got {split!r}, expected validation or test: rows that training has not seen.")
     if (saved.folder / MANIFEST).is_file():
@@ -112,7 +112,7 @@ def _check(saved: SavedRun, temperature: bool, thresholds: bool, split: str) -> 
 
 
 def _fitted(
-    saved: SavedRun,
+    saved: Predictor,
     data: DataConfig | None,
     split: str,
     precision: str | None,

@@ -24,7 +24,7 @@ def check_calibration(settings: TrainingConfig, label_space: LabelSpace) -> None
         name = "calibrate" if settings.calibrate != "none" else "thresholds"
         raise ConfigError(f"training.{name}: needs classes, whose probabilities it mends; this task is a regression.")
     two = label_space.task_type == "classification" and label_space.num_labels == 2
-    if settings.thresholds != "none" and not (two or label_space.has_several):
+    if settings.thresholds != "none" and not (two or label_space.is_multilabel):
         raise ConfigError(
             f"training.thresholds: needs two classes, or several labels a row; this is {label_space.task_type} into"
             f" {label_space.num_labels}. Leave it out: the likeliest class is predicted."

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from attentune.models.saving import save_model
 from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
 from attentune.training.checkpoint import fitting, keep_newest, write_checkpoint
-from attentune.training.components import RunParts
+from attentune.training.components import TrainingComponents
 from attentune.training.loop import Scores
 from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
 from attentune.training.progress import Display, JsonLog, label_line, one_line
@@ -23,11 +23,17 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 ScoresHook = Callable[[TrainingState, Scores, bool], None]
 
 
-class RunWatcher:
+class RunCallback:
     """Writes a run's log and checkpoints. Under several processes only the main one has it write."""
 
     def __init__(
-        self, *, run: Path, parts: RunParts, log: JsonLog | None, display: Display, hook: ScoresHook | None = None
+        self,
+        *,
+        run: Path,
+        parts: TrainingComponents,
+        log: JsonLog | None,
+        display: Display,
+        hook: ScoresHook | None = None,
     ) -> None:
         self._hook = hook
         self._run, self._parts, self._log, self._display = run, parts, log, display
@@ -57,7 +63,7 @@ class RunWatcher:
         self._write({"step": state.step, "epoch": state.epoch, **scores, "is_best": is_best})
         values = {f"{split}/{name}": value for split, part in scores.items() for name, value in part.items()}
         self._track(values, state.step)
-        self._display.say(f"step {state.step}: {one_line(scores)}{'  (best so far)' if is_best else ''}")
+        self._display.info(f"step {state.step}: {one_line(scores)}{'  (best so far)' if is_best else ''}")
         if self._hook is not None:
             self._hook(state, scores, state.step == self._parts.loop.total_steps or state.stopped_early)
 
@@ -69,9 +75,9 @@ class RunWatcher:
         """Say what the epoch's labels are, or why there are none."""
         facts = state.epoch_labels
         if "reason" in facts and state.epoch > 0:
-            self._display.warn(f"epoch {state.epoch + 1}: no token is labelled: {facts['reason']}")
+            self._display.warning(f"epoch {state.epoch + 1}: no token is labelled: {facts['reason']}")
         elif "ones" in facts:
-            self._display.say(f"epoch {state.epoch + 1}: {label_line(facts)}")
+            self._display.info(f"epoch {state.epoch + 1}: {label_line(facts)}")
 
     def on_epoch_end(self, state: TrainingState) -> None:
         """Write the epoch's labels and how the token head did on them to the log."""
@@ -101,7 +107,11 @@ class RunWatcher:
         if self._log is not None:
             state.log_bytes, state.log_sha256 = self._log.synced()
         inputs, model = self._parts.inputs, self._parts.model
-        content = {"training": state.to_dict(), "identity": self._parts.identity(), "scaler": self._scaler_state()}
+        content = {
+            "training": state.to_dict(),
+            "identity": self._parts.resume_fingerprint(),
+            "scaler": self._scaler_state(),
+        }
         optimizer = optimizer_tensors(self._optimizer, model)
 
         def write_files(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 A checkpoint is written to a temporary folder, each file is flushed to the disk, a manifest with sizes and hashes is
 added, and the folder is renamed to `checkpoint-STEP`. Whatever kills the process, what bears that name is complete;
-damage that comes later is found through the manifest.
+verify_checkpoint that comes later is found through the manifest.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def write_checkpoint(run: Path, step: int, state: dict[str, Any], write_files: C
             for path in temporary.iterdir():
                 sync_file(path)
             sync_folder(temporary)
-            problem = damage(temporary)
+            problem = verify_checkpoint(temporary)
             if problem is not None:
                 raise StorageError(
                     f"{target}: the disk gives back something else than was written ({problem}), so it is not used;"
@@ -84,9 +84,9 @@ def write_checkpoint(run: Path, step: int, state: dict[str, Any], write_files: C
     return target
 
 
-def damage(folder: Path) -> str | None:
+def verify_checkpoint(folder: Path) -> str | None:
     """What is wrong with a checkpoint, in a few words; None if every file is as it was written."""
-    return files.damage(folder, needed=_NEEDED)
+    return files.verify_manifest(folder, needed=_NEEDED)
 
 
 def newest_good(run: Path, warn: Callable[[str], None], *, with_best: bool = False) -> Path | None:
@@ -99,7 +99,7 @@ def newest_good(run: Path, warn: Callable[[str], None], *, with_best: bool = Fal
             from an older one, or the beginning, the best is made again.
     """
     for folder in reversed(checkpoint_folders(run)):
-        problem = damage(folder)
+        problem = verify_checkpoint(folder)
         if problem is None and with_best:
             problem = _damage_of_best(run, folder)
         if problem is None:
@@ -114,7 +114,7 @@ def _damage_of_best(run: Path, folder: Path) -> str | None:
     if best is None or best["step"] == int(folder.name.removeprefix("checkpoint-")):
         return None
     home = run / f"checkpoint-{best['step']}"
-    problem = damage(home) if home.is_dir() else "it is missing"
+    problem = verify_checkpoint(home) if home.is_dir() else "it is missing"
     return None if problem is None else f"the best weights until then, of {home.name}, cannot be used: {problem}"
 
 

@@ -16,11 +16,11 @@ from attentune.models.build import build_model
 from attentune.models.counting import count_parameters
 from attentune.models.fused import fused_layers, use_fused_layers
 from attentune.models.lora import check_peft
-from attentune.models.precision import HalfCopy
-from attentune.models.vocabulary_subset import CompactEmbeddings
+from attentune.models.precision import BFloat16Copy
+from attentune.models.vocabulary_subset import VocabularySubset
 from attentune.nn.cpu.dropout import use_fast_dropout
 from attentune.token_labels.base import LabelGenerator, LabelSource
-from attentune.token_labels.comparator import Judge
+from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.plan import EpochPlan
 from attentune.token_labels.registry import build_generator
 from attentune.training.frozen_encoder import FrozenStates, freeze
@@ -28,7 +28,7 @@ from attentune.training.inputs import RunInputs
 from attentune.training.loop import Scores, TrainingLoop
 from attentune.training.objective import build_objective, check_metric
 from attentune.training.optimizer import build_optimizer, decay_factor
-from attentune.training.scorer import TrainingProbe
+from attentune.training.scorer import TrainingScorer
 from attentune.training.state import TrainingRows
 
 # Generators that only look whether predictions change, for which bf16 throughout is enough.
@@ -36,7 +36,7 @@ _BY_HALF = ("flip", "released")
 
 
 @dataclass
-class RunParts:
+class TrainingComponents:
     """What computes in a run.
 
     Attributes:
@@ -50,16 +50,16 @@ class RunParts:
 
     inputs: RunInputs
     model: Any
-    embeddings: CompactEmbeddings
+    embeddings: VocabularySubset
     evaluator: Evaluator
     loop: TrainingLoop
     note: str | None = None
     whole_decay: Callable[[], float] | None = None
 
-    def identity(self) -> dict[str, Any]:
+    def resume_fingerprint(self) -> dict[str, Any]:
         """What must be the same for a resumed run to be the same run; plain values."""
         encoder = json.loads(self.model.config.encoder_config.to_json_string(False))
-        return {**self.inputs.identity(), "encoder": encoder, "fused_layers": fused_layers(self.model)}
+        return {**self.inputs.resume_fingerprint(), "encoder": encoder, "fused_layers": fused_layers(self.model)}
 
     def decay(self, step: int) -> float:
         """What weight decay alone has made of a word embedding after `step` steps, as a factor."""
@@ -87,7 +87,7 @@ class RunParts:
         self.loop.labels.restore(tensors)
 
 
-def build_parts(inputs: RunInputs) -> RunParts:
+def build_components(inputs: RunInputs) -> TrainingComponents:
     """Build everything that computes.
 
     Raises:
@@ -96,14 +96,14 @@ def build_parts(inputs: RunInputs) -> RunParts:
     """
     model = new_model(inputs)
     frozen = freeze_encoder(inputs, model)
-    return assemble(inputs, model, CompactEmbeddings(model.encoder, used_ids(inputs)), frozen=frozen)
+    return assemble(inputs, model, VocabularySubset(model.encoder, used_ids(inputs)), frozen=frozen)
 
 
 def new_model(inputs: RunInputs, *, like: Any = None) -> Any:
     """The model to train, on the device; around the encoder and the blur of another one if `like` is given.
 
     Raises:
-        UnsupportedEncoderError, ConfigError: as `build_parts`.
+        UnsupportedEncoderError, ConfigError: as `build_components`.
     """
     config, accelerator = inputs.config, inputs.accelerator
     objective = build_objective(config.objective, inputs.data.label_space, inputs.labels, inputs.weights)
@@ -171,11 +171,11 @@ def freeze_encoder(inputs: RunInputs, model: Any) -> tuple[FrozenStates | None, 
 def assemble(
     inputs: RunInputs,
     model: Any,
-    embeddings: CompactEmbeddings,
+    embeddings: VocabularySubset,
     *,
     frozen: tuple[FrozenStates | None, str | None],
     optimizer: Any = None,
-) -> RunParts:
+) -> TrainingComponents:
     """Everything around a model.
 
     Args:
@@ -223,7 +223,7 @@ def assemble(
         metric=inputs.metric,
         frozen=states,
     )
-    return RunParts(inputs, model, embeddings, evaluator, loop, note)
+    return TrainingComponents(inputs, model, embeddings, evaluator, loop, note)
 
 
 def _build_labels(inputs: RunInputs, model: Any) -> LabelGenerator:
@@ -231,16 +231,16 @@ def _build_labels(inputs: RunInputs, model: Any) -> LabelGenerator:
     config, accelerator, tokenizer = inputs.config, inputs.accelerator, inputs.tokenizer
     # Labels of single tokens ask for predictions only, or for gradients of the model itself.
     wants_half = accelerator.device.type == "cpu" and inputs.precision == "bf16" and config.labels.generator in _BY_HALF
-    probe = TrainingProbe(
+    scorer = TrainingScorer(
         model=model,
-        half_copy=HalfCopy(model) if wants_half else None,
+        bf16_copy=BFloat16Copy(model) if wants_half else None,
         accelerator=accelerator,
         features=inputs.features["train"],
         pad_token_id=tokenizer.pad_token_id,
         mask_token_id=tokenizer.mask_token_id,
     )
     is_regression = inputs.data.label_space.task_type == "regression"
-    judge = Judge(
+    comparator = PredictionComparator(
         inputs.data.label_space,
         tolerance=config.labels.tolerance,
         score_range=float(np.ptp(inputs.labels)) if is_regression else 1.0,
@@ -248,8 +248,8 @@ def _build_labels(inputs: RunInputs, model: Any) -> LabelGenerator:
     source = LabelSource(
         features=inputs.features["train"],
         gold=inputs.labels,
-        judge=judge,
-        probe=probe,
+        comparator=comparator,
+        scorer=scorer,
         mask_token_id=tokenizer.mask_token_id,
         seed=config.training.seed,
     )

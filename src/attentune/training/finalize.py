@@ -29,8 +29,8 @@ from attentune.nn.classifiers import ScaledOutput
 from attentune.results import RESULT_FILE, RunResult, to_json, versions
 from attentune.token_labels.plan import save_labels
 from attentune.training.calibrating import calibrate
-from attentune.training.checkpoint import TEMPORARY, damage
-from attentune.training.components import RunParts
+from attentune.training.checkpoint import TEMPORARY, verify_checkpoint
+from attentune.training.components import TrainingComponents
 from attentune.training.memory import peak_memory_bytes
 from attentune.training.model_card import CARD_FILE, CardFacts, model_card
 from attentune.training.run_folder import METRICS_FILE
@@ -42,7 +42,7 @@ from attentune.training.trackers import log_final
 ADAPTER_FOLDER = "adapter"
 
 
-def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
+def finalize_run(run: Path, parts: TrainingComponents, state: TrainingState) -> RunResult:
     """Choose the final weights, score them and write the results; `run.json` comes last and marks the run finished.
 
     Raises:
@@ -85,7 +85,9 @@ def finish_run(run: Path, parts: RunParts, state: TrainingState) -> RunResult:
     return result
 
 
-def _write(run: Path, parts: RunParts, result: RunResult, splits: Sequence[str], labels: dict[str, np.ndarray]) -> None:
+def _write(
+    run: Path, parts: TrainingComponents, result: RunResult, splits: Sequence[str], labels: dict[str, np.ndarray]
+) -> None:
     """All files of a finished run but its log and checkpoints."""
     inputs, evaluator = parts.inputs, parts.evaluator
     _save_whole(run, parts, labels)
@@ -99,7 +101,7 @@ def _write(run: Path, parts: RunParts, result: RunResult, splits: Sequence[str],
     write_text(run / RESULT_FILE, result.to_json())
 
 
-def _save_whole(run: Path, parts: RunParts, labels: dict[str, np.ndarray]) -> None:
+def _save_whole(run: Path, parts: TrainingComponents, labels: dict[str, np.ndarray]) -> None:
     """Write the model's files, and the labels if there are some, beside their places; move them there once all are on
     the disk."""
     temporary = run / f"{TEMPORARY}model-{os.getpid()}"
@@ -119,7 +121,9 @@ def _save_whole(run: Path, parts: RunParts, labels: dict[str, np.ndarray]) -> No
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _save_adapters(folder: Path, adapters: dict[str, torch.Tensor], parts: RunParts, lora: dict[str, Any]) -> None:
+def _save_adapters(
+    folder: Path, adapters: dict[str, torch.Tensor], parts: TrainingComponents, lora: dict[str, Any]
+) -> None:
     """The encoder's adapters by themselves, as peft reads them."""
     base = hub_name(parts.inputs.config.model.name_or_path)
     with storage_errors(folder):
@@ -135,12 +139,12 @@ def wants_best(settings: TrainingConfig) -> bool:
     return settings.load_best_model_at_end or settings.early_stopping_patience is not None
 
 
-def _load_best(run: Path, parts: RunParts, state: TrainingState) -> int:
+def _load_best(run: Path, parts: TrainingComponents, state: TrainingState) -> int:
     """Load the best weights if asked; the step that the weights are of."""
     if not wants_best(parts.inputs.config.training) or state.best is None or state.best["step"] == state.step:
         return state.step
     folder = run / f"checkpoint-{state.best['step']}"
-    problem = damage(folder)
+    problem = verify_checkpoint(folder)
     if problem is not None:
         raise CheckpointError(
             f"{folder}: has the best weights, but {problem}. To train them again: {command_to_resume(run)}"
@@ -149,7 +153,7 @@ def _load_best(run: Path, parts: RunParts, state: TrainingState) -> int:
     return state.best["step"]
 
 
-def _settle_scale(parts: RunParts) -> str | None:
+def _settle_scale(parts: TrainingComponents) -> str | None:
     """Where the loss has left the predictions' scale free: fit it on the training rows. What to note of it, or None."""
     outputs = parts.model.outputs
     if not isinstance(outputs, ScaledOutput):
@@ -172,7 +176,9 @@ def _row_facts(train: TextRows) -> dict[str, Any]:
     return {} if train.sources is None else {"rows_from": [asdict(part) for part in train.parts()]}
 
 
-def _train_facts(parts: RunParts, state: TrainingState, final_step: int, counts: ParameterCounts) -> dict[str, Any]:
+def _train_facts(
+    parts: TrainingComponents, state: TrainingState, final_step: int, counts: ParameterCounts
+) -> dict[str, Any]:
     inputs = parts.inputs
     return {
         "seconds": round(state.seconds, 3),

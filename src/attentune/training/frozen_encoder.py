@@ -57,7 +57,7 @@ class FrozenStates:
     def _computed(self) -> Tensor:
         features, hidden_SD = self._features, None
         with weights_stay(self._model), self._accelerator.autocast():
-            for rows in budget_order(features.widths, BATCH_TOKENS):
+            for rows in budget_order(features.padded_lengths, BATCH_TOKENS):
                 batch = pad_batch(features, rows, pad_token_id=self._pad_token_id)
                 inputs = {name: tensor.to(self._accelerator.device) for name, tensor in batch.inputs.items()}
                 hidden_BTD = self._model.encode(**inputs).last_hidden_state.cpu()
@@ -70,7 +70,7 @@ class FrozenStates:
         return hidden_SD
 
 
-def why_not_kept(model: Any, features: Features, generator: str) -> str | None:
+def not_cached_reason(model: Any, features: Features, generator: str) -> str | None:
     """Why the hidden states of a frozen encoder cannot be used again in every epoch; None where they can.
 
     Args:
@@ -108,7 +108,7 @@ def freeze(model: Any, features: Features, generator: str, **options: Any) -> tu
         The hidden states, None where they are not kept; and what to tell the user.
     """
     model.freeze_encoder()
-    reason = why_not_kept(model, features, generator)
+    reason = not_cached_reason(model, features, generator)
     if reason is not None:
         return None, f"frozen encoder: it runs in each step, since {reason}"
     size_mib = states_bytes(model, features) / (1 << 20)

@@ -83,7 +83,7 @@ class RunInputs:
         special = (self.tokenizer.pad_token_id, self.tokenizer.mask_token_id)
         return {"special": list(special), **{name: part.fingerprint() for name, part in self.features.items()}}
 
-    def identity(self) -> dict[str, Any]:
+    def resume_fingerprint(self) -> dict[str, Any]:
         """What must be the same for a resumed run to be the same run."""
         return {
             "data": self.fingerprint,
@@ -127,5 +127,5 @@ def prepare_inputs(config: Config, data: TaskData | None, display: Display) -> R
     lengths = {name: part.full_lengths for name, part in features.items()}
     report = examine(data, token_lengths=lengths, max_length=limit)
     for line in (*data.notes, *summary_lines(report)):
-        display.say(line)
+        display.info(line)
     return RunInputs(config, data, train.labels, features, tokenizer, metric, accelerator, precision)

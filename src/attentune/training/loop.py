@@ -22,7 +22,13 @@ from attentune.seeding import seed_global
 from attentune.token_labels.base import LabelGenerator
 from attentune.token_labels.plan import EpochPlan
 from attentune.training.frozen_encoder import FrozenStates
-from attentune.training.objective import Denominators, Objective, bad_value, bad_weights, odd_weights
+from attentune.training.objective import (
+    Denominators,
+    Objective,
+    count_nonfinite,
+    nonfinite_value_error,
+    nonfinite_weights_error,
+)
 from attentune.training.optimizer import clip_gradients, learning_rate_factor, logged_rates, set_learning_rate
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingRows, TrainingState
@@ -30,7 +36,7 @@ from attentune.training.state import TrainingRows, TrainingState
 Scores = dict[str, dict[str, float]]
 
 
-class Watcher(Protocol):
+class TrainingCallback(Protocol):
     """What is around the loop: it scores, and is told what happens (log, progress bar, checkpoints)."""
 
     def on_step(self, state: TrainingState, facts: dict[str, float]) -> None: ...
@@ -42,7 +48,7 @@ class Watcher(Protocol):
     def save(self, state: TrainingState) -> None: ...
 
 
-class _PlanAbandoned(Exception):
+class _PlanCancelled(Exception):
     """A stop was asked for while an epoch was being planned; nothing of that epoch has been done."""
 
 
@@ -86,23 +92,25 @@ class TrainingLoop:
         # Rounded first: 0.07 epochs of 100 steps are 7, not 7.000000000000001.
         return max(1, math.ceil(round(self.settings.num_train_epochs * self.steps_per_epoch, 6)))
 
-    def run(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> None:
+    def run(self, state: TrainingState, watcher: TrainingCallback, stop: StopRequest) -> None:
         """Train until the steps are done, early stopping ends it, or a stop is asked for; `state` says where it got."""
         for _ in self.steps(state, watcher, stop):
             pass
 
-    def steps(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> Generator[None, None, None]:
+    def steps(self, state: TrainingState, watcher: TrainingCallback, stop: StopRequest) -> Generator[None, None, None]:
         """`run`, pausing after each optimiser step, so that several loops can take turns."""
         self.model.train()
-        self._odd_at_start = odd_weights(self.model)  # an encoder may come with some, of words that no row has
-        with self.labels.listening(), contextlib.suppress(_PlanAbandoned):
+        self._odd_at_start = count_nonfinite(self.model)  # an encoder may come with some, of words that no row has
+        with self.labels.on_train(), contextlib.suppress(_PlanCancelled):
             while state.step < self.total_steps and not state.stopped_early and not stop.asked:
                 yield from self._epoch_steps(state, watcher, stop)
         if stop.asked:
             self.check_weights(state)
             watcher.save(state)
 
-    def _epoch_steps(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> Generator[None, None, None]:
+    def _epoch_steps(
+        self, state: TrainingState, watcher: TrainingCallback, stop: StopRequest
+    ) -> Generator[None, None, None]:
         plan = self._begin_epoch(state, watcher, stop)
         groups = self._groups(plan, state.epoch)
         for group in groups[state.step_in_epoch :]:
@@ -117,20 +125,20 @@ class TrainingLoop:
             if state.step == self.total_steps or state.stopped_early or stop.asked:
                 break
 
-    def _begin_epoch(self, state: TrainingState, watcher: Watcher, stop: StopRequest) -> EpochPlan:
+    def _begin_epoch(self, state: TrainingState, watcher: TrainingCallback, stop: StopRequest) -> EpochPlan:
         """The epoch's plan: a new one, or within an epoch that was broken off the one it had."""
 
         def on_rows(rows: int) -> None:
             watcher.on_probed(rows)
             # Several processes wait for each other here, so they go on to the next step.
             if stop.asked and self.accelerator.num_processes == 1:
-                raise _PlanAbandoned
+                raise _PlanCancelled
 
         if state.step_in_epoch > 0:
             # What was made without asking the model is made again; the rest came with the checkpoint.
             return self.labels.plan(state.epoch) if self.plan is None else self.plan
         began = time.perf_counter()
-        with self.labels.source.probe.watched(on_rows):
+        with self.labels.source.scorer.watched(on_rows):
             self.plan = self.labels.plan(state.epoch)
         seconds = time.perf_counter() - began
         state.label_seconds += seconds
@@ -141,12 +149,14 @@ class TrainingLoop:
 
     def _groups(self, plan: EpochPlan, epoch: int) -> list[list[np.ndarray]]:
         """The epoch's batches, grouped to optimiser steps."""
-        widths = self.rows.features.widths[plan.rows]
-        batches = bucketed_order(widths, self.rows_per_batch, seed=self.settings.seed, epoch=epoch)
+        padded_lengths = self.rows.features.padded_lengths[plan.rows]
+        batches = bucketed_order(padded_lengths, self.rows_per_batch, seed=self.settings.seed, epoch=epoch)
         size = self.settings.gradient_accumulation_steps
         return [batches[place : place + size] for place in range(0, len(batches), size)]
 
-    def _timed_step(self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState, watcher: Watcher) -> None:
+    def _timed_step(
+        self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState, watcher: TrainingCallback
+    ) -> None:
         began = time.perf_counter()
         factor = learning_rate_factor(self.settings, state.step, self.total_steps)
         set_learning_rate(self.optimizer, factor)
@@ -175,7 +185,7 @@ class TrainingLoop:
         total_3 = self.accelerator.reduce(total_3, reduction="sum")
         value = float(denominators.combine(total_3))
         if not math.isfinite(value):
-            raise bad_value("the loss", value, state.step + 1, self._row_names(plan, group))
+            raise nonfinite_value_error("the loss", value, state.step + 1, self._row_names(plan, group))
         if denominators.tokens:
             state.epoch_labels["token_loss_sum"] += float(total_3[1])
             state.epoch_labels["token_hits"] += int(total_3[2])
@@ -224,7 +234,7 @@ class TrainingLoop:
         # Processes average their gradients; the factor turns that into the sum over all rows.
         self.accelerator.backward(denominators.combine(sums_3) * self.accelerator.num_processes)
         if not is_empty:
-            self.labels.observe(rows, inputs, output.logits)
+            self.labels.on_backward(rows, inputs, output.logits)
         return sums_3.detach()
 
     def _clip(self, state: TrainingState, plan: EpochPlan, group: list[np.ndarray]) -> float:
@@ -234,7 +244,7 @@ class TrainingLoop:
         norm = clip_gradients(self.accelerator, self.optimizer, parameters, limit)
         # With fp16 an overflow is everyday business: the scaler skips the step and lowers its scale.
         if not math.isfinite(norm) and self.accelerator.mixed_precision != "fp16":
-            raise bad_value("the gradient's norm", norm, state.step + 1, self._row_names(plan, group))
+            raise nonfinite_value_error("the gradient's norm", norm, state.step + 1, self._row_names(plan, group))
         return norm
 
     def _row_names(self, plan: EpochPlan, group: list[np.ndarray]) -> list[str]:
@@ -246,9 +256,9 @@ class TrainingLoop:
         Raises:
             NonFiniteLossError: some became infinite or NaN.
         """
-        count = odd_weights(self.model) - self._odd_at_start
+        count = count_nonfinite(self.model) - self._odd_at_start
         if count > 0:
-            raise bad_weights(count, state.step, self._last_rows())
+            raise nonfinite_weights_error(count, state.step, self._last_rows())
 
     def _is_scored(self, state: TrainingState, *, epoch_ended: bool) -> bool:
         settings = self.settings
@@ -262,7 +272,7 @@ class TrainingLoop:
         every = self.settings.save_steps
         return state.step == self.total_steps or (epoch_ended if every is None else state.step % every == 0)
 
-    def _score_and_save(self, state: TrainingState, watcher: Watcher, *, epoch_ended: bool) -> None:
+    def _score_and_save(self, state: TrainingState, watcher: TrainingCallback, *, epoch_ended: bool) -> None:
         is_scored, is_saved = (ask(state, epoch_ended=epoch_ended) for ask in (self._is_scored, self._is_saved))
         if is_scored or is_saved:
             self.check_weights(state)
@@ -270,7 +280,7 @@ class TrainingLoop:
         if is_best or is_saved or state.stopped_early:
             watcher.save(state)
 
-    def _score(self, state: TrainingState, watcher: Watcher) -> bool:
+    def _score(self, state: TrainingState, watcher: TrainingCallback) -> bool:
         began = time.perf_counter()
         scores = watcher.score(state)
         state.evaluation_seconds += time.perf_counter() - began

@@ -14,7 +14,7 @@ import yaml
 
 from attentune.config import Config, to_flat
 from attentune.config.load import load_preset
-from attentune.data.custom import OWN_NAME
+from attentune.data.custom import CUSTOM_NAME
 from attentune.data.dataset import TaskData, TextRows
 from attentune.metrics.metrics import METRICS, Metric, predictions_of
 from attentune.models.build import hub_name
@@ -44,7 +44,7 @@ class CardFacts:
 
 
 def data_name(facts: CardFacts) -> str:
-    if facts.data.name != OWN_NAME:
+    if facts.data.name != CUSTOM_NAME:
         return facts.data.name
     named = facts.config.data.dataset_name or facts.config.data.train_file
     return dataset(facts) or ("own data" if named is None else Path(named).name)
@@ -179,7 +179,7 @@ def _summary(facts: CardFacts) -> str:
     what = "Pairs of texts" if facts.data.is_pair else "Texts"
     if space.task_type == "regression":
         return f"{what} in, a score out."
-    if space.has_several:
+    if space.is_multilabel:
         names = ", ".join(plain(name) for name in space.names[:20]) + (", ..." if len(space.names) > 20 else "")
         return f"{what} in, any of {len(space.names)} labels out ({names}), each with a probability of its own."
     order = " ordered," if space.task_type == "ordinal" else ""

@@ -19,7 +19,7 @@ from attentune.nn.losses import LOSSES, RowLosses, corn_task_counts, resolve_los
 _SHOWN_ROWS = 8
 
 
-def bad_value(what: str, value: float, step: int, rows: Sequence[str]) -> NonFiniteLossError:
+def nonfinite_value_error(what: str, value: float, step: int, rows: Sequence[str]) -> NonFiniteLossError:
     """The error for a loss or gradient of this step, found before any weight has moved.
 
     Args:
@@ -34,7 +34,7 @@ def bad_value(what: str, value: float, step: int, rows: Sequence[str]) -> NonFin
     )
 
 
-def bad_weights(count: int, step: int, rows: Sequence[str]) -> NonFiniteLossError:
+def nonfinite_weights_error(count: int, step: int, rows: Sequence[str]) -> NonFiniteLossError:
     """The error for weights that this step has spoilt."""
     return NonFiniteLossError(
         f"{count:,} weights became infinite or NaN at step {step}; the rows of this step: {_shown(rows)}. They are not"
@@ -42,7 +42,7 @@ def bad_weights(count: int, step: int, rows: Sequence[str]) -> NonFiniteLossErro
     )
 
 
-def odd_weights(model: nn.Module) -> int:
+def count_nonfinite(model: nn.Module) -> int:
     """How many of a model's weights are no finite numbers."""
     return sum(int((~weight.detach().isfinite()).sum()) for weight in model.parameters())
 
@@ -184,7 +184,7 @@ def _check_loss(loss: str, label_space: LabelSpace) -> None:
             f"objective.loss: got {loss!r}, which does not fit {kind}; expected auto or one of {fitting}{hint}."
         )
     count = label_space.num_labels
-    if label_space.has_several:
+    if label_space.is_multilabel:
         return
     if (loss == "binary-cross-entropy" and count != 2) or (loss == "corn" and count < 2):
         wanted = "at least two" if loss == "corn" else "two"
@@ -229,7 +229,7 @@ def _class_weights(
     names = label_space.names
     # Balanced is what the rows weigh.
     count: Any = len(labels) if row_weights is None else row_weights.sum()
-    if wanted == "balanced" and label_space.has_several:
+    if wanted == "balanced" and label_space.is_multilabel:
         # As many rows without a label as with it, on balance; a label without a training row is never there to weigh.
         present_C = labels.sum(axis=0) if row_weights is None else (labels * row_weights[:, None]).sum(axis=0)
         absent_C = count - present_C

@@ -15,7 +15,7 @@ from torch import nn
 
 from attentune.config import TrainingConfig
 from attentune.nn.cpu.kernels import sum_of_squares
-from attentune.nn.cpu.native import why_not
+from attentune.nn.cpu.native import unavailable_reason
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:
@@ -82,7 +82,7 @@ def clip_gradients(accelerator: Accelerator, optimizer: Any, parameters: Iterabl
 
 def _norm(gradients: list[torch.Tensor]) -> float:
     """Of all together; on the CPU."""
-    if why_not() is None and all(one.dtype == torch.float32 and one.is_contiguous() for one in gradients):
+    if unavailable_reason() is None and all(one.dtype == torch.float32 and one.is_contiguous() for one in gradients):
         return math.sqrt(sum_of_squares(gradients))
     return float(torch.nn.utils.get_total_norm(gradients))
 

@@ -69,11 +69,11 @@ class Display:
         self._task: TaskID | None = None
         self._probed = 0
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         """Print a line above the bar."""
         self._console.print(text, markup=False)
 
-    def warn(self, text: str) -> None:
+    def warning(self, text: str) -> None:
         """Print a warning above the bar."""
         self._console.print(f"warning: {text}", markup=False, style="yellow")
 

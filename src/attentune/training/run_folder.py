@@ -44,8 +44,8 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What differs, in words; empty where nothing does.
 
     Args:
-        before: the identity in a checkpoint.
-        now: that of the run which would go on from it; see `RunParts.identity`.
+        before: the resume_fingerprint in a checkpoint.
+        now: that of the run which would go on from it; see `TrainingComponents.resume_fingerprint`.
     """
     others = [name for name in _NAMES if name in before and name in now and before[name] != now[name]]
     if "data" in others and "tokens" in others:  # other rows make other tokens

@@ -13,29 +13,29 @@ from torch import Tensor
 from attentune.data.batching import pad_batch
 from attentune.data.tokenization import Features
 from attentune.inference.scoring import score_rows, summed_over_processes
-from attentune.models.precision import HalfCopy
+from attentune.models.precision import BFloat16Copy
 
 
-class TrainingProbe:
+class TrainingScorer:
     """The model as it stands, in evaluation mode. Every process must call it alike; the work is shared.
 
     Args:
         model: the model itself, outside of what Accelerate wraps around it for several processes.
-        half_copy: asked in the model's place for logits.
+        bf16_copy: asked in the model's place for logits.
     """
 
     def __init__(
         self,
         *,
         model: Any,
-        half_copy: HalfCopy | None,
+        bf16_copy: BFloat16Copy | None,
         accelerator: Accelerator,
         features: Features,
         pad_token_id: int,
         mask_token_id: int,
     ) -> None:
         self.model = model
-        self._half_copy, self._accelerator, self._features = half_copy, accelerator, features
+        self._half_copy, self._accelerator, self._features = bf16_copy, accelerator, features
         self._pad_token_id, self._mask_token_id = pad_token_id, mask_token_id
         self._on_rows: Callable[[int], None] | None = None
 

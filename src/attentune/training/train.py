@@ -10,10 +10,10 @@ from attentune.data.dataset import TaskData
 from attentune.errors import CheckpointError
 from attentune.nn.cpu.memory import kept_memory
 from attentune.results import LOG_FILE, RESULT_FILE, RunResult
-from attentune.training.callbacks import RunWatcher, ScoresHook
+from attentune.training.callbacks import RunCallback, ScoresHook
 from attentune.training.checkpoint import newest_good, read_state
-from attentune.training.components import RunParts, build_parts
-from attentune.training.finalize import finish_run, wants_best
+from attentune.training.components import TrainingComponents, build_components
+from attentune.training.finalize import finalize_run, wants_best
 from attentune.training.inputs import prepare_inputs
 from attentune.training.progress import Display, JsonLog, one_line
 from attentune.training.run_folder import (
@@ -58,42 +58,44 @@ def train(
         check_folder(config)
         record = Path(str(config.training.output_dir)) / RESULT_FILE
         if config.training.resume and record.is_file():
-            shown.say(f"{config.training.output_dir}: this run is finished; nothing to resume.")
+            shown.info(f"{config.training.output_dir}: this run is finished; nothing to resume.")
             return RunResult.load(record)
         check_writable(config)
         inputs = prepare_inputs(config, data, shown)
-        parts = build_parts(inputs)
+        parts = build_components(inputs)
         if parts.note is not None:
-            shown.say(parts.note)
+            shown.info(parts.note)
         with (
             opened_folder(config, is_main=inputs.accelerator.is_main_process) as run,
             stop_on_signal() as stop,
             tracked(inputs.accelerator, config, run),
         ):
             state = _train_in(run, parts, shown, stop, on_scores)
-            result = finish_run(run, parts, state)
+            result = finalize_run(run, parts, state)
         if "calibration" in result.train:
-            shown.say(result.notes[-1])
-        shown.say(f"done: {one_line(result.scores)}; saved in {run}")
+            shown.info(result.notes[-1])
+        shown.info(f"done: {one_line(result.scores)}; saved in {run}")
         return result
 
 
-def _train_in(run: Path, parts: RunParts, display: Display, stop: Any, on_scores: ScoresHook | None) -> TrainingState:
+def _train_in(
+    run: Path, parts: TrainingComponents, display: Display, stop: Any, on_scores: ScoresHook | None
+) -> TrainingState:
     """Train from the newest good checkpoint, or the beginning, to the end."""
     settings = parts.inputs.config.training
-    folder = newest_good(run, display.warn, with_best=wants_best(settings)) if settings.resume else None
+    folder = newest_good(run, display.warning, with_best=wants_best(settings)) if settings.resume else None
     content: dict[str, Any] = {} if folder is None else read_state(folder)
     if content:
         _check_identity(run, parts, content["identity"])
     elif settings.resume:
-        display.say(f"{run}: no checkpoint to resume from; starting at the beginning.")
+        display.info(f"{run}: no checkpoint to resume from; starting at the beginning.")
     log = None
     if parts.inputs.accelerator.is_main_process:
         log = _opened_log(run, content.get("training", {}), display)
-    watcher = RunWatcher(run=run, parts=parts, log=log, display=display, hook=on_scores)
+    watcher = RunCallback(run=run, parts=parts, log=log, display=display, hook=on_scores)
     state = TrainingState()
     if folder is not None:
-        display.say(f"resuming from {folder}")
+        display.info(f"resuming from {folder}")
         state = watcher.restore(folder, content)
     display.start(parts.loop.total_steps, state.step)
     try:
@@ -111,15 +113,15 @@ def _opened_log(run: Path, before: dict[str, Any], display: Display) -> JsonLog:
     """The log, cut back to where the checkpoint was written."""
     log = JsonLog(run / LOG_FILE, keep_bytes=before.get("log_bytes", 0), keep_sha256=before.get("log_sha256"))
     if not log.is_as_written:
-        display.warn(
+        display.warning(
             f"{run / LOG_FILE}: has changed or lost lines since it was written. The run goes on, as nothing is computed"
             " from it; curves up to here may be wrong."
         )
     return log
 
 
-def _check_identity(run: Path, parts: RunParts, before: dict[str, Any]) -> None:
-    changed = changes(before, parts.identity())
+def _check_identity(run: Path, parts: TrainingComponents, before: dict[str, Any]) -> None:
+    changed = changes(before, parts.resume_fingerprint())
     if changed:
         raise CheckpointError(
             f"{run}: cannot be resumed: {' and '.join(changed)} changed since it was begun, so the result would be of"

@@ -9,8 +9,8 @@ import pytest
 from attentune.config import load_config, to_dict
 from attentune.data.load import load_data
 from attentune.errors import ConfigError
-from attentune.experiments.comparison.grid import Run, plan_matrix
-from attentune.experiments.comparison.methods import Method, choose_methods, methods_from, read_methods
+from attentune.experiments.comparison.grid import Run, plan_grid
+from attentune.experiments.comparison.methods import Method, methods_from, read_methods, select_methods
 from helpers.samples import write_reviews
 
 FOLDER = Path("somewhere")
@@ -18,11 +18,11 @@ FOLDER = Path("somewhere")
 
 def plan(*methods: str | Method, **options):
     given = {"tasks": ["cola", "rte"], "seeds": [1, 2], **options}
-    return plan_matrix(methods=[name if isinstance(name, Method) else Method(name, name) for name in methods], **given)
+    return plan_grid(methods=[name if isinstance(name, Method) else Method(name, name) for name in methods], **given)
 
 
 def test_every_task_method_size_and_seed_is_there_once_and_a_seed_is_done_before_the_next():
-    matrix = plan("bert", "sesame", train_sizes=[250, None])
+    grid = plan("bert", "sesame", train_sizes=[250, None])
     expected = [
         Run(task, size, method, seed)
         for seed in (1, 2)
@@ -30,15 +30,15 @@ def test_every_task_method_size_and_seed_is_there_once_and_a_seed_is_done_before
         for task in ("cola", "rte")
         for method in ("bert", "sesame")
     ]
-    assert list(matrix.runs) == expected
-    assert len({run.name for run in matrix.runs}) == 16
-    assert matrix.runs[0].name == "cola/250/bert/seed-1"
+    assert list(grid.runs) == expected
+    assert len({run.name for run in grid.runs}) == 16
+    assert grid.runs[0].name == "cola/250/bert/seed-1"
 
 
 def test_a_run_has_the_settings_that_a_training_with_these_flags_would_have():
     overrides = {"training.learning_rate": "2e-5", "data.data_dir": "glue"}
-    matrix = plan("bert", "ssa-hybrid", train_sizes=[250], overrides=overrides)
-    for run in matrix.runs:
+    grid = plan("bert", "ssa-hybrid", train_sizes=[250], overrides=overrides)
+    for run in grid.runs:
         expected = load_config(
             preset=run.method,
             overrides={
@@ -49,16 +49,16 @@ def test_a_run_has_the_settings_that_a_training_with_these_flags_would_have():
                 "training.output_dir": "somewhere",
             },
         )
-        assert to_dict(matrix.config(run, FOLDER)) == to_dict(expected)
+        assert to_dict(grid.config(run, FOLDER)) == to_dict(expected)
 
 
 def test_methods_of_a_seed_see_the_same_rows_and_seeds_see_others(tmp_path):
     write_reviews(tmp_path / "train.csv", 60)
     overrides = {"data.train_file": str(tmp_path / "train.csv"), "data.max_eval_samples": 4}
-    matrix = plan("bert", "sesame", tasks=None, train_sizes=[20, None], overrides=overrides)
+    grid = plan("bert", "sesame", tasks=None, train_sizes=[20, None], overrides=overrides)
     found: dict[tuple[int | None, int], list[dict[str, str]]] = {}
-    for run in matrix.runs:
-        config = matrix.config(run, FOLDER)
+    for run in grid.runs:
+        config = grid.config(run, FOLDER)
         rows = load_data(config.data, seed=config.training.seed)
         assert run.train_size is None or len(rows.splits["train"]) == 20
         found.setdefault((run.train_size, run.seed), []).append(rows.fingerprint())
@@ -76,13 +76,13 @@ def test_own_settings_go_before_common_ones_and_those_of_a_task_before_both(tmp_
     named = read_methods(tmp_path / "methods.yaml")
     common = {"training.learning_rate": 1e-4, "training.num_train_epochs": 2}
     by_task = {"sst2": {"training.num_train_epochs": 9}, "rte": {"training.num_train_epochs": 5}}
-    matrix = plan(*named.values(), overrides={**common, "data.task_settings": by_task}, seeds=[7])
+    grid = plan(*named.values(), overrides={**common, "data.task_settings": by_task}, seeds=[7])
     found = {
         (run.method, run.task): (
-            matrix.config(run, FOLDER).training.learning_rate,
-            matrix.config(run, FOLDER).training.num_train_epochs,
+            grid.config(run, FOLDER).training.learning_rate,
+            grid.config(run, FOLDER).training.num_train_epochs,
         )
-        for run in matrix.runs
+        for run in grid.runs
     }
     assert found == {
         ("quick", "cola"): (1e-3, 2),
@@ -90,7 +90,7 @@ def test_own_settings_go_before_common_ones_and_those_of_a_task_before_both(tmp_
         ("plain", "cola"): (1e-4, 2),
         ("plain", "rte"): (1e-4, 5),
     }
-    config = matrix.config(matrix.runs[0], FOLDER)
+    config = grid.config(grid.runs[0], FOLDER)
     assert config.objective.class_weights == {"a": 1, "b": 2}
     assert config.model.head.kind == "mean"
 
@@ -98,9 +98,9 @@ def test_own_settings_go_before_common_ones_and_those_of_a_task_before_both(tmp_
 def test_a_file_s_preset_gives_way_to_a_method_s_and_its_other_settings_stay(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text("preset: bert-mean\nmodel: {dropout: 0.2}\ndata: {task: rte, max_train_samples: 99}\n")
-    matrix = plan("bert-cls-mean", tasks=None, file=file, seeds=[1])
-    config = matrix.config(matrix.runs[0], FOLDER)
-    assert matrix.runs == (Run("rte", 99, "bert-cls-mean", 1),)
+    grid = plan("bert-cls-mean", tasks=None, file=file, seeds=[1])
+    config = grid.config(grid.runs[0], FOLDER)
+    assert grid.runs == (Run("rte", 99, "bert-cls-mean", 1),)
     assert (config.model.head.kind, config.model.dropout, config.preset) == ("cls-mean", 0.2, "bert-cls-mean")
 
 
@@ -115,8 +115,8 @@ def test_tasks_may_be_named_by_the_settings_and_other_spellings_are_the_same_tas
 
 def test_presets_are_looked_up_in_the_file_first():
     named = methods_from({"bert": {"preset": "bert", "set": {"training.seed_": 1}}, "other": None}, "x")
-    assert choose_methods(["bert", "sesame"], named) == [named["bert"], Method("sesame", "sesame")]
-    assert choose_methods([], named) == list(named.values())
+    assert select_methods(["bert", "sesame"], named) == [named["bert"], Method("sesame", "sesame")]
+    assert select_methods([], named) == list(named.values())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import attentune.experiments.comparison.record_store as ledger_module
 from attentune.config import load_config
 from attentune.errors import CheckpointError
 from attentune.experiments.comparison.grid import Run
-from attentune.experiments.comparison.record_store import Ledger, RunRecord, failed_record, record_of, unpaired
+from attentune.experiments.comparison.record_store import RecordStore, RunRecord, failed_record, record_of, unpaired
 from attentune.results import RunResult
 from helpers.interrupted import die, killed
 from helpers.queue_worker import small_record
@@ -62,67 +62,67 @@ def test_a_record_has_the_score_to_compare_by_and_what_the_log_tells(tmp_path, s
 
 
 def test_records_are_read_back_as_they_were_written_beside_their_predictions(tmp_path):
-    ledger, config = Ledger(tmp_path), load_config(overrides={"data.task": "cola"})
-    folder = run_folder(ledger.run_folder(RUN))
+    record_store, config = RecordStore(tmp_path), load_config(overrides={"data.task": "cola"})
+    folder = run_folder(record_store.run_folder(RUN))
     record = record_of(RUN, config, result({"validation": {"accuracy": 0.5}}), folder, wall_seconds=2.0)
-    assert ledger.write(record, folder)
-    assert ledger.load(RUN) == record
+    assert record_store.write(record, folder)
+    assert record_store.load(RUN) == record
     assert (tmp_path / "records/cola/250/bert" / record.predictions["validation"]).read_text() == (
         folder / "predictions_validation.csv"
     ).read_text()
     others = [Run("cola", None, "bert", 1), Run("cola", 30, "bert", 1), Run("cola", 250, "bert", 1)]
     for other in others:
-        assert ledger.write(small_record(other), tmp_path)
-    assert [found.run for found in ledger.records()] == [others[1], others[2], RUN, others[0]]
-    assert [found.run for found in ledger.records([RUN, Run("rte", None, "bert", 1)])] == [RUN]
-    ledger.tidy(RUN)
+        assert record_store.write(small_record(other), tmp_path)
+    assert [found.run for found in record_store.records()] == [others[1], others[2], RUN, others[0]]
+    assert [found.run for found in record_store.records([RUN, Run("rte", None, "bert", 1)])] == [RUN]
+    record_store.tidy(RUN)
     assert not (tmp_path / "runs").exists()
 
 
 def test_the_first_record_counts_but_for_one_of_a_failure(tmp_path):
-    ledger = Ledger(tmp_path)
+    record_store = RecordStore(tmp_path)
     failure = failed_record(RUN, load_config(), RuntimeError("so it was"), tmp_path, wall_seconds=1.0)
-    assert ledger.write(failure, tmp_path)
+    assert record_store.write(failure, tmp_path)
     assert failure.error is not None
     assert failure.error["message"] == "so it was"
     assert "RuntimeError: so it was" in failure.error["traceback"]
-    assert not ledger.write(failure, tmp_path)
-    assert ledger.write(small_record(RUN, score=0.6), tmp_path)
-    assert not ledger.write(small_record(RUN, score=0.7), tmp_path)
-    assert not ledger.write(failure, tmp_path)
-    assert ledger.load(RUN).score == 0.6
+    assert not record_store.write(failure, tmp_path)
+    assert record_store.write(small_record(RUN, score=0.6), tmp_path)
+    assert not record_store.write(small_record(RUN, score=0.7), tmp_path)
+    assert not record_store.write(failure, tmp_path)
+    assert record_store.load(RUN).score == 0.6
 
 
 def test_of_two_that_come_at_once_one_is_refused(tmp_path, monkeypatch):
-    ledger, has = Ledger(tmp_path), Ledger.has
-    ledger.write(small_record(RUN, score=0.6), tmp_path)
-    monkeypatch.setattr(Ledger, "has", lambda self, run: False)  # as seen just before
-    assert not ledger.write(small_record(RUN, score=0.7), tmp_path)
-    monkeypatch.setattr(Ledger, "has", has)
-    assert ledger.load(RUN).score == 0.6
+    record_store, has = RecordStore(tmp_path), RecordStore.has
+    record_store.write(small_record(RUN, score=0.6), tmp_path)
+    monkeypatch.setattr(RecordStore, "has", lambda self, run: False)  # as seen just before
+    assert not record_store.write(small_record(RUN, score=0.7), tmp_path)
+    monkeypatch.setattr(RecordStore, "has", has)
+    assert record_store.load(RUN).score == 0.6
 
 
 @pytest.mark.parametrize("function", ["sync_file", "_put", "sync_folder", "write_bytes"])
 def test_killed_while_it_is_written_it_is_whole_or_not_there(tmp_path, monkeypatch, function):
-    ledger, config = Ledger(tmp_path), load_config(overrides={"data.task": "cola"})
-    folder = run_folder(ledger.run_folder(RUN))
+    record_store, config = RecordStore(tmp_path), load_config(overrides={"data.task": "cola"})
+    folder = run_folder(record_store.run_folder(RUN))
     record = record_of(RUN, config, result({"validation": {"accuracy": 0.5}}), folder, wall_seconds=2.0)
     with monkeypatch.context() as patched:
         patched.setattr(ledger_module, function, lambda *arguments: die())
-        assert killed(lambda: ledger.write(record, folder)) == signal.SIGKILL
-    assert ledger.has(RUN) == (function == "sync_folder")
-    if not ledger.has(RUN):
-        assert ledger.records() == []
-        assert ledger.write(record, folder)
-    assert ledger.records() == [record]
+        assert killed(lambda: record_store.write(record, folder)) == signal.SIGKILL
+    assert record_store.has(RUN) == (function == "sync_folder")
+    if not record_store.has(RUN):
+        assert record_store.records() == []
+        assert record_store.write(record, folder)
+    assert record_store.records() == [record]
 
 
 def test_a_record_that_is_none_is_named_with_its_cure(tmp_path):
-    ledger = Ledger(tmp_path)
-    ledger.write(small_record(RUN), tmp_path)
-    ledger.file(RUN).write_text("{}")
+    record_store = RecordStore(tmp_path)
+    record_store.write(small_record(RUN), tmp_path)
+    record_store.file(RUN).write_text("{}")
     with pytest.raises(CheckpointError, match=r"seed-3.json: is no record of a run .* Delete it; the same command"):
-        ledger.records()
+        record_store.records()
 
 
 def test_methods_that_saw_other_rows_are_told():
@@ -136,9 +136,9 @@ def test_methods_that_saw_other_rows_are_told():
 
 
 def test_kept_run_folders_stay(tmp_path):
-    ledger = Ledger(tmp_path)
+    record_store = RecordStore(tmp_path)
     for keep in (True, False):
-        folder = run_folder(ledger.run_folder(RUN)) if keep else ledger.run_folder(RUN)
-        ledger.tidy(RUN, keep=keep)
+        folder = run_folder(record_store.run_folder(RUN)) if keep else record_store.run_folder(RUN)
+        record_store.tidy(RUN, keep=keep)
         assert folder.exists()
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["cola"]

@@ -8,8 +8,8 @@ import pytest
 
 import attentune
 from attentune.errors import StorageError
-from attentune.experiments.comparison.progress import MatrixDisplay
-from attentune.experiments.comparison.record_store import Ledger
+from attentune.experiments.comparison.progress import ComparisonProgress
+from attentune.experiments.comparison.record_store import RecordStore
 from helpers.comparisons import (
     checkpointed,
     command,
@@ -33,17 +33,17 @@ def overrides(folder: Path, encoder: Path) -> dict[str, object]:
 def test_compare_from_python_and_a_disk_that_refuses(tiny, tmp_path):
     folder, given = tmp_path / "comparison", overrides(tmp_path, tiny("bert"))
     methods = {"bert": {"preset": "bert"}, "careful": {"preset": "bert", "set": {"training.learning_rate": 1e-6}}}
-    quiet = {"display": MatrixDisplay(quiet=True), "jobs": 1, "overrides": given, "settings": methods}
+    quiet = {"display": ComparisonProgress(quiet=True), "jobs": 1, "overrides": given, "settings": methods}
     first = attentune.compare(folder, presets=["bert"], seeds=[4], **quiet)
     assert [(record.run.method, record.seed, record.is_done) for record in first] == [("bert", 4, True)]
     # Where runs should be trained there is a file.
     (folder / "runs").write_text("in the way")
     with pytest.raises(StorageError, match=r"runs.*: is a file, so no run folder can be made there"):
         attentune.compare(folder, seeds=[4], **quiet)
-    assert len(Ledger(folder).records()) == 1  # that is no failure of the run
+    assert len(RecordStore(folder).records()) == 1  # that is no failure of the run
     (folder / "runs").unlink()
     # Where its records should go, too.
-    blocked = Ledger(folder).file(first[0].run).parent.parent / "careful"
+    blocked = RecordStore(folder).file(first[0].run).parent.parent / "careful"
     blocked.write_text("in the way")
     with pytest.raises(StorageError, match=r"careful.* could not be written"):
         attentune.compare(folder, seeds=[4], **quiet)
@@ -75,7 +75,7 @@ def test_a_run_whose_workers_are_killed_again_and_again_is_recorded_as_failed(ti
     status, _, errors = finish(process)
     assert status == 2
     assert "1 of 1 runs failed" in errors
-    record = Ledger(folder).records()[0]
+    record = RecordStore(folder).records()[0]
     assert record.error is not None
     assert record.error["kind"] == "WorkerKilled"
     assert (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from attentune.experiments.comparison.record_store import Ledger
+from attentune.experiments.comparison.record_store import RecordStore
 from attentune.experiments.execution.queue import RunQueue
 from helpers.comparisons import (
     checkpointed,
@@ -26,7 +26,7 @@ from helpers.comparisons import (
     workers_of,
 )
 from helpers.postgres import Server, running_server
-from helpers.queue_worker import RUNS, names, noted, place, worker
+from helpers.queue_worker import RUNS, names, noted, storage_in, worker
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--presets", "bert,bert-mean", "--seeds", "3", "--jobs", "1", "--heartbeat", "1", "--study", "shared")
@@ -41,7 +41,7 @@ def server() -> Iterator[Server]:
 
 
 def test_two_machines_do_every_run_once(server: Server, tmp_path: Path) -> None:
-    places = [place(tmp_path / name, server.url, folder_id=name) for name in ("here", "there")]
+    places = [storage_in(tmp_path / name, server.url, folder_id=name) for name in ("here", "there")]
     log = tmp_path / "log"
     for where in places:
         RunQueue(where).refill(RUNS)
@@ -49,12 +49,12 @@ def test_two_machines_do_every_run_once(server: Server, tmp_path: Path) -> None:
     assert [process.wait(120) for process in workers] == [0] * 4
     assert noted(log, "ended") == noted(log, "began") == Counter(names())
     standings = [RunQueue(where).refill(RUNS) for where in places]
-    assert all(standing.is_finished and not standing.twice for standing in standings)
+    assert all(queue_status.is_finished and not queue_status.twice for queue_status in standings)
     assert set(standings[0].recorded) == set(standings[1].elsewhere)
 
 
 def test_killed_workers_lose_no_run_and_repeat_none_unnoticed(server: Server, tmp_path: Path) -> None:
-    places = [place(tmp_path / name, server.url, folder_id=name) for name in ("here", "there")]
+    places = [storage_in(tmp_path / name, server.url, folder_id=name) for name in ("here", "there")]
     queues, log, draw = [RunQueue(where) for where in places], tmp_path / "log", random.Random(2)
     deadline, kills = time.monotonic() + 240, 0
     workers = [worker(where, log, seconds=0.2) for where in places]
@@ -71,7 +71,7 @@ def test_killed_workers_lose_no_run_and_repeat_none_unnoticed(server: Server, tm
     for process in workers:
         process.wait(120)
     assert kills == 10
-    here, there = ({record.run for record in Ledger(Path(where.folder)).records()} for where in places)
+    here, there = ({record.run for record in RecordStore(Path(where.folder)).records()} for where in places)
     assert here | there == set(RUNS)
     noticed = set(queues[0].refill(RUNS).twice)
     assert {run.name for run in here & there} <= noticed

@@ -16,12 +16,12 @@ import pytest
 from optuna.trial import TrialState
 
 from attentune.experiments.comparison.grid import Run
-from attentune.experiments.comparison.record_store import Ledger
+from attentune.experiments.comparison.record_store import RecordStore
 from attentune.experiments.execution.queue import RunQueue
-from attentune.experiments.execution.queue_storage import Place
+from attentune.experiments.execution.queue_storage import StorageConfig
 from helpers.comparisons import is_alive
 from helpers.postgres import running_server
-from helpers.queue_worker import names, noted, place, worker
+from helpers.queue_worker import names, noted, storage_in, worker
 
 pytestmark = pytest.mark.slow
 # More runs than kills, as a busy machine ends some before their kill comes.
@@ -54,12 +54,12 @@ def killed_in_time(log: Path, seen: int, workers: list[subprocess.Popen[bytes]],
     return True
 
 
-def do_all(queue: RunQueue, where: Place, log: Path, draw: random.Random) -> tuple[int, list[int]]:
+def do_all(queue: RunQueue, where: StorageConfig, log: Path, draw: random.Random) -> tuple[int, list[int]]:
     """Keep workers at the runs, and kill one after the other, until all is done; kills, and all processes."""
     workers: list[subprocess.Popen[bytes]] = []
     kills, pids, deadline = 0, [], time.monotonic() + LIMIT_S
     while not queue.refill(RUNS).is_finished:
-        assert time.monotonic() < deadline, f"{kills} kills, {len(Ledger(Path(where.folder)).records())} records"
+        assert time.monotonic() < deadline, f"{kills} kills, {len(RecordStore(Path(where.folder)).records())} records"
         workers = [process for process in workers if process.poll() is None]
         while len(workers) < WORKERS:
             workers.append(worker(where, log, seconds=RUN_S, runs=RUNS))
@@ -80,19 +80,19 @@ def do_all(queue: RunQueue, where: Place, log: Path, draw: random.Random) -> tup
 def test_fifty_kills_of_workers(kind: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     log = tmp_path / "log"
     with storage(kind) as url:
-        where = place(tmp_path / "comparison", url)
+        where = storage_in(tmp_path / "comparison", url)
         queue = RunQueue(where)
         kills, pids = do_all(queue, where, log, random.Random(5))
         assert kills == KILLS
-        standing = queue.refill(RUNS)
-        assert (len(standing.recorded), standing.is_finished, standing.twice) == (len(RUNS), True, {})
+        queue_status = queue.refill(RUNS)
+        assert (len(queue_status.recorded), queue_status.is_finished, queue_status.twice) == (len(RUNS), True, {})
         # No trial is left as if somebody were at it.
         assert not [trial for trial in queue._trials() if trial.state in (TrialState.RUNNING, TrialState.WAITING)]
-    records = Ledger(Path(where.folder)).records()
+    records = RecordStore(Path(where.folder)).records()
     assert len(records) == len({record.run for record in records}) == len(RUNS)
     assert all(record.status == "done" for record in records)
     for run in RUNS:  # as a command does when all is recorded
-        queue.ledger.tidy(run)
+        queue.record_store.tidy(run)
     files = [path for path in (tmp_path / "comparison" / "records").rglob("*") if path.is_file()]
     assert sorted(path.suffix for path in files) == [".json"] * len(RUNS)  # nothing half-written lies about
     for path in files:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from attentune.experiments.comparison.grid import plan_matrix
+from attentune.experiments.comparison.grid import plan_grid
 from attentune.experiments.comparison.manifest import open_comparison
 from attentune.experiments.comparison.methods import Method
 from attentune.experiments.execution.queue import RunQueue
-from attentune.experiments.execution.queue_storage import Place
+from attentune.experiments.execution.queue_storage import StorageConfig
 from attentune.experiments.execution.worker import STOPPED, WorkerTask
 from helpers.comparisons import WAIT_S, checkpointed, wait_for
 from helpers.samples import settings
@@ -25,12 +25,12 @@ def started(
     """A worker with two runs to do, and their queue."""
     values = settings(folder, encoder, **changes)
     del values["training.output_dir"]
-    matrix = plan_matrix(tasks=None, methods=[Method("bert", "bert")], seeds=[1, 2], overrides=values)
-    place = Place(str(folder / "comparison"), open_comparison(folder / "comparison", matrix))
-    queue = RunQueue(place)
-    queue.refill(matrix.runs)
-    runs = [dataclasses.asdict(run) for run in matrix.runs]
-    task = WorkerTask(dataclasses.asdict(place), runs, matrix.configs, one_run=one_run)
+    grid = plan_grid(tasks=None, methods=[Method("bert", "bert")], seeds=[1, 2], overrides=values)
+    storage_config = StorageConfig(str(folder / "comparison"), open_comparison(folder / "comparison", grid))
+    queue = RunQueue(storage_config)
+    queue.refill(grid.runs)
+    runs = [dataclasses.asdict(run) for run in grid.runs]
+    task = WorkerTask(dataclasses.asdict(storage_config), runs, grid.configs, one_run=one_run)
     process = subprocess.Popen(
         [sys.executable, "-m", "attentune.experiments.execution.worker"],
         stdin=subprocess.PIPE,
@@ -46,7 +46,7 @@ def started(
 def test_it_does_one_run_or_all_that_wait(tiny, tmp_path, one_run, done):
     process, queue = started(tmp_path, tiny("bert"), one_run=one_run, training__num_train_epochs=1)
     assert process.wait(WAIT_S) == 0
-    records = queue.ledger.records()
+    records = queue.record_store.records()
     assert [record.status for record in records] == ["done"] * done
     assert not list((tmp_path / "comparison").glob("runs/*/*/*/*"))
 
@@ -59,4 +59,4 @@ def test_it_saves_and_ends_when_whoever_started_it_is_gone(tiny, tmp_path):
     assert process.wait(WAIT_S) == STOPPED
     assert (run / "config.yaml").is_file()
     assert list(run.glob("checkpoint-*"))
-    assert queue.ledger.records() == []
+    assert queue.record_store.records() == []

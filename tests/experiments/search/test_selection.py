@@ -13,7 +13,7 @@ from scipy import stats
 from sklearn.metrics import f1_score
 
 from attentune.data.splits import stratified_parts
-from attentune.experiments.search.selection import Choice, TrialOutcome, part_scores, ranked
+from attentune.experiments.search.selection import SelectionCriterion, TrialOutcome, part_scores, ranked
 
 
 def predictions(labels: list[str], predicted: list[str], names: list[str] | None = None) -> str:
@@ -54,11 +54,11 @@ def test_the_rule_of_three_parts_against_a_plain_reference():
     assert found == pytest.approx(expected)
     mean = sum(expected) / 3
     std = math.sqrt(sum((score - mean) ** 2 for score in expected) / 2)
-    assert Choice("three-parts", 1.0, "f1").value(found) == pytest.approx(mean - std)
-    assert Choice("three-parts", 2.5, "f1").value(found) == pytest.approx(mean - 2.5 * std)
-    assert Choice("score", 1.0, "f1").value(found) == pytest.approx(mean)
+    assert SelectionCriterion("three-parts", 1.0, "f1").value(found) == pytest.approx(mean - std)
+    assert SelectionCriterion("three-parts", 2.5, "f1").value(found) == pytest.approx(mean - 2.5 * std)
+    assert SelectionCriterion("score", 1.0, "f1").value(found) == pytest.approx(mean)
     # Lower errors are better, so the spread is added.
-    assert Choice("three-parts", 1.0, "mean_squared_error").value(found) == pytest.approx(mean + std)
+    assert SelectionCriterion("three-parts", 1.0, "mean_squared_error").value(found) == pytest.approx(mean + std)
 
 
 def test_scores_of_regressions_are_read_as_numbers():
@@ -69,7 +69,7 @@ def test_scores_of_regressions_are_read_as_numbers():
     parts = stratified_parts(labels, 3, 1)
     assert found == pytest.approx([stats.pearsonr(labels[part], guesses[part]).statistic for part in parts])
     constant = part_scores(predictions([*map(str, labels)], ["1"] * 40), "pearson", 1)
-    assert Choice("three-parts", 1.0, "pearson").value(constant) is None
+    assert SelectionCriterion("three-parts", 1.0, "pearson").value(constant) is None
 
 
 def test_ranking():
@@ -80,14 +80,14 @@ def test_ranking():
         trial("failed", "failed"), trial("low", "done", 0.2), trial("pruned", "pruned"), trial("high", "done", 0.9),
         trial("same", "done", 0.9),
     ]  # fmt: skip
-    names = [part.name for part in ranked(trials, Choice())]
+    names = [part.name for part in ranked(trials, SelectionCriterion())]
     assert names == ["high", "same", "low", "pruned", "failed"]
-    names = [part.name for part in ranked(trials, Choice(metric="mean_absolute_error"))]
+    names = [part.name for part in ranked(trials, SelectionCriterion(metric="mean_absolute_error"))]
     assert names == ["low", "high", "same", "pruned", "failed"]
 
 
 def test_steadier_goes_before_higher():
     shaky, steady = (0.9, 0.6, 0.75), (0.72, 0.73, 0.74)
-    by_score, by_parts = Choice(), Choice("three-parts")
+    by_score, by_parts = SelectionCriterion(), SelectionCriterion("three-parts")
     assert by_score.value(shaky) > by_score.value(steady)  # type: ignore[operator]
     assert by_parts.value(shaky) < by_parts.value(steady)  # type: ignore[operator]

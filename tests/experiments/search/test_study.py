@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from attentune.experiments.execution.queue_storage import Place
-from attentune.experiments.search.selection import Choice
+from attentune.experiments.execution.queue_storage import StorageConfig
+from attentune.experiments.search.selection import SelectionCriterion
 from attentune.experiments.search.space import Dimension, Space
-from attentune.experiments.search.study import Draws, SearchStudy
+from attentune.experiments.search.study import SamplerConfig, SearchStudy
 
 GRID = Space((Dimension("a", (1, 2, 3)), Dimension("b", ("x", "y"))))
 RATE = Space((Dimension("rate", (), 1e-6, 1e-2, None, True), Dimension("kind", ("good", "bad"))))
@@ -17,15 +17,17 @@ DONE = {"status": "done", "message": "", "seconds": 1.0}
 
 
 @pytest.fixture(params=["journal", "sqlite"])
-def place(request, tmp_path: Path) -> Place:
-    return Place(str(tmp_path), "one", None if request.param == "journal" else f"sqlite:///{tmp_path}/queue.db")
+def place(request, tmp_path: Path) -> StorageConfig:
+    return StorageConfig(str(tmp_path), "one", None if request.param == "journal" else f"sqlite:///{tmp_path}/queue.db")
 
 
-def play(place: Place, space: Space, draws: Draws, score, count: int = 100, *, anew: bool = False) -> list[dict]:
+def play(
+    storage_config: StorageConfig, space: Space, draws: SamplerConfig, score, count: int = 100, *, anew: bool = False
+) -> list[dict]:
     """Draw trials one by one and end each with its score; `anew` opens the study again each time."""
-    study = SearchStudy(place, space, draws, Choice())
+    study = SearchStudy(storage_config, space, draws, SelectionCriterion())
     for _ in range(count):
-        study = SearchStudy(place, space, draws, Choice()) if anew else study
+        study = SearchStudy(storage_config, space, draws, SelectionCriterion()) if anew else study
         if not study.add():
             break
         trial = study.trials()[-1]
@@ -34,45 +36,54 @@ def play(place: Place, space: Space, draws: Draws, score, count: int = 100, *, a
     return [trial.params for trial in study.trials()]
 
 
-def test_a_grid_is_tried_once_from_end_to_end_in_an_order_of_its_seed(place, tmp_path):
-    draws = Draws("grid", trials=None, seed=1)
-    found = play(place, GRID, draws, lambda params: params["a"])
+def test_a_grid_is_tried_once_from_end_to_end_in_an_order_of_its_seed(storage_config, tmp_path):
+    draws = SamplerConfig("grid", trials=None, seed=1)
+    found = play(storage_config, GRID, draws, lambda params: params["a"])
     points = GRID.points()
     assert points is not None
     assert sorted(map(repr, found)) == sorted(map(repr, points))
     assert found != points
     other = tmp_path / "other"
     other.mkdir()
-    part = play(Place(str(other), "two"), GRID, Draws("grid", trials=4, seed=1), lambda params: 0.0, anew=True)
+    part = play(
+        StorageConfig(str(other), "two"), GRID, SamplerConfig("grid", trials=4, seed=1), lambda params: 0.0, anew=True
+    )
     assert part == found[:4]
-    study = SearchStudy(place, GRID, draws, Choice())
+    study = SearchStudy(storage_config, GRID, draws, SelectionCriterion())
     best = max(study.trials(), key=lambda trial: trial.value)
     assert (best.params["a"], best.scores, best.seconds, best.status) == (3, (3,), 1.0, "done")
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_what_is_drawn_does_not_depend_on_the_process(tmp_path, sampler):
-    draws = Draws(sampler, trials=12, startup=4, seed=3)
-    places = [Place(str(tmp_path / name), name) for name in ("one", "two", "three")]
+    draws = SamplerConfig(sampler, trials=12, startup=4, seed=3)
+    places = [StorageConfig(str(tmp_path / name), name) for name in ("one", "two", "three")]
     for one in places:
         Path(one.folder).mkdir()
     score = lambda params: params["rate"] + (params["kind"] == "good")  # noqa: E731
     found = [play(places[0], RATE, draws, score), play(places[1], RATE, draws, score, anew=True)]
     assert found[0] == found[1]
     assert len({repr(point) for point in found[0]}) == 12
-    assert play(places[2], RATE, Draws(sampler, trials=12, startup=4, seed=4), score) != found[0]
+    assert play(places[2], RATE, SamplerConfig(sampler, trials=12, startup=4, seed=4), score) != found[0]
     if sampler == "tpe":  # it has learnt which kind is the good one
         assert sum(point["kind"] == "good" for point in found[0][4:]) >= 6
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_a_small_space_is_not_tried_twice(tmp_path, sampler):
-    found = play(Place(str(tmp_path), "one"), GRID, Draws(sampler, trials=50, startup=2), lambda params: params["a"])
+    found = play(
+        StorageConfig(str(tmp_path), "one"),
+        GRID,
+        SamplerConfig(sampler, trials=50, startup=2),
+        lambda params: params["a"],
+    )
     assert len(found) == len({repr(point) for point in found}) == 6
 
 
-def test_pruning_gives_up_what_is_worse_than_the_median(place):
-    study = SearchStudy(place, RATE, Draws("random", "median", startup=2, trials=9), Choice())
+def test_pruning_gives_up_what_is_worse_than_the_median(storage_config):
+    study = SearchStudy(
+        storage_config, RATE, SamplerConfig("random", "median", startup=2, trials=9), SelectionCriterion()
+    )
     for score in (0.5, 0.6, 0.7):
         study.add()
         name = study.trials()[-1].name
@@ -92,10 +103,10 @@ def test_pruning_gives_up_what_is_worse_than_the_median(place):
     assert not study.report(name, 1, 0.01)  # the second word of a resumed run does not count
     # Where lower is better, higher is given up.
     other = SearchStudy(
-        Place(place.folder, "one", place.storage, "lower"),
+        StorageConfig(storage_config.folder, "one", storage_config.storage, "lower"),
         RATE,
-        Draws("random", "median", startup=1, trials=9),
-        Choice(metric="mean_squared_error"),
+        SamplerConfig("random", "median", startup=1, trials=9),
+        SelectionCriterion(metric="mean_squared_error"),
     )
     other.add()
     assert not other.report("trial-0001", 1, 0.5)
@@ -105,14 +116,16 @@ def test_pruning_gives_up_what_is_worse_than_the_median(place):
 
 
 def test_halving_gives_up_the_lower_half(tmp_path):
-    study = SearchStudy(Place(str(tmp_path), "one"), RATE, Draws("random", "halving", trials=9), Choice())
+    study = SearchStudy(
+        StorageConfig(str(tmp_path), "one"), RATE, SamplerConfig("random", "halving", trials=9), SelectionCriterion()
+    )
     for score, is_pruned in ((0.5, False), (0.6, False), (0.4, True), (0.7, False), (0.3, True)):
         study.add()
         assert study.report(study.trials()[-1].name, 1, score) == is_pruned
 
 
-def test_a_failed_trial_can_be_tried_again_at_its_point(place):
-    study = SearchStudy(place, GRID, Draws("grid", trials=2), Choice())
+def test_a_failed_trial_can_be_tried_again_at_its_point(storage_config):
+    study = SearchStudy(storage_config, GRID, SamplerConfig("grid", trials=2), SelectionCriterion())
     study.add()
     first = study.trials()[0]
     study.note(first.name, 42, {"status": "failed", "scores": [], "message": "no", "seconds": 1.0})
@@ -131,24 +144,29 @@ def test_a_failed_trial_can_be_tried_again_at_its_point(place):
 
 
 def test_importance_is_told_of_enough_trials_only(tmp_path):
-    place, draws = Place(str(tmp_path), "one"), Draws("random", trials=30, seed=1)
+    storage_config, draws = StorageConfig(str(tmp_path), "one"), SamplerConfig("random", trials=30, seed=1)
     score = lambda params: float(params["kind"] == "good") + params["rate"]  # noqa: E731
-    play(place, RATE, draws, score, 9)
-    study = SearchStudy(place, RATE, draws, Choice())
+    play(storage_config, RATE, draws, score, 9)
+    study = SearchStudy(storage_config, RATE, draws, SelectionCriterion())
     assert study.importance() == (None, "9 finished trials are too few; 10 or more say something")
-    play(place, RATE, draws, score)
+    play(storage_config, RATE, draws, score)
     shares, note = study.importance()
     assert shares is not None
     assert note == ""
     assert list(shares) == ["kind", "rate"]
     assert shares["kind"] > 0.9
     assert sum(shares.values()) == pytest.approx(1)
-    flat = Place(str(tmp_path), "one", study="flat")
+    flat = StorageConfig(str(tmp_path), "one", study="flat")
     play(flat, RATE, draws, lambda params: 0.5, 10)
-    assert SearchStudy(flat, RATE, draws, Choice()).importance() == (None, "all finished trials have the same score")
+    assert SearchStudy(flat, RATE, draws, SelectionCriterion()).importance() == (
+        None,
+        "all finished trials have the same score",
+    )
 
 
-def test_the_first_command_says_what_the_search_is(place):
-    study = SearchStudy(place, GRID, Draws("grid"), Choice())
+def test_the_first_command_says_what_the_search_is(storage_config):
+    study = SearchStudy(storage_config, GRID, SamplerConfig("grid"), SelectionCriterion())
     assert study.agreed({"k": 1.0}) == {"k": 1.0}
-    assert SearchStudy(place, GRID, Draws("grid"), Choice()).agreed({"k": 2.0}) == {"k": 1.0}
+    assert SearchStudy(storage_config, GRID, SamplerConfig("grid"), SelectionCriterion()).agreed({"k": 2.0}) == {
+        "k": 1.0
+    }

@@ -10,43 +10,43 @@ import pytest
 
 from attentune.config import load_config, to_dict
 from attentune.errors import DataError
-from attentune.experiments.comparison.grid import Matrix
+from attentune.experiments.comparison.grid import RunGrid
 from attentune.experiments.execution.queue import RunQueue
-from attentune.experiments.execution.queue_storage import Place
+from attentune.experiments.execution.queue_storage import StorageConfig
 from attentune.experiments.execution.worker import RunWorker
 from attentune.experiments.search.plan import SearchPlan
-from attentune.experiments.search.selection import Choice
+from attentune.experiments.search.selection import SelectionCriterion
 from attentune.experiments.search.settings import TrialSettings
 from attentune.experiments.search.space import Dimension, Space
-from attentune.experiments.search.study import Draws, SearchStudy
+from attentune.experiments.search.study import SamplerConfig, SearchStudy
 from attentune.experiments.search.trial import Rows, SearchTask, SearchTrainer
 from helpers.queue_worker import small_record
 from helpers.samples import settings
 
 
-def plan_of(folder: Path, encoder: Path, space: Space, draws: Draws, **changes: object) -> SearchPlan:
+def plan_of(folder: Path, encoder: Path, space: Space, draws: SamplerConfig, **changes: object) -> SearchPlan:
     values = settings(folder, encoder, **changes)
     del values["training.output_dir"]
-    place = Place(str(folder), "one")
-    study = SearchStudy(place, space, draws, Choice())
+    storage_config = StorageConfig(str(folder), "one")
+    study = SearchStudy(storage_config, space, draws, SelectionCriterion())
     return SearchPlan(study, TrialSettings(None, "bert", values), Rows(share=0.5), [42, 43])
 
 
 def work(plan: SearchPlan) -> None:
     """Do what waits in this process, as a worker does."""
-    queue = RunQueue(plan.study.place)
-    queue.refill(plan.matrix.runs)
+    queue = RunQueue(plan.study.storage_config)
+    queue.refill(plan.grid.runs)
     task = plan.task()
     assert task.search is not None
-    trainer = SearchTrainer(SearchTask(**json.loads(json.dumps(task.search))), plan.study.place)
-    worker = RunWorker(queue, Matrix(plan.matrix.runs, task.configs, {}), keep_runs=False, trainer=trainer)
-    while queue.do_next({run.name: run for run in plan.matrix.runs}, worker.do):
+    trainer = SearchTrainer(SearchTask(**json.loads(json.dumps(task.search))), plan.study.storage_config)
+    worker = RunWorker(queue, RunGrid(plan.grid.runs, task.configs, {}), keep_runs=False, trainer=trainer)
+    while queue.do_next({run.name: run for run in plan.grid.runs}, worker.do):
         pass
 
 
 def test_a_run_that_does_worse_than_others_ends_after_an_epoch(tiny, tmp_path):
     space = Space((Dimension("training.learning_rate", (1e-9, 1e-3)),))
-    draws = Draws("grid", "median", startup=1, seed=1)
+    draws = SamplerConfig("grid", "median", startup=1, seed=1)
     plan = plan_of(tmp_path, tiny("bert"), space, draws, training__num_train_epochs=3)
     study = plan.study
     # The first trial was right on all rows from the beginning.
@@ -56,7 +56,7 @@ def test_a_run_that_does_worse_than_others_ends_after_an_epoch(tiny, tmp_path):
     study.note("trial-0001", 42, {"status": "done", "scores": [1.0], "message": "", "seconds": 1.0})
     study.finish("trial-0001", "done", 1.0)
     plan.advance(2, ())
-    assert [run.name for run in plan.matrix.runs] == ["own/all/trial-0002/seed-42"]
+    assert [run.name for run in plan.grid.runs] == ["own/all/trial-0002/seed-42"]
     assert (len(plan.later), plan.is_complete) == (1, False)  # the other seed waits for the first one's word
     work(plan)
     plan.advance(2, ())
@@ -64,7 +64,7 @@ def test_a_run_that_does_worse_than_others_ends_after_an_epoch(tiny, tmp_path):
     assert trial.status == "pruned"
     assert trial.message.startswith("accuracy 0.")
     assert trial.message.endswith("when scored once, worse than others by then")
-    record = plan.ledger.load(plan.matrix.runs[0])
+    record = plan.record_store.load(plan.grid.runs[0])
     assert (record.status, record.score, record.is_done) == ("pruned", None, False)
     assert [line["step"] for line in record.curve][-1] == 3  # of nine
     assert record.error is not None
@@ -76,37 +76,37 @@ def test_a_run_that_does_worse_than_others_ends_after_an_epoch(tiny, tmp_path):
 
 def test_records_are_taken_in_by_their_settings_when_the_study_is_lost(tiny, tmp_path):
     space = Space((Dimension("training.learning_rate", (1e-4, 1e-3, 2e-3)),))
-    plan = plan_of(tmp_path, tiny("bert"), space, Draws("grid", seed=1))
+    plan = plan_of(tmp_path, tiny("bert"), space, SamplerConfig("grid", seed=1))
     plan.advance(2, ())
-    for run, rate in zip(plan.matrix.runs, (None, 7e-3), strict=True):
-        flat = plan.matrix.config(run, tmp_path)
+    for run, rate in zip(plan.grid.runs, (None, 7e-3), strict=True):
+        flat = plan.grid.config(run, tmp_path)
         config = to_dict(flat)
         if rate is not None:  # of another draw
             config["training"]["learning_rate"] = rate
         record = replace(small_record(run, score=0.75), config=config)
-        plan.ledger.write(record, tmp_path)
+        plan.record_store.write(record, tmp_path)
     plan.advance(2, ())
     first, second = plan.study.trials()
     assert (first.status, plan.study.results(first.name)[42]["scores"]) == ("running", [0.75])  # one seed of two
     assert (second.status, plan.study.results(second.name)) == ("running", {})
-    assert [run.name.split("/", 2)[2] for run in plan.matrix.runs] == [
+    assert [run.name.split("/", 2)[2] for run in plan.grid.runs] == [
         "trial-0001/seed-42", "trial-0001/seed-43", "trial-0002/seed-42",
     ]  # fmt: skip
-    assert not plan.ledger.has(plan.matrix.runs[2])
+    assert not plan.record_store.has(plan.grid.runs[2])
 
 
 def test_values_that_do_not_go_together_fail_their_trial_only(tiny, tmp_path):
     space = Space(
         (Dimension("labels.generator", ("none", "gradient")), Dimension("model.token_gate.kind", ("none", "ssa")))
     )
-    plan = plan_of(tmp_path, tiny("bert"), space, Draws("grid", seed=1))
+    plan = plan_of(tmp_path, tiny("bert"), space, SamplerConfig("grid", seed=1))
     plan.advance(4, ())
     trials = plan.study.trials()
     failed = [trial for trial in trials if trial.status == "failed"]
     assert [trial.params for trial in failed] == [{"labels.generator": "gradient", "model.token_gate.kind": "none"}]
     assert "gradient makes labels for single tokens" in failed[0].message
     assert len(trials) == 4
-    assert {run.method for run in plan.matrix.runs} == {trial.name for trial in trials} - {failed[0].name}
+    assert {run.method for run in plan.grid.runs} == {trial.name for trial in trials} - {failed[0].name}
 
 
 def test_rows_are_the_same_for_every_trial_and_dev_stays_out(tiny, tmp_path):

@@ -36,10 +36,10 @@ def questions(places: list[np.ndarray], seed: int = 0) -> tuple[np.ndarray, list
 @pytest.mark.parametrize("kind", ["classification", "pair", "apart", "ordinal"])
 def test_probabilities_are_those_of_the_loop(tiny: Tiny, kind: str, erasure: str) -> None:
     run, rows = tiny_run(tiny(), kind), rows_for(kind)
-    probe = Explainer(run, rows).probe
-    asked, erased = questions([probe.features.ordinary_positions(row) for row in range(len(rows))])
-    with probe.evaluating():
-        found = Eraser(probe, erasure).probabilities(asked, erased)
+    scorer = Explainer(run, rows).scorer
+    asked, erased = questions([scorer.features.ordinary_positions(row) for row in range(len(rows))])
+    with scorer.evaluating():
+        found = Eraser(scorer, erasure).probabilities(asked, erased)
     texts = [OneText(run, rows, row) for row in range(len(rows))]
     for row, gone, own in zip(asked, erased, found, strict=True):
         assert own == pytest.approx(chances(texts[row], gone.tolist(), erasure), abs=1e-5)
@@ -52,21 +52,21 @@ def test_every_family_forgets_what_attention_does_not_see(tiny: Tiny, family: st
     run, rows = tiny_run(tiny(family)), rows_for("classification", 2)
     answers = []
     for change in (0, 7):
-        probe = Explainer(run, rows).probe
-        gone = probe.features.ordinary_positions(0)[2:4]
-        probe.features.ids[gone] = probe.features.ids[gone] + change
-        with probe.evaluating():
-            answers.append(Eraser(probe, "attention").probabilities([0, 0], [gone, gone[:1]]))
+        scorer = Explainer(run, rows).scorer
+        gone = scorer.features.ordinary_positions(0)[2:4]
+        scorer.features.ids[gone] = scorer.features.ids[gone] + change
+        with scorer.evaluating():
+            answers.append(Eraser(scorer, "attention").probabilities([0, 0], [gone, gone[:1]]))
     assert answers[0][0] == pytest.approx(answers[1][0], abs=1e-6)
     assert answers[0][1] != pytest.approx(answers[1][1], abs=1e-6)
 
 
 @pytest.mark.parametrize("erasure", ERASURES)
 def test_each_erased_row_is_asked_once(tiny: Tiny, erasure: str) -> None:
-    probe = Explainer(tiny_run(tiny()), rows_for("classification", 1)).probe
-    eraser = Eraser(probe, erasure)
+    scorer = Explainer(tiny_run(tiny()), rows_for("classification", 1)).scorer
+    eraser = Eraser(scorer, erasure)
     first, second = np.array([3, 1]), np.array([1, 3])
-    with probe.evaluating():
+    with scorer.evaluating():
         found = eraser.probabilities([0, 0, 0], [first, second, first[:1]])
         assert eraser.asked == 2
         assert np.array_equal(found[0], found[1])

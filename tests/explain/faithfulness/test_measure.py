@@ -18,10 +18,10 @@ from attentune.data.synthetic import KINDS
 from attentune.errors import ConfigError, DataError, StorageError
 from attentune.explain.faithfulness.eraser_records import write_records
 from attentune.explain.faithfulness.erasure import ERASURES
-from attentune.explain.faithfulness.measure import Found, default_methods, measure_faithfulness
+from attentune.explain.faithfulness.measure import FaithfulnessResult, default_methods, measure_faithfulness
 from attentune.explain.faithfulness.ordering import Measures
 from attentune.explain.faithfulness.synthetic import evidence_of, places_of, planted_rows, planted_tokens, score_planted
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from helpers.explain_runs import hooks_of, rows_for, tiny_run
 from helpers.faith_references import aopc
 
@@ -31,16 +31,16 @@ NAMES = ("leave-one-out", "gradient", "ssa")
 
 
 @pytest.fixture(scope="module")
-def run(tiny: Tiny) -> SavedRun:
+def run(tiny: Tiny) -> Predictor:
     return tiny_run(tiny())
 
 
 @pytest.fixture(scope="module")
-def found(run: SavedRun) -> Found:
+def found(run: Predictor) -> FaithfulnessResult:
     return measure_faithfulness(run, rows_for("classification"), methods=NAMES, measures=QUICK)
 
 
-def test_every_method_is_measured_under_every_erasure_beside_the_floor(found: Found) -> None:
+def test_every_method_is_measured_under_every_erasure_beside_the_floor(found: FaithfulnessResult) -> None:
     report = found.report
     assert [(own.erasure, own.method) for own in report.scores] == [
         (erasure, name) for erasure in ERASURES for name in (*NAMES, "random")
@@ -52,42 +52,46 @@ def test_every_method_is_measured_under_every_erasure_beside_the_floor(found: Fo
     assert report.costs[2].passes == 1
 
 
-def test_means_intervals_and_differences_are_those_of_the_falls(found: Found) -> None:
-    base = found.falls["leave-one-out", "mask"].comprehensiveness.mean(axis=1)
+def test_means_intervals_and_differences_are_those_of_the_falls(found: FaithfulnessResult) -> None:
+    base = found.probability_drops["leave-one-out", "mask"].comprehensiveness.mean(axis=1)
     for own in found.report.scores:
         assert own.comprehensiveness.low <= own.comprehensiveness.value <= own.comprehensiveness.high
         assert own.signed == METHODS[own.method].signed
         if own.method == "random":
             continue  # the mean of several draws
-        falls = found.falls[own.method, own.erasure]
-        assert own.comprehensiveness.value == pytest.approx(falls.comprehensiveness.mean())
-        assert own.sufficiency.value == pytest.approx(falls.sufficiency.mean())
-        assert own.bins["comprehensiveness"] == pytest.approx(falls.comprehensiveness.mean(axis=0))
+        probability_drops = found.probability_drops[own.method, own.erasure]
+        assert own.comprehensiveness.value == pytest.approx(probability_drops.comprehensiveness.mean())
+        assert own.sufficiency.value == pytest.approx(probability_drops.sufficiency.mean())
+        assert own.bins["comprehensiveness"] == pytest.approx(probability_drops.comprehensiveness.mean(axis=0))
         if own.erasure == "mask" and own.difference is not None:
-            assert own.difference.value == pytest.approx((falls.comprehensiveness.mean(axis=1) - base).mean())
+            assert own.difference.value == pytest.approx(
+                (probability_drops.comprehensiveness.mean(axis=1) - base).mean()
+            )
     assert found.report.scores[0].difference is None
 
 
-def test_leave_one_out_by_masks_names_the_token_whose_mask_lowers_the_class_most(found: Found) -> None:
+def test_leave_one_out_by_masks_names_the_token_whose_mask_lowers_the_class_most(found: FaithfulnessResult) -> None:
     """In bins of one token nothing can be above it, where it masks as the erasure does."""
     bins = {own.method: own.bins["comprehensiveness"][0] for own in found.report.scores if own.erasure == "mask"}
     assert bins["leave-one-out"] == pytest.approx(max(bins.values()))
 
 
-def test_the_normalised_form_is_of_short_texts_and_a_share(found: Found) -> None:
+def test_the_normalised_form_is_of_short_texts_and_a_share(found: FaithfulnessResult) -> None:
     for own in found.report.scores:
         assert own.naopc_rows == 1
         assert own.naopc_comprehensiveness is not None
         assert own.naopc_comprehensiveness.value == 0 or own.naopc_comprehensiveness.value <= 1.2
 
 
-def test_without_a_beam_there_is_no_normalised_form(run: SavedRun) -> None:
+def test_without_a_beam_there_is_no_normalised_form(run: Predictor) -> None:
     measures = dataclasses.replace(QUICK, beam=0, erasures=("delete",))
     scores = measure_faithfulness(run, rows_for("classification"), methods=("ssa",), measures=measures).report.scores
     assert [own.naopc_comprehensiveness for own in scores] == [None, None]
 
 
-def test_the_same_question_has_the_same_answer_and_the_model_is_left_as_it_was(run: SavedRun, found: Found) -> None:
+def test_the_same_question_has_the_same_answer_and_the_model_is_left_as_it_was(
+    run: Predictor, found: FaithfulnessResult
+) -> None:
     run.model.train()
     again = measure_faithfulness(run, rows_for("classification"), methods=NAMES, measures=QUICK)
     assert str(again.report.scores) == str(found.report.scores)  # as text, for what is undefined equals nothing
@@ -104,7 +108,7 @@ def test_pairs_and_ordered_classes_can_be_measured(tiny: Tiny, kind: str) -> Non
     assert all(np.isfinite(own.comprehensiveness.value) for own in report.scores)
 
 
-def test_default_methods_are_those_that_work_here_but_the_dear_ones(tiny: Tiny, run: SavedRun) -> None:
+def test_default_methods_are_those_that_work_here_but_the_dear_ones(tiny: Tiny, run: Predictor) -> None:
     assert default_methods(run) == tuple(name for name in METHODS if name not in ("lime", "shap"))
     assert "ssa" not in default_methods(tiny_run(tiny(), gate=False))
 
@@ -121,7 +125,7 @@ def test_all_that_is_wrong_is_said_at_once(tiny: Tiny) -> None:
     assert len(others) == 2
 
 
-def test_texts_without_a_word_are_no_texts(run: SavedRun) -> None:
+def test_texts_without_a_word_are_no_texts(run: Predictor) -> None:
     with pytest.raises(DataError, match="got 1 texts, expected at least one with a word in it"):
         measure_faithfulness(run, rows_for("classification").take([2]), methods=("ssa",))
 
@@ -133,7 +137,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_eraser_s_formula_gives_the_same_means_from_the_records(found: Found, tmp_path: Path) -> None:
+def test_eraser_s_formula_gives_the_same_means_from_the_records(found: FaithfulnessResult, tmp_path: Path) -> None:
     write_records(tmp_path / "eraser", found)
     for own in found.report.scores:
         records = lines_of(tmp_path / "eraser" / f"{own.method}.{own.erasure}.jsonl")
@@ -142,7 +146,7 @@ def test_eraser_s_formula_gives_the_same_means_from_the_records(found: Found, tm
             assert aopc(records, "sufficiency") == pytest.approx(own.sufficiency.value, abs=1e-9)
 
 
-def test_records_fit_their_documents_and_annotations(found: Found, tmp_path: Path) -> None:
+def test_records_fit_their_documents_and_annotations(found: FaithfulnessResult, tmp_path: Path) -> None:
     write_records(tmp_path, found, {0: [(1, 3)]})
     documents = {line["docid"]: line["document"].split(" ") for line in lines_of(tmp_path / "docs.jsonl")}
     annotations = lines_of(tmp_path / "test.jsonl")
@@ -158,7 +162,7 @@ def test_records_fit_their_documents_and_annotations(found: Found, tmp_path: Pat
         assert [part["threshold"] for part in record["thresholded_scores"]] == [0.01, 0.05, 0.1, 0.2, 0.5]
 
 
-def test_a_folder_that_eraser_would_read_otherwise_is_refused(found: Found, tmp_path: Path) -> None:
+def test_a_folder_that_eraser_would_read_otherwise_is_refused(found: FaithfulnessResult, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     with pytest.raises(StorageError, match="choose another folder"):
         write_records(tmp_path, found)
@@ -168,12 +172,12 @@ def test_a_folder_that_eraser_would_read_otherwise_is_refused(found: Found, tmp_
 
 
 @pytest.fixture(scope="module")
-def demo_run(tiny: Tiny) -> SavedRun:
+def demo_run(tiny: Tiny) -> Predictor:
     run = tiny_run(tiny(), max_length=150)
     return dataclasses.replace(run, label_space=LabelSpace("classification", ("positive", "negative")))
 
 
-def test_planted_tokens_spell_the_words_that_decide(demo_run: SavedRun) -> None:
+def test_planted_tokens_spell_the_words_that_decide(demo_run: Predictor) -> None:
     rows, truths = planted_rows(demo_run, 24, "challenge")
     measures = dataclasses.replace(QUICK, beam=0, erasures=("mask",))
     found = measure_faithfulness(demo_run, rows, methods=("gradient",), measures=measures)
@@ -202,7 +206,7 @@ def test_places_in_an_order() -> None:
     assert places_of(order, np.array([1, 2]), np.array([4])) == (0.0, 0.5, 3.0, 1.0)
 
 
-def test_the_demo_needs_a_run_of_its_classes(run: SavedRun, demo_run: SavedRun) -> None:
+def test_the_demo_needs_a_run_of_its_classes(run: Predictor, demo_run: Predictor) -> None:
     with pytest.raises(ConfigError, match="predicts bad, good; expected a run of single texts, negative or positive"):
         planted_rows(run, 4, "challenge")
     with pytest.raises(ConfigError, match="split: got 'test', expected one of the demo's: validation, challenge"):

@@ -17,10 +17,10 @@ from attentune.explain.faithfulness.erasure import (
     ERASURES,
     SHARES,
     Eraser,
-    Limits,
-    falls,
-    find_limits,
+    NaopcBounds,
+    find_naopc_bounds,
     mean_falls,
+    probability_drops,
     ranked,
     top_counts,
 )
@@ -60,11 +60,11 @@ def test_falls_are_those_of_the_loop(tiny: Tiny, kind: str, erasure: str) -> Non
     run, every = tiny_run(tiny(), kind), rows_for(kind)
     rows = every.take([0, 1, 3, 4])
     explainer = Explainer(run, rows)
-    probe, draw = explainer.probe, np.random.default_rng(1)
-    orders = [draw.permutation(probe.features.ordinary_positions(row)) for row in range(len(rows))]
+    scorer, draw = explainer.scorer, np.random.default_rng(1)
+    orders = [draw.permutation(scorer.features.ordinary_positions(row)) for row in range(len(rows))]
     targets = np.array([1, 0, 1, 0])
-    with probe.evaluating():
-        found = falls(Eraser(probe, erasure), np.arange(4), orders, targets)
+    with scorer.evaluating():
+        found = probability_drops(Eraser(scorer, erasure), np.arange(4), orders, targets)
     for row, order in enumerate(orders):
         text, target = OneText(run, rows, row), targets[row]
         whole = chances(text, (), erasure)[target]
@@ -79,13 +79,13 @@ def test_falls_are_those_of_the_loop(tiny: Tiny, kind: str, erasure: str) -> Non
 @pytest.mark.parametrize("erasure", ERASURES)
 def test_a_wide_beam_finds_the_limits_of_all_orders(tiny: Tiny, erasure: str) -> None:
     run, rows = tiny_run(tiny()), rows_for("classification", 4).take([1, 3])
-    probe = Explainer(run, rows).probe
-    places = [probe.features.ordinary_positions(0)[:3], probe.features.ordinary_positions(1)[1:6]]
+    scorer = Explainer(run, rows).scorer
+    places = [scorer.features.ordinary_positions(0)[:3], scorer.features.ordinary_positions(1)[1:6]]
     numbers, targets = np.arange(2), np.array([1, 0])
-    with probe.evaluating():
-        eraser = Eraser(probe, erasure)
-        limits = find_limits(eraser, numbers, places, targets, beam=10)
-        narrow = find_limits(eraser, numbers, places, targets, beam=1)
+    with scorer.evaluating():
+        eraser = Eraser(scorer, erasure)
+        limits = find_naopc_bounds(eraser, numbers, places, targets, beam=10)
+        narrow = find_naopc_bounds(eraser, numbers, places, targets, beam=1)
         forwards = mean_falls(eraser, numbers, places, targets)
     for row, own in enumerate(places):
         text = OneText(run, rows, row)
@@ -107,6 +107,6 @@ def test_a_wide_beam_finds_the_limits_of_all_orders(tiny: Tiny, erasure: str) ->
 
 
 def test_where_no_order_matters_there_is_no_normalised_form() -> None:
-    found = Limits(np.array([0.2, 0.0]), np.array([0.2, 0.5])).normalised(np.array([0.2, 0.25]))
+    found = NaopcBounds(np.array([0.2, 0.0]), np.array([0.2, 0.5])).normalised(np.array([0.2, 0.25]))
     assert math.isnan(found[0])
     assert found[1] == pytest.approx(0.5)

@@ -91,18 +91,18 @@ def test_fp32_and_bf16_are_not_the_same_arithmetic(tiny: Tiny) -> None:
 @pytest.mark.parametrize("tokens", [5, 16, 40])
 def test_texts_of_a_length_are_of_that_length(tiny: Tiny, kind: str, tokens: int) -> None:
     run, rows = tiny_run(tiny(), kind), rows_for(kind)
-    probe = Explainer(run, rows).probe
-    features = of_length(probe.features, tokens, 3)
+    scorer = Explainer(run, rows).scorer
+    features = of_length(scorer.features, tokens, 3)
     assert features.lengths.tolist() == [tokens] * 3
     own = features.special[features.row(1)]
-    assert own.sum() == probe.features.special[probe.features.row(0)].sum()
+    assert own.sum() == scorer.features.special[scorer.features.row(0)].sum()
     assert own[0]
     assert not own[1]
     if kind == "apart":
         assert features.second_starts is not None
         assert features.second_starts.tolist() == [tokens - 2] * 3
-    with probe.evaluating():
-        assert np.isfinite(replace(probe, features=features).scores(np.arange(3)).logits_NC).all()
+    with scorer.evaluating():
+        assert np.isfinite(replace(scorer, features=features).scores(np.arange(3)).logits_NC).all()
 
 
 def test_costs_are_counted_and_timed(tiny: Tiny) -> None:

@@ -18,7 +18,7 @@ from attentune.config.parse import parse_section
 from attentune.config.schema import ModelConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, ExportError
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.integrations.hub.export import export_for_transformers
 from attentune.integrations.hub.remote_code import AUTO_MAP, code_files
 from attentune.models.saving import save_model
@@ -165,7 +165,7 @@ def test_what_cannot_be_written_is_said(tiny: Tiny, tmp_path: Path, attentune_co
         "export", run, "--format", "transformers", "--output_dir", tmp_path / "x", "--quantize", "int8"
     )
     assert (status, "--quantize and --opset: go with --format onnx" in err) == (2, True)
-    saved = SavedRun.load(run)
+    saved = Predictor.load(run)
     monkeypatch.setattr(
         "attentune.integrations.hub.export.code_files", lambda: {"modeling_attentune.py": "raise ValueError('no')"}
     )

@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 import torch
 
-from attentune import SavedRun, export_run, predict
+from attentune import Predictor, export_run, predict
 from attentune.config import BlurConfig, load_config, preset_names
 from attentune.data.batching import pad_batch
 from attentune.data.dataset import LabelSpace
@@ -40,7 +40,7 @@ def check(run: Path, folder: Path, **options: Any) -> writing.Export:
     """Export it, and compare what its graph says with PyTorch once more, by another way than the export's own."""
     export = export_run(run, folder, **options)
     assert export.max_difference <= 1e-4
-    saved = SavedRun.load(run)
+    saved = Predictor.load(run)
     config = saved.model.config
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
     assert [entry.name for entry in session.get_inputs()] == list(export.inputs)
@@ -155,7 +155,7 @@ def test_the_documented_script_serves_it_without_torch(served: tuple[Path, int, 
     done = without_torch(blocks()[0], str(served[0]), *texts)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    expected = predict(SavedRun.load(run), texts)
+    expected = predict(Predictor.load(run), texts)
     assert [line["prediction"] for line in lines] == [row["prediction"] for row in expected]
     for line, row in zip(lines, expected, strict=True):
         # `predict` may compute in bf16, where the processor multiplies it fast.
@@ -171,7 +171,7 @@ def test_the_documented_function_encodes_pairs_that_are_read_apart(tiny: Tiny, t
     export = export_run(run, tmp_path / "served", quantize="int8")
     assert export.checked_on == "made-up texts"
     assert export.int8_agreement is not None
-    saved = SavedRun.load(run)
+    saved = Predictor.load(run)
     names: dict[str, Any] = {"np": np}
     exec(blocks()[1], names)
     from tokenizers import Tokenizer
@@ -211,7 +211,7 @@ def test_a_graph_that_says_something_else_is_an_error_and_is_not_left_behind(
 
 def test_a_model_that_is_no_graph_is_an_error_and_leaves_nothing_behind(run: Path, tmp_path: Path) -> None:
     """What it computes depends on what it has computed, which a graph cannot hold."""
-    saved = SavedRun.load(run)
+    saved = Predictor.load(run)
     saved.model.classifier.register_forward_hook(lambda module, given, out: out if float(out.sum()) > 0 else -out)
     with pytest.raises(ExportError, match=r"this model cannot be written as ONNX: .*serve it with attentune.predict"):
         export_run(saved, tmp_path / "served")

@@ -13,7 +13,7 @@ import torch
 from attentune.config import load_config
 from attentune.data.builtin import load_spec
 from attentune.errors import CheckpointError, ConfigError
-from attentune.inference.predictor import SavedRun, evaluate
+from attentune.inference.predictor import Predictor, evaluate
 from attentune.integrations.released_ssa.convert import import_ssa
 from helpers.glue_samples import write_glue
 from helpers.released_checkpoints import namespace, released_logits, released_state, write_released
@@ -35,7 +35,7 @@ def test_an_imported_model_says_what_the_released_one_says(
     folder = write_released(tmp_path / "released", encoder, state)
     flags = {"task_name": "RTE", "cls_weight": 0.3, "attention_threshold": 0.4, "max_seq_length": None}
     made = import_ssa(folder, tmp_path / "run", flags=flags, tokenizer=str(encoder))
-    saved = SavedRun.load(made.folder)
+    saved = Predictor.load(made.folder)
     batch = dict(saved.tokenizer(list(TEXTS), list(PAIRS), padding=True, return_tensors="pt"))
     special = torch.isin(batch["input_ids"], torch.tensor(saved.model.config.special_token_ids))
     wanted, importance = released_logits(state, family, encoder, batch, special, cls_weight=0.3, threshold=0.4)
@@ -61,7 +61,7 @@ def test_mnli_classes_are_put_into_the_tasks_own_order(tiny: Tiny, tmp_path: Pat
     state = released_state(tiny("bert"), "bert", "hybrid", outputs=3)
     folder = write_released(tmp_path / "released", tiny("bert"), state)
     made = import_ssa(folder, tmp_path / "run", flags={"task_name": "MNLI"}, tokenizer=str(tiny("bert")))
-    model = SavedRun.load(made.folder).model
+    model = Predictor.load(made.folder).model
     released = ("contradiction", "entailment", "neutral")
     for place, name in enumerate(load_spec("mnli").label_names):
         assert model.config.id2label[place] == name
@@ -75,7 +75,7 @@ def test_regression_and_an_old_files_format_and_name(tiny: Tiny, tmp_path: Path)
     data = write_glue(tmp_path / "glue")
     flags = {"task_name": "sts-b"}
     made = import_ssa(folder, tmp_path / "run", flags=flags, tokenizer=str(tiny("bert")), data_dir=str(data))
-    assert SavedRun.load(made.folder).label_space.task_type == "regression"
+    assert Predictor.load(made.folder).label_space.task_type == "regression"
     assert set(evaluate(made.folder, precision="fp32")["validation"]) == {"pearson", "spearmanr"}
 
 
@@ -102,7 +102,7 @@ def test_a_vocabulary_makes_berts_tokenizer(tiny: Tiny, tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").rename(folder / "vocab.txt")
     own = import_ssa(folder, tmp_path / "b", flags={"task_name": "RTE"})
     from_folder = import_ssa(folder, tmp_path / "c", flags={"task_name": "RTE"}, tokenizer=str(tiny("bert")))
-    rows = [SavedRun.load(run.folder).tokenizer(list(TEXTS), list(PAIRS)) for run in (made, own, from_folder)]
+    rows = [Predictor.load(run.folder).tokenizer(list(TEXTS), list(PAIRS)) for run in (made, own, from_folder)]
     assert rows[0]["input_ids"] == rows[1]["input_ids"] == rows[2]["input_ids"]
     assert rows[0]["token_type_ids"] == rows[2]["token_type_ids"]
 
@@ -115,9 +115,9 @@ def test_the_command_writes_a_run_that_is_scored(tiny: Tiny, tmp_path: Path, att
     words = ("--output_dir", run, "--tokenizer", encoder, "--data_dir", data, *flags)
     status, out, err = attentune("import-ssa", folder, *words)
     assert (status, out) == (0, f"{run}: preset ssa-hybrid-released, task rte\n"), err
-    gate = SavedRun.load(run).config.model.token_gate
+    gate = Predictor.load(run).config.model.token_gate
     assert (gate.beta, gate.attention_threshold) == (0.3, 0.4)
-    assert SavedRun.load(run).model.config.max_seq_length == 24
+    assert Predictor.load(run).model.config.max_seq_length == 24
     assert attentune("evaluate", run)[0] == 0
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, linear
 
 from attentune.nn.cpu.fused_layer import HalfWeights, LayerSettings, LayerWeights, fused_layer, fused_prediction
-from attentune.nn.cpu.kernels import Drop
+from attentune.nn.cpu.kernels import DropoutMask
 from helpers.native import factors, needs_native
 
 pytestmark = needs_native
@@ -38,7 +38,7 @@ def plain(hidden: Tensor, mask: Tensor | None, w: LayerWeights, settings: LayerS
     """Vaswani et al. 2017, with BERT's order of sums and normalisations."""
     batch, length, width = hidden.shape
     first, second, third = (
-        Drop.of(chance, seed)
+        DropoutMask.of(chance, seed)
         for chance, seed in zip(
             (settings.attention_dropout, settings.hidden_dropout, settings.hidden_dropout), seeds, strict=True
         )
@@ -56,7 +56,7 @@ def plain(hidden: Tensor, mask: Tensor | None, w: LayerWeights, settings: LayerS
     kept = factors(first, batch * settings.heads * length, length).view(probabilities.shape)
     found = ((probabilities * kept) @ value).transpose(1, 2).reshape(hidden.shape)
     rows = (batch, length, width)
-    joined = linear(found, w.joined, w.joined_bias) * factors(second, batch * length, width).view(rows)
+    joined = linear(found, w.attention_output, w.attention_output_bias) * factors(second, batch * length, width).view(rows)
     middle = layer_norm(hidden + joined, (width,), w.norm_1, w.norm_1_bias, settings.epsilon)
     lowered = linear(gelu(linear(middle, w.up, w.up_bias)), w.down, w.down_bias)
     lowered = lowered * factors(third, batch * length, width).view(rows)

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from attentune.nn.cpu import kernels
-from attentune.nn.cpu.kernels import Drop
+from attentune.nn.cpu.kernels import DropoutMask
 from helpers.native import factors, needs_native
 
 pytestmark = needs_native
 
 HALF = torch.bfloat16
-NOTHING = Drop.of(0.0, 0)
+NOTHING = DropoutMask.of(0.0, 0)
 
 
 @pytest.fixture(autouse=True, params=[1, 2], ids=["one thread", "two threads"])
@@ -72,36 +72,36 @@ class Case(NamedTuple):
 
     Attributes:
         given: projections, biases, mask, how many texts and how many heads.
-        d_found: the gradient of what is found.
+        d_context: the gradient of what is found.
         drop: what is dropped.
         found: by the formula, in float64.
         back: the gradients of projections and biases by autograd, in float64.
     """
 
     given: tuple[Tensor, Tensor, Tensor | None, int, int]
-    d_found: Tensor
-    drop: Drop
+    d_context: Tensor
+    drop: DropoutMask
     found: Tensor
     back: tuple[Tensor, ...]
 
 
 def case(length: int, width: int, kind: str, chance: float) -> Case:
     batch, heads = 3, 2
-    drop, mask = Drop.of(chance, 77), masks(batch, length)[kind]
+    drop, mask = DropoutMask.of(chance, 77), masks(batch, length)[kind]
     projected = made(batch * length, 3 * heads * width, seed=1, half=True)
     biases = made(3 * heads * width, seed=2)
-    d_found = made(batch * length, heads * width, seed=3, half=True)
+    d_context = made(batch * length, heads * width, seed=3, half=True)
     dropped = factors(drop, batch * heads * length, length).view(batch, heads, length, length)
     wide = projected.double().requires_grad_(), biases.double().requires_grad_()
     found = plain_attention(*wide, mask, batch, heads, dropped)
-    back = torch.autograd.grad(found, wide, d_found.double())
-    return Case((projected, biases, mask, batch, heads), d_found, drop, found, back)
+    back = torch.autograd.grad(found, wide, d_context.double())
+    return Case((projected, biases, mask, batch, heads), d_context, drop, found, back)
 
 
 def back_of(one: Case, log_sums: Tensor | None) -> tuple[Tensor, Tensor]:
     projected, biases, mask, _, _ = one.given
     assert log_sums is not None
-    return kernels.attention_back(projected, biases, mask, log_sums, one.d_found, one.drop)
+    return kernels.attention_back(projected, biases, mask, log_sums, one.d_context, one.drop)
 
 
 @pytest.mark.parametrize("length", [1, 7, 16, 17, 41])
@@ -121,10 +121,10 @@ def test_attention_and_its_gradients(length: int, kind: str, chance: float) -> N
 
 @pytest.fixture(params=[False, True], ids=["vectors", "tiles"])
 def tiles(request: pytest.FixtureRequest) -> Iterator[bool]:
-    if kernels.use_tiles(request.param) != request.param:
+    if kernels.use_amx(request.param) != request.param:
         pytest.skip("this processor has no matrix tiles for bf16 (AMX)")
     yield request.param
-    kernels.use_tiles(True)
+    kernels.use_amx(True)
 
 
 def apart(ours: Tensor, wanted: Tensor) -> float:
@@ -188,7 +188,7 @@ def test_a_text_alone_gets_what_it_gets_beside_a_longer_one(tiles: bool) -> None
 @pytest.mark.parametrize("chance", [0.0, 0.4])
 @pytest.mark.parametrize("rows", [1, 5, 33])
 def test_norm_and_its_gradients(rows: int, chance: float) -> None:
-    columns, epsilon, drop = 48, 1e-5, Drop.of(chance, 5)
+    columns, epsilon, drop = 48, 1e-5, DropoutMask.of(chance, 5)
     x, d_out = made(rows, columns, seed=1, half=True), made(rows, columns, seed=2)
     bias, residual, scale, shift = (
         made(*shape, seed=3) for shape in ((columns,), (rows, columns), (columns,), (columns,))
@@ -244,7 +244,7 @@ def test_the_sum_of_squares() -> None:
     assert kernels.sum_of_squares([torch.full((10,), 1e20)]) == math.inf  # as in PyTorch, float32 overflows
 
 
-def mask_of(drop: Drop, rows: int, columns: int) -> Tensor:
+def mask_of(drop: DropoutMask, rows: int, columns: int) -> Tensor:
     """Which ones of so many dropout keeps: those of `norm` that a gradient reaches."""
     rising = torch.arange(columns) + 1.0  # so that no gradient is taken away with the mean
     nothing = torch.zeros(rows, columns)
@@ -255,14 +255,14 @@ def mask_of(drop: Drop, rows: int, columns: int) -> Tensor:
 @pytest.mark.parametrize("chance", [0.1, 0.5, 0.9])
 def test_what_dropout_drops(chance: float) -> None:
     rows, columns = 999, 384
-    kept = mask_of(Drop.of(chance, 3), rows, columns).double()
+    kept = mask_of(DropoutMask.of(chance, 3), rows, columns).double()
     count, spread = rows * columns, math.sqrt(chance * (1 - chance))
     assert abs(float(kept.mean()) - (1 - chance)) < 5 * spread / math.sqrt(count)
     assert float((kept.mean(dim=0) - (1 - chance)).abs().max()) < 5 * spread / math.sqrt(rows)
     assert float((kept.mean(dim=1) - (1 - chance)).abs().max()) < 5 * spread / math.sqrt(columns)
     centred = (kept - (1 - chance)) / spread
     # Neighbours in a row and in a column, and the same place under another seed, go their own ways.
-    other = (mask_of(Drop.of(chance, 4), rows, columns).double() - (1 - chance)) / spread
+    other = (mask_of(DropoutMask.of(chance, 4), rows, columns).double() - (1 - chance)) / spread
     for step in (1, 2, 3, 8, 16):
         assert abs(float((centred[:, step:] * centred[:, :-step]).mean())) < 5 / math.sqrt(count)
         assert abs(float((centred[step:] * centred[:-step]).mean())) < 5 / math.sqrt(count)
@@ -270,8 +270,8 @@ def test_what_dropout_drops(chance: float) -> None:
 
 
 def test_dropout_is_a_function_of_the_seed_on_any_number_of_threads(threads: int) -> None:
-    first = mask_of(Drop.of(0.3, 8), 40, 64)
+    first = mask_of(DropoutMask.of(0.3, 8), 40, 64)
     torch.set_num_threads(3 - threads)
-    assert torch.equal(mask_of(Drop.of(0.3, 8), 40, 64), first)
-    assert not torch.equal(mask_of(Drop.of(0.3, 9), 40, 64), first)
-    assert torch.equal(first, factors(Drop.of(0.3, 8), 40, 64) != 0)
+    assert torch.equal(mask_of(DropoutMask.of(0.3, 8), 40, 64), first)
+    assert not torch.equal(mask_of(DropoutMask.of(0.3, 9), 40, 64), first)
+    assert torch.equal(first, factors(DropoutMask.of(0.3, 8), 40, 64) != 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from attentune.nn.cpu import native
-from attentune.nn.cpu.native import NativeError, why_not
+from attentune.nn.cpu.native import NativeError, unavailable_reason
 from helpers.native import needs_native
 
 
@@ -35,12 +35,12 @@ def compiler(folder: Path, script: str) -> str:
 
 @needs_native
 def test_it_is_compiled_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert why_not() is None
+    assert unavailable_reason() is None
     (library,) = cache.iterdir()
     before = library.stat().st_mtime_ns
     monkeypatch.setenv("CC", compiler(tmp_path, "exit 1"))
     native._attempt.cache_clear()
-    assert why_not() is None
+    assert unavailable_reason() is None
     assert [path.stat().st_mtime_ns for path in cache.iterdir()] == [before]
 
 
@@ -57,22 +57,22 @@ def test_another_processor_has_its_own(cache: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.skipif(os.geteuid() != 0 and not os.access("/proc", os.R_OK), reason="needs /proc, which nobody writes to")
 def test_a_home_that_cannot_be_written_to_costs_a_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
-    assert why_not() is None
+    assert unavailable_reason() is None
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert why_not() == "no C compiler found (cc, gcc, clang)"
+    assert unavailable_reason() == "no C compiler found (cc, gcc, clang)"
 
 
 def test_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "nonesuch -m64")
-    assert why_not() == "no C compiler found (nonesuch -m64)"
+    assert unavailable_reason() == "no C compiler found (nonesuch -m64)"
 
 
 def test_a_compiler_that_fails(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CC", compiler(tmp_path, "echo 'norm.c:3: it is all wrong' >&2; exit 1"))
-    told = why_not()
+    told = unavailable_reason()
     assert told is not None
     assert told.endswith("failed: norm.c:3: it is all wrong")
     assert list(cache.iterdir()) == []  # nothing half-made
@@ -80,7 +80,7 @@ def test_a_compiler_that_fails(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_a_compiler_that_fails_is_asked_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CC", compiler(tmp_path, f"echo asked >> '{tmp_path}/asked'; exit 1"))
-    assert why_not() == why_not()
+    assert unavailable_reason() == unavailable_reason()
     with pytest.raises(NativeError):
         native.load_library()
     assert (tmp_path / "asked").read_text() == "asked\n"
@@ -88,21 +88,21 @@ def test_a_compiler_that_fails_is_asked_once(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_what_is_no_library(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CC", compiler(tmp_path, 'while [ "$1" != -o ]; do shift; done; echo text > "$2"'))
-    told = why_not()
+    told = unavailable_reason()
     assert told is not None
     assert "cannot be loaded" in told
 
 
 def test_it_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTENTUNE_NATIVE", "0")
-    assert why_not() == "ATTENTUNE_NATIVE is 0"
+    assert unavailable_reason() == "ATTENTUNE_NATIVE is 0"
     with pytest.raises(NativeError):
         native.load_library()
 
 
 def test_it_was_written_for_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
-    assert why_not() == "it was written for Linux, and this is win32"
+    assert unavailable_reason() == "it was written for Linux, and this is win32"
 
 
 @needs_native

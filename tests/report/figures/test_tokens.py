@@ -12,7 +12,7 @@ from attentune.errors import ConfigError
 from attentune.explain.explanation import Explanation
 from attentune.explain.heads import head_attention
 from attentune.explain.texts import explain_rows
-from attentune.explain.words import Piece
+from attentune.explain.words import Subword
 from attentune.report.figures.tokens import draw_explanations, draw_heads
 from attentune.report.highlight import hex_tone
 from helpers.explain_runs import TEXTS, rows_for, tiny_run
@@ -49,13 +49,13 @@ def test_each_kind_of_file_is_drawn(tiny: Tiny, tmp_path: Path, ending: str) -> 
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def explained(text: str, pieces: list[Piece], *, signed: bool) -> Explanation:
+def explained(text: str, pieces: list[Subword], *, signed: bool) -> Explanation:
     return Explanation(text, None, "gradient", "good", 0.5, "good", signed, 1, 0.1, "token", tuple(pieces))
 
 
 @pytest.mark.parametrize("signed", [True, False])
 def test_tokens_stand_on_their_tones_and_lines(tmp_path: Path, drawn: list[Any], signed: bool) -> None:
-    pieces = [Piece("two", 0, 3, 0.5), Piece("against", 4, 11, -0.25), Piece("most", 12, 16, 1.0)]
+    pieces = [Subword("two", 0, 3, 0.5), Subword("against", 4, 11, -0.25), Subword("most", 12, 16, 1.0)]
     draw_explanations(tmp_path / "a.png", [explained("two against most", pieces, signed=signed)])
     (axis,) = drawn[0].axes
     texts = {text.get_text(): text for text in axis.texts}

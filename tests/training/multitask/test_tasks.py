@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 
 from attentune.config import load_config
 from attentune.errors import CheckpointError, ConfigError
-from attentune.inference.predictor import SavedRun, evaluate
+from attentune.inference.predictor import Predictor, evaluate
 from attentune.training.loop import TrainingLoop
 from attentune.training.multitask.cs224n import leaderboard_score
-from attentune.training.multitask.loop import allotted_steps, turns
+from attentune.training.multitask.loop import steps_per_task, task_schedule
 from attentune.training.multitask.tasks import TasksResult, train_tasks
 from attentune.training.progress import Display
 from attentune.training.signals import Interrupted
@@ -83,7 +83,7 @@ def test_each_task_is_a_run_that_scores_as_it_said(place: Path, tiny: Tiny, toge
     for task in TASKS:
         assert evaluate(place / "run" / task)["validation"] == pytest.approx(result.scores[task]["validation"])
         # The same by the folder of all and the task's name.
-        assert SavedRun.load(place / "run", task).folder == place / "run" / task
+        assert Predictor.load(place / "run", task).folder == place / "run" / task
     told = json.loads((place / "run" / "tasks.json").read_text())
     assert told["tasks"] == result.scores
     accuracy = [result.scores[task]["validation"]["accuracy"] for task in ("sst5", "quora")]
@@ -193,19 +193,19 @@ def test_apart_finished_tasks_are_not_trained_again(place: Path, tiny: Tiny, mon
 
 
 def test_small_tasks_get_more_than_their_share() -> None:
-    steps = allotted_steps({"small": 10, "large": 1000}, {"small": 100, "large": 10_000}, 0.5, 0)
+    steps = steps_per_task({"small": 10, "large": 1000}, {"small": 100, "large": 10_000}, 0.5, 0)
     assert steps == {"small": 92, "large": 918}
-    assert allotted_steps({"small": 10, "large": 1000}, {"small": 100, "large": 10_000}, 1.0, 0) == {
+    assert steps_per_task({"small": 10, "large": 1000}, {"small": 100, "large": 10_000}, 1.0, 0) == {
         "small": 10,
         "large": 1000,
     }
-    assert allotted_steps({"a": 7, "b": 7}, {"a": 5, "b": 50}, 0.0, 100) == {"a": 50, "b": 50}
+    assert steps_per_task({"a": 7, "b": 7}, {"a": 5, "b": 50}, 0.0, 100) == {"a": 50, "b": 50}
 
 
 def test_turns_are_a_function_of_the_seed() -> None:
-    order = turns({"a": 3, "b": 7}, 1)
+    order = task_schedule({"a": 3, "b": 7}, 1)
     assert Counter(order) == {"a": 3, "b": 7}
-    assert order == turns({"a": 3, "b": 7}, 1) != turns({"a": 3, "b": 7}, 2)
+    assert order == task_schedule({"a": 3, "b": 7}, 1) != task_schedule({"a": 3, "b": 7}, 2)
 
 
 def test_the_leaderboards_score() -> None:
@@ -218,7 +218,7 @@ def test_the_leaderboards_score() -> None:
 def test_settings_of_one_task(place: Path, tiny: Tiny) -> None:
     own = {"STS": {"objective.loss": "pearson"}, "sst5": {"objective.loss": "corn"}}
     train(place, tiny("bert"), data__task_settings=own, training__multi_task=True)
-    assert [SavedRun.load(place / "run", task).model.config.loss for task in TASKS] == [
+    assert [Predictor.load(place / "run", task).model.config.loss for task in TASKS] == [
         "corn",
         "cross-entropy",
         "pearson",
@@ -255,4 +255,4 @@ def test_of_several_runs_one_must_be_named(place: Path, tiny: Tiny) -> None:
     with pytest.raises(CheckpointError, match="quora, sst5, sts; got no task"):
         evaluate(place / "run")
     with pytest.raises(CheckpointError, match="got task cola"):
-        SavedRun.load(place / "run", "CoLA")
+        Predictor.load(place / "run", "CoLA")

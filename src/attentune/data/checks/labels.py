@@ -19,7 +19,7 @@ SMALL_GAP = 0.05
 def label_facts(name: str, labels: np.ndarray, train: TextRows | None, data: TaskData) -> dict[str, Any]:
     """The fields of a `SplitReport` that come from its labels (at least one)."""
     facts: dict[str, Any] = {}
-    if data.label_space.has_several:
+    if data.label_space.is_multilabel:
         counts_C = labels.sum(axis=0)
         facts["class_counts"] = {label: int(n) for label, n in zip(data.label_space.names, counts_C, strict=True)}
         facts["unlabelled"] = int((labels.sum(axis=1) == 0).sum())
@@ -78,7 +78,7 @@ def label_findings(name: str, split: SplitReport, data: TaskData) -> list[Findin
     findings = []
     if split.scores is not None and split.scores.lowest == split.scores.highest:
         findings.append(_constant(name, f"score {split.scores.lowest:g}"))
-    if split.class_counts is not None and data.label_space.has_several:
+    if split.class_counts is not None and data.label_space.is_multilabel:
         findings += _set_findings(name, split)
     elif split.class_counts is not None:
         findings += _class_findings(name, split.class_counts, split.rows, data)

@@ -9,10 +9,10 @@ from dataclasses import replace
 from attentune.config import Config
 from attentune.data.dataset import TaskData
 from attentune.errors import CheckpointError
-from attentune.results import OWN_TRAIN
+from attentune.results import ORIGINAL_TRAIN
 
 # A name such as "rows of cola" or "encoder embedded", and what its content was.
-MadeFrom = dict[str, str]
+DataFingerprints = dict[str, str]
 # Of a hash; enough to tell contents apart, and short enough for a message.
 _DIGITS = 16
 
@@ -31,7 +31,7 @@ def rows_of_task(config: Config) -> TaskData:
     return load_data(replace(every, extra_train_weights=None), seed=0, splits=wanted)
 
 
-def extra_made_from(task: str, data: TaskData, configs: Iterable[Config]) -> MadeFrom:
+def fingerprint_extra_rows(task: str, data: TaskData, configs: Iterable[Config]) -> DataFingerprints:
     """What the rows of the extra files of these settings are, each file once.
 
     Raises:
@@ -48,18 +48,18 @@ def extra_made_from(task: str, data: TaskData, configs: Iterable[Config]) -> Mad
     }
 
 
-def rows_made_from(task: str, data: TaskData) -> MadeFrom:
+def fingerprint_rows(task: str, data: TaskData) -> DataFingerprints:
     """What the rows of a task are, by split."""
     prints = data.fingerprint()
-    return {f"{split} rows of {task}": text[:_DIGITS] for split, text in prints.items() if split != OWN_TRAIN}
+    return {f"{split} rows of {task}": text[:_DIGITS] for split, text in prints.items() if split != ORIGINAL_TRAIN}
 
 
-def encoders_made_from(configs: Iterable[Config]) -> MadeFrom:
+def fingerprint_encoders(configs: Iterable[Config]) -> DataFingerprints:
     """What the encoders of these settings are, each once."""
-    from attentune.models.encoder_fingerprint import encoder_print
+    from attentune.models.encoder_fingerprint import encoder_fingerprint
 
     settings = {(config.model.name_or_path, config.model.revision): config.model for config in configs}
-    return {f"encoder {name}": encoder_print(own)[:_DIGITS] for (name, _), own in settings.items()}
+    return {f"encoder {name}": encoder_fingerprint(own)[:_DIGITS] for (name, _), own in settings.items()}
 
 
 def check_unchanged(before: Mapping[str, str], now: Mapping[str, str], where: str) -> None:

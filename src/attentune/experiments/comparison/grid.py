@@ -11,7 +11,14 @@ from attentune.config import Config, load_config, load_preset
 from attentune.config.yaml_files import read_yaml
 from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
-from attentune.experiments.comparison.methods import OWN_TASK, PER_RUN, Method, dotted, flat_settings, settings_by_task
+from attentune.experiments.comparison.methods import (
+    CUSTOM_TASK,
+    PER_RUN,
+    Method,
+    dotted,
+    flat_settings,
+    settings_by_task,
+)
 from attentune.experiments.comparison.records import Run
 
 # A configuration of one task.
@@ -19,7 +26,7 @@ _ONE_TASK = {"data.tasks": None, "data.task_settings": None, "training.multi_tas
 
 
 @dataclass(frozen=True)
-class Matrix:
+class RunGrid:
     """The runs of a comparison and their settings.
 
     Attributes:
@@ -49,7 +56,7 @@ class Matrix:
         )
 
 
-def plan_matrix(
+def plan_grid(
     *,
     tasks: Sequence[str] | None,
     methods: Sequence[Method],
@@ -57,7 +64,7 @@ def plan_matrix(
     train_sizes: Sequence[int | None] | None = None,
     file: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
-) -> Matrix:
+) -> RunGrid:
     """All runs, each method's settings checked on each task.
 
     Args:
@@ -83,13 +90,13 @@ def plan_matrix(
         problems.append("compare: got no method, expected --presets NAME,NAME,... or --settings FILE.")
     if problems:
         raise ConfigError(problems)
-    configs = _resolved(methods, names or [OWN_TASK], file, common, by_task)
+    configs = _resolved(methods, names or [CUSTOM_TASK], file, common, by_task)
     first = next(iter(configs.values()))
     sizes = [next(iter(first.values()))["data.max_train_samples"]] if train_sizes is None else train_sizes
     runs = (
         Run(task, size, method.name, seed) for seed in seeds for size in sizes for task in first for method in methods
     )
-    return Matrix(
+    return RunGrid(
         tuple(runs),
         configs,
         {method.name: tuple(sorted(_own_names(method, common))) for method in methods},
@@ -144,7 +151,7 @@ def _resolved(
     for method in methods:
         for task in tasks:
             given = {**common, **by_task.get(task, {}), **method.settings, **method.by_task.get(task, {})}
-            given |= _ONE_TASK | {"data.task": None if task == OWN_TASK else task}
+            given |= _ONE_TASK | {"data.task": None if task == CUSTOM_TASK else task}
             try:
                 found[method.name][task] = flat_settings(load_config(file, given, preset=method.preset))
             except ConfigError as error:

@@ -11,7 +11,7 @@ from typing import Any
 from attentune.config import Config
 from attentune.errors import CheckpointError
 from attentune.experiments.comparison.fingerprints import check_unchanged
-from attentune.experiments.comparison.grid import Matrix
+from attentune.experiments.comparison.grid import RunGrid
 from attentune.experiments.comparison.methods import PER_RUN, WHICH_RUNS, flat_settings
 from attentune.io.files import check_links, read_json, storage_errors, write_text
 from attentune.io.locks import FileLock
@@ -39,20 +39,20 @@ def queue_lock(folder: Path) -> FileLock:
     return FileLock(folder / LOCKS / "queue")
 
 
-def methods_of(matrix: Matrix) -> Methods:
+def methods_of(grid: RunGrid) -> Methods:
     """Each method's settings by task, and in which of them it, or a task, may differ from others."""
     return {
-        name: {"own": list(matrix.own[name]), "of_tasks": list(matrix.of_tasks), "tasks": tasks}
-        for name, tasks in matrix.configs.items()
+        name: {"own": list(grid.own[name]), "of_tasks": list(grid.of_tasks), "tasks": tasks}
+        for name, tasks in grid.configs.items()
     }
 
 
-def open_comparison(folder: Path, matrix: Matrix, made_from: Mapping[str, str] | None = None) -> str:
+def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str, str] | None = None) -> str:
     """Begin a comparison in this folder, or go on with the one that is there; the folder's own name is returned.
 
     Args:
         folder: the comparison's.
-        matrix: its runs.
+        grid: its runs.
         made_from: what the runs that are still to be done are made from.
 
     Raises:
@@ -62,14 +62,14 @@ def open_comparison(folder: Path, matrix: Matrix, made_from: Mapping[str, str] |
     make_folder(folder, MANIFEST_FILE, "comparison")
     with queue_lock(folder):
         before = read_manifest(folder)
-        methods = methods_of(matrix)
+        methods = methods_of(grid)
         check_same(before["methods"], methods, str(folder))
-        known = before.get("made_from", {})
-        check_unchanged(known, made_from or {}, str(folder))
+        known = before.get("data_fingerprints") or before.get("made_from", {})  # the name in 0.1.0
+        check_unchanged(known, data_fingerprints or {}, str(folder))
         content = {
             "format": _FORMAT,
             "id": before["id"],
-            "made_from": {**(made_from or {}), **known},
+            "data_fingerprints": {**(data_fingerprints or {}), **known},
             "methods": merge(before["methods"], methods),
         }
         if content != before:
@@ -104,7 +104,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     file = folder / MANIFEST_FILE
     if not file.exists():
-        return {"format": _FORMAT, "id": uuid.uuid4().hex, "made_from": {}, "methods": {}}
+        return {"format": _FORMAT, "id": uuid.uuid4().hex, "data_fingerprints": {}, "methods": {}}
     try:
         content = read_json(file)
         if content["format"] == _FORMAT and _are_methods(content["methods"]) and isinstance(content["id"], str):
@@ -141,7 +141,7 @@ def check_same(before: Methods, now: Methods, where: str, *, free: Iterable[str]
     Args:
         before: what is known.
         now: what is asked for.
-        where: what the message calls the place.
+        where: what the message calls the storage_config.
         free: names of settings that may differ, besides `FREE`.
 
     Raises:

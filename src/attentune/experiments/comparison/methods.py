@@ -16,7 +16,7 @@ from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
 
 # The task of data that have no name among the known ones.
-OWN_TASK = "own"
+CUSTOM_TASK = "own"
 # What each run has of its own; a comparison sets it.
 PER_RUN = {
     "training.output_dir": "each run has its own folder under the comparison's",
@@ -94,7 +94,7 @@ def settings_by_task(value: Any, where: str, problems: list[str]) -> dict[str, d
     by_task: dict[str, dict[str, Any]] = {}
     for task, part in _mapping(value, where, problems).items():
         try:
-            known = OWN_TASK if task == OWN_TASK else load_spec(str(task)).name
+            known = CUSTOM_TASK if task == CUSTOM_TASK else load_spec(str(task)).name
             by_task[known] = dotted(_mapping(part, f"{where}.{task}", problems))
             _refuse_common(by_task[known], f"{where}.{task}", problems)
         except ConfigError as error:
@@ -122,7 +122,7 @@ def _mapping(value: Any, where: str, problems: list[str]) -> Mapping[str, Any]:
     return {}
 
 
-def choose_methods(names: Sequence[str], named: Mapping[str, Method]) -> list[Method]:
+def select_methods(names: Sequence[str], named: Mapping[str, Method]) -> list[Method]:
     """The methods of these names, from `named` or else presets; all of `named` where no name is given.
 
     Raises:

@@ -54,7 +54,7 @@ def as_duration(seconds: float | None) -> str:
     return f"about {minutes} min" if minutes < 60 else f"about {minutes // 60} h {minutes % 60} min"
 
 
-class MatrixDisplay:
+class ComparisonProgress:
     """A bar on a terminal, plain lines elsewhere."""
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -65,11 +65,11 @@ class MatrixDisplay:
         self.short: Callable[[Run], str] = lambda run: f"{run.method} on {run.task}"
         self.long: Callable[[Run], str] = lambda run: f"{run.method} on {run.task}, {run.size} rows, seed {run.seed}"
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         """Print a line above the bar."""
         self._console.print(text, markup=False)
 
-    def warn(self, text: str) -> None:
+    def warning(self, text: str) -> None:
         """Print a warning above the bar."""
         self._console.print(f"warning: {text}", markup=False, style="yellow")
 
@@ -104,12 +104,12 @@ class MatrixDisplay:
         what = self.long(run)
         if not record.is_done:
             reason = " ".join(str((record.error or {}).get("message", "")).split()) or (record.error or {}).get("kind")
-            say = self.warn if record.status == "failed" else self.say
-            say(f"{number} of {total}: {what}: {record.status}: {reason}")
+            log = self.warning if record.status == "failed" else self.info
+            log(f"{number} of {total}: {what}: {record.status}: {reason}")
             return
         score = "no score" if record.score is None else f"{record.metric} {record.score:.4f}"
         time_left = f"; {as_duration(left)} left" if left is not None and number < total else ""
-        self.say(f"{number} of {total}: {what}: {score} ({record.wall_seconds:.0f} s{time_left})")
+        self.info(f"{number} of {total}: {what}: {score} ({record.wall_seconds:.0f} s{time_left})")
 
     def stop(self) -> None:
         """Take the bar away."""

@@ -28,7 +28,7 @@ from attentune.io.locks import FileLock
 from attentune.results import RunResult, versions
 from attentune.training.signals import Pruned
 
-__all__ = ["Ledger", "Run", "RunRecord", "failed_record", "record_of", "unpaired"]
+__all__ = ["RecordStore", "Run", "RunRecord", "failed_record", "record_of", "unpaired"]
 
 _KEPT = ".kept"
 
@@ -90,7 +90,7 @@ def _predicted(folder: Path) -> Iterator[str]:
         yield path.stem.removeprefix("predictions_")
 
 
-class Ledger:
+class RecordStore:
     """The records in a comparison's folder, and where its runs lie while they are at work."""
 
     def __init__(self, folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from attentune.errors import CheckpointError
 from attentune.io.files import is_plain_name, parse_json, read_json, read_text
-from attentune.results import LOG_FILE, OWN_TRAIN, RunResult, check_fields, to_json
+from attentune.results import LOG_FILE, ORIGINAL_TRAIN, RunResult, check_fields, to_json
 
 _FORMAT = 1
 STATUSES = ("done", "failed", "pruned")
@@ -182,7 +182,7 @@ def unpaired(records: Iterable[RunRecord]) -> list[str]:
     for record in records:
         if record.is_done:
             prints = dict(record.data_fingerprint)
-            prints |= {"train": own} if (own := prints.pop(OWN_TRAIN, None)) is not None else {}
+            prints |= {"train": own} if (own := prints.pop(ORIGINAL_TRAIN, None)) is not None else {}
             rows = json.dumps(prints, sort_keys=True)
             key = (record.run.task, record.run.size, record.run.seed)
             seen.setdefault(key, {}).setdefault(rows, []).append(record.run.method)

@@ -10,22 +10,22 @@ from typing import Any
 
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.fingerprints import (
-    MadeFrom,
-    encoders_made_from,
-    extra_made_from,
-    rows_made_from,
+    DataFingerprints,
+    fingerprint_encoders,
+    fingerprint_extra_rows,
+    fingerprint_rows,
     rows_of_task,
 )
-from attentune.experiments.comparison.grid import Matrix, Run, plan_matrix
+from attentune.experiments.comparison.grid import Run, RunGrid, plan_grid
 from attentune.experiments.comparison.manifest import methods_of, open_comparison
-from attentune.experiments.comparison.methods import choose_methods, methods_from, read_methods
-from attentune.experiments.comparison.progress import MatrixDisplay
-from attentune.experiments.comparison.record_store import Ledger, RunRecord, unpaired
+from attentune.experiments.comparison.methods import methods_from, read_methods, select_methods
+from attentune.experiments.comparison.progress import ComparisonProgress
+from attentune.experiments.comparison.record_store import RecordStore, RunRecord, unpaired
 from attentune.experiments.execution.queue import RunQueue
-from attentune.experiments.execution.queue_storage import HEARTBEAT_S, Place
-from attentune.experiments.execution.scheduler import ComparisonStopped, Conductor, FixedPlan, default_jobs
+from attentune.experiments.execution.queue_storage import HEARTBEAT_S, StorageConfig
+from attentune.experiments.execution.scheduler import ComparisonStopped, FixedPlan, Scheduler, default_jobs
 from attentune.experiments.execution.worker import WorkerTask
-from attentune.experiments.execution.worker_pool import Crew
+from attentune.experiments.execution.worker_pool import WorkerPool
 from attentune.training.signals import stop_on_signal
 
 __all__ = ["ComparisonStopped", "compare"]
@@ -48,7 +48,7 @@ def compare(
     keep_runs: bool = False,
     retry_failed: bool = False,
     heartbeat_s: int = HEARTBEAT_S,
-    display: MatrixDisplay | None = None,
+    display: ComparisonProgress | None = None,
 ) -> list[RunRecord]:
     """Train every preset on every task with every seed, and keep one record a run in `output_dir`.
 
@@ -82,9 +82,9 @@ def compare(
         ComparisonStopped: a stop was asked for (Ctrl-C or SIGTERM); workers have saved and ended.
     """
     named = read_methods(settings) if isinstance(settings, (str, Path)) else methods_from(settings or {}, "settings")
-    matrix = plan_matrix(
+    grid = plan_grid(
         tasks=tasks,
-        methods=choose_methods(presets, named),
+        methods=select_methods(presets, named),
         seeds=_seeds(seeds, folds),
         train_sizes=train_sizes,
         file=config,
@@ -92,24 +92,24 @@ def compare(
     )
     if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs: got {jobs}, expected a whole number of at least 1.")
-    folder, shown = Path(output_dir), display or MatrixDisplay()
-    ledger = Ledger(folder)
-    made_from = _check_inputs(matrix, [run for run in matrix.runs if not ledger.has(run)], shown)
-    folder_id = open_comparison(folder, matrix, made_from)
+    folder, shown = Path(output_dir), display or ComparisonProgress()
+    record_store = RecordStore(folder)
+    data_fingerprints = _check_inputs(grid, [run for run in grid.runs if not record_store.has(run)], shown)
+    folder_id = open_comparison(folder, grid, data_fingerprints)
     if retry_failed:
-        _forget_failed(ledger, matrix.runs)
+        _forget_failed(record_store, grid.runs)
     name = "compare" if storage is None else study or folder.resolve().name
-    place = Place(str(folder), folder_id, storage, name, heartbeat_s)
-    queue = RunQueue(place)
-    queue.agree(methods_of(matrix), made_from)
-    if not all(ledger.has(run) for run in matrix.runs):
-        cores, one_thread = default_jobs(flat for tasks in matrix.configs.values() for flat in tasks.values())
-        fields = [dataclasses.asdict(run) for run in matrix.runs]
-        task = WorkerTask(dataclasses.asdict(place), fields, matrix.configs, keep_runs, one_run=one_thread)
-        crew = Crew(jobs or cores, folder / "logs", one_thread=one_thread)
+    storage_config = StorageConfig(str(folder), folder_id, storage, name, heartbeat_s)
+    queue = RunQueue(storage_config)
+    queue.register_settings(methods_of(grid), data_fingerprints)
+    if not all(record_store.has(run) for run in grid.runs):
+        cores, one_thread = default_jobs(flat for tasks in grid.configs.values() for flat in tasks.values())
+        fields = [dataclasses.asdict(run) for run in grid.runs]
+        task = WorkerTask(dataclasses.asdict(storage_config), fields, grid.configs, keep_runs, one_run=one_thread)
+        worker_pool = WorkerPool(jobs or cores, folder / "logs", one_thread=one_thread)
         with stop_on_signal() as stop:
-            Conductor(FixedPlan(matrix, task), queue, shown).run(crew, stop, retry_failed=retry_failed)
-    return _records(queue, matrix, shown, keep_runs=keep_runs)
+            Scheduler(FixedPlan(grid, task), queue, shown).run(worker_pool, stop, retry_failed=retry_failed)
+    return _records(queue, grid, shown, keep_runs=keep_runs)
 
 
 def _seeds(seeds: int | Sequence[int] | None, folds: int | None) -> list[int]:
@@ -126,7 +126,7 @@ def _seeds(seeds: int | Sequence[int] | None, folds: int | None) -> list[int]:
     return list(range(1, folds * (seeds or 1) + 1))
 
 
-def _check_inputs(matrix: Matrix, runs: Sequence[Run], display: MatrixDisplay) -> MadeFrom:
+def _check_inputs(grid: RunGrid, runs: Sequence[Run], display: ComparisonProgress) -> DataFingerprints:
     """Read the data and look for the encoders of these runs once, so that what would fail them all is told at once.
 
     Returns:
@@ -137,51 +137,51 @@ def _check_inputs(matrix: Matrix, runs: Sequence[Run], display: MatrixDisplay) -
     """
     from attentune.models.build import load_tokenizer
 
-    made_from: MadeFrom = {}
+    data_fingerprints: DataFingerprints = {}
     for task in dict.fromkeys(run.task for run in runs):
         own = [run for run in runs if run.task == task]
-        data = rows_of_task(matrix.config(own[0], Path(os.devnull)))
-        made_from |= rows_made_from(task, data)
+        data = rows_of_task(grid.config(own[0], Path(os.devnull)))
+        data_fingerprints |= fingerprint_rows(task, data)
         methods = dict.fromkeys(run.method for run in own)
         firsts = [next(run for run in own if run.method == method) for method in methods]
-        made_from |= extra_made_from(task, data, [matrix.config(run, Path(os.devnull)) for run in firsts])
+        data_fingerprints |= fingerprint_extra_rows(task, data, [grid.config(run, Path(os.devnull)) for run in firsts])
         rows = len(data.splits["train"]) if "train" in data.splits else 0
         for size in sorted({run.train_size for run in own if run.train_size is not None and run.train_size > rows}):
-            display.warn(f"{task}: has {rows:,} rows to train on, so the size {size:,} is the same as all")
+            display.warning(f"{task}: has {rows:,} rows to train on, so the size {size:,} is the same as all")
     encoders = {}
     for run in runs:
-        flat = matrix.configs[run.method][run.task]
+        flat = grid.configs[run.method][run.task]
         if (name := (flat["model.name_or_path"], flat["model.revision"])) not in encoders:
-            encoders[name] = matrix.config(run, Path(os.devnull))
+            encoders[name] = grid.config(run, Path(os.devnull))
             load_tokenizer(encoders[name].model)
-    return made_from | encoders_made_from(encoders.values())
+    return data_fingerprints | fingerprint_encoders(encoders.values())
 
 
-def _forget_failed(ledger: Ledger, runs: Sequence[Run]) -> None:
+def _forget_failed(record_store: RecordStore, runs: Sequence[Run]) -> None:
     for run in runs:
-        lock = ledger.lock(run)
-        if ledger.has(run) and not ledger.load(run).is_done and lock.take(wait=False):
-            ledger.forget(run)
+        lock = record_store.lock(run)
+        if record_store.has(run) and not record_store.load(run).is_done and lock.take(wait=False):
+            record_store.forget(run)
             lock.free()
 
 
-def _records(queue: RunQueue, matrix: Matrix, display: MatrixDisplay, *, keep_runs: bool) -> list[RunRecord]:
+def _records(queue: RunQueue, grid: RunGrid, display: ComparisonProgress, *, keep_runs: bool) -> list[RunRecord]:
     """The records, and warnings of what is odd with them. What killed workers have left lying is tidied up."""
-    standing = queue.refill(matrix.runs)
-    for run in (*standing.recorded, *standing.elsewhere):
-        lock = queue.ledger.lock(run)
+    queue_status = queue.refill(grid.runs)
+    for run in (*queue_status.recorded, *queue_status.elsewhere):
+        lock = queue.record_store.lock(run)
         if lock.take(wait=False):
-            queue.ledger.tidy(run, keep=keep_runs)
+            queue.record_store.tidy(run, keep=keep_runs)
             lock.free()
-    for name in standing.twice:
-        display.warn(f"{name}: was done twice, at {standing.twice[name]} too; its first record counts")
-    if standing.elsewhere:
-        places = ", ".join(sorted(set(standing.elsewhere.values())))
-        display.warn(
-            f"{len(standing.elsewhere)} of {len(matrix.runs)} runs are recorded elsewhere ({places}) and not in these"
+    for name in queue_status.twice:
+        display.warning(f"{name}: was done twice, at {queue_status.twice[name]} too; its first record counts")
+    if queue_status.elsewhere:
+        places = ", ".join(sorted(set(queue_status.elsewhere.values())))
+        display.warning(
+            f"{len(queue_status.elsewhere)} of {len(grid.runs)} runs are recorded elsewhere ({places}) and not in these"
             " figures; copy that folder's records into this one's"
         )
-    records = queue.ledger.records(matrix.runs)
+    records = queue.record_store.records(grid.runs)
     for text in unpaired(records):
-        display.warn(f"{text}: were not trained and scored on the same rows, so they cannot be compared")
+        display.warning(f"{text}: were not trained and scored on the same rows, so they cannot be compared")
     return records

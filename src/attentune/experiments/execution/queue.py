@@ -28,8 +28,13 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from attentune.experiments.comparison.fingerprints import check_unchanged
 from attentune.experiments.comparison.grid import Run
 from attentune.experiments.comparison.manifest import PLACES, Methods, check_same, merge, queue_lock
-from attentune.experiments.comparison.record_store import Ledger
-from attentune.experiments.execution.queue_storage import Place, open_storage, storage_troubles, without_warnings
+from attentune.experiments.comparison.record_store import RecordStore
+from attentune.experiments.execution.queue_storage import (
+    StorageConfig,
+    open_storage,
+    queue_storage_errors,
+    without_warnings,
+)
 from attentune.io.locks import FileLock
 
 # How a run may end that is not done again.
@@ -42,7 +47,7 @@ class _RecordedFailure(Exception):
 
 
 @dataclass
-class Standing:
+class QueueStatus:
     """Where the runs of a comparison are.
 
     Attributes:
@@ -68,83 +73,83 @@ class Standing:
 class RunQueue:
     """Hands out the runs of a comparison, each to one worker."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, storage_config: StorageConfig) -> None:
         """Open the study; it is made if it is not there.
 
         Raises:
             ConfigError: the URL cannot be used.
             StorageError: the storage cannot be reached, read or written to.
         """
-        self.place = place
-        self.ledger = Ledger(Path(place.folder))
-        self._lock = queue_lock(Path(place.folder))
+        self.storage_config = storage_config
+        self.record_store = RecordStore(Path(storage_config.folder))
+        self._lock = queue_lock(Path(storage_config.folder))
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        with storage_troubles(self.place):
+        with queue_storage_errors(self.storage_config):
             self._study = optuna.create_study(
-                study_name=place.study,
-                storage=open_storage(place),
+                study_name=storage_config.study,
+                storage=open_storage(storage_config),
                 sampler=optuna.samplers.RandomSampler(seed=0),
                 load_if_exists=True,
             )
 
-    def agree(self, methods: Methods, made_from: Mapping[str, str] | None = None) -> None:
+    def register_settings(self, methods: Methods, data_fingerprints: Mapping[str, str] | None = None) -> None:
         """Tell the others of a shared study the methods' settings, and what runs are made from.
 
         Raises:
             CheckpointError: they have other settings of the same methods, or other rows or encoders of the same name.
         """
-        if self.place.storage is None:
+        if self.storage_config.storage is None:
             return
-        with storage_troubles(self.place):
-            facts, where = self._study.user_attrs, f"the study {self.place.study!r}"
+        with queue_storage_errors(self.storage_config):
+            facts, where = self._study.user_attrs, f"the study {self.storage_config.study!r}"
             known = {
                 name.removeprefix("method "): json.loads(value)
                 for name, value in facts.items()
                 if name.startswith("method ")
             }
             check_same(known, methods, where, free=PLACES)
-            check_unchanged(facts, made_from or {}, where)
-            for name in made_from or {}:
-                self._study.set_user_attr(name, (made_from or {})[name])
+            check_unchanged(facts, data_fingerprints or {}, where)
+            for name in data_fingerprints or {}:
+                self._study.set_user_attr(name, (data_fingerprints or {})[name])
             merged = merge(known, methods)
             for name in methods:
                 self._study.set_user_attr(f"method {name}", json.dumps(merged[name]))
 
-    def refill(self, runs: Sequence[Run], *, retry_failed: bool = False) -> Standing:
+    def refill(self, runs: Sequence[Run], *, retry_failed: bool = False) -> QueueStatus:
         """Queue each run that is neither recorded nor in work nor waiting; those of dead workers too.
 
         Args:
             runs: the comparison's.
             retry_failed: queue those too of which another folder has recorded a failure.
         """
-        with storage_troubles(self.place), self._lock:
+        with queue_storage_errors(self.storage_config), self._lock:
             without_warnings(fail_stale_trials, self._study)
             trials: dict[str, list[FrozenTrial]] = {}
             for trial in self._trials():
                 trials.setdefault(trial.user_attrs.get("run", ""), []).append(trial)
-            standing = Standing(twice=self._twice())
+            queue_status = QueueStatus(twice=self._twice())
             for run in runs:
-                self._place_run(run, trials.get(run.name, []), standing, retry_failed)
+                self._place_run(run, trials.get(run.name, []), queue_status, retry_failed)
             for trial in trials.get("", []):
                 self._fail_if_lost(trial, is_held=False)
-        return standing
+        return queue_status
 
-    def _place_run(self, run: Run, trials: list[FrozenTrial], standing: Standing, retry_failed: bool) -> None:
-        """Put a run where it belongs in `standing`; it is queued if it is nowhere."""
-        is_held = self.ledger.lock(run).is_held()
+    def _place_run(self, run: Run, trials: list[FrozenTrial], queue_status: QueueStatus, retry_failed: bool) -> None:
+        """Put a run where it belongs in `queue_status`; it is queued if it is nowhere."""
+        is_held = self.record_store.lock(run).is_held()
         alive = [trial for trial in trials if trial.state in _ALIVE and not self._fail_if_lost(trial, is_held=is_held)]
         done = next(self._elsewhere(trials, _SCORED if retry_failed else (*_SCORED, "failed")), None)
-        if self.ledger.has(run) and not is_held:
-            standing.recorded.append(run)
+        if self.record_store.has(run) and not is_held:
+            queue_status.recorded.append(run)
         elif is_held or any(trial.state == TrialState.RUNNING for trial in alive):
-            standing.running.append(run)
+            queue_status.running.append(run)
         elif alive:
-            standing.waiting.append(run)
+            queue_status.waiting.append(run)
         elif done is not None:
-            standing.elsewhere[run] = done
+            queue_status.elsewhere[run] = done
         else:
             self._enqueue(run.name, {"task": run.task, "size": run.size, "method": run.method, "seed": run.seed})
-            standing.waiting.append(run)
+            queue_status.waiting.append(run)
 
     def do_next(self, runs: dict[str, Run], do: Callable[[Run], str]) -> bool:
         """Take one of these runs that waits and do it; False where none waits.
@@ -153,7 +158,7 @@ class RunQueue:
             runs: by name; others that wait are left to the commands that want them.
             do: does the run; "done", "pruned" or "failed", or "twice" if it found it recorded in the end.
         """
-        with storage_troubles(self.place), contextlib.ExitStack() as held:
+        with queue_storage_errors(self.storage_config), contextlib.ExitStack() as held:
             held.enter_context(self._lock)
             if not any(trial.user_attrs.get("run") in runs for trial in self._trials(TrialState.WAITING)):
                 return False
@@ -183,15 +188,15 @@ class RunQueue:
         run = runs.get(str(name))
         if run is None:  # of another command, which queues it again when it looks, or another has just taken the last
             raise optuna.TrialPruned
-        lock = self.ledger.lock(run)
+        lock = self.record_store.lock(run)
         if not lock.take(wait=False):
             raise optuna.TrialPruned
         with contextlib.closing(_Freed(lock)):
             # The host last: a worker may be killed in between, and where the host is known the rest is too.
-            trial.set_user_attr("where", f"{platform.node()}:{Path(self.place.folder).resolve()}")
-            trial.set_user_attr("folder", self.place.folder_id)
+            trial.set_user_attr("where", f"{platform.node()}:{Path(self.storage_config.folder).resolve()}")
+            trial.set_user_attr("folder", self.storage_config.folder_id)
             trial.set_user_attr("host", platform.node())
-            if self.ledger.has(run) or self._is_others(trial, str(name)):
+            if self.record_store.has(run) or self._is_others(trial, str(name)):
                 raise optuna.TrialPruned
             held.close()
             taken.append(trial)
@@ -214,7 +219,7 @@ class RunQueue:
         """Where else these trials' run is recorded with one of these outcomes."""
         for trial in trials:
             facts = trial.user_attrs
-            if facts.get("outcome") in outcomes and facts["folder"] != self.place.folder_id:
+            if facts.get("outcome") in outcomes and facts["folder"] != self.storage_config.folder_id:
                 yield str(facts["where"])
 
     def _enqueue(self, name: str, fixed: dict[str, Any]) -> None:
@@ -231,14 +236,14 @@ class RunQueue:
         facts = trial.user_attrs
         if trial.state != TrialState.RUNNING or is_held:
             return False
-        if self.place.storage is None:
+        if self.storage_config.storage is None:
             is_lost = True
         elif "host" in facts:
-            is_lost = (facts["host"], facts["folder"]) == (platform.node(), self.place.folder_id)
+            is_lost = (facts["host"], facts["folder"]) == (platform.node(), self.storage_config.folder_id)
         else:
             # Its worker died between taking it and its first heartbeat: within milliseconds, that is, of its start.
             began = trial.datetime_start or datetime.datetime.min
-            is_lost = (datetime.datetime.now() - began).total_seconds() > self.place.grace_s
+            is_lost = (datetime.datetime.now() - began).total_seconds() > self.storage_config.grace_s
         if is_lost:
             with contextlib.suppress(ValueError, UpdateFinishedTrialError):  # it has just ended
                 self._study.tell(trial.number, state=TrialState.FAIL)
@@ -249,7 +254,7 @@ class RunQueue:
         return {name.removeprefix("twice "): str(where) for name, where in facts if name.startswith("twice ")}
 
     def _note_twice(self, name: str) -> None:
-        self._study.set_user_attr(f"twice {name}", f"{platform.node()}:{self.place.folder}")
+        self._study.set_user_attr(f"twice {name}", f"{platform.node()}:{self.storage_config.folder}")
 
 
 class _Freed:

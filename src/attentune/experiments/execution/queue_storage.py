@@ -35,7 +35,7 @@ _OF_A_JOURNAL = (ValueError, LookupError, AssertionError, TypeError, AttributeEr
 
 
 @dataclass(frozen=True)
-class Place:
+class StorageConfig:
     """Where a queue is kept, and where its runs are done.
 
     Attributes:
@@ -82,19 +82,19 @@ class _JournalLock:
         self._lock.free()
 
 
-def open_storage(place: Place) -> BaseStorage:
+def open_storage(storage_config: StorageConfig) -> BaseStorage:
     """The storage of a queue.
 
     Raises:
         ConfigError: the URL cannot be used.
         StorageError: the database cannot be reached.
     """
-    if place.storage is None:
-        backend = JournalFileBackend(str(place.journal), lock_obj=_JournalLock(place.journal))  # type: ignore[arg-type]
+    if storage_config.storage is None:
+        backend = JournalFileBackend(str(storage_config.journal), lock_obj=_JournalLock(storage_config.journal))  # type: ignore[arg-type]
         return JournalStorage(backend)
     for tries_left in reversed(range(_TRIES)):
         try:
-            return _open_database(place.storage, place)
+            return _open_database(storage_config.storage, storage_config)
         except StorageError:
             if tries_left == 0:
                 raise
@@ -102,15 +102,15 @@ def open_storage(place: Place) -> BaseStorage:
     raise AssertionError("not reached")
 
 
-def _open_database(url: str, place: Place) -> BaseStorage:
+def _open_database(url: str, storage_config: StorageConfig) -> BaseStorage:
     is_sqlite = url.startswith("sqlite")
     try:
         storage = without_warnings(
             RDBStorage,
             _with_driver(url),
             engine_kwargs={"connect_args": {"timeout": _BUSY_S}} if is_sqlite else {"pool_pre_ping": True},
-            heartbeat_interval=place.heartbeat_s,
-            grace_period=place.grace_s,
+            heartbeat_interval=storage_config.heartbeat_s,
+            grace_period=storage_config.grace_s,
         )
         if is_sqlite:
             _take_turns(storage.engine)
@@ -157,14 +157,14 @@ def shown_url(url: str) -> str:
 
 
 @contextlib.contextmanager
-def storage_troubles(place: Place) -> Iterator[None]:
+def queue_storage_errors(storage_config: StorageConfig) -> Iterator[None]:
     """Turn what a storage may raise into a message that says what to do.
 
     Raises:
         CheckpointError: the journal is damaged.
         StorageError: the disk refused, or the database cannot be reached.
     """
-    if place.storage is not None:
+    if storage_config.storage is not None:
         try:
             yield
         except AttentuneError:
@@ -173,16 +173,17 @@ def storage_troubles(place: Place) -> Iterator[None]:
             cause = _of_database(error)
             if cause is None:
                 raise
-            raise _unreachable(place.storage, cause) from error
+            raise _unreachable(storage_config.storage, cause) from error
         return
-    with storage_errors(place.journal):
+    with storage_errors(storage_config.journal):
         try:
             yield
         except AttentuneError:
             raise
         except _OF_A_JOURNAL as error:
             raise CheckpointError(
-                f"{place.journal}: is damaged ({repr(error)[:200]}). Delete it while no worker runs; what is recorded"
+                f"{storage_config.journal}: is damaged ({repr(error)[:200]}). Delete it while no worker runs; what is"
+                " recorded"
                 " stays, and the same command goes on."
             ) from error
 

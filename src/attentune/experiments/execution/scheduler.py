@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from attentune.errors import CheckpointError, StorageError
-from attentune.experiments.comparison.grid import Matrix, Run
-from attentune.experiments.comparison.progress import MatrixDisplay, seconds_left
-from attentune.experiments.comparison.record_store import Ledger, RunRecord, failed_record
-from attentune.experiments.execution.queue import RunQueue, Standing
+from attentune.experiments.comparison.grid import Run, RunGrid
+from attentune.experiments.comparison.progress import ComparisonProgress, seconds_left
+from attentune.experiments.comparison.record_store import RecordStore, RunRecord, failed_record
+from attentune.experiments.execution.queue import QueueStatus, RunQueue
 from attentune.experiments.execution.worker import WorkerTask
-from attentune.experiments.execution.worker_pool import Crew, Ending
+from attentune.experiments.execution.worker_pool import WorkerExit, WorkerPool
 from attentune.training.signals import StopRequest
 
 # How often to see who has ended, and how often to see what is to do.
@@ -55,7 +55,7 @@ class Plan(Protocol):
     """Which runs there are. A comparison knows them from the beginning; a search finds out as it goes."""
 
     @property
-    def matrix(self) -> Matrix:
+    def grid(self) -> RunGrid:
         """The runs so far."""
 
     @property
@@ -80,9 +80,9 @@ class Plan(Protocol):
 
 @dataclass(frozen=True)
 class FixedPlan:
-    """All runs of a matrix, and no others."""
+    """All runs of a grid, and no others."""
 
-    matrix: Matrix
+    grid: RunGrid
     worker: WorkerTask
     later: Sequence[Run] = ()
     is_complete: bool = True
@@ -94,7 +94,7 @@ class FixedPlan:
         return self.worker
 
 
-class Conductor:
+class Scheduler:
     """One command's part in a comparison or a search.
 
     Args:
@@ -103,86 +103,88 @@ class Conductor:
         display: shows progress.
     """
 
-    def __init__(self, plan: Plan, queue: RunQueue, display: MatrixDisplay) -> None:
+    def __init__(self, plan: Plan, queue: RunQueue, display: ComparisonProgress) -> None:
         self._plan, self._queue, self._display = plan, queue, display
-        self._ledger: Ledger = queue.ledger
+        self._ledger: RecordStore = queue.record_store
         self._records: dict[Run, RunRecord] = {}
         self._since: dict[Run, float] = {}
         self._deaths: dict[Run | None, int] = {}
 
-    def run(self, crew: Crew, stop: StopRequest, *, retry_failed: bool = False) -> None:
+    def run(self, worker_pool: WorkerPool, stop: StopRequest, *, retry_failed: bool = False) -> None:
         """Go on until every run is recorded.
 
         Raises:
             ComparisonStopped: a stop was asked for; the workers have saved and ended.
             StorageError: the disk or the database refused; what is done is recorded.
         """
-        self._plan.advance(crew.free, ())
-        standing = self._queue.refill(self._plan.matrix.runs, retry_failed=retry_failed)
-        self._records = {run: self._ledger.load(run) for run in standing.recorded}
+        self._plan.advance(worker_pool.free, ())
+        queue_status = self._queue.refill(self._plan.grid.runs, retry_failed=retry_failed)
+        self._records = {run: self._ledger.load(run) for run in queue_status.recorded}
         self._display.start(self._total())
         try:
-            self._go_on(crew, stop)
-            crew.finish()
+            self._go_on(worker_pool, stop)
+            worker_pool.finish()
         except KeyboardInterrupt:
-            crew.kill()
+            worker_pool.kill()
             raise self._stopped() from None
         finally:
-            crew.stop()
+            worker_pool.stop()
             self._display.stop()
 
-    def _go_on(self, crew: Crew, stop: StopRequest) -> None:
+    def _go_on(self, worker_pool: WorkerPool, stop: StopRequest) -> None:
         next_look_s, running = 0.0, []  # type: float, list[Run]
         while True:
             if stop.asked:
-                self._display.say("stopping: the runs at work are saved first; Ctrl-C again ends at once")
-                crew.stop()
+                self._display.info("stopping: the runs at work are saved first; Ctrl-C again ends at once")
+                worker_pool.stop()
                 raise self._stopped()
-            endings = crew.ended()
+            endings = worker_pool.ended()
             for ending in endings:
                 self._note(ending)
             if endings or time.monotonic() >= next_look_s:
-                self._plan.advance(crew.free, running)
-                standing = self._queue.refill(self._plan.matrix.runs)
-                running = standing.running
-                self._show(standing)
-                if standing.is_finished and self._plan.is_complete:
+                self._plan.advance(worker_pool.free, running)
+                queue_status = self._queue.refill(self._plan.grid.runs)
+                running = queue_status.running
+                self._show(queue_status)
+                if queue_status.is_finished and self._plan.is_complete:
                     return
-                crew.start(len(standing.waiting) - self._starting(crew, standing), self._plan.task())
+                worker_pool.start(
+                    len(queue_status.waiting) - self._starting(worker_pool, queue_status), self._plan.task()
+                )
                 next_look_s = time.monotonic() + _LOOK_S
             time.sleep(_GLANCE_S)
 
     def _stopped(self) -> ComparisonStopped:
-        done = sum(self._ledger.has(run) for run in self._plan.matrix.runs)
+        done = sum(self._ledger.has(run) for run in self._plan.grid.runs)
         return ComparisonStopped(done, self._total())
 
     def _total(self) -> int:
-        return len(self._plan.matrix.runs) + len(self._plan.later)
+        return len(self._plan.grid.runs) + len(self._plan.later)
 
-    def _starting(self, crew: Crew, standing: Standing) -> int:
+    def _starting(self, worker_pool: WorkerPool, queue_status: QueueStatus) -> int:
         """Workers of ours that have not taken a run yet."""
-        busy = {self._ledger.lock(run).holder() for run in standing.running}
-        return sum(pid not in busy for pid in crew.pids)
+        busy = {self._ledger.lock(run).holder() for run in queue_status.running}
+        return sum(pid not in busy for pid in worker_pool.pids)
 
-    def _show(self, standing: Standing) -> None:
+    def _show(self, queue_status: QueueStatus) -> None:
         now = time.monotonic()
-        self._since = {run: self._since.get(run, now) for run in standing.running}
+        self._since = {run: self._since.get(run, now) for run in queue_status.running}
         running = {run: now - since for run, since in self._since.items()}
-        new = [run for run in standing.recorded if run not in self._records]
-        for number, run in enumerate(new, start=len(self._records) + len(standing.elsewhere) + 1):
+        new = [run for run in queue_status.recorded if run not in self._records]
+        for number, run in enumerate(new, start=len(self._records) + len(queue_status.elsewhere) + 1):
             self._records[run] = self._ledger.load(run)
-            left = self._seconds_left(standing, running)
+            left = self._seconds_left(queue_status, running)
             self._display.ended(self._records[run], number, self._total(), left)
-        failed = sum(self._records[run].status == "failed" for run in standing.recorded)
-        done = len(standing.recorded) + len(standing.elsewhere)
-        left = self._seconds_left(standing, running)
-        self._display.update(done, self._total(), failed=failed, running=standing.running, left=left)
+        failed = sum(self._records[run].status == "failed" for run in queue_status.recorded)
+        done = len(queue_status.recorded) + len(queue_status.elsewhere)
+        left = self._seconds_left(queue_status, running)
+        self._display.update(done, self._total(), failed=failed, running=queue_status.running, left=left)
 
-    def _seconds_left(self, standing: Standing, running: dict[Run, float]) -> float | None:
+    def _seconds_left(self, queue_status: QueueStatus, running: dict[Run, float]) -> float | None:
         done = [record for record in self._records.values() if record.is_done]
-        return seconds_left(done, [*standing.waiting, *self._plan.later], running, len(running))
+        return seconds_left(done, [*queue_status.waiting, *self._plan.later], running, len(running))
 
-    def _note(self, ending: Ending) -> None:
+    def _note(self, ending: WorkerExit) -> None:
         """Take in how a worker ended; its run is queued again by the next look, unless that has no sense."""
         if ending.is_mistake:
             if ending.status == 1:
@@ -190,7 +192,7 @@ class Conductor:
             raise StorageError(ending.last_lines(1))
         if not ending.was_killed:
             return
-        open_runs = (run for run in self._plan.matrix.runs if not self._ledger.has(run))
+        open_runs = (run for run in self._plan.grid.runs if not self._ledger.has(run))
         run = next((run for run in open_runs if self._ledger.lock(run).holder() == ending.pid), None)
         self._deaths[run] = self._deaths.get(run, 0) + 1
         signal = -ending.status
@@ -201,7 +203,7 @@ class Conductor:
                     f" --jobs. Their log: {ending.log}."
                 )
             return
-        self._display.warn(f"{run.name}: its worker was killed by signal {signal}")
+        self._display.warning(f"{run.name}: its worker was killed by signal {signal}")
         if self._deaths[run] >= _DEATHS:
             self._give_up(run, signal)
 
@@ -214,7 +216,7 @@ class Conductor:
         if not lock.take(wait=False):
             return  # another command is at it
         folder = self._ledger.run_folder(run)
-        record = failed_record(run, self._plan.matrix.config(run, folder), error, folder, wall_seconds=0.0)
+        record = failed_record(run, self._plan.grid.config(run, folder), error, folder, wall_seconds=0.0)
         self._ledger.write(record, folder)
         self._ledger.tidy(run)
         lock.free()

@@ -23,7 +23,7 @@ from typing import Any
 
 from attentune.config import Config
 from attentune.errors import AttentuneError, CheckpointError, StorageError
-from attentune.experiments.comparison.grid import Matrix, Run
+from attentune.experiments.comparison.grid import Run, RunGrid
 from attentune.results import RunResult
 from attentune.training.signals import Interrupted, Pruned, StopRequest, stop_on_signal
 
@@ -38,15 +38,15 @@ class WorkerTask:
     """What a worker is told.
 
     Attributes:
-        place: the fields of `queue_storage.Place`.
+        storage_config: the fields of `queue_storage.StorageConfig`.
         runs: the fields of each `Run` that it may do.
-        configs: the settings by method and task; see `Matrix`.
+        configs: the settings by method and task; see `RunGrid`.
         keep_runs: whether run folders stay when their runs are recorded.
         one_run: whether to end after a run, so that the next has a fresh process.
         search: of a search, the fields of `search_run.SearchTask`.
     """
 
-    place: dict[str, Any]
+    storage_config: dict[str, Any]
     runs: list[dict[str, Any]]
     configs: dict[str, dict[str, dict[str, Any]]]
     keep_runs: bool = False
@@ -102,12 +102,12 @@ def _stop_with_parent(stop: StopRequest) -> None:
 
 def _work(task: WorkerTask, stop: StopRequest) -> None:
     from attentune.experiments.execution.queue import RunQueue
-    from attentune.experiments.execution.queue_storage import Place
+    from attentune.experiments.execution.queue_storage import StorageConfig
 
-    queue = RunQueue(Place(**task.place))
+    queue = RunQueue(StorageConfig(**task.storage_config))
     runs = [Run(**fields) for fields in task.runs]
-    trainer = None if task.search is None else _search_trainer(task.search, queue.place)
-    worker = RunWorker(queue, Matrix(tuple(runs), task.configs, {}), keep_runs=task.keep_runs, trainer=trainer)
+    trainer = None if task.search is None else _search_trainer(task.search, queue.storage_config)
+    worker = RunWorker(queue, RunGrid(tuple(runs), task.configs, {}), keep_runs=task.keep_runs, trainer=trainer)
     by_name = {run.name: run for run in runs}
     while not stop.asked and queue.do_next(by_name, worker.do):
         if task.one_run and worker.has_worked:
@@ -116,10 +116,10 @@ def _work(task: WorkerTask, stop: StopRequest) -> None:
         raise KeyboardInterrupt
 
 
-def _search_trainer(fields: dict[str, Any], place: Any) -> Trainer:
+def _search_trainer(fields: dict[str, Any], storage_config: Any) -> Trainer:
     from attentune.experiments.search.trial import SearchTask, SearchTrainer
 
-    return SearchTrainer(SearchTask(**fields), place)
+    return SearchTrainer(SearchTask(**fields), storage_config)
 
 
 def _train(run: Run, config: Config) -> RunResult:
@@ -134,13 +134,13 @@ class RunWorker:
 
     Args:
         queue: hands them out.
-        matrix: their settings.
+        grid: their settings.
         keep_runs: whether their folders stay.
         trainer: trains a run with its settings; `train` if not given.
     """
 
-    def __init__(self, queue: Any, matrix: Matrix, *, keep_runs: bool, trainer: Trainer | None = None) -> None:
-        self._ledger, self._matrix, self._keep_runs = queue.ledger, matrix, keep_runs
+    def __init__(self, queue: Any, grid: RunGrid, *, keep_runs: bool, trainer: Trainer | None = None) -> None:
+        self._ledger, self._matrix, self._keep_runs = queue.record_store, grid, keep_runs
         self._trainer = trainer or _train
         self.has_worked = False
 

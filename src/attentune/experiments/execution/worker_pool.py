@@ -19,7 +19,7 @@ _FINISH_S = 20
 
 
 @dataclass(frozen=True)
-class Ending:
+class WorkerExit:
     """How a worker ended.
 
     Attributes:
@@ -50,7 +50,7 @@ class Ending:
             return str(error)
 
 
-class Crew:
+class WorkerPool:
     """Up to `size` workers at a time.
 
     Args:
@@ -105,7 +105,7 @@ class Crew:
             worker.stdin.flush()
         return worker
 
-    def ended(self) -> list[Ending]:
+    def ended(self) -> list[WorkerExit]:
         """The workers that have ended since the last call."""
         endings = []
         for seat, worker in enumerate(self._seats):
@@ -113,10 +113,10 @@ class Crew:
                 endings.append(self._ending(seat, worker))
         return endings
 
-    def _ending(self, seat: int, worker: subprocess.Popen[bytes]) -> Ending:
+    def _ending(self, seat: int, worker: subprocess.Popen[bytes]) -> WorkerExit:
         self._seats[seat] = None
         self._hang_up(worker)
-        return Ending(worker.pid, worker.wait(), self._log(seat))
+        return WorkerExit(worker.pid, worker.wait(), self._log(seat))
 
     def finish(self) -> None:
         """Let those end who have nothing left to do."""

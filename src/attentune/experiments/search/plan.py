@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from attentune.errors import ConfigError
-from attentune.experiments.comparison.grid import Matrix, Run
+from attentune.experiments.comparison.grid import Run, RunGrid
 from attentune.experiments.comparison.manifest import LOCKS
 from attentune.experiments.comparison.methods import dotted
-from attentune.experiments.comparison.record_store import Ledger, RunRecord
+from attentune.experiments.comparison.record_store import RecordStore, RunRecord
 from attentune.experiments.execution.worker import WorkerTask
 from attentune.experiments.search.selection import TrialOutcome, part_scores
 from attentune.experiments.search.settings import TrialSettings
@@ -43,29 +43,29 @@ class SearchPlan:
     one_run: bool = True
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(Path(self.study.place.folder))
-        self._matrices: dict[str, Matrix] = {}
+        self.record_store = RecordStore(Path(self.study.storage_config.folder))
+        self._matrices: dict[str, RunGrid] = {}
         self._problems: dict[str, str] = {}
         self._trials: list[TrialOutcome] = []
         # By trial, the seeds that may be run by now.
         self._wanted: dict[str, list[int]] = {}
-        self._lock = FileLock(Path(self.study.place.folder) / LOCKS / "search")
+        self._lock = FileLock(Path(self.study.storage_config.folder) / LOCKS / "search")
         self._task = self.settings.task()
 
     @property
-    def matrix(self) -> Matrix:
+    def grid(self) -> RunGrid:
         """The runs that may be done by now, and those that are recorded."""
         runs: list[Run] = []
         for trial in self._trials:
             seeds = self._wanted[trial.name]
-            runs += [run for run in self._runs(trial) if run.seed in seeds or self.ledger.has(run)]
-        configs = {name: content for matrix in self._matrices.values() for name, content in matrix.configs.items()}
-        return Matrix(tuple(runs), configs, {})
+            runs += [run for run in self._runs(trial) if run.seed in seeds or self.record_store.has(run)]
+        configs = {name: content for grid in self._matrices.values() for name, content in grid.configs.items()}
+        return RunGrid(tuple(runs), configs, {})
 
     @property
     def later(self) -> Sequence[Run]:
         """Runs of trials that have not been drawn, and further seeds of those that have."""
-        known = set(self.matrix.runs)
+        known = set(self.grid.runs)
         further = [run for trial in self._running for run in self._runs(trial) if run not in known]
         missing = max(0, self.study.total - len(self._trials))
         return [*further, *(Run(self._task, None, "later", seed) for _ in range(missing) for seed in self.seeds)]
@@ -88,12 +88,12 @@ class SearchPlan:
 
     def task(self) -> WorkerTask:
         """The runs that are not recorded, and their settings."""
-        matrix = self.matrix
-        runs = [run for run in matrix.runs if not self.ledger.has(run)]
+        grid = self.grid
+        runs = [run for run in grid.runs if not self.record_store.has(run)]
         return WorkerTask(
-            place=dataclasses.asdict(self.study.place),
+            storage_config=dataclasses.asdict(self.study.storage_config),
             runs=[dataclasses.asdict(run) for run in runs],
-            configs={run.method: matrix.configs[run.method] for run in runs},
+            configs={run.method: grid.configs[run.method] for run in runs},
             one_run=self.one_run,
             search=dataclasses.asdict(
                 SearchTask(
@@ -111,8 +111,8 @@ class SearchPlan:
             for trial in self.study.trials():
                 if trial.status == "failed":
                     for run in self._runs(trial):
-                        if self.ledger.has(run) and self.ledger.load(run).status == "failed":
-                            self.ledger.forget(run)
+                        if self.record_store.has(run) and self.record_store.load(run).status == "failed":
+                            self.record_store.forget(run)
                     self.study.retry(trial.name)
 
     def describe(self, run: Run) -> str:
@@ -133,10 +133,10 @@ class SearchPlan:
         """Note what is recorded of a trial, and end it where nothing more is to come."""
         results = self.study.results(trial.name)
         for run in self._runs(trial):
-            if run.seed not in results and self.ledger.has(run) and not self.ledger.lock(run).is_held():
-                record = self.ledger.load(run)
+            if run.seed not in results and self.record_store.has(run) and not self.record_store.lock(run).is_held():
+                record = self.record_store.load(run)
                 if not self._is_of(record, trial):  # the study was lost, and drawn anew
-                    self.ledger.forget(run)
+                    self.record_store.forget(run)
                     continue
                 results[run.seed] = self._scored(record)
                 self.study.note(trial.name, run.seed, results[run.seed])
@@ -174,7 +174,7 @@ class SearchPlan:
         scores = [record.score]
         if choice.rule == "three-parts":
             name = record.predictions[next(split for split in record.predictions if split.startswith("validation"))]
-            text = self.ledger.file(record.run).with_name(name).read_text(encoding="utf-8")
+            text = self.record_store.file(record.run).with_name(name).read_text(encoding="utf-8")
             scores = [*part_scores(text, choice.metric, self.rows.seed)]
         numbers = [score for score in scores if score is not None]
         if len(numbers) < len(scores) or choice.value(numbers) is None:
@@ -185,16 +185,16 @@ class SearchPlan:
     def _runs(self, trial: TrialOutcome) -> tuple[Run, ...]:
         if trial.name not in self._matrices:
             try:
-                self._matrices[trial.name] = self.settings.matrix(trial.name, trial.settings, self.seeds)
+                self._matrices[trial.name] = self.settings.grid(trial.name, trial.settings, self.seeds)
             except ConfigError as error:  # values that are right one by one, and wrong together
                 self._problems[trial.name] = " ".join(error.problems)
-                self._matrices[trial.name] = Matrix((), {}, {})
+                self._matrices[trial.name] = RunGrid((), {}, {})
         return self._matrices[trial.name].runs
 
     def _waiting(self, running: Collection[Run]) -> int:
         """Runs that nobody is at."""
-        open_runs = [run for run in self.matrix.runs if not self.ledger.has(run)]
-        return sum(run not in running and not self.ledger.lock(run).is_held() for run in open_runs)
+        open_runs = [run for run in self.grid.runs if not self.record_store.has(run)]
+        return sum(run not in running and not self.record_store.lock(run).is_held() for run in open_runs)
 
 
 def _result(status: str, *, scores: Sequence[float] = (), message: str = "", seconds: float = 0.0) -> dict[str, Any]:

@@ -13,18 +13,18 @@ from typing import Any
 from attentune.config import to_yaml
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.methods import flat_settings
-from attentune.experiments.comparison.progress import MatrixDisplay
+from attentune.experiments.comparison.progress import ComparisonProgress
 from attentune.experiments.execution.queue import RunQueue
-from attentune.experiments.execution.queue_storage import HEARTBEAT_S, Place
-from attentune.experiments.execution.scheduler import ComparisonStopped, Conductor, default_jobs
-from attentune.experiments.execution.worker_pool import Crew
+from attentune.experiments.execution.queue_storage import HEARTBEAT_S, StorageConfig
+from attentune.experiments.execution.scheduler import ComparisonStopped, Scheduler, default_jobs
+from attentune.experiments.execution.worker_pool import WorkerPool
 from attentune.experiments.search.plan import SearchPlan
-from attentune.experiments.search.selection import Choice, TrialOutcome, ranked
+from attentune.experiments.search.selection import SelectionCriterion, TrialOutcome, ranked
 from attentune.experiments.search.setup import (
     TRIALS_FILE,
     WINNER_FILE,
+    SearchOptions,
     Setup,
-    Ways,
     check_same_search,
     open_search,
     set_up,
@@ -54,7 +54,7 @@ class SearchResult:
     """
 
     task: str
-    choice: Choice
+    choice: SelectionCriterion
     rows: Rows
     trials: list[TrialOutcome]
     config: Path | None
@@ -103,7 +103,7 @@ def search(
     jobs: int | None = None,
     retry_failed: bool = False,
     heartbeat_s: int = HEARTBEAT_S,
-    display: MatrixDisplay | None = None,
+    display: ComparisonProgress | None = None,
 ) -> SearchResult:
     """Look for good settings, and write the best as `config.yaml` in `output_dir`.
 
@@ -139,16 +139,16 @@ def search(
         AttentuneError: anything that the user can mend, other than what fails in a single trial.
         ComparisonStopped: a stop was asked for (Ctrl-C or SIGTERM); workers have saved and ended.
     """
-    ways = Ways(sampler, trials, seeds, choose, k, score_on, search_share, pruner, startup)
+    ways = SearchOptions(sampler, trials, seeds, choose, k, score_on, search_share, pruner, startup)
     setup = set_up(space, vary, ways, preset=preset, file=config, overrides=overrides or {})
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs: got {jobs}, expected a whole number of at least 1.")
-    shown, folder = display or MatrixDisplay(), Path(output_dir)
+    shown, folder = display or ComparisonProgress(), Path(output_dir)
     for note in setup.notes:
-        shown.say(note)
+        shown.info(note)
     name = "search" if storage is None else study or folder.resolve().name
-    place = Place(str(folder), open_search(folder, setup.content), storage, name, heartbeat_s)
-    plan = _plan(setup, place)
+    storage_config = StorageConfig(str(folder), open_search(folder, setup.content), storage, name, heartbeat_s)
+    plan = _plan(setup, storage_config)
     if retry_failed:
         plan.retry_failed()
     plan.advance(0, ())
@@ -157,20 +157,22 @@ def search(
     return _result(plan, folder)
 
 
-def _plan(setup: Setup, place: Place) -> SearchPlan:
-    study = SearchStudy(place, setup.space, setup.draws, setup.choice)
+def _plan(setup: Setup, storage_config: StorageConfig) -> SearchPlan:
+    study = SearchStudy(storage_config, setup.space, setup.draws, setup.choice)
     known = study.agreed(setup.content)
-    check_same_search(known, setup.content, f"the study {place.study!r}", other_place=place.storage is not None)
+    check_same_search(
+        known, setup.content, f"the study {storage_config.study!r}", other_place=storage_config.storage is not None
+    )
     return SearchPlan(study, setup.settings, setup.rows, setup.seeds)
 
 
-def _do(plan: SearchPlan, setup: Setup, display: MatrixDisplay, jobs: int | None, *, retry_failed: bool) -> None:
+def _do(plan: SearchPlan, setup: Setup, display: ComparisonProgress, jobs: int | None, *, retry_failed: bool) -> None:
     """Go on until all trials have ended."""
     cores, plan.one_run = default_jobs([flat_settings(setup.base)])
     display.short = display.long = plan.describe
-    crew = Crew(jobs or cores, Path(plan.study.place.folder) / "logs", one_thread=plan.one_run)
+    worker_pool = WorkerPool(jobs or cores, Path(plan.study.storage_config.folder) / "logs", one_thread=plan.one_run)
     with stop_on_signal() as stop:
-        Conductor(plan, RunQueue(plan.study.place), display).run(crew, stop, retry_failed=retry_failed)
+        Scheduler(plan, RunQueue(plan.study.storage_config), display).run(worker_pool, stop, retry_failed=retry_failed)
 
 
 def _result(plan: SearchPlan, folder: Path) -> SearchResult:

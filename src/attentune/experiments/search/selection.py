@@ -22,7 +22,7 @@ PARTS = 3
 
 
 @dataclass(frozen=True)
-class Choice:
+class SelectionCriterion:
     """How trials are ranked: by mean - k std, or mean + k std where lower scores are better.
 
     Attributes:
@@ -89,7 +89,7 @@ class TrialOutcome:
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
 
-def ranked(trials: Sequence[TrialOutcome], choice: Choice) -> list[TrialOutcome]:
+def ranked(trials: Sequence[TrialOutcome], choice: SelectionCriterion) -> list[TrialOutcome]:
     """Best first; then those without a value. Of equal ones the earlier goes first."""
     order = {"done": 0, "pruned": 1, "failed": 2, "running": 3}
 

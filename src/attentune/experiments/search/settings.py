@@ -11,8 +11,8 @@ from typing import Any
 from attentune.config import Config, load_config
 from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
-from attentune.experiments.comparison.grid import Matrix, Run
-from attentune.experiments.comparison.methods import OWN_TASK, flat_settings
+from attentune.experiments.comparison.grid import Run, RunGrid
+from attentune.experiments.comparison.methods import CUSTOM_TASK, flat_settings
 from attentune.experiments.search.space import Dimension, Space
 
 # What a search itself decides, or what would make its trials' scores those of different things.
@@ -55,13 +55,13 @@ class TrialSettings:
     def task(self) -> str:
         """The task's own name, or "own"."""
         named = self.config({}).data.task
-        return OWN_TASK if named is None else load_spec(named).name
+        return CUSTOM_TASK if named is None else load_spec(named).name
 
-    def matrix(self, name: str, settings: Mapping[str, Any], seeds: Sequence[int]) -> Matrix:
+    def grid(self, name: str, settings: Mapping[str, Any], seeds: Sequence[int]) -> RunGrid:
         """The runs of one trial."""
         config, task = self.config(settings), self.task()
         runs = tuple(Run(task, config.data.max_train_samples, name, seed) for seed in seeds)
-        return Matrix(runs, {name: {task: flat_settings(config)}}, {})
+        return RunGrid(runs, {name: {task: flat_settings(config)}}, {})
 
 
 def common_settings(

@@ -12,13 +12,13 @@ from typing import Any
 from attentune.config import Config
 from attentune.data.extra import with_extra
 from attentune.errors import CheckpointError, ConfigError, DataError
-from attentune.experiments.comparison.fingerprints import MadeFrom, encoders_made_from, rows_made_from
+from attentune.experiments.comparison.fingerprints import DataFingerprints, fingerprint_encoders, fingerprint_rows
 from attentune.experiments.comparison.manifest import FREE, PLACES, make_folder, queue_lock
 from attentune.experiments.comparison.methods import flat_settings
-from attentune.experiments.search.selection import PARTS, RULES, Choice
+from attentune.experiments.search.selection import PARTS, RULES, SelectionCriterion
 from attentune.experiments.search.settings import TrialSettings, checked, common_settings, whole_space
 from attentune.experiments.search.space import Dimension, Space, load_space, space_from
-from attentune.experiments.search.study import PRUNERS, SAMPLERS, Draws
+from attentune.experiments.search.study import PRUNERS, SAMPLERS, SamplerConfig
 from attentune.experiments.search.trial import SCORED, Rows
 from attentune.io.files import read_json, write_text
 from attentune.metrics.metrics import choose_metric
@@ -94,7 +94,7 @@ _TRIALS = 20
 
 
 @dataclass(frozen=True)
-class Ways:
+class SearchOptions:
     """How to search; see `search.search` for what each means."""
 
     sampler: str | None = None
@@ -126,8 +126,8 @@ class Setup:
 
     space: Space
     settings: TrialSettings
-    draws: Draws
-    choice: Choice
+    draws: SamplerConfig
+    choice: SelectionCriterion
     rows: Rows
     seeds: Sequence[int]
     base: Config
@@ -138,7 +138,7 @@ class Setup:
 def set_up(
     space: str | Path | Mapping[str, Any] | None,
     vary: Sequence[Dimension],
-    ways: Ways,
+    ways: SearchOptions,
     *,
     preset: str | None,
     file: str | Path | None,
@@ -158,17 +158,17 @@ def set_up(
     base = settings.config(whole.settings_of({part.name: (*part.choices, part.low)[0] for part in whole.dimensions}))
     if draws.pruner != "none" and base.training.eval_strategy == "no":
         raise ConfigError("--pruner: needs scores on the way; set training.eval_strategy to epoch or steps, or none.")
-    data_notes, metric, made_from = _check_inputs(base, rows)
+    data_notes, metric, data_fingerprints = _check_inputs(base, rows)
     return Setup(
         space=whole,
         settings=settings,
         draws=draws,
-        choice=Choice(ways.choose, ways.k, metric),
+        choice=SelectionCriterion(ways.choose, ways.k, metric),
         rows=rows,
         seeds=range(seed, seed + ways.seeds),
         base=base,
         notes=(*notes, *data_notes),
-        content=_content(whole, base, ways, draws, metric) | made_from,
+        content=_content(whole, base, ways, draws, metric) | data_fingerprints,
     )
 
 
@@ -178,7 +178,7 @@ def _named(space: str | Path | Mapping[str, Any] | None) -> Space | None:
     return None if space is None else load_space(str(space))
 
 
-def _draws(space: Space, ways: Ways, seed: int) -> Draws:
+def _draws(space: Space, ways: SearchOptions, seed: int) -> SamplerConfig:
     points = space.points()
     sampler = ways.sampler or ("tpe" if points is None else "grid")
     pruner = ways.pruner or ("median" if sampler == "tpe" else "none")
@@ -192,14 +192,14 @@ def _draws(space: Space, ways: Ways, seed: int) -> Draws:
     if problems:
         raise ConfigError(problems)
     trials = _TRIALS if ways.trials is None and sampler != "grid" else ways.trials
-    return Draws(sampler, pruner, ways.startup, trials, seed)
+    return SamplerConfig(sampler, pruner, ways.startup, trials, seed)
 
 
 def _unknown(flag: str, value: str, known: Sequence[str]) -> list[str]:
     return [] if value in known else [f"--{flag}: got {value!r}, expected one of {', '.join(known)}."]
 
 
-def _check_ways(ways: Ways) -> None:
+def _check_ways(ways: SearchOptions) -> None:
     problems = [*_unknown("choose", ways.choose, RULES), *_unknown("score_on", ways.score_on, SCORED)]
     if not 0 < ways.search_share < 1:
         problems.append(f"--search_share: got {ways.search_share}, expected a number above 0 and below 1.")
@@ -211,7 +211,7 @@ def _check_ways(ways: Ways) -> None:
         raise ConfigError(problems)
 
 
-def _check_inputs(base: Config, rows: Rows) -> tuple[Sequence[str], str, MadeFrom]:
+def _check_inputs(base: Config, rows: Rows) -> tuple[Sequence[str], str, DataFingerprints]:
     """What to tell of the data, the metric, and what the trials are made from."""
     from attentune.models.build import load_tokenizer
 
@@ -223,10 +223,10 @@ def _check_inputs(base: Config, rows: Rows) -> tuple[Sequence[str], str, MadeFro
             f"{data.name}: has fewer than {PARTS} labelled rows to score trials on. Give more, or raise --search_share."
         )
     load_tokenizer(base.model)
-    return data.notes, metric.name, rows_made_from(data.name, data) | encoders_made_from([base])
+    return data.notes, metric.name, fingerprint_rows(data.name, data) | fingerprint_encoders([base])
 
 
-def _content(space: Space, base: Config, ways: Ways, draws: Draws, metric: str) -> dict[str, Any]:
+def _content(space: Space, base: Config, ways: SearchOptions, draws: SamplerConfig, metric: str) -> dict[str, Any]:
     """What two commands into one folder must have in common."""
     varied = {name for part in space.dimensions for name in part.setting_names}
     fixed = {name: value for name, value in flat_settings(base).items() if name not in varied}

@@ -23,8 +23,13 @@ from optuna.distributions import (
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from attentune.experiments.execution.queue_storage import Place, open_storage, storage_troubles, without_warnings
-from attentune.experiments.search.selection import Choice, TrialOutcome
+from attentune.experiments.execution.queue_storage import (
+    StorageConfig,
+    open_storage,
+    queue_storage_errors,
+    without_warnings,
+)
+from attentune.experiments.search.selection import SelectionCriterion, TrialOutcome
 from attentune.experiments.search.space import Dimension, Space
 from attentune.seeding import derive_key, numpy_generator
 
@@ -41,7 +46,7 @@ _STATES = {
 
 
 @dataclass(frozen=True)
-class Draws:
+class SamplerConfig:
     """How trials are drawn and given up.
 
     Attributes:
@@ -63,7 +68,7 @@ class SearchStudy:
     """The trials of a search.
 
     Args:
-        place: where the queue is; the study's name there has "trials" added.
+        storage_config: where the queue is; the study's name there has "trials" added.
         space: what is varied.
         draws: how.
         choice: what a trial is ranked by.
@@ -73,14 +78,16 @@ class SearchStudy:
         StorageError: the storage cannot be reached, read or written to.
     """
 
-    def __init__(self, place: Place, space: Space, draws: Draws, choice: Choice) -> None:
-        self.place, self.space, self.draws, self.choice = place, space, draws, choice
+    def __init__(
+        self, storage_config: StorageConfig, space: Space, draws: SamplerConfig, choice: SelectionCriterion
+    ) -> None:
+        self.storage_config, self.space, self.draws, self.choice = storage_config, space, draws, choice
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._direction: Literal["maximize", "minimize"] = "maximize" if choice.greater_is_better else "minimize"
-        with storage_troubles(place):
+        with queue_storage_errors(storage_config):
             self._study = optuna.create_study(
-                study_name=f"{place.study} trials",
-                storage=open_storage(place),
+                study_name=f"{storage_config.study} trials",
+                storage=open_storage(storage_config),
                 sampler=optuna.samplers.RandomSampler(seed=0),
                 pruner=_pruner(draws),
                 direction=self._direction,
@@ -89,7 +96,7 @@ class SearchStudy:
 
     def agreed(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the study's first command said of the search; what this one says if it is the first."""
-        with storage_troubles(self.place):
+        with queue_storage_errors(self.storage_config):
             known = self._study.user_attrs.get("search")
             if known is None:
                 self._study.set_user_attr("search", json.dumps(content))
@@ -105,28 +112,28 @@ class SearchStudy:
 
     def trials(self) -> list[TrialOutcome]:
         """All trials so far, in their order."""
-        with storage_troubles(self.place):
+        with queue_storage_errors(self.storage_config):
             return [self._outcome(name, trial) for name, trial in self._by_name().items()]
 
     def results(self, name: str) -> dict[int, dict[str, Any]]:
         """What is known of a trial's runs, by seed: status, scores, seconds, message."""
-        with storage_troubles(self.place):
+        with queue_storage_errors(self.storage_config):
             return _results(self._by_name()[name])
 
     def note(self, name: str, seed: int, result: dict[str, Any]) -> None:
         """Take in what has become of a run."""
-        with storage_troubles(self.place), _unless_finished():
+        with queue_storage_errors(self.storage_config), _unless_finished():
             self._live(name).set_user_attr(f"seed {seed}", result)
 
     def finish(self, name: str, status: str, value: float | None = None) -> None:
         """End a trial as "done" (with what it is ranked by), "pruned" or "failed"."""
         state = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}[status]
-        with storage_troubles(self.place), _unless_finished():
+        with queue_storage_errors(self.storage_config), _unless_finished():
             self._study.tell(self._by_name()[name].number, value, state)
 
     def add(self) -> bool:
         """Draw another trial; False where there are enough of them."""
-        with storage_troubles(self.place):
+        with queue_storage_errors(self.storage_config):
             if len(self._by_name()) >= self.total:
                 return False
             mark = uuid.uuid4().hex
@@ -141,7 +148,7 @@ class SearchStudy:
 
     def retry(self, name: str) -> None:
         """Begin a failed trial again, at the same point."""
-        with storage_troubles(self.place):
+        with queue_storage_errors(self.storage_config):
             self._add(self._by_name()[name].params, name=name)
 
     def report(self, name: str, step: int, score: float) -> bool:
@@ -149,7 +156,7 @@ class SearchStudy:
 
         A score that is reported for the second time, by a run that was resumed, changes nothing.
         """
-        with storage_troubles(self.place):
+        with queue_storage_errors(self.storage_config):
             trial = self._live(name)
             if step not in self._by_name()[name].intermediate_values:
                 trial.report(score, step)
@@ -158,7 +165,7 @@ class SearchStudy:
     def importance(self) -> tuple[dict[str, float] | None, str]:
         """What share of the ranking values' variance each dimension explains (functional ANOVA over random forests),
         highest first; or None and why there is no saying."""
-        with storage_troubles(self.place):
+        with queue_storage_errors(self.storage_config):
             done = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
             if len(done) < MIN_FOR_IMPORTANCE:
                 return None, f"{len(done)} finished trials are too few; {MIN_FOR_IMPORTANCE} or more say something"
@@ -253,7 +260,7 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
     return FloatDistribution(dimension.low, dimension.high, log=dimension.log, step=dimension.step)
 
 
-def _pruner(draws: Draws) -> optuna.pruners.BasePruner:
+def _pruner(draws: SamplerConfig) -> optuna.pruners.BasePruner:
     if draws.pruner == "median":
         return optuna.pruners.MedianPruner(n_startup_trials=draws.startup)
     if draws.pruner == "halving":

@@ -12,10 +12,10 @@ from attentune.data.load import load_data
 from attentune.data.splits import stratified_cut, stratified_part
 from attentune.errors import DataError
 from attentune.experiments.comparison.grid import Run
-from attentune.experiments.execution.queue_storage import Place
-from attentune.experiments.search.selection import Choice
+from attentune.experiments.execution.queue_storage import StorageConfig
+from attentune.experiments.search.selection import SelectionCriterion
 from attentune.experiments.search.space import Space
-from attentune.experiments.search.study import Draws, SearchStudy
+from attentune.experiments.search.study import SamplerConfig, SearchStudy
 from attentune.results import RunResult
 from attentune.training.signals import Pruned
 from attentune.training.state import TrainingState
@@ -67,8 +67,8 @@ class SearchTask:
 
     Attributes:
         rows: the fields of `Rows`.
-        draws: the fields of `Draws`.
-        choice: the fields of `Choice`.
+        draws: the fields of `SamplerConfig`.
+        choice: the fields of `SelectionCriterion`.
         first_seed: the runs with this seed tell whether their trial is given up.
     """
 
@@ -81,10 +81,14 @@ class SearchTask:
 class SearchTrainer:
     """Trains the runs of a search."""
 
-    def __init__(self, task: SearchTask, place: Place) -> None:
-        self._first_seed, self._rows, self._choice = task.first_seed, Rows(**task.rows), Choice(**task.choice)
-        draws = Draws(**task.draws)
-        self._study = None if draws.pruner == "none" else SearchStudy(place, Space(), draws, self._choice)
+    def __init__(self, task: SearchTask, storage_config: StorageConfig) -> None:
+        self._first_seed, self._rows, self._choice = (
+            task.first_seed,
+            Rows(**task.rows),
+            SelectionCriterion(**task.choice),
+        )
+        draws = SamplerConfig(**task.draws)
+        self._study = None if draws.pruner == "none" else SearchStudy(storage_config, Space(), draws, self._choice)
 
     def __call__(self, run: Run, config: Config) -> RunResult:
         """Train; `Pruned` is raised where the trial is given up."""

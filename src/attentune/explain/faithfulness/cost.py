@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attentune.attribution.base import PREDICTED, Probe, Settings
+from attentune.attribution.base import PREDICTED, Scorer, Settings
 from attentune.attribution.hooks import PassCounter
 from attentune.attribution.registry import METHODS
 from attentune.data.dataset import TextRows
@@ -16,7 +16,7 @@ from attentune.data.tokenization import Features
 from attentune.errors import DataError
 from attentune.explain.explainer import Explainer
 from attentune.explain.faithfulness.ordering import Progress
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.inference.scoring import score_rows
 from attentune.models.attention import attention_by
 
@@ -60,7 +60,7 @@ class CostLine:
 
 
 def measure_cost(
-    saved: SavedRun,
+    saved: Predictor,
     rows: TextRows,
     *,
     methods: Sequence[str],
@@ -91,14 +91,14 @@ def measure_cost(
     """
     lines: list[CostLine] = []
     with attention_by(saved.model):
-        probe = Explainer(saved, rows, precision=precision).probe
+        scorer = Explainer(saved, rows, precision=precision).scorer
         most = int(saved.model.config.max_seq_length)
-        with probe.evaluating():
+        with scorer.evaluating():
             for count in batches:
                 for tokens in (own for own in lengths if own <= most):
                     if progress is not None:
                         progress(f"timing {count} x {tokens} tokens")
-                    part = replace(probe, features=of_length(probe.features, tokens, count))
+                    part = replace(scorer, features=of_length(scorer.features, tokens, count))
                     fits = [name for name in methods if _forecast(lines, name, tokens, count) <= budget_s]
                     lines += _time(part, [PLAIN, *fits], count, tokens, settings or Settings(), budget_s, clock)
                     lines += [CostLine(name, tokens, count) for name in methods if name not in fits]
@@ -159,21 +159,21 @@ def _forecast(lines: Sequence[CostLine], name: str, tokens: int, count: int) -> 
 
 
 def _time(
-    probe: Probe, names: Sequence[str], count: int, tokens: int, settings: Settings, budget_s: float, clock: Clock
+    scorer: Scorer, names: Sequence[str], count: int, tokens: int, settings: Settings, budget_s: float, clock: Clock
 ) -> list[CostLine]:
     seconds: dict[str, list[float]] = {name: [] for name in names}
     counted: dict[str, CostLine] = {}
     for name in names:
-        with PassCounter(probe.model) as counter:
+        with PassCounter(scorer.model) as counter:
             # The first time warms caches up and is not timed, unless it is too dear to be done twice.
-            seconds[name].append(_once(probe, name, count, settings, clock))
+            seconds[name].append(_once(scorer, name, count, settings, clock))
         passes = counter.forward_texts + counter.backward_texts
         counted[name] = CostLine(name, tokens, count, counter.forward_calls, counter.backward_calls, passes)
     first = {name: own.pop() for name, own in seconds.items()}
     for _ in range(_REPEATS):
         for name in names:
             if sum(seconds[name]) + first[name] <= budget_s:
-                seconds[name].append(_once(probe, name, count, settings, clock))
+                seconds[name].append(_once(scorer, name, count, settings, clock))
     return [_line(counted[name], seconds[name] or [first[name]], seconds[PLAIN]) for name in names]
 
 
@@ -188,14 +188,14 @@ def _line(counted: CostLine, seconds: list[float], plain: list[float]) -> CostLi
     )
 
 
-def _once(probe: Probe, name: str, count: int, settings: Settings, clock: Clock) -> float:
+def _once(scorer: Scorer, name: str, count: int, settings: Settings, clock: Clock) -> float:
     rows = np.arange(count)
     ask: Callable[[], object]
     if name == PLAIN:
 
         def ask() -> object:
             return score_rows(
-                probe.model, probe.features, pad_token_id=probe.pad_token_id, accelerator=probe.accelerator
+                scorer.model, scorer.features, pad_token_id=scorer.pad_token_id, accelerator=scorer.accelerator
             )
 
     else:
@@ -203,7 +203,7 @@ def _once(probe: Probe, name: str, count: int, settings: Settings, clock: Clock)
 
         def ask() -> object:
             parts = [rows] if method.together else [rows[place : place + 1] for place in rows]
-            return [method.score(probe, part, wanted_B[part], settings) for part in parts]
+            return [method.score(scorer, part, wanted_B[part], settings) for part in parts]
 
     began = clock()
     ask()

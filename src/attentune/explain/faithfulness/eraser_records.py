@@ -15,15 +15,17 @@ from typing import Any
 import numpy as np
 
 from attentune.errors import StorageError
-from attentune.explain.faithfulness.erasure import SHARES, Falls
-from attentune.explain.faithfulness.measure import Found
+from attentune.explain.faithfulness.erasure import SHARES, ProbabilityDrops
+from attentune.explain.faithfulness.measure import FaithfulnessResult
 from attentune.io.files import storage_errors, write_text
 
 # ERASER takes the share that people mark; where nobody has marked anything, this one.
 WHOLE_SHARE = 0.2
 
 
-def record(name: str, scores: Sequence[float], falls: Falls, row: int, classes: Sequence[str]) -> dict[str, Any]:
+def record(
+    name: str, scores: Sequence[float], probability_drops: ProbabilityDrops, row: int, classes: Sequence[str]
+) -> dict[str, Any]:
     """One row under one method and erasure, in ERASER's own words.
 
     Args:
@@ -39,22 +41,22 @@ def record(name: str, scores: Sequence[float], falls: Falls, row: int, classes: 
 
     def erased(place: int) -> dict[str, dict[str, float]]:
         return {
-            "comprehensiveness_classification_scores": named(falls.without_NKC[row, place]),
-            "sufficiency_classification_scores": named(falls.only_NKC[row, place]),
+            "comprehensiveness_classification_scores": named(probability_drops.without_NKC[row, place]),
+            "sufficiency_classification_scores": named(probability_drops.only_NKC[row, place]),
         }
 
     return {
         "annotation_id": name,
         "rationales": [{"docid": name, "soft_rationale_predictions": [float(score) for score in scores]}],
-        "classification": classes[int(falls.target_N[row])],
-        "classification_scores": named(falls.whole_NC[row]),
+        "classification": classes[int(probability_drops.target_N[row])],
+        "classification_scores": named(probability_drops.whole_NC[row]),
         **erased(SHARES.index(WHOLE_SHARE)),
         "thresholded_scores": [{"threshold": share, **erased(place)} for place, share in enumerate(SHARES)],
     }
 
 
 def write_records(
-    folder: str | Path, found: Found, evidence: Mapping[int, Sequence[tuple[int, int]]] | None = None
+    folder: str | Path, found: FaithfulnessResult, evidence: Mapping[int, Sequence[tuple[int, int]]] | None = None
 ) -> list[Path]:
     """Write a file for each method and erasure, the documents and the annotations.
 
@@ -71,13 +73,13 @@ def write_records(
         home.mkdir(parents=True, exist_ok=True)
     if (home / "docs").exists():
         raise StorageError(f"{home / 'docs'}: is there, and ERASER's program would read it; choose another folder.")
-    features, classes = found.explainer.probe.features, found.explainer.probe.label_space.names
+    features, classes = found.explainer.scorer.features, found.explainer.scorer.label_space.names
     names = _names(found.rows.ids)
     ordinary = [features.ordinary_positions(row) for row in range(len(names))]
     documents = [_words(found, row) for row in range(len(names))]
     lines = [{"docid": name, "document": " ".join(words)} for name, words in zip(names, documents, strict=True)]
     labels = found.rows.labels
-    some = next(iter(found.falls.values()))
+    some = next(iter(found.probability_drops.values()))
     annotations = [
         {
             "annotation_id": name,
@@ -91,7 +93,7 @@ def write_records(
         for row, name in enumerate(names)
     ]
     files: dict[str, list[dict[str, Any]]] = {"docs.jsonl": lines, "test.jsonl": annotations}
-    for (method, erasure), own in found.falls.items():
+    for (method, erasure), own in found.probability_drops.items():
         scores = [
             attribution.scores[places]
             for attribution, places in zip(found.ranked[method].attributions, ordinary, strict=True)
@@ -109,7 +111,7 @@ def _names(ids: Sequence[str]) -> list[str]:
     return list(ids) if len(set(ids)) == len(ids) else [str(number) for number in range(len(ids))]
 
 
-def _words(found: Found, row: int) -> list[str]:
+def _words(found: FaithfulnessResult, row: int) -> list[str]:
     """A row's ordinary tokens as its text has them, without white space, which parts tokens in ERASER's files."""
     pieces = found.explainer.pieces(row, found.ranked[next(iter(found.ranked))].attributions[row].scores)
     return ["".join(piece.text.split()) or "_" for piece in pieces]

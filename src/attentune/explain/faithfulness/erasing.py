@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from attentune.attribution.base import Probe
+from attentune.attribution.base import Scorer
 from attentune.attribution.registry import METHODS
-from attentune.explain.faithfulness.erasure import Eraser, Limits, falls, find_limits, mean_falls
+from attentune.explain.faithfulness.erasure import Eraser, NaopcBounds, find_naopc_bounds, mean_falls, probability_drops
 from attentune.explain.faithfulness.ordering import Measures, Ranked
 from attentune.explain.faithfulness.results import MethodScore, mean_interval
 
@@ -20,32 +20,32 @@ class Erasing:
         falls: of each method, for each draw.
     """
 
-    def __init__(self, probe: Probe, erasure: str, ranks: dict[str, Ranked], measures: Measures) -> None:
+    def __init__(self, scorer: Scorer, erasure: str, ranks: dict[str, Ranked], measures: Measures) -> None:
         self._erasure, self._ranks, self._measures = erasure, ranks, measures
-        self._eraser = Eraser(probe, erasure)
+        self._eraser = Eraser(scorer, erasure)
         self._target_N = np.array([found.target for found in next(iter(ranks.values())).attributions])
         rows = np.arange(len(self._target_N))
-        self.falls = {
-            name: [falls(self._eraser, rows, orders, self._target_N) for orders in own.orders]
+        self.probability_drops = {
+            name: [probability_drops(self._eraser, rows, orders, self._target_N) for orders in own.orders]
             for name, own in ranks.items()
         }
-        places = [probe.features.ordinary_positions(int(row)) for row in rows]
+        places = [scorer.features.ordinary_positions(int(row)) for row in rows]
         self._short = np.array([row for row in rows if len(places[row]) <= measures.beam_tokens], dtype=np.int64)
-        self._limits: Limits | None = None
+        self._limits: NaopcBounds | None = None
         if measures.beam and len(self._short):
             chosen, targets = [places[row] for row in self._short], self._target_N[self._short]
-            self._limits = find_limits(self._eraser, self._short, chosen, targets, beam=measures.beam)
+            self._limits = find_naopc_bounds(self._eraser, self._short, chosen, targets, beam=measures.beam)
 
     def scores(self) -> list[MethodScore]:
         """A line a method."""
         first = next(iter(self._ranks))
-        base_N = _mean([own.comprehensiveness for own in self.falls[first]]).mean(axis=1)
+        base_N = _mean([own.comprehensiveness for own in self.probability_drops[first]]).mean(axis=1)
         return [self._score(name, None if name == first else base_N) for name in self._ranks]
 
     def _score(self, name: str, base_N: np.ndarray | None) -> MethodScore:
         seed = self._measures.settings.seed
-        comprehensiveness_NK = _mean([own.comprehensiveness for own in self.falls[name]])
-        sufficiency_NK = _mean([own.sufficiency for own in self.falls[name]])
+        comprehensiveness_NK = _mean([own.comprehensiveness for own in self.probability_drops[name]])
+        sufficiency_NK = _mean([own.sufficiency for own in self.probability_drops[name]])
         whole_N = comprehensiveness_NK.mean(axis=1)
         bins = {
             "comprehensiveness": comprehensiveness_NK.mean(axis=0).tolist(),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attentune.attribution.base import Probe
+from attentune.attribution.base import Scorer
 from attentune.data.tokenization import Features
 from attentune.inference.scoring import score_rows
 from attentune.metrics.metrics import probabilities_of
@@ -30,15 +30,15 @@ class Eraser:
     """What a model says of rows of which tokens were erased, each erased row asked but once.
 
     Args:
-        probe: the model and the rows.
+        scorer: the model and the rows.
         erasure: one of `ERASURES`.
 
     Attributes:
         asked: how many erased rows have gone through the model.
     """
 
-    def __init__(self, probe: Probe, erasure: str) -> None:
-        self._probe, self._erasure = probe, erasure
+    def __init__(self, scorer: Scorer, erasure: str) -> None:
+        self._probe, self._erasure = scorer, erasure
         self._known: dict[tuple[int, bytes], np.ndarray] = {}
         self.asked = 0
 
@@ -65,19 +65,19 @@ class Eraser:
 
     def _ask(self, rows_M: np.ndarray, places: list[np.ndarray]) -> np.ndarray:
         """(M, C) logits."""
-        probe = self._probe
-        features, numbers = probe.features, rows_M
+        scorer = self._probe
+        features, numbers = scorer.features, rows_M
         if self._erasure == "delete":
             features, numbers = without_tokens(features, rows_M, places), np.arange(len(rows_M))
         return score_rows(
-            probe.model,
+            scorer.model,
             features,
-            pad_token_id=probe.pad_token_id,
-            accelerator=probe.accelerator,
+            pad_token_id=scorer.pad_token_id,
+            accelerator=scorer.accelerator,
             rows=numbers,
-            mask_token_id=probe.mask_token_id,
+            mask_token_id=scorer.mask_token_id,
             masked=places if self._erasure == "mask" else None,
-            passed_over=places if self._erasure == "attention" else None,
+            attention_excluded=places if self._erasure == "attention" else None,
         ).logits_NC
 
 
@@ -110,7 +110,7 @@ def without_tokens(features: Features, rows_M: np.ndarray, places: Sequence[np.n
 
 
 @dataclass(frozen=True)
-class Falls:
+class ProbabilityDrops:
     """What erasing does to each of N rows, at each of K bins.
 
     Attributes:
@@ -140,13 +140,13 @@ class Falls:
         return self.whole_NC[rows, self.target_N][:, None] - erased_NKC[rows, :, self.target_N]
 
 
-def falls(
+def probability_drops(
     eraser: Eraser,
     rows: np.ndarray,
     orders: Sequence[np.ndarray],
     target_N: np.ndarray,
     shares: Sequence[float] = SHARES,
-) -> Falls:
+) -> ProbabilityDrops:
     """What erasing in these orders does.
 
     Args:
@@ -164,11 +164,11 @@ def falls(
     found = eraser.probabilities(np.concatenate([rows, spread, spread]), [*nothing, *first, *rest])
     whole_NC, without, only = np.split(found, [len(rows), len(rows) + len(spread)])
     shape = (len(rows), len(shares), -1)
-    return Falls(whole_NC, without.reshape(shape), only.reshape(shape), target_N)
+    return ProbabilityDrops(whole_NC, without.reshape(shape), only.reshape(shape), target_N)
 
 
 @dataclass(frozen=True)
-class Limits:
+class NaopcBounds:
     """The least and the greatest mean fall of each of N rows, over the orders that the search has seen."""
 
     lower_N: np.ndarray
@@ -189,9 +189,9 @@ def mean_falls(eraser: Eraser, rows: np.ndarray, orders: Sequence[np.ndarray], t
     return np.bincount(owner, weights=fall_M, minlength=len(rows)) / np.bincount(owner, minlength=len(rows))
 
 
-def find_limits(
+def find_naopc_bounds(
     eraser: Eraser, rows: np.ndarray, places: Sequence[np.ndarray], target_N: np.ndarray, *, beam: int
-) -> Limits:
+) -> NaopcBounds:
     """The limits of `mean_falls` over all orders of these places, by beam search.
 
     What is left of a text depends on which tokens are gone, not on their order. So a beam that holds all sets of tokens
@@ -208,7 +208,7 @@ def find_limits(
     upper_N, lower_N = (
         sign * _best(eraser, rows, places, target_N, sign * whole_N, beam=beam, sign=sign) for sign in (1.0, -1.0)
     )
-    return Limits(lower_N, upper_N)
+    return NaopcBounds(lower_N, upper_N)
 
 
 def _best(

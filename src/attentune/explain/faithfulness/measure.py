@@ -15,10 +15,10 @@ from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import Explainer
 from attentune.explain.faithfulness.erasing import Erasing
-from attentune.explain.faithfulness.erasure import ERASURES, SHARES, Falls
-from attentune.explain.faithfulness.ordering import FLOOR, Measures, Progress, Ranked, rank
+from attentune.explain.faithfulness.erasure import ERASURES, SHARES, ProbabilityDrops
+from attentune.explain.faithfulness.ordering import RANDOM_BASELINE, Measures, Progress, Ranked, rank
 from attentune.explain.faithfulness.results import FaithfulnessReport, MethodCost, MethodScore
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.models.attention import attention_by
 
 # Too dear to be asked for by nobody.
@@ -26,7 +26,7 @@ _DEAR = ("lime", "shap")
 
 
 @dataclass(frozen=True)
-class Found:
+class FaithfulnessResult:
     """The report, and what stands behind it.
 
     Attributes:
@@ -43,7 +43,7 @@ class Found:
     kept: list[int]
     explainer: Explainer
     ranked: dict[str, Ranked]
-    falls: dict[tuple[str, str], Falls]
+    probability_drops: dict[tuple[str, str], ProbabilityDrops]
 
     @staticmethod
     def signed(name: str) -> bool:
@@ -51,7 +51,7 @@ class Found:
         return METHODS[name].signed
 
 
-def default_methods(saved: SavedRun) -> tuple[str, ...]:
+def default_methods(saved: Predictor) -> tuple[str, ...]:
     """The methods that work on this run, but for those that are very dear."""
     has_captum = importlib.util.find_spec("captum") is not None
     return tuple(
@@ -64,14 +64,14 @@ def default_methods(saved: SavedRun) -> tuple[str, ...]:
 
 
 def measure_faithfulness(
-    run: str | Path | SavedRun,
+    run: str | Path | Predictor,
     rows: TextRows,
     *,
     methods: Sequence[str] | None = None,
     measures: Measures | None = None,
     precision: str | None = None,
     progress: Progress | None = None,
-) -> Found:
+) -> FaithfulnessResult:
     """Erase what methods point at, and see how far the predicted class's probability falls.
 
     Every method is asked about the same model and the same texts, and ranked by what it says of the predicted class.
@@ -90,8 +90,8 @@ def measure_faithfulness(
         DataError: no row has an ordinary token.
     """
     measures = measures or Measures()
-    saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
-    names = list(dict.fromkeys([*(default_methods(saved) if methods is None else methods), FLOOR]))
+    saved = run if isinstance(run, Predictor) else Predictor.load(run)
+    names = list(dict.fromkeys([*(default_methods(saved) if methods is None else methods), RANDOM_BASELINE]))
     check(saved, names, measures)
     with attention_by(saved.model):
         explainer, kept = readable(saved, rows, precision)
@@ -99,18 +99,18 @@ def measure_faithfulness(
         tell = progress or (lambda what: None)
         ranks = {name: rank(explainer, name, measures, tell) for name in names}
         scores: list[MethodScore] = []
-        by_erasure: dict[tuple[str, str], Falls] = {}
+        by_erasure: dict[tuple[str, str], ProbabilityDrops] = {}
         for erasure in measures.erasures:
             tell(f"erasing by {erasure}")
-            with explainer.probe.evaluating():
-                found = Erasing(explainer.probe, erasure, ranks, measures)
+            with explainer.scorer.evaluating():
+                found = Erasing(explainer.scorer, erasure, ranks, measures)
                 scores += found.scores()
-            by_erasure |= {(name, erasure): own[0] for name, own in found.falls.items()}
+            by_erasure |= {(name, erasure): own[0] for name, own in found.probability_drops.items()}
     report = _report(saved, explainer, own_rows, len(rows), measures, ranks, scores)
-    return Found(report, own_rows, kept, explainer, ranks, by_erasure)
+    return FaithfulnessResult(report, own_rows, kept, explainer, ranks, by_erasure)
 
 
-def check(saved: SavedRun, methods: Sequence[str], measures: Measures) -> None:
+def check(saved: Predictor, methods: Sequence[str], measures: Measures) -> None:
     """See that all this can be measured.
 
     Raises:
@@ -121,7 +121,7 @@ def check(saved: SavedRun, methods: Sequence[str], measures: Measures) -> None:
         problems.append(
             f"{saved.folder}: predicts a score; expected a run that predicts classes, whose probabilities can fall."
         )
-    if saved.label_space.has_several:
+    if saved.label_space.is_multilabel:
         problems.append(
             f"{saved.folder}: predicts several labels at once; expected a run that predicts one class, of which the"
             " measures tell how far its probability falls."
@@ -141,14 +141,14 @@ def check(saved: SavedRun, methods: Sequence[str], measures: Measures) -> None:
         raise ConfigError(problems)
 
 
-def readable(saved: SavedRun, rows: TextRows, precision: str | None) -> tuple[Explainer, list[int]]:
+def readable(saved: Predictor, rows: TextRows, precision: str | None) -> tuple[Explainer, list[int]]:
     """An explainer of the rows that have an ordinary token, and their numbers.
 
     Raises:
         DataError: none has.
     """
     explainer = Explainer(saved, rows, precision=precision)
-    features = explainer.probe.features
+    features = explainer.scorer.features
     kept = [row for row in range(len(rows)) if len(features.ordinary_positions(row))]
     if not kept:
         raise DataError(f"{rows.source}: got {len(rows)} texts, expected at least one with a word in it.")
@@ -158,7 +158,7 @@ def readable(saved: SavedRun, rows: TextRows, precision: str | None) -> tuple[Ex
 
 
 def _report(
-    saved: SavedRun,
+    saved: Predictor,
     explainer: Explainer,
     rows: TextRows,
     given: int,
@@ -179,7 +179,7 @@ def _report(
         draws=measures.draws,
         beam=measures.beam,
         beam_tokens=measures.beam_tokens,
-        precision=explainer.probe.accelerator.mixed_precision,
+        precision=explainer.scorer.accelerator.mixed_precision,
         seed=measures.settings.seed,
         scores=scores,
         costs=[

@@ -14,7 +14,7 @@ from attentune.explain.explainer import Attribution, Explainer
 from attentune.explain.faithfulness.erasure import ERASURES, ranked
 
 # The floor: what an order drawn by lot reaches.
-FLOOR = "random"
+RANDOM_BASELINE = "random"
 Progress = Callable[[str], None]
 
 
@@ -54,9 +54,9 @@ def rank(explainer: Explainer, name: str, measures: Measures, tell: Progress) ->
     """What a method says of the predicted class of each row, of the floor several times over."""
     tell(f"scores by {name}")
     settings = measures.settings
-    seeds = [settings.seed + draw for draw in range(measures.draws if name == FLOOR else 1)]
+    seeds = [settings.seed + draw for draw in range(measures.draws if name == RANDOM_BASELINE else 1)]
     draws = [explainer.attributions(name, settings=replace(settings, seed=seed)) for seed in seeds]
-    features = explainer.probe.features
+    features = explainer.scorer.features
     orders = [
         [ranked(found.scores, features.ordinary_positions(row), seed, row) for row, found in enumerate(attributions)]
         for seed, attributions in zip(seeds, draws, strict=True)

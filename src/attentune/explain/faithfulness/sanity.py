@@ -18,7 +18,7 @@ from attentune.errors import ConfigError
 from attentune.explain.explainer import Attribution, Explainer
 from attentune.explain.faithfulness.ordering import Progress, agreements
 from attentune.explain.faithfulness.results import mean_interval
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.models.attention import attention_by
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.seeding import torch_generator
@@ -121,18 +121,18 @@ class Sanity:
     shuffles: list[ShuffleScore]
 
 
-class _Asker:
+class _Scorer:
     """Asks for the scores of the same classes of the same rows, of this model or of another in its place."""
 
-    def __init__(self, saved: SavedRun, rows: TextRows, precision: str | None, settings: Settings) -> None:
+    def __init__(self, saved: Predictor, rows: TextRows, precision: str | None, settings: Settings) -> None:
         self._saved, self._rows, self._precision, self._settings = saved, rows, precision, settings
         self.explainer = Explainer(saved, rows, precision=precision)
-        features = self.explainer.probe.features
+        features = self.explainer.scorer.features
         self.places = [features.ordinary_positions(row) for row in range(len(rows))]
-        probe = self.explainer.probe
-        with probe.evaluating():
-            logits_NC = probe.scores(np.arange(len(rows))).logits_NC
-        targets = probe.targets(logits_NC, np.full(len(rows), -1))
+        scorer = self.explainer.scorer
+        with scorer.evaluating():
+            logits_NC = scorer.scores(np.arange(len(rows))).logits_NC
+        targets = scorer.targets(logits_NC, np.full(len(rows), -1))
         self._target = [saved.label_space.names[int(target)] for target in targets]
 
     def ask(
@@ -151,7 +151,7 @@ class _Asker:
 
 
 def check_sanity(
-    saved: SavedRun,
+    saved: Predictor,
     rows: TextRows,
     *,
     methods: Sequence[str],
@@ -172,7 +172,7 @@ def check_sanity(
     settings, tell = settings or Settings(), progress or (lambda what: None)
     rows = rows.take(range(min(len(rows), SANITY_ROWS)))
     with attention_by(saved.model):
-        asker = _Asker(saved, rows, precision, settings)
+        asker = _Scorer(saved, rows, precision, settings)
         base = {name: asker.ask(name) for name in methods}
         repeats = []
         for name in methods:
@@ -189,7 +189,7 @@ def check_sanity(
     return Sanity(len(rows), repeats, sorted(shuffles, key=lambda own: list(METHODS).index(own.method)))
 
 
-def _repeats(asker: _Asker, name: str, base: list[Attribution], seed: int) -> RepeatScore:
+def _repeats(asker: _Scorer, name: str, base: list[Attribution], seed: int) -> RepeatScore:
     def tau(first: list[Attribution], second: list[Attribution]) -> Interval:
         return mean_interval(agreements(first, second, asker.places)[0], seed)
 

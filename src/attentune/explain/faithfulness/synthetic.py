@@ -16,9 +16,9 @@ from attentune.data.dataset import TextRows
 from attentune.data.synthetic import KINDS, LABEL_NAMES, SPLITS, DemoRow, generate
 from attentune.data.tokenization import Spans
 from attentune.errors import ConfigError
-from attentune.explain.faithfulness.measure import Found
+from attentune.explain.faithfulness.measure import FaithfulnessResult
 from attentune.explain.faithfulness.results import mean_interval
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.suites.robustness import Interval
 
 SHORTCUT_STRENGTH = 0.8
@@ -51,7 +51,7 @@ class PlantedScore:
     shortcut_first: float
 
 
-def planted_rows(saved: SavedRun, count: int, split: str) -> tuple[TextRows, list[DemoRow]]:
+def planted_rows(saved: Predictor, count: int, split: str) -> tuple[TextRows, list[DemoRow]]:
     """The first reviews of a split of the demo, made with the run's seed, and the truth about each.
 
     Whatever the seeds, no review of a split stands in another one.
@@ -98,17 +98,17 @@ def _under(spans: Spans, words: Sequence[tuple[int, int]]) -> np.ndarray:
     return np.array(places, dtype=np.int64)
 
 
-def evidence_of(found: Found, truths: Sequence[DemoRow]) -> dict[int, list[tuple[int, int]]]:
+def evidence_of(found: FaithfulnessResult, truths: Sequence[DemoRow]) -> dict[int, list[tuple[int, int]]]:
     """Of each row where its decisive words begin and end among its ordinary tokens."""
     evidence = {}
     for row, truth in enumerate(truths):
-        ordinary = found.explainer.probe.features.ordinary_positions(row)
+        ordinary = found.explainer.scorer.features.ordinary_positions(row)
         words = [np.searchsorted(ordinary, _under(found.explainer.spans(row), [word])) for word in truth.decisive]
         evidence[row] = [(int(own[0]), int(own[-1]) + 1) for own in words if len(own)]
     return evidence
 
 
-def score_planted(found: Found, truths: Sequence[DemoRow], seed: int = 0) -> list[PlantedScore]:
+def score_planted(found: FaithfulnessResult, truths: Sequence[DemoRow], seed: int = 0) -> list[PlantedScore]:
     """A line a method and kind.
 
     Args:
@@ -133,7 +133,12 @@ def score_planted(found: Found, truths: Sequence[DemoRow], seed: int = 0) -> lis
 
 
 def _score(
-    name: str, kind: str, chosen: list[int], tokens: list[tuple[np.ndarray, np.ndarray]], found: Found, seed: int
+    name: str,
+    kind: str,
+    chosen: list[int],
+    tokens: list[tuple[np.ndarray, np.ndarray]],
+    found: FaithfulnessResult,
+    seed: int,
 ) -> PlantedScore:
     draws = [np.array([places_of(orders[row], *tokens[row]) for row in chosen]) for orders in found.ranked[name].orders]
     first_N, precision_N, rank_N, shortcut_N = np.mean(draws, axis=0).T

@@ -11,12 +11,12 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from attentune.config import Config, load_config
 from attentune.errors import ConfigError
 from attentune.integrations.hf_trainer.collator import Key, SSACollator, read_rows
-from attentune.integrations.hf_trainer.scorer import TrainerProbe
+from attentune.integrations.hf_trainer.scorer import TrainerScorer
 from attentune.models.hub import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import label_space_of
 from attentune.token_labels.base import LabelGenerator, LabelSource
-from attentune.token_labels.comparator import Judge
+from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.registry import build_generator
 
 # Those that take every row once and need nothing from the training pass itself.
@@ -83,7 +83,7 @@ class SSACallback(TrainerCallback):
     ) -> None:
         """Make the label generator; its choices are functions of the Trainer's seed, the epoch and the row."""
         is_regression = self._space.task_type == "regression"
-        judge = Judge(
+        comparator = PredictionComparator(
             self._space,
             tolerance=self._settings.tolerance,
             score_range=float(np.ptp(self._gold)) if is_regression else 1.0,
@@ -92,8 +92,8 @@ class SSACallback(TrainerCallback):
         source = LabelSource(
             features=self._features,
             gold=self._gold,
-            judge=judge,
-            probe=TrainerProbe(self._model, self._features, **ids),
+            comparator=comparator,
+            scorer=TrainerScorer(self._model, self._features, **ids),
             mask_token_id=ids["mask_token_id"],
             seed=args.seed,
         )

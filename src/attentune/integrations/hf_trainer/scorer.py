@@ -15,7 +15,7 @@ from attentune.data.tokenization import Features
 from attentune.inference.scoring import BATCH_TOKENS
 
 
-class TrainerProbe:
+class TrainerScorer:
     """The model as it stands, in evaluation mode. Every process asks for all rows, so that none waits for another."""
 
     def __init__(self, model: Any, features: Features, *, pad_token_id: int, mask_token_id: int) -> None:
@@ -31,7 +31,7 @@ class TrainerProbe:
         was_training = self.model.training
         self.model.eval()
         try:
-            for places in budget_order(self._features.widths[rows], BATCH_TOKENS):
+            for places in budget_order(self._features.padded_lengths[rows], BATCH_TOKENS):
                 batch = pad_batch(
                     self._features,
                     rows[places],

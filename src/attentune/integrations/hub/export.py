@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from attentune.data.batching import pad_batch
 from attentune.data.tokenization import encode_rows
 from attentune.errors import ConfigError, ExportError
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.integrations.hub.remote_code import AUTO_MAP, PIPELINES, code_files
 from attentune.integrations.onnx.checking import made_up_rows
 from attentune.io.files import storage_errors, write_text
@@ -69,7 +69,7 @@ class TransformersExport:
 
 
 def export_for_transformers(
-    run: str | Path | SavedRun, output_dir: str | Path, *, say: Say | None = None
+    run: str | Path | Predictor, output_dir: str | Path, *, say: Say | None = None
 ) -> TransformersExport:
     """Write a saved run with the code of its model, and load it in a process that has no Attentune.
 
@@ -86,7 +86,7 @@ def export_for_transformers(
     target = Path(output_dir)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"--output_dir: {target} is there and not an empty folder; name another or remove it.")
-    saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
+    saved = run if isinstance(run, Predictor) else Predictor.load(run)
     saved.model.to("cpu").float().eval()
     temporary = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.tmp")
     with storage_errors(target):
@@ -105,7 +105,7 @@ def export_for_transformers(
     return TransformersExport(target, files, len(inputs["input_ids"]), difference, own)
 
 
-def _fill(saved: SavedRun, folder: Path) -> tuple[str, ...]:
+def _fill(saved: Predictor, folder: Path) -> tuple[str, ...]:
     """Weights, settings, tokenizer, code, and the run's model card."""
     config = saved.model.config
     extra = {"auto_map": dict(AUTO_MAP)} | ({"custom_pipelines": PIPELINES} if has_own_answers(config) else {})
@@ -137,7 +137,7 @@ def has_own_answers(config: AttentuneConfig) -> bool:
     )
 
 
-def _inputs(saved: SavedRun) -> dict[str, Any]:
+def _inputs(saved: Predictor) -> dict[str, Any]:
     """A batch of made-up texts, some of them odd."""
     config = saved.model.config
     rows = made_up_rows(pairs=saved.is_pair)
@@ -145,7 +145,7 @@ def _inputs(saved: SavedRun) -> dict[str, Any]:
     return pad_batch(features, range(len(rows)), pad_token_id=saved.tokenizer.pad_token_id).inputs
 
 
-def _difference(saved: SavedRun, folder: Path, inputs: dict[str, Any]) -> float:
+def _difference(saved: Predictor, folder: Path, inputs: dict[str, Any]) -> float:
     with tempfile.TemporaryDirectory() as place:
         there, back = Path(place) / "inputs.safetensors", Path(place) / "logits.safetensors"
         save_file(inputs, there)

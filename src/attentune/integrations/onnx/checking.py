@@ -16,7 +16,7 @@ from attentune.data.batching import pad_batch
 from attentune.data.dataset import TaskData, TextRows
 from attentune.data.tokenization import Features
 from attentune.errors import AttentuneError, ExportError
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.integrations.onnx.graph import PlainOutputs
 from attentune.models.modeling import AttentuneForSequenceClassification
 
@@ -38,7 +38,7 @@ def made_up_rows(*, pairs: bool) -> TextRows:
     return TextRows(ids, _MADE_UP, (*_MADE_UP[3:], *_MADE_UP[:3]) if pairs else None, None, MADE_UP_NAME)
 
 
-def validation_rows(saved: SavedRun, most: int) -> tuple[TextRows, TaskData] | None:
+def validation_rows(saved: Predictor, most: int) -> tuple[TextRows, TaskData] | None:
     """The first of the run's own validation rows, and the task that they are of; None where they are not at hand."""
     try:
         data = saved.data(None, ("validation",))
@@ -48,7 +48,7 @@ def validation_rows(saved: SavedRun, most: int) -> tuple[TextRows, TaskData] | N
     return (rows.take(range(min(most, len(rows)))), data) if len(rows) else None
 
 
-def plain_tokenizer(saved: SavedRun) -> PlainTokenizer:
+def plain_tokenizer(saved: Predictor) -> PlainTokenizer:
     """It cuts texts at the run's length and pads on the right; both are saved in its file.
 
     Its `encode_special_tokens` is not, and has to be set wherever it is loaded.

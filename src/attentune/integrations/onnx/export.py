@@ -22,7 +22,7 @@ from attentune.data.batching import pad_batch
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import ConfigError, ExportError
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.integrations.onnx.checking import (
     MADE_UP_NAME,
     Answers,
@@ -86,7 +86,7 @@ class Export:
 
 
 def export_run(
-    run: str | Path | SavedRun,
+    run: str | Path | Predictor,
     output_dir: str | Path,
     *,
     output_format: str = "onnx",
@@ -114,7 +114,7 @@ def export_run(
     """
     target = Path(output_dir)
     _check_settings(target, output_format, opset, quantize, check_rows)
-    saved = run if isinstance(run, SavedRun) else SavedRun.load(run)
+    saved = run if isinstance(run, Predictor) else Predictor.load(run)
     if saved.model.config.window is not None:
         raise ExportError(
             f"{saved.folder}: reads long texts in windows (data.long_texts), which the graph cannot; expected a run"
@@ -167,7 +167,7 @@ class _Making:
         say: is told what is being done.
     """
 
-    def __init__(self, saved: SavedRun, folder: Path, say: Say) -> None:
+    def __init__(self, saved: Predictor, folder: Path, say: Say) -> None:
         self.saved, self.folder, self.say = saved, folder, say
 
     def export(self, target: Path, opset: int | None, quantize: str | None, check_rows: int) -> Export:
@@ -241,7 +241,7 @@ class _Making:
 
 def _note(space: LabelSpace) -> str | None:
     if space.thresholds is not None:
-        names = space.names if space.has_several else space.names[1:]
+        names = space.names if space.is_multilabel else space.names[1:]
         pairs = list(zip(names, space.thresholds, strict=True))
         shown = ", ".join(f"{name!r} from {value:.3f}" for name, value in pairs[:5]) + (
             ", ..." if len(pairs) > 5 else ""
@@ -260,7 +260,7 @@ def agreement(one: Answers, other: Answers, label_space: LabelSpace) -> float:
     if label_space.task_type == "regression":
         return float(abs(first - second).max())
     alike = first == second
-    return float((alike.all(axis=1) if label_space.has_several else alike).mean())
+    return float((alike.all(axis=1) if label_space.is_multilabel else alike).mean())
 
 
 def _scores(programs: dict[str, Answers], rows: TextRows, data: TaskData) -> dict[str, dict[str, float]]:
@@ -272,7 +272,7 @@ def _scores(programs: dict[str, Answers], rows: TextRows, data: TaskData) -> dic
     }
 
 
-def _about(saved: SavedRun, export: Export) -> dict[str, Any]:
+def _about(saved: Predictor, export: Export) -> dict[str, Any]:
     """What `export.json` holds: all that whoever serves the folder has to know."""
     space, config = saved.label_space, saved.model.config
     return {

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, DataConfig, load_config
-from attentune.data.builtin import find_known_file, load_spec
+from attentune.data.builtin import find_builtin_file, load_spec
 from attentune.errors import ConfigError, DataError
-from attentune.inference.predictor import SavedRun
+from attentune.inference.predictor import Predictor
 from attentune.inference.scoring import score_rows
 from attentune.integrations.released_ssa.convert import import_ssa
 from attentune.integrations.released_ssa.flags import known_task, overrides_for, preset_of
@@ -87,7 +87,7 @@ def run_ssa(
         say("--ckpt: is passed over, since --use_saved is 0.")
     result = train(config, display=display)
     run = Path(str(config.training.output_dir))
-    scored = _score(SavedRun.load(run), values, config.data, task)
+    scored = _score(Predictor.load(run), values, config.data, task)
     return _write_results(scored, result, values, home, run)
 
 
@@ -120,7 +120,7 @@ def _start(values: Mapping[str, Any], home: Path, say: Say) -> Path:
 
 
 def _first_eval(start: Path, values: Mapping[str, Any], config: Config, task: str, home: Path) -> Outcome:
-    scored = _score(SavedRun.load(start), values, config.data, task)
+    scored = _score(Predictor.load(start), values, config.data, task)
     with storage_errors(home):
         home.mkdir(parents=True, exist_ok=True)
     files = []
@@ -130,7 +130,7 @@ def _first_eval(start: Path, values: Mapping[str, Any], config: Config, task: st
     return Outcome(scored.scores, tuple(files), start)
 
 
-def _score(saved: SavedRun, values: Mapping[str, Any], data_config: DataConfig, task: str) -> _Scored:
+def _score(saved: Predictor, values: Mapping[str, Any], data_config: DataConfig, task: str) -> _Scored:
     spec = load_spec(task)
     dev = next(name for name in spec.splits if name.startswith("validation"))
     tests = [name for name in spec.splits if name.startswith("test") and _is_there(task, name, data_config.data_dir)]
@@ -156,7 +156,7 @@ def _score(saved: SavedRun, values: Mapping[str, Any], data_config: DataConfig, 
 
 def _is_there(task: str, split: str, data_dir: str | None) -> bool:
     try:
-        find_known_file(task, split, data_dir)
+        find_builtin_file(task, split, data_dir)
     except DataError:
         return False
     return True

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attentune.nn.cpu.kernels import Drop, Normed, attention, attention_back, gelu, gelu_back, norm, norm_back
+from attentune.nn.cpu.kernels import DropoutMask, Normed, attention, attention_back, gelu, gelu_back, norm, norm_back
 
 _HALF = torch.bfloat16
 # What changes attention's result, (B, T, D) bf16, before the product that joins the heads.
@@ -37,8 +37,8 @@ class LayerWeights(NamedTuple):
     key_bias: Tensor
     value: Tensor
     value_bias: Tensor
-    joined: Tensor
-    joined_bias: Tensor
+    attention_output: Tensor
+    attention_output_bias: Tensor
     norm_1: Tensor
     norm_1_bias: Tensor
     up: Tensor
@@ -77,14 +77,14 @@ class HalfWeights:
         hidden, inner = weights.down.shape
         with torch.inference_mode(False):  # training may come after a prediction
             self.projections = torch.empty(3 * hidden, hidden, dtype=_HALF)
-            self.joined = torch.empty(hidden, hidden, dtype=_HALF)
+            self.attention_output = torch.empty(hidden, hidden, dtype=_HALF)
             self.up = torch.empty(inner, hidden, dtype=_HALF)
             self.down = torch.empty(hidden, inner, dtype=_HALF)
-        self._places = [*self.projections.chunk(3), self.joined, self.up, self.down]
+        self._places = [*self.projections.chunk(3), self.attention_output, self.up, self.down]
 
     def copy_from(self, weights: LayerWeights) -> None:
         """Take the values of the weights of products."""
-        own = (weights.query, weights.key, weights.value, weights.joined, weights.up, weights.down)
+        own = (weights.query, weights.key, weights.value, weights.attention_output, weights.up, weights.down)
         torch._foreach_copy_(self._places, [one.detach() for one in own])
 
 
@@ -94,7 +94,7 @@ def fused_layer(
     weights: LayerWeights,
     half: HalfWeights,
     settings: LayerSettings,
-    between: Between | None = None,
+    context_transform: Between | None = None,
 ) -> Tensor:
     """The layer's output in training, (B, T, D) float32, with dropout.
 
@@ -107,10 +107,10 @@ def fused_layer(
         between: applied to what attention found, as a blur is; gradients flow through it.
     """
     half.copy_from(weights)
-    found_BTD: Tensor = _Attention.apply(hidden_BTD, mask, weights, half, settings, *weights[:_JOINED])
-    if between is not None:
-        found_BTD = between(found_BTD)
-    out_BTD: Tensor = _Rest.apply(found_BTD, hidden_BTD, weights, half, settings, *weights[_JOINED:])
+    found_BTD: Tensor = _Attention.apply(hidden_BTD, mask, weights, half, settings, *weights[:_ATTENTION_OUTPUT])
+    if context_transform is not None:
+        found_BTD = context_transform(found_BTD)
+    out_BTD: Tensor = _Rest.apply(found_BTD, hidden_BTD, weights, half, settings, *weights[_ATTENTION_OUTPUT:])
     return out_BTD
 
 
@@ -120,7 +120,7 @@ def fused_prediction(
     weights: LayerWeights,
     half: HalfWeights,
     settings: LayerSettings,
-    between: Between | None = None,
+    context_transform: Between | None = None,
 ) -> Tensor:
     """The layer's output without dropout and without gradients, (B, T, D), of the input's kind.
 
@@ -135,29 +135,29 @@ def fused_prediction(
     wide = LayerWeights(*(one if one.ndim > 1 else one.detach().float() for one in weights))
     residual_ND = _rows(hidden_BTD.detach().float())
     with torch.autocast("cpu", enabled=False):
-        found_ND = _attend(residual_ND, mask, len(hidden_BTD), wide, half, settings, _NOTHING, keep=False)[0]
-    if between is not None:
-        found_ND = _rows(between(found_ND.view(hidden_BTD.shape)).to(_HALF))
+        context_ND = _attend(residual_ND, mask, len(hidden_BTD), wide, half, settings, _NOTHING, keep=False)[0]
+    if context_transform is not None:
+        context_ND = _rows(context_transform(context_ND.view(hidden_BTD.shape)).to(_HALF))
     with torch.autocast("cpu", enabled=False):
         drops = (_NOTHING, _NOTHING)
-        last, _ = _finish(found_ND, residual_ND, wide, half, settings, drops, keep=False)
+        last, _ = _finish(context_ND, residual_ND, wide, half, settings, drops, keep=False)
     out_ND = last.out if hidden_BTD.dtype == torch.float32 else last.narrow
     return out_ND.view(hidden_BTD.shape)
 
 
-_NOTHING = Drop.of(0.0, 0)
+_NOTHING = DropoutMask.of(0.0, 0)
 # Where a layer's weights are parted: those before are attention's. The two functions below get their part by itself
 # too, since autograd sees no tensor within a tuple.
-_JOINED = LayerWeights._fields.index("joined")
+_ATTENTION_OUTPUT = LayerWeights._fields.index("attention_output")
 
 
 def _rows(x_BTD: Tensor) -> Tensor:
     return x_BTD.reshape(-1, x_BTD.shape[-1]).contiguous()
 
 
-def _draw(*chances: float) -> tuple[Drop, ...]:
+def _draw(*chances: float) -> tuple[DropoutMask, ...]:
     seeds = torch.empty(len(chances), dtype=torch.int64).random_().tolist()
-    return tuple(Drop.of(chance, seed) for chance, seed in zip(chances, seeds, strict=True))
+    return tuple(DropoutMask.of(chance, seed) for chance, seed in zip(chances, seeds, strict=True))
 
 
 def _attend(
@@ -167,7 +167,7 @@ def _attend(
     weights: LayerWeights,
     half: HalfWeights,
     settings: LayerSettings,
-    drop: Drop,
+    drop: DropoutMask,
     *,
     keep: bool,
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
@@ -175,29 +175,29 @@ def _attend(
     x_ND = hidden_ND.to(_HALF)
     biases_3D = torch.cat([weights.query_bias, weights.key_bias, weights.value_bias]).detach()
     projected_N3D = torch.mm(x_ND, half.projections.t())
-    found_ND, log_sums = attention(projected_N3D, biases_3D, mask, batch, settings.heads, drop, keep=keep)
-    return found_ND, (x_ND, projected_N3D, biases_3D, log_sums)
+    context_ND, log_sums = attention(projected_N3D, biases_3D, mask, batch, settings.heads, drop, keep=keep)
+    return context_ND, (x_ND, projected_N3D, biases_3D, log_sums)
 
 
 def _finish(
-    found_ND: Tensor,
+    context_ND: Tensor,
     residual_ND: Tensor,
     weights: LayerWeights,
     half: HalfWeights,
     settings: LayerSettings,
-    drops: tuple[Drop, ...],
+    drops: tuple[DropoutMask, ...],
     *,
     keep: bool,
 ) -> tuple[Normed, tuple[Tensor | None, ...]]:
     """The layer's output from what attention found, and what the backward pass wants; outside of autocast."""
-    joined_ND = torch.mm(found_ND, half.joined.t())
+    attention_output_ND = torch.mm(context_ND, half.attention_output.t())
     norm_1 = (weights.norm_1, weights.norm_1_bias, settings.epsilon)
-    middle = norm(joined_ND, weights.joined_bias, residual_ND, *norm_1, drops[0], keep=keep)
+    middle = norm(attention_output_ND, weights.attention_output_bias, residual_ND, *norm_1, drops[0], keep=keep)
     raised_NI = torch.mm(middle.narrow, half.up.t())
     lowered_ND = torch.mm(gelu(raised_NI, weights.up_bias), half.down.t())
     norm_2 = (weights.norm_2, weights.norm_2_bias, settings.epsilon)
     last = norm(lowered_ND, weights.down_bias, middle.out, *norm_2, drops[1], keep=keep)
-    return last, (found_ND, *middle[1:], raised_NI, *last[2:])
+    return last, (context_ND, *middle[1:], raised_NI, *last[2:])
 
 
 class _Attention(torch.autograd.Function):
@@ -216,18 +216,18 @@ class _Attention(torch.autograd.Function):
         (drop,) = _draw(settings.attention_dropout)
         with torch.autocast("cpu", enabled=False):
             hidden_ND, batch = _rows(hidden_BTD), len(hidden_BTD)
-            found_ND, saved = _attend(hidden_ND, mask, batch, weights, half, settings, drop, keep=True)
+            context_ND, saved = _attend(hidden_ND, mask, batch, weights, half, settings, drop, keep=True)
         ctx.save_for_backward(*saved)
         ctx.mask, ctx.half, ctx.drop = mask, half, drop
-        return found_ND.view(hidden_BTD.shape)
+        return context_ND.view(hidden_BTD.shape)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
         x_ND, projected, biases, log_sums = ctx.saved_tensors
         with torch.autocast("cpu", enabled=False):
-            d_found = _rows(gradients[0])
-            d_projected, d_biases = attention_back(projected, biases, ctx.mask, log_sums, d_found, ctx.drop)
+            d_context = _rows(gradients[0])
+            d_projected, d_biases = attention_back(projected, biases, ctx.mask, log_sums, d_context, ctx.drop)
             d_weights = _of_weight(d_projected, x_ND).chunk(3)
             d_hidden = torch.mm(d_projected, ctx.half.projections).float()
         d_own = (one for pair in zip(d_weights, d_biases.chunk(3), strict=True) for one in pair)
@@ -249,8 +249,8 @@ class _Rest(torch.autograd.Function):
     ) -> Any:
         drops = _draw(settings.hidden_dropout, settings.hidden_dropout)
         with torch.autocast("cpu", enabled=False):
-            found_ND, residual_ND = _rows(found_BTD.to(_HALF)), _rows(hidden_BTD)
-            last, saved = _finish(found_ND, residual_ND, weights, half, settings, drops, keep=True)
+            context_ND, residual_ND = _rows(found_BTD.to(_HALF)), _rows(hidden_BTD)
+            last, saved = _finish(context_ND, residual_ND, weights, half, settings, drops, keep=True)
         ctx.save_for_backward(*saved, weights.norm_1, weights.up_bias, weights.norm_2)
         ctx.half, ctx.drops, ctx.kind = half, drops, found_BTD.dtype
         return last.out.view(hidden_BTD.shape)
@@ -258,7 +258,7 @@ class _Rest(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
-        found, middle, normed_1, inverse_1, raised, normed_2, inverse_2, scale_1, up_bias, scale_2 = ctx.saved_tensors
+        context, middle, normed_1, inverse_1, raised, normed_2, inverse_2, scale_1, up_bias, scale_2 = ctx.saved_tensors
         half, shape = ctx.half, gradients[0].shape
         with torch.autocast("cpu", enabled=False):
             d_middle, d_lowered, sums_2 = norm_back(
@@ -268,12 +268,14 @@ class _Rest(torch.autograd.Function):
             active, d_up_bias = gelu_back(raised, up_bias, d_raised)
             d_down, d_up = _of_weight(d_lowered, active), _of_weight(d_raised, middle)
             d_more = torch.mm(d_raised, half.up)
-            d_hidden, d_joined, sums_1 = norm_back(d_middle, d_more, normed_1, inverse_1, scale_1, ctx.drops[0])
-            d_found = torch.mm(d_joined, half.joined).to(ctx.kind)
-            d_join = _of_weight(d_joined, found)
+            d_hidden, d_attention_output, sums_1 = norm_back(
+                d_middle, d_more, normed_1, inverse_1, scale_1, ctx.drops[0]
+            )
+            d_context = torch.mm(d_attention_output, half.attention_output).to(ctx.kind)
+            d_join = _of_weight(d_attention_output, context)
         d_norms_1, d_norms_2 = (sums_1[2], sums_1[0], sums_1[1]), (sums_2[2], sums_2[0], sums_2[1])
         d_own = (d_join, *d_norms_1, d_up, d_up_bias, d_down, *d_norms_2)
-        return (d_found.view(shape), d_hidden.view(shape), None, None, None, *d_own)
+        return (d_context.view(shape), d_hidden.view(shape), None, None, None, *d_own)
 
 
 def _of_weight(d_out_NO: Tensor, input_NI: Tensor) -> Tensor:

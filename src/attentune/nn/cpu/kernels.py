@@ -28,7 +28,7 @@ _ALL_BITS = 1 << 32
 VECTOR = 16
 
 
-class Drop(NamedTuple):
+class DropoutMask(NamedTuple):
     """Which numbers dropout drops: a function of the seed and a number's place.
 
     Attributes:
@@ -42,10 +42,10 @@ class Drop(NamedTuple):
     up: float
 
     @staticmethod
-    def of(chance: float, seed: int) -> Drop:
+    def of(chance: float, seed: int) -> DropoutMask:
         """With this chance, from 0 to below 1."""
         level = round(chance * _ALL_BITS)
-        return Drop(seed, level, _ALL_BITS / (_ALL_BITS - level))
+        return DropoutMask(seed, level, _ALL_BITS / (_ALL_BITS - level))
 
 
 @functools.cache
@@ -64,21 +64,28 @@ def _call(name: str, *given: Any) -> None:
         raise MemoryError(f"no memory for the tables of {name}")
 
 
-def use_tiles(wanted: bool) -> bool:
+def use_amx(wanted: bool) -> bool:
     """Whether attention may multiply by the processor's matrix tiles from now on, in this process; it may where it can.
 
     Returns:
         Whether it will: False on a processor without them.
     """
-    return bool(load_library().attentune_tiles(int(wanted)))
+    return bool(load_library().attentune_amx(int(wanted)))
 
 
 def attention(
-    projected_N3D: Tensor, biases_3D: Tensor, mask: Tensor | None, batch: int, heads: int, drop: Drop, *, keep: bool
+    projected_N3D: Tensor,
+    biases_3D: Tensor,
+    mask: Tensor | None,
+    batch: int,
+    heads: int,
+    drop: DropoutMask,
+    *,
+    keep: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """softmax(query key' / sqrt(width) + mask) value for each head, with dropout on the probabilities.
 
-    Longer texts' products are by matrix tiles where the processor has them (`use_tiles`), with bf16 factors; others by
+    Longer texts' products are by matrix tiles where the processor has them (`use_amx`), with bf16 factors; others by
     vectors in float32.
 
     Args:
@@ -106,7 +113,12 @@ def attention(
 
 
 def attention_back(
-    projected_N3D: Tensor, biases_3D: Tensor, mask: Tensor | None, log_sums: Tensor, d_found_ND: Tensor, drop: Drop
+    projected_N3D: Tensor,
+    biases_3D: Tensor,
+    mask: Tensor | None,
+    log_sums: Tensor,
+    d_found_ND: Tensor,
+    drop: DropoutMask,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of `attention`'s first two arguments, from that of what it found."""
     batch, heads, length = log_sums.shape
@@ -141,7 +153,7 @@ def norm(
     scale_D: Tensor,
     shift_D: Tensor,
     epsilon: float,
-    drop: Drop,
+    drop: DropoutMask,
     *,
     keep: bool,
 ) -> Normed:
@@ -157,7 +169,7 @@ def norm(
 
 
 def norm_back(
-    d_out_ND: Tensor, more_ND: Tensor | None, normed_ND: Tensor, inverse_N: Tensor, scale_D: Tensor, drop: Drop
+    d_out_ND: Tensor, more_ND: Tensor | None, normed_ND: Tensor, inverse_N: Tensor, scale_D: Tensor, drop: DropoutMask
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of `norm`'s arguments.
 

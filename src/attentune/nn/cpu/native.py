@@ -46,7 +46,7 @@ def load_library() -> ctypes.CDLL:
     return found
 
 
-def why_not() -> str | None:
+def unavailable_reason() -> str | None:
     """Why there is no library here; None where there is one."""
     found = _attempt()
     return str(found) if isinstance(found, NativeError) else None
@@ -71,7 +71,7 @@ def _loaded() -> ctypes.CDLL:
     wanted = (openmp.GOMP_parallel, openmp.omp_get_thread_num, openmp.omp_get_num_threads)
     library.attentune_threads.argtypes = [ctypes.c_void_p] * len(wanted)
     library.attentune_threads(*(ctypes.cast(function, ctypes.c_void_p) for function in wanted))
-    library.attentune_tiles(1)
+    library.attentune_amx(1)
     return library
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attentune.report.figures.base import new_figure
-from attentune.report.figures.style import look, name_ticks, panel_title, short, title_lines, write
+from attentune.report.figures.style import name_ticks, panel_title, short, style_of, title_lines, write
 from attentune.stats.ranks import Ranking
 
 _COLUMNS = 4
@@ -86,7 +86,7 @@ def ranks_figure(ranking: Ranking, numbers: Mapping[str, int]) -> Any:
         is_left = place < half
         x, y = left_in + step_in * (rank - 1), top_in + 0.28 * (place if is_left else count - 1 - place)
         end = left_in - 0.15 if is_left else left_in + line_in + 0.15
-        own = look(numbers[method])
+        own = style_of(numbers[method])
         axis.plot([x, x, end], [_LINE_IN, y, y], color="#555555", linewidth=0.9)
         axis.plot([x], [_LINE_IN], marker=own.marker, color=own.colour, markersize=7)
         side = {"ha": "right"} if is_left else {"ha": "left"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attentune.report.figures.base import new_figure
-from attentune.report.figures.style import add_legend, legend_rows, look, panel_title, tidy
+from attentune.report.figures.style import add_legend, legend_rows, panel_title, style_of, tidy
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _draw_line(axis: Any, line: Line, beside: float, log_x: bool, ticks: Sequenc
         log_x: whether equal factors are equally far apart.
         ticks: where the x axis has ticks.
     """
-    own = look(line.number)
+    own = style_of(line.number)
     first, last = (min(ticks), max(ticks)) if len(ticks) > 1 else (1.0, math.e if log_x else 2.0)
     xs = [x * (last / first) ** beside for x in line.xs] if log_x else [x + (last - first) * beside for x in line.xs]
     for thin_xs, thin_ys in line.thin:
@@ -131,7 +131,7 @@ def _draw_line(axis: Any, line: Line, beside: float, log_x: bool, ticks: Sequenc
 
 
 def _draw_level(axis: Any, level: Level) -> Any:
-    own = look(level.number)
+    own = style_of(level.number)
     if level.low == level.low:
         axis.axhspan(level.low, level.high, color=own.colour, alpha=0.1, linewidth=0, zorder=1)
     return axis.axhline(level.value, color=own.colour, linestyle=own.dash, linewidth=1.4, zorder=2)

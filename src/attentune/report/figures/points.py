@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attentune.report.figures.base import new_figure
-from attentune.report.figures.style import add_legend, legend_rows, look, name_ticks, panel_title, short, tidy
+from attentune.report.figures.style import add_legend, legend_rows, name_ticks, panel_title, short, style_of, tidy
 
 _ROW_IN = 0.36
 
@@ -84,7 +84,7 @@ def rows_figure(
 def _draw_row(axis: Any, place: int, row: PointRow) -> None:
     if not row.values:
         return
-    own = look(row.number)
+    own = style_of(row.number)
     # Seeds stand below the mean, so that neither hides the other.
     axis.plot(
         row.values,

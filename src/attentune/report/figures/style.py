@@ -18,7 +18,7 @@ _LONGEST = 30
 
 
 @dataclass(frozen=True)
-class Look:
+class MethodStyle:
     """How a method is drawn in all figures."""
 
     colour: str
@@ -26,9 +26,11 @@ class Look:
     dash: Any
 
 
-def look(number: int) -> Look:
+def style_of(number: int) -> MethodStyle:
     """The look of the method with this number, from 0. No two of the first 77 are alike."""
-    return Look(_COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)], _DASHES[number % len(_DASHES)])
+    return MethodStyle(
+        _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)], _DASHES[number % len(_DASHES)]
+    )
 
 
 def short(text: str, longest: int = _LONGEST) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from attentune.errors import CheckpointError
 from attentune.experiments.comparison.records import unpaired
-from attentune.report.analysis import Verdicts, judge
+from attentune.report.analysis import Verdicts, compare_methods
 from attentune.report.document import Figure, Report, Section, Table
-from attentune.report.load import HANS_FILE, LAYERS_FILE, Material
+from attentune.report.load import HANS_FILE, LAYERS_FILE, ReportData
 from attentune.report.sections.methods import advantage_section, ranks_section
 from attentune.report.sections.run_tables import (
     common_table,
@@ -30,7 +30,7 @@ from attentune.report.sections.score_tables import (
 from attentune.report.sections.scores import seeds_section, setting_section, sizes_section
 
 
-def make_report(material: Material, baseline: str | None = None) -> Report:
+def make_report(material: ReportData, baseline: str | None = None) -> Report:
     """All tables and figures that the material has data for.
 
     Args:
@@ -45,7 +45,7 @@ def make_report(material: Material, baseline: str | None = None) -> Report:
     extras = _extras(material)
     if not material.kept:
         return Report(title, (), _apart(extras))
-    verdicts = judge(material.kept, baseline)
+    verdicts = compare_methods(material.kept, baseline)
     scored = has_scores(verdicts.cells)
     sections = [
         _results(verdicts) if scored else None,
@@ -82,7 +82,7 @@ def _apart(sections: Sequence[Section | None]) -> tuple[Section, ...]:
     return tuple(found)
 
 
-def _extras(material: Material) -> list[Section | None]:
+def _extras(material: ReportData) -> list[Section | None]:
     try:
         return [hans_section(material), layers_section(material)]
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
@@ -105,7 +105,7 @@ def _section(title: str, tables: Sequence[Table | None]) -> Section | None:
     return Section(title, parts) if parts else None
 
 
-def _sentences(material: Material, verdicts: Verdicts) -> list[str]:
+def _sentences(material: ReportData, verdicts: Verdicts) -> list[str]:
     runs = [one.record.run for one in material.kept]
     done = sum(one.record.is_done for one in material.kept)
     tasks = list(dict.fromkeys(run.task for run in runs))

@@ -10,7 +10,7 @@ from typing import Any
 from attentune.config import Config, to_dict
 from attentune.report.analysis import Cell, Verdicts
 from attentune.report.document import Table
-from attentune.report.load import KeptRun
+from attentune.report.load import RecordedRun
 from attentune.report.numbers import NOTHING, median_text, place
 
 # They say where or how a run was made, or differ from run to run by design.
@@ -151,7 +151,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def failed_table(kept: Sequence[KeptRun]) -> Table | None:
+def failed_table(kept: Sequence[RecordedRun]) -> Table | None:
     """The runs that failed and why."""
     rows = []
     for one in kept:
@@ -163,7 +163,7 @@ def failed_table(kept: Sequence[KeptRun]) -> Table | None:
     return Table("failed", "Runs that failed", header, tuple(rows), left=5) if rows else None
 
 
-def versions_sentence(kept: Sequence[KeptRun]) -> str:
+def versions_sentence(kept: Sequence[RecordedRun]) -> str:
     """With which versions the runs were made."""
     found: dict[str, dict[str, None]] = {}
     for one in kept:

@@ -15,7 +15,7 @@ from attentune.report.figures.base import Bar, bars_figure
 from attentune.report.figures.grids import confusion_figure
 from attentune.report.figures.lines import Line, lines_figure
 from attentune.report.figures.style import short
-from attentune.report.load import Material
+from attentune.report.load import ReportData
 from attentune.report.numbers import place, slug
 
 _MOST_CLASSES = 12
@@ -180,7 +180,7 @@ def confusion_counts(cells: Sequence[Cell]) -> tuple[dict[str, np.ndarray], tupl
     return counts, names
 
 
-def hans_section(material: Material) -> Section | None:
+def hans_section(material: ReportData) -> Section | None:
     """Accuracy on HANS by heuristic (SESAME, figure 3)."""
     figures = []
     for source, content in material.hans.items():
@@ -203,7 +203,7 @@ def hans_section(material: Material) -> Section | None:
     return Section("HANS", tuple(figures)) if figures else None
 
 
-def layers_section(material: Material) -> Section | None:
+def layers_section(material: ReportData) -> Section | None:
     """Which layers squeeze-and-excitation listens to (SESAME, figure 4)."""
     figures = []
     for source, content in material.layers.items():

@@ -22,9 +22,9 @@ from attentune.io.files import storage_errors, write_text
 from attentune.nn.cpu.memory import kept_memory
 from attentune.results import LOG_FILE, RunResult
 from attentune.seeding import numpy_generator
-from attentune.training.callbacks import OPTIMIZER_FILE, RunWatcher
+from attentune.training.callbacks import OPTIMIZER_FILE, RunCallback
 from attentune.training.checkpoint import fitting, keep_newest, newest_good, read_state, write_checkpoint
-from attentune.training.finalize import finish_run
+from attentune.training.finalize import finalize_run
 from attentune.training.inputs import prepare_inputs
 from attentune.training.multitask.shared import SharedParts, build_shared_parts
 from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
@@ -36,7 +36,7 @@ from attentune.training.state import TrainingState
 _MODEL_FILE = "model.safetensors"
 
 
-def allotted_steps(alone: Mapping[str, int], rows: Mapping[str, int], exponent: float, total: int) -> dict[str, int]:
+def steps_per_task(alone: Mapping[str, int], rows: Mapping[str, int], exponent: float, total: int) -> dict[str, int]:
     """How many optimiser steps each task gets.
 
     Args:
@@ -50,7 +50,7 @@ def allotted_steps(alone: Mapping[str, int], rows: Mapping[str, int], exponent: 
     return {task: max(1, round(total * weights[task] / sum(weights.values()))) for task in alone}
 
 
-def turns(steps: Mapping[str, int], seed: int) -> list[str]:
+def task_schedule(steps: Mapping[str, int], seed: int) -> list[str]:
     """Whose turn each optimiser step is: every task as often as it has steps, in an order drawn from the seed."""
     names = np.repeat(list(steps), list(steps.values()))
     return [str(name) for name in numpy_generator("turns of tasks", seed).permutation(names)]
@@ -72,7 +72,7 @@ def train_together(run: Path, configs: Mapping[str, Config], whole: Config, disp
     """
     inputs = {}
     for task, config in configs.items():
-        display.say(f"{task}:")
+        display.info(f"{task}:")
         inputs[task] = prepare_inputs(config, None, display)
     accelerator = next(iter(inputs.values())).accelerator
     if accelerator.num_processes > 1:
@@ -98,28 +98,28 @@ def _allot(shared: SharedParts, whole: Config, display: Display) -> None:
     loops = {task: parts.loop for task, parts in shared.parts.items()}
     rows = {task: len(loop.rows.features) for task, loop in loops.items()}
     alone = {task: loop.total_steps for task, loop in loops.items()}
-    steps = allotted_steps(alone, rows, whole.training.task_sampling_exponent, whole.training.max_steps)
+    steps = steps_per_task(alone, rows, whole.training.task_sampling_exponent, whole.training.max_steps)
     for task, count in steps.items():
         shared.set_steps(task, count)
     shown = ", ".join(
         f"{task} {count} ({count / loops[task].steps_per_epoch:.1f} epochs)" for task, count in steps.items()
     )
-    display.say(f"optimiser steps: {shown}")
+    display.info(f"optimiser steps: {shown}")
 
 
 def _train(
     run: Path, shared: SharedParts, whole: Config, display: Display, stop: StopRequest
 ) -> dict[str, TrainingState]:
-    keeper = _Keeper(run, shared, whole)
-    folder = newest_good(run, display.warn) if whole.training.resume else None
+    keeper = _MultiTaskCheckpointer(run, shared, whole)
+    folder = newest_good(run, display.warning) if whole.training.resume else None
     log_bytes = 0
     if folder is not None:
-        display.say(f"resuming from {folder}")
+        display.info(f"resuming from {folder}")
         with fitting(folder):
             log_bytes = keeper.restore(folder)
     keeper.log = JsonLog(run / LOG_FILE, keep_bytes=log_bytes)
-    order = turns({task: parts.loop.total_steps for task, parts in shared.parts.items()}, whole.training.seed)
-    watchers = {task: _TaskWatcher(run, task, shared, keeper.log, display) for task in shared.parts}
+    order = task_schedule({task: parts.loop.total_steps for task, parts in shared.parts.items()}, whole.training.seed)
+    watchers = {task: _TaskCallback(run, task, shared, keeper.log, display) for task in shared.parts}
     loops = {task: parts.loop.steps(shared.states[task], watchers[task], stop) for task, parts in shared.parts.items()}
     save_steps = whole.training.save_steps or max(1, round(len(order) / max(1.0, whole.training.num_train_epochs)))
     display.start(len(order), shared.steps_done)
@@ -147,8 +147,8 @@ def _finish(folder: Path, shared: SharedParts, task: str, state: TrainingState, 
     with storage_errors(folder):
         folder.mkdir(exist_ok=True)
     write_text(folder / CONFIG_FILE, to_yaml(parts.inputs.config))
-    result = finish_run(folder, parts, state)
-    display.say(f"{task}: {one_line(result.scores)}; saved in {folder}")
+    result = finalize_run(folder, parts, state)
+    display.info(f"{task}: {one_line(result.scores)}; saved in {folder}")
     return result
 
 
@@ -158,11 +158,11 @@ class _TaskDisplay:
     def __init__(self, display: Display, task: str, shared: SharedParts) -> None:
         self._display, self._task, self._shared = display, task, shared
 
-    def say(self, text: str) -> None:
-        self._display.say(f"{self._task}: {text}")
+    def info(self, text: str) -> None:
+        self._display.info(f"{self._task}: {text}")
 
-    def warn(self, text: str) -> None:
-        self._display.warn(f"{self._task}: {text}")
+    def warning(self, text: str) -> None:
+        self._display.warning(f"{self._task}: {text}")
 
     def advance(self, step: int, *, loss: float, tokens_per_second: float) -> None:
         self._display.advance(self._shared.steps_done, loss=loss, tokens_per_second=tokens_per_second)
@@ -171,7 +171,7 @@ class _TaskDisplay:
         self._display.probed(rows)
 
 
-class _TaskWatcher(RunWatcher):
+class _TaskCallback(RunCallback):
     """Watches one task's loop; checkpoints are of all tasks, and not its work."""
 
     def __init__(self, run: Path, task: str, shared: SharedParts, log: JsonLog, display: Display) -> None:
@@ -189,7 +189,7 @@ class _TaskWatcher(RunWatcher):
         super()._track({f"{self._task}/{name}": value for name, value in values.items()}, step)
 
 
-class _Keeper:
+class _MultiTaskCheckpointer:
     """Writes and reads checkpoints of all tasks."""
 
     def __init__(self, run: Path, shared: SharedParts, whole: Config) -> None:
@@ -211,7 +211,7 @@ class _Keeper:
             parts.loop.check_weights(shared.states[task])
         content = {
             "tasks": {task: state.to_dict() for task, state in shared.states.items()},
-            "identity": self._identity(),
+            "identity": self._resume_fingerprint(),
             "log_bytes": 0 if self.log is None else self.log.synced()[0],
             "scaler": None if shared.scaler is None else shared.scaler.state_dict(),
         }
@@ -238,7 +238,7 @@ class _Keeper:
         before = content.get("identity") or {}
         changed = [
             f"{task}: {' and '.join(found)}"
-            for task, own in self._identity().items()
+            for task, own in self._resume_fingerprint().items()
             if (found := changes(before.get(task, {}), own) if task in before else ["the task"])
         ]
         if changed:
@@ -261,5 +261,5 @@ class _Keeper:
         self._saved_steps = shared.steps_done
         return int(content["log_bytes"])
 
-    def _identity(self) -> dict[str, Any]:
-        return {task: parts.identity() for task, parts in self._shared.parts.items()}
+    def _resume_fingerprint(self) -> dict[str, Any]:
+        return {task: parts.resume_fingerprint() for task, parts in self._shared.parts.items()}

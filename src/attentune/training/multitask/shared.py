@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from attentune.models.vocabulary_subset import CompactEmbeddings
-from attentune.training.components import RunParts, assemble, freeze_encoder, new_model, used_ids
+from attentune.models.vocabulary_subset import VocabularySubset
+from attentune.training.components import TrainingComponents, assemble, freeze_encoder, new_model, used_ids
 from attentune.training.inputs import RunInputs
 from attentune.training.optimizer import build_optimizer, decay_factor
 from attentune.training.state import TrainingState
@@ -39,7 +39,7 @@ class SharedParts:
     """
 
     def __init__(
-        self, model: SharedModel, parts: dict[str, RunParts], embeddings: CompactEmbeddings, optimizer: Any
+        self, model: SharedModel, parts: dict[str, TrainingComponents], embeddings: VocabularySubset, optimizer: Any
     ) -> None:
         self.model, self.parts, self.embeddings = model, parts, embeddings
         self.states = {task: TrainingState() for task in parts}
@@ -92,7 +92,7 @@ def build_shared_parts(inputs: Mapping[str, RunInputs]) -> SharedParts:
         models[task] = new_model(own, like=next(iter(models.values()), None))
     frozen = {task: freeze_encoder(own, models[task]) for task, own in inputs.items()}
     shared, first = SharedModel(models), next(iter(inputs.values()))
-    embeddings = CompactEmbeddings(shared.encoder, np.concatenate([used_ids(own) for own in inputs.values()]))
+    embeddings = VocabularySubset(shared.encoder, np.concatenate([used_ids(own) for own in inputs.values()]))
     optimizer = first.accelerator.prepare_optimizer(build_optimizer(shared, first.config.training))
     parts = {
         task: assemble(own, models[task], embeddings, optimizer=optimizer, frozen=frozen[task])

@@ -10,7 +10,7 @@ from attentune.config import Config, load_config, to_flat
 from attentune.data.builtin import load_spec
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.predictions import predictions_csv
-from attentune.inference.predictor import SavedRun, predict_rows
+from attentune.inference.predictor import Predictor, predict_rows
 from attentune.io.files import read_json, write_text
 from attentune.results import TASKS_FILE, RunResult, to_json
 from attentune.training.multitask.cs224n import course_tasks, leaderboard_score, write_course_files
@@ -62,7 +62,7 @@ def train_tasks(config: Config, *, display: Display | None = None) -> TasksResul
         check_folder(config)
         folder = Path(str(config.training.output_dir))
         if config.training.resume and (folder / TASKS_FILE).is_file():
-            shown.say(f"{folder}: these tasks are finished; nothing to resume.")
+            shown.info(f"{folder}: these tasks are finished; nothing to resume.")
             return _finished(folder / TASKS_FILE)
         check_writable(config)
         configs = task_configs(config)
@@ -71,7 +71,7 @@ def train_tasks(config: Config, *, display: Display | None = None) -> TasksResul
                 results = train_together(run, configs, config, shown) if config.training.multi_task else {}
                 for task, own in configs.items():
                     if task not in results:
-                        shown.say(f"{task}:")
+                        shown.info(f"{task}:")
                         results[task] = train(_resumable(own), display=shown)
             except Interrupted as stop:
                 raise Interrupted(str(run), stop.step) from None
@@ -185,10 +185,10 @@ def _summary(run: Path, results: dict[str, RunResult], display: Display) -> Task
 
 def _predict_test(run: Path, display: Display) -> None:
     """Write the predictions of the test rows, where there are some: the course asks for them."""
-    saved = SavedRun.load(run)
+    saved = Predictor.load(run)
     try:
         rows = saved.data(None, ("test",)).splits["test"]
     except DataError as error:
-        display.say(f"{run.name}: no predictions of test rows: {error}")
+        display.info(f"{run.name}: no predictions of test rows: {error}")
         return
     write_text(run / "predictions_test.csv", predictions_csv(rows, predict_rows(saved, rows), saved.label_space))

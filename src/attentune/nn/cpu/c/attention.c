@@ -67,7 +67,7 @@ int attentune_attention(int64_t batch, int64_t length, int64_t heads, int64_t wi
                         int64_t mask_row, int64_t mask_query, uint16_t *out, float *log_sums) {
     attention_t given = {batch, length, heads, width, {seed, level, up}, scaling, x, bias, mask,
                          mask_row, mask_query, out, log_sums, NULL, NULL, NULL, 0};
-    attentune_in_parallel(attentune_tiles_fit(&given) ? attentune_tiles_body : attention_body, &given, threads);
+    attentune_in_parallel(attentune_amx_fit(&given) ? attentune_amx_body : attention_body, &given, threads);
     return given.failed;
 }
 
@@ -140,7 +140,7 @@ int attentune_attention_back(int64_t batch, int64_t length, int64_t heads, int64
     if (!parts) return 1;
     attention_t given = {batch, length, heads, width, {seed, level, up}, scaling, x, bias, mask, mask_row,
                          mask_query, NULL, (float *)log_sums, d_out, d_x, parts, 0};
-    attentune_in_parallel(attentune_tiles_fit(&given) ? attentune_tiles_back_body : attention_back_body, &given, threads);
+    attentune_in_parallel(attentune_amx_fit(&given) ? attentune_amx_back_body : attention_back_body, &given, threads);
     if (!given.failed) attentune_add_up(parts, threads, 3 * heads * width, d_bias);
     free(parts);
     return given.failed;

@@ -1,4 +1,4 @@
-/* What both programs of attention share: `attention.c`'s by vectors, `tiles.c`'s by matrix tiles.
+/* What both programs of attention share: `attention.c`'s by vectors, `amx.c`'s by matrix tiles.
  *
  * Query, key and value of a token lie beside each other: `x` is (batch * length, 3 * heads * width), without its bias. A
  * head's own numbers are copied to tables of its own, whose length is padded with zeros.
@@ -17,11 +17,11 @@ typedef struct {
 } attention_t;
 
 /* One thread's share of the heads, by matrix tiles. */
-void attentune_tiles_body(void *attention);
-void attentune_tiles_back_body(void *attention);
+void attentune_amx_body(void *attention);
+void attentune_amx_back_body(void *attention);
 
 /* Whether matrix tiles can do it, and may. */
-int attentune_tiles_fit(const attention_t *given);
+int attentune_amx_fit(const attention_t *given);
 
 /* A head's numbers as (length, width) with their bias, if there is one; width is whole vectors. */
 static inline void gather(const uint16_t *from, int64_t step, const float *bias, int64_t length, int64_t width, float *rows) {

@@ -5,7 +5,7 @@
  * as they lie.
  */
 #include "attention.h"
-#include "tiles.h"
+#include "amx.h"
 
 #ifdef HAS_TILES
 
@@ -18,16 +18,16 @@ enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* of arch_prctl: the kern
 enum { FEWEST = 17 }; /* tokens; fewer are one vector, which is faster */
 static int allowed;
 
-int attentune_tiles(int wanted) {
+int attentune_amx(int wanted) {
     allowed = wanted && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
     return allowed;
 }
 
-int attentune_tiles_fit(const attention_t *g) { return allowed && g->width % S == 0 && g->length >= FEWEST; }
+int attentune_amx_fit(const attention_t *g) { return allowed && g->width % S == 0 && g->length >= FEWEST; }
 
 /* ---- forward ---- */
 
-void attentune_tiles_body(void *pointer) {
+void attentune_amx_body(void *pointer) {
     attention_t *g = pointer;
     share_t own = attentune_share(g->batch * g->heads);
     int64_t length = g->length, size = padded(length, S), shown = padded(length, W); /* what is beyond stays zero */
@@ -156,7 +156,7 @@ static void weigh_back(const attention_t *g, int64_t head, int64_t i, int64_t r,
     }
 }
 
-void attentune_tiles_back_body(void *pointer) {
+void attentune_amx_back_body(void *pointer) {
     attention_t *g = pointer;
     share_t own = attentune_share(g->batch * g->heads);
     int64_t length = g->length, size = padded(length, S), width = g->width, hidden = g->heads * width;
@@ -195,9 +195,9 @@ void attentune_tiles_back_body(void *pointer) {
 
 #else /* no such tiles, or a compiler that does not know them */
 
-int attentune_tiles(int wanted) { (void)wanted; return 0; }
-int attentune_tiles_fit(const attention_t *g) { (void)g; return 0; }
-void attentune_tiles_body(void *pointer) { (void)pointer; }
-void attentune_tiles_back_body(void *pointer) { (void)pointer; }
+int attentune_amx(int wanted) { (void)wanted; return 0; }
+int attentune_amx_fit(const attention_t *g) { (void)g; return 0; }
+void attentune_amx_body(void *pointer) { (void)pointer; }
+void attentune_amx_back_body(void *pointer) { (void)pointer; }
 
 #endif
