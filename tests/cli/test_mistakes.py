@@ -150,7 +150,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 # Whole command lines.
 OTHERS: dict[str, tuple[str, ...]] = {
     "no output": (BASE, "training.output_dir: is missing", "--output_dir"),
-    "unknown verb": ("trian", "'trian': there is no such verb", "Did you mean 'train'"),
+    "unknown verb": ("trian", "'trian': there is no such command", "Did you mean 'train'"),
     "unknown task": ("train --task colaa --output_dir out", "data.task: ", "Did you mean 'cola'"),
     "no task folder": ("train --task cola --data_dir nix --output_dir out", "nix: ", "does not exist", "CoLA.zip"),
     "empty task folder": ("train --task cola --data_dir encoder --output_dir out", "encoder: ", "train.tsv", "CoLA"),

@@ -17,7 +17,7 @@ DONE = {"status": "done", "message": "", "seconds": 1.0}
 
 
 @pytest.fixture(params=["journal", "sqlite"])
-def place(request, tmp_path: Path) -> StorageConfig:
+def storage_config(request, tmp_path: Path) -> StorageConfig:
     return StorageConfig(str(tmp_path), "one", None if request.param == "journal" else f"sqlite:///{tmp_path}/queue.db")
 
 
