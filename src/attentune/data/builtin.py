@@ -17,7 +17,7 @@ import yaml
 from attentune.config.schema import DataConfig
 from attentune.data.columns import IDS, row_ids
 from attentune.data.dataset import TASK_TYPES, LabelSpace, TaskData, TextRows
-from attentune.data.labels import LabelReader, check_fits, decide_task_type, map_to, parse_number
+from attentune.data.labels import LabelReader, check_same_labels, decide_task_type, map_labels, parse_number
 from attentune.data.readers.csv import Dialect
 from attentune.data.readers.read import read_delimited
 from attentune.data.readers.table import Table
@@ -181,7 +181,7 @@ def load_builtin(config: DataConfig, splits: Sequence[str] | None, label_space: 
     space = _spec_space(spec, task_type)
     root = _root(config, spec)
     if label_space is not None:
-        check_fits(space, label_space, str(root))
+        check_same_labels(space, label_space, str(root))
     paths = _find_files(spec, root, _wanted(spec, splits))
     same_kind = (task_type == "regression") == (spec.task_type == "regression")
     # Where classes are asked for as scores, the numbers in the file are the scores.
@@ -190,7 +190,7 @@ def load_builtin(config: DataConfig, splits: Sequence[str] | None, label_space: 
     notes = [note]
     for name, path in paths.items():
         read, more = _read_split(spec, name, path, reader)
-        rows[name] = read if label_space is None else map_to(read, space, label_space)
+        rows[name] = read if label_space is None else map_labels(read, space, label_space)
         notes += more
     metrics = spec.metrics if same_kind else DEFAULT_METRICS[task_type]
     return TaskData(spec.name, label_space or space, metrics, rows, tuple(notes))

@@ -10,7 +10,7 @@ from attentune.config.schema import DataConfig
 from attentune.data.custom import load_custom
 from attentune.data.dataset import TaskData, TextRows
 from attentune.data.readers.read import read_table
-from attentune.data.splits import stratified_cut
+from attentune.data.splits import stratified_split
 from attentune.errors import DataError
 
 CALIBRATION = "calibration"
@@ -28,10 +28,10 @@ def with_calibration(data: TaskData, config: DataConfig, seed: int) -> TaskData:
     if config.calibration_file is not None:
         rows = _from_file(data, config, config.calibration_file, seed)
         return _placed(data, train, rows, f"{len(rows)} rows to calibrate on come from {config.calibration_file}.")
-    own = train.own_places
+    own = train.original_rows
     if len(own) < 2 or train.labels is None:
         raise DataError("holds fewer than two labelled rows, so none can be cut to calibrate on.", path=train.source)
-    _, places = stratified_cut(train.labels[own], config.calibration_share or 0.0, seed, CALIBRATION)
+    _, places = stratified_split(train.labels[own], config.calibration_share or 0.0, seed, CALIBRATION)
     cut = own[places]
     kept = np.setdiff1d(np.arange(len(train)), cut)
     note = (

@@ -11,7 +11,7 @@ from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.labels import LabelReader, decide_task_type, find_space
 from attentune.data.readers.read import read_table
 from attentune.data.readers.table import Table
-from attentune.data.splits import stratified_cut
+from attentune.data.splits import stratified_split
 from attentune.errors import ConfigError, DataError, LabelError
 
 CUSTOM_NAME = "own"
@@ -125,7 +125,7 @@ def _cut(rows: Mapping[str, TextRows], config: DataConfig, seed: int) -> tuple[d
     train = rows["train"]
     if len(train) < 2 or train.labels is None:
         raise DataError("holds one row, so no validation part can be cut. Give a validation_file.", path=train.source)
-    kept, cut = stratified_cut(train.labels, config.validation_share, seed, "validation")
+    kept, cut = stratified_split(train.labels, config.validation_share, seed, "validation")
     rest = {split: part for split, part in rows.items() if split != "train"}
     note = (
         f"There is no validation file: {len(cut)} of the {len(train)} training rows were cut for it (validation_share"

@@ -8,7 +8,7 @@ import numpy as np
 
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import TaskData
-from attentune.data.splits import stratified_parts
+from attentune.data.splits import stratified_folds
 from attentune.errors import ConfigError, DataError
 
 
@@ -43,7 +43,7 @@ def with_fold(data: TaskData, config: DataConfig) -> TaskData:
             f"has {len(train)} labelled rows, fewer than the {config.folds} parts to cut them in. Take fewer --folds.",
             path=train.source,
         )
-    scored = stratified_parts(train.labels, config.folds, "folds", config.fold_seed)[config.fold - 1]
+    scored = stratified_folds(train.labels, config.folds, "folds", config.fold_seed)[config.fold - 1]
     rest = np.setdiff1d(np.arange(len(train)), scored)
     gone = [split for split in data.splits if split.startswith("validation")]
     kept = {split: rows for split, rows in data.splits.items() if split != "train" and split not in gone}

@@ -13,7 +13,7 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import SEPARATOR, LabelSpace, TextRows
-from attentune.data.readers.table import Table, as_cell, shown
+from attentune.data.readers.table import Table, as_cell, quote
 from attentune.errors import ConfigError, DataError, LabelError
 
 LabelSet = tuple[str, ...]
@@ -175,11 +175,11 @@ class LabelReader:
             if score is None:
                 hint = " Write decimals with a point." if "," in label else ""
                 raise table.error(
-                    row, f"label {shown(label)}, expected a finite number (such as 3.5).{hint}", LabelError
+                    row, f"label {quote(label)}, expected a finite number (such as 3.5).{hint}", LabelError
                 )
             if self.score_range is not None and not self.score_range[0] <= score <= self.score_range[1]:
                 low, high = self.score_range
-                raise table.error(row, f"label {shown(label)}, expected a score from {low:g} to {high:g}.", LabelError)
+                raise table.error(row, f"label {quote(label)}, expected a score from {low:g} to {high:g}.", LabelError)
             scores[row] = score
         return scores
 
@@ -256,7 +256,7 @@ def find_space(task_type: str, config: DataConfig, table: Table, column: str) ->
         if len(found) == 1 and None in labels:
             raise _no_label(table, labels.index(None), column)
     if len(found) < 2:
-        got = f"only the label {shown(found[0])}" if found else "no labels"
+        got = f"only the label {quote(found[0])}" if found else "no labels"
         raise LabelError(
             f"column {column!r} holds {got}, expected at least two classes to tell apart. Add rows of another class"
             " (or use --task_type regression for scores).",
@@ -302,24 +302,24 @@ def _continuous_note(found: Sequence[str], column: str) -> str:
     )
 
 
-def map_to(rows: TextRows, source: LabelSpace, target: LabelSpace) -> TextRows:
+def map_labels(rows: TextRows, source: LabelSpace, target: LabelSpace) -> TextRows:
     """Rows whose labels are of one label space, with the labels of another: classes by name, scores as they are.
 
     Raises:
         LabelError: if one space has classes and the other scores, or a class has no namesake.
     """
-    check_fits(source, target, rows.source)
+    check_same_labels(source, target, rows.source)
     if rows.labels is None or source.task_type == "regression" or source.names == target.names:
         return rows
     table = np.array([target.label2id[name] for name in source.names], dtype=np.int64)
     return replace(rows, labels=table[rows.labels])
 
 
-def check_fits(source: LabelSpace, target: LabelSpace, where: str) -> None:
+def check_same_labels(source: LabelSpace, target: LabelSpace, where: str) -> None:
     """Check that labels of one space can be told in another.
 
     Raises:
-        LabelError: as `map_to`.
+        LabelError: as `map_labels`.
     """
     told = {"regression": "scores", "multi_label": "sets of labels"}
     kinds = [told.get(space.task_type, "classes") for space in (source, target)]
@@ -346,10 +346,10 @@ def _no_label(table: Table, row: int, column: str) -> DataError:
 def _unknown_labels(first_rows: Mapping[str, int], table: Table, names: Sequence[str]) -> DataError:
     ordered = sorted(first_rows.items(), key=lambda item: item[1])
     listed = [
-        f"{shown(label)} (first at {table.place(row)}){did_you_mean(label[:100], [name[:100] for name in names])}"
+        f"{quote(label)} (first at {table.place(row)}){did_you_mean(label[:100], [name[:100] for name in names])}"
         for label, row in ordered[:10]
     ]
     more = f" and {len(ordered) - 10} more" if len(ordered) > 10 else ""
-    known = ", ".join(map(shown, names[:30])) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
+    known = ", ".join(map(quote, names[:30])) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
     message = f"unknown labels: {'; '.join(listed)}{more}. Known: {known}. Mend the rows (or label_names, where given)."
     return table.error(ordered[0][1], message, LabelError)

@@ -14,7 +14,7 @@ from attentune.data.extra import with_extra
 from attentune.data.folds import splits_for_fold, with_fold
 from attentune.data.readers.hub import read_dataset
 from attentune.data.readers.unlabelled import read_unlabelled
-from attentune.data.splits import stratified_part
+from attentune.data.splits import stratified_sample
 from attentune.errors import ConfigError
 
 __all__ = ["load_data", "read_unlabelled"]
@@ -106,7 +106,7 @@ def _take_parts(data: TaskData, config: DataConfig, seed: int) -> TaskData:
         if size is None or size >= len(rows):
             taken[split] = rows
             continue
-        places = stratified_part(rows.labels, size, seed, "part", split, num_rows=len(rows))
+        places = stratified_sample(rows.labels, size, seed, "part", split, num_rows=len(rows))
         taken[split] = rows.take(places)
         notes.append(f"Only {size} of the {len(rows)} rows of {split} are used (stratified, seed {seed}).")
     return replace(data, splits=taken, notes=tuple(notes))

@@ -173,7 +173,7 @@ def _settle_scale(parts: TrainingComponents) -> str | None:
 
 def _row_facts(train: TextRows) -> dict[str, Any]:
     """Where the rows are from and what they weigh, where they differ in that."""
-    return {} if train.sources is None else {"rows_from": [asdict(part) for part in train.parts()]}
+    return {} if train.sources is None else {"rows_from": [asdict(part) for part in train.row_sources()]}
 
 
 def _train_facts(

@@ -246,7 +246,7 @@ def _mixed_rows(facts: CardFacts) -> str:
     train = facts.data.splits["train"]
     if train.sources is None:
         return ""
-    rows = [[plain(Path(part.source).name), str(part.rows), f"{part.weight:g}"] for part in train.parts()]
+    rows = [[plain(Path(part.source).name), str(part.rows), f"{part.weight:g}"] for part in train.row_sources()]
     intro = "Rows of several files were mixed to train on; a row's weight multiplies its loss."
     return f"\n\n{intro}\n\n" + table(["train", "rows", "weight"], rows)
 

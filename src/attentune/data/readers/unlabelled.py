@@ -12,14 +12,14 @@ from attentune.data.builtin import load_spec
 from attentune.data.columns import Columns, IdColumns, choose_columns, id_columns, ids_of, require
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.labels import LabelReader
-from attentune.data.readers.read import read_parts
+from attentune.data.readers.read import read_chunks
 from attentune.data.readers.streams import check_file
-from attentune.data.readers.table import PART, WHOLE, PartLimit, Table, has_return
+from attentune.data.readers.table import CHUNK, WHOLE, ChunkLimit, Table, has_return
 from attentune.errors import DataError
 
 
 @dataclass(frozen=True)
-class RowParts:
+class RowChunks:
     """Rows in parts, each of which is read when its turn comes; they can be gone through again.
 
     Attributes:
@@ -33,7 +33,7 @@ class RowParts:
     read: Callable[[], Iterator[TextRows]]
 
     @classmethod
-    def of(cls, rows: TextRows) -> RowParts:
+    def of(cls, rows: TextRows) -> RowChunks:
         """Rows in memory as one part."""
         return cls(len(rows), has_return(rows.ids), lambda: iter([rows]))
 
@@ -53,13 +53,13 @@ def read_unlabelled(path: str, *, label_space: LabelSpace, is_pair: bool, config
     Raises:
         DataError: for a file that cannot be read, or that lacks a text column.
     """
-    (rows,) = unlabelled_parts(path, label_space=label_space, is_pair=is_pair, config=config, limit=WHOLE).read()
+    (rows,) = unlabelled_chunks(path, label_space=label_space, is_pair=is_pair, config=config, limit=WHOLE).read()
     return rows
 
 
-def unlabelled_parts(
-    path: str, *, label_space: LabelSpace, is_pair: bool, config: DataConfig, limit: PartLimit = PART
-) -> RowParts:
+def unlabelled_chunks(
+    path: str, *, label_space: LabelSpace, is_pair: bool, config: DataConfig, limit: ChunkLimit = CHUNK
+) -> RowChunks:
     """As `read_unlabelled`, in parts of which one is held at a time.
 
     The file is read from end to end first: what is wrong with any row is said before a part is given out, and columns,
@@ -83,15 +83,15 @@ def unlabelled_parts(
 
     has_labels = _checked(parts(), columns, reader, ids)
     columns = replace(columns, id=ids.first_usable(parts), label=columns.label if has_labels else None)
-    return RowParts(num_rows, ids.has_return(columns.id), lambda: (_rows(table, columns, reader) for table in parts()))
+    return RowChunks(num_rows, ids.has_return(columns.id), lambda: (_rows(table, columns, reader) for table in parts()))
 
 
-def _scanned(path: str, limit: PartLimit) -> tuple[tuple[str, ...], int, Callable[[Sequence[str]], Iterator[Table]]]:
+def _scanned(path: str, limit: ChunkLimit) -> tuple[tuple[str, ...], int, Callable[[Sequence[str]], Iterator[Table]]]:
     """The names of all columns, the number of rows, and what reads given columns again; each row has been parsed."""
     before = _state(path)
     names, num_rows = dict[str, None](), 0
     held: list[Table] = []
-    for number, table in enumerate(read_parts(path, limit=limit)):
+    for number, table in enumerate(read_chunks(path, limit=limit)):
         names |= dict.fromkeys(table.names)
         num_rows += len(table)
         held = [table] if number == 0 else []
@@ -99,7 +99,7 @@ def _scanned(path: str, limit: PartLimit) -> tuple[tuple[str, ...], int, Callabl
         return tuple(names), num_rows, lambda wanted: iter(held)
 
     def again(wanted: Sequence[str]) -> Iterator[Table]:
-        for table in read_parts(path, keep=wanted, limit=limit):
+        for table in read_chunks(path, keep=wanted, limit=limit):
             if _state(path) != before:
                 raise DataError("has changed while it was read. Start again when nothing writes to it.", path=path)
             yield table
