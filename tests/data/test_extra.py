@@ -94,7 +94,7 @@ def test_what_is_cut_is_of_the_main_rows_alone(folder: Path) -> None:
 
 
 def test_rows_given_from_python_are_mixed_once_and_calibrated_on_their_own(folder: Path) -> None:
-    from attentune.data.calibration import with_calibration
+    from attentune.data.load import with_calibration
 
     mixed = loaded(folder, folder / "silver.csv", weights=(0.5,))
     config = DataConfig(extra_train_files=(str(folder / "silver.csv"),), calibration_share=0.5)

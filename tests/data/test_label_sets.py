@@ -119,7 +119,7 @@ def test_fewer_than_two_labels_are_refused(tmp_path: Path) -> None:
 def test_known_tasks_have_one_label_a_row(data_dir: Path) -> None:
     with pytest.raises(ConfigError, match="the rows of rte have one label each"):
         load_data(DataConfig(task="rte", data_dir=str(data_dir), task_type="multi_label"), seed=1)
-    with pytest.raises(ConfigError, match="data.label_separator: is for own data"):
+    with pytest.raises(ConfigError, match="data.label_separator: is for custom data"):
         load_data(DataConfig(task="rte", data_dir=str(data_dir), label_separator=";"), seed=1)
 
 

@@ -51,7 +51,7 @@ def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
 def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any) -> Any:
     """As `read_texts`, but the rows of a file in parts of which one is held at a time."""
     from attentune.data.dataset import TextRows
-    from attentune.data.readers.unlabelled import RowChunks, unlabelled_chunks
+    from attentune.data.unlabelled import RowChunks, unlabelled_chunks
 
     is_pair = saved.is_pair
     if parsed.text is not None:

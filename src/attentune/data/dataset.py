@@ -11,6 +11,10 @@ import numpy as np
 
 from attentune.results import ORIGINAL_TRAIN
 
+# The name of a task from custom files. Settings files and comparison folders use it, so it stays as it is.
+CUSTOM_NAME = "own"
+# The split that probabilities are calibrated on.
+CALIBRATION = "calibration"
 TASK_TYPES = ("classification", "regression", "ordinal", "multi_label")
 # Stands between the labels of a row with several, in files that we write and, unless told otherwise, read.
 SEPARATOR = "|"

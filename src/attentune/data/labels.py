@@ -18,43 +18,100 @@ from attentune.errors import ConfigError, DataError, LabelError
 
 LabelSet = tuple[str, ...]
 
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_UNKNOWN_SCORES = frozenset({"-1", "-1.0"})
 
-def label_sets(table: Table, column: str, separator: str | None = None) -> list[LabelSet | None]:
-    """The labels of each row without spaces around them, each once: () where there are none, None for a null.
+
+def decide_task_type(config: DataConfig, default: str | None) -> tuple[str, str]:
+    """What the labels are, and a sentence that says why.
 
     Args:
-        table: the rows; a cell is a list, or a text with a separator between labels.
-        column: the labels' column.
-        separator: what stands between labels in a text; `SEPARATOR` if not given.
+        config: the settings; `task_type` goes first.
+        default: the known task's own type, or None for a user's own data (then: classification).
+    """
+    if config.task_type is not None:
+        return config.task_type, f"Task type: {config.task_type}, as asked (task_type)."
+    if default is not None:
+        return default, f"Task type: {default}, the task's own."
+    return (
+        "classification",
+        "Task type: classification, the default (else: --task_type regression, ordinal or multi_label).",
+    )
+
+
+def find_space(task_type: str, config: DataConfig, table: Table, column: str) -> tuple[LabelSpace, tuple[str, ...]]:
+    """The label space of a user's own data, from its training rows.
+
+    Classes come in the order of `label_names`, else (classification) in that of the column's own declaration, else
+    sorted (as numbers where all are whole numbers).
+
+    Returns:
+        The label space, and sentences on what was found.
 
     Raises:
-        LabelError: a cell is neither, or a list holds something other than texts and numbers.
+        ConfigError: if `label_names` do not fit, or an ordinal task's order is not known.
+        LabelError: if there are fewer than two classes.
     """
-    return [
-        None if cell is None else _label_set(table, row, column, cell, separator or SEPARATOR)
-        for row, cell in enumerate(table.columns[column])
-    ]
-
-
-def _label_set(table: Table, row: int, column: str, cell: Any, separator: str) -> LabelSet:
-    parts = cell.split(separator) if isinstance(cell, str) else cell
-    names = [as_cell(part) for part in parts] if isinstance(parts, list) else [None]
-    if not all(isinstance(name, str) for name in names):
-        raise table.error(
-            row,
-            f'column {column!r} holds {str(cell)[:40]}, expected labels: a list such as ["a", "b"], or a text with'
-            f" {separator!r} between them (--label_separator).",
-            LabelError,
+    if task_type == "regression":
+        if config.label_names is not None:
+            raise ConfigError("data.label_names: scores of a regression have no names. Leave it out.")
+        return LabelSpace(task_type), ()
+    notes: tuple[str, ...] = ()
+    if task_type == "multi_label":
+        sets = label_sets(table, column, config.label_separator)
+        found = sorted({label for names in sets for label in names or ()})
+        check_names((*found, *(config.label_names or ())), table.source)
+        notes = separator_note(table, column, config.label_separator)
+    else:
+        labels = label_values(table, column)
+        found = sorted({label for label in labels if label is not None})
+        if len(found) == 1 and None in labels:
+            raise _no_label(table, labels.index(None), column)
+    if len(found) < 2:
+        got = f"only the label {quote(found[0])}" if found else "no labels"
+        raise LabelError(
+            f"column {column!r} holds {got}, expected at least two classes to tell apart. Add rows of another class"
+            " (or use --task_type regression for scores).",
+            path=table.source,
         )
-    return tuple(dict.fromkeys(name.strip() for name in names if name and name.strip()))
+    if _look_continuous(found) and task_type == "classification":
+        notes = (_continuous_note(found, column),)
+    return LabelSpace(task_type, _ordered_names(task_type, config, table, column, found)), notes
 
 
-def multi_hot(sets: Sequence[LabelSet], ids: Mapping[str, int], count: int) -> np.ndarray:
-    """(N, C) int64, 1 where a row has a label. `ids` knows every name."""
-    labels_NC = np.zeros((len(sets), count), dtype=np.int64)
-    for row, names in enumerate(sets):
-        labels_NC[row, [ids[name] for name in names]] = 1
-    return labels_NC
+def _ordered_names(
+    task_type: str, config: DataConfig, table: Table, column: str, found: Sequence[str]
+) -> tuple[str, ...]:
+    if config.label_names is not None:
+        names = config.label_names
+        if len(set(names)) < max(len(names), 2):
+            raise ConfigError(
+                f"data.label_names: got {', '.join(names)}, expected at least two names, each once, such as"
+                " [bad, good]."
+            )
+        return names
+    if column in table.class_names and task_type != "ordinal":
+        return tuple(name.strip() for name in table.class_names[column])
+    if all(_INTEGER.fullmatch(label) for label in found):
+        return tuple(sorted(found, key=lambda label: (int(label), label)))
+    if task_type == "ordinal":
+        raise ConfigError(
+            "data.label_names: an ordinal task needs its labels in order, lowest first (only whole numbers order"
+            f" themselves). Found: {', '.join(found[:20])}. Give them as label_names, such as [bad, fair, good]."
+        )
+    return tuple(found)
+
+
+def _look_continuous(found: Sequence[str]) -> bool:
+    numbers = [parse_number(label) for label in found]
+    return len(found) > 20 and None not in numbers and any(number % 1 for number in numbers if number is not None)
+
+
+def _continuous_note(found: Sequence[str], column: str) -> str:
+    return (
+        f"Column {column!r} holds {len(found)} different numbers, not all of them whole, and each is taken as a class"
+        " of its own; if they are scores, use --task_type regression."
+    )
 
 
 def check_names(names: Sequence[str], source: str) -> None:
@@ -85,10 +142,6 @@ def separator_note(table: Table, column: str, separator: str | None) -> tuple[st
         f"No row of column {column!r} holds {wanted!r}, so each text is one label; if {near!r} stands between labels,"
         f" use --label_separator '{near}'.",
     )
-
-
-_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
-_UNKNOWN_SCORES = frozenset({"-1", "-1.0"})
 
 
 @dataclass(frozen=True)
@@ -184,122 +237,12 @@ class LabelReader:
         return scores
 
 
-def label_values(table: Table, column: str) -> tuple[str | None, ...]:
-    """The labels of a column without spaces around them, None where there is none.
-
-    Raises:
-        DataError: a row has a list of labels.
-    """
-    listed = next((row for row, cell in enumerate(table.columns[column]) if isinstance(cell, list)), None)
-    if listed is not None:
-        raise table.error(
-            listed,
-            f"column {column!r} holds a list ({str(table.columns[column][listed])[:40]}), expected one label. If rows"
-            " have several labels, use --task_type multi_label.",
-            LabelError,
-        )
-    return tuple(None if value is None else value.strip() or None for value in table.values(column))
-
-
-def parse_number(text: str) -> float | None:
-    """A finite number, or None. Only plain decimal notation counts (no 1_000, no nan)."""
-    try:
-        number = float(text) if text.isascii() and "_" not in text else math.nan
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def decide_task_type(config: DataConfig, default: str | None) -> tuple[str, str]:
-    """What the labels are, and a sentence that says why.
-
-    Args:
-        config: the settings; `task_type` goes first.
-        default: the known task's own type, or None for a user's own data (then: classification).
-    """
-    if config.task_type is not None:
-        return config.task_type, f"Task type: {config.task_type}, as asked (task_type)."
-    if default is not None:
-        return default, f"Task type: {default}, the task's own."
-    return (
-        "classification",
-        "Task type: classification, the default (else: --task_type regression, ordinal or multi_label).",
-    )
-
-
-def find_space(task_type: str, config: DataConfig, table: Table, column: str) -> tuple[LabelSpace, tuple[str, ...]]:
-    """The label space of a user's own data, from its training rows.
-
-    Classes come in the order of `label_names`, else (classification) in that of the column's own declaration, else
-    sorted (as numbers where all are whole numbers).
-
-    Returns:
-        The label space, and sentences on what was found.
-
-    Raises:
-        ConfigError: if `label_names` do not fit, or an ordinal task's order is not known.
-        LabelError: if there are fewer than two classes.
-    """
-    if task_type == "regression":
-        if config.label_names is not None:
-            raise ConfigError("data.label_names: scores of a regression have no names. Leave it out.")
-        return LabelSpace(task_type), ()
-    notes: tuple[str, ...] = ()
-    if task_type == "multi_label":
-        sets = label_sets(table, column, config.label_separator)
-        found = sorted({label for names in sets for label in names or ()})
-        check_names((*found, *(config.label_names or ())), table.source)
-        notes = separator_note(table, column, config.label_separator)
-    else:
-        labels = label_values(table, column)
-        found = sorted({label for label in labels if label is not None})
-        if len(found) == 1 and None in labels:
-            raise _no_label(table, labels.index(None), column)
-    if len(found) < 2:
-        got = f"only the label {quote(found[0])}" if found else "no labels"
-        raise LabelError(
-            f"column {column!r} holds {got}, expected at least two classes to tell apart. Add rows of another class"
-            " (or use --task_type regression for scores).",
-            path=table.source,
-        )
-    if _look_continuous(found) and task_type == "classification":
-        notes = (_continuous_note(found, column),)
-    return LabelSpace(task_type, _ordered_names(task_type, config, table, column, found)), notes
-
-
-def _ordered_names(
-    task_type: str, config: DataConfig, table: Table, column: str, found: Sequence[str]
-) -> tuple[str, ...]:
-    if config.label_names is not None:
-        names = config.label_names
-        if len(set(names)) < max(len(names), 2):
-            raise ConfigError(
-                f"data.label_names: got {', '.join(names)}, expected at least two names, each once, such as"
-                " [bad, good]."
-            )
-        return names
-    if column in table.class_names and task_type != "ordinal":
-        return tuple(name.strip() for name in table.class_names[column])
-    if all(_INTEGER.fullmatch(label) for label in found):
-        return tuple(sorted(found, key=lambda label: (int(label), label)))
-    if task_type == "ordinal":
-        raise ConfigError(
-            "data.label_names: an ordinal task needs its labels in order, lowest first (only whole numbers order"
-            f" themselves). Found: {', '.join(found[:20])}. Give them as label_names, such as [bad, fair, good]."
-        )
-    return tuple(found)
-
-
-def _look_continuous(found: Sequence[str]) -> bool:
-    numbers = [parse_number(label) for label in found]
-    return len(found) > 20 and None not in numbers and any(number % 1 for number in numbers if number is not None)
-
-
-def _continuous_note(found: Sequence[str], column: str) -> str:
-    return (
-        f"Column {column!r} holds {len(found)} different numbers, not all of them whole, and each is taken as a class"
-        " of its own; if they are scores, use --task_type regression."
-    )
+def multi_hot(sets: Sequence[LabelSet], ids: Mapping[str, int], count: int) -> np.ndarray:
+    """(N, C) int64, 1 where a row has a label. `ids` knows every name."""
+    labels_NC = np.zeros((len(sets), count), dtype=np.int64)
+    for row, names in enumerate(sets):
+        labels_NC[row, [ids[name] for name in names]] = 1
+    return labels_NC
 
 
 def map_labels(rows: TextRows, source: LabelSpace, target: LabelSpace) -> TextRows:
@@ -335,6 +278,62 @@ def check_same_labels(source: LabelSpace, target: LabelSpace, where: str) -> Non
             f" trained on {', '.join(map(repr, target.names))}. Score it on data with these labels.",
             path=where,
         )
+
+
+def label_sets(table: Table, column: str, separator: str | None = None) -> list[LabelSet | None]:
+    """The labels of each row without spaces around them, each once: () where there are none, None for a null.
+
+    Args:
+        table: the rows; a cell is a list, or a text with a separator between labels.
+        column: the labels' column.
+        separator: what stands between labels in a text; `SEPARATOR` if not given.
+
+    Raises:
+        LabelError: a cell is neither, or a list holds something other than texts and numbers.
+    """
+    return [
+        None if cell is None else _label_set(table, row, column, cell, separator or SEPARATOR)
+        for row, cell in enumerate(table.columns[column])
+    ]
+
+
+def _label_set(table: Table, row: int, column: str, cell: Any, separator: str) -> LabelSet:
+    parts = cell.split(separator) if isinstance(cell, str) else cell
+    names = [as_cell(part) for part in parts] if isinstance(parts, list) else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise table.error(
+            row,
+            f'column {column!r} holds {str(cell)[:40]}, expected labels: a list such as ["a", "b"], or a text with'
+            f" {separator!r} between them (--label_separator).",
+            LabelError,
+        )
+    return tuple(dict.fromkeys(name.strip() for name in names if name and name.strip()))
+
+
+def label_values(table: Table, column: str) -> tuple[str | None, ...]:
+    """The labels of a column without spaces around them, None where there is none.
+
+    Raises:
+        DataError: a row has a list of labels.
+    """
+    listed = next((row for row, cell in enumerate(table.columns[column]) if isinstance(cell, list)), None)
+    if listed is not None:
+        raise table.error(
+            listed,
+            f"column {column!r} holds a list ({str(table.columns[column][listed])[:40]}), expected one label. If rows"
+            " have several labels, use --task_type multi_label.",
+            LabelError,
+        )
+    return tuple(None if value is None else value.strip() or None for value in table.values(column))
+
+
+def parse_number(text: str) -> float | None:
+    """A finite number, or None. Only plain decimal notation counts (no 1_000, no nan)."""
+    try:
+        number = float(text) if text.isascii() and "_" not in text else math.nan
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _no_label(table: Table, row: int, column: str) -> DataError:

@@ -10,7 +10,7 @@ import numpy as np
 
 from attentune.data.dataset import TextRows
 from attentune.data.readers.table import has_return
-from attentune.data.readers.unlabelled import RowChunks
+from attentune.data.unlabelled import RowChunks
 from attentune.inference.predictions import csv_header, csv_rows
 from attentune.inference.predictor import Predictor, Progress, predict_rows
 

@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from attentune.config import TrainingConfig, to_dict
-from attentune.data.calibration import CALIBRATION
-from attentune.data.dataset import TextRows
+from attentune.data.dataset import CALIBRATION, TextRows
 from attentune.errors import CheckpointError
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.scoring import score_rows

@@ -10,11 +10,10 @@ import numpy as np
 from accelerate import Accelerator
 
 from attentune.config import Config
-from attentune.data.calibration import CALIBRATION, with_calibration
 from attentune.data.checks.doctor import examine, summary_lines
-from attentune.data.dataset import TaskData
+from attentune.data.dataset import CALIBRATION, TaskData
 from attentune.data.extra import with_extra
-from attentune.data.load import load_data
+from attentune.data.load import load_data, with_calibration
 from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import DataError
 from attentune.inference.scoring import make_accelerator

@@ -14,8 +14,7 @@ import yaml
 
 from attentune.config import Config, to_flat
 from attentune.config.load import load_preset
-from attentune.data.custom import CUSTOM_NAME
-from attentune.data.dataset import TaskData, TextRows
+from attentune.data.dataset import CUSTOM_NAME, TaskData, TextRows
 from attentune.metrics.metrics import METRICS, Metric, predictions_of
 from attentune.models.build import hub_name
 from attentune.results import RunResult

@@ -20,7 +20,7 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.readers.csv import Dialect, parse_delimited
 from attentune.data.readers.read import read_chunks, read_table
 from attentune.data.readers.table import CHUNK, ChunkLimit, Table
-from attentune.data.readers.unlabelled import RowChunks, read_unlabelled, unlabelled_chunks
+from attentune.data.unlabelled import RowChunks, read_unlabelled, unlabelled_chunks
 from attentune.errors import DataError
 from helpers.bad_files import BAD_FILES, as_parquet
 from helpers.written import KINDS, tables, written
