@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from attentune.data.splits import stratified_parts
+from attentune.data.splits import stratified_folds
 from attentune.stats.estimate import mean_over_seeds
 
 LEVEL = 0.05
@@ -38,7 +38,7 @@ def play(folds: int, repeats: int, rows: int, plays: int, seed: int = 1) -> dict
         draw = np.random.default_rng([seed, folds, repeats, rows, number])
         labels_N = np.arange(rows) % 2
         x_NF = draw.standard_normal((rows, 2 * FEATURES)) + SHIFT * labels_N[:, None]
-        parts = [part for again in range(repeats) for part in stratified_parts(labels_N, folds, number, again)]
+        parts = [part for again in range(repeats) for part in stratified_folds(labels_N, folds, number, again)]
         differences.append([difference(x_NF, labels_N, part) for part in parts])
     values_PS = np.array(differences)
     rates = {}

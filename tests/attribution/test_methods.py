@@ -133,7 +133,7 @@ def test_passes_are_those_that_were_made(tiny: Tiny, name: str, kind: str, monke
     explainer = Explainer(run, rows)
     found = explainer.attributions(name, settings=SETTINGS)
     assert sum(attribution.passes for attribution in found) == sum(forward) + sum(backward)
-    tokens = [len(explainer.scorer.features.ordinary_positions(row)) for row in range(len(rows))]
+    tokens = [len(explainer.scorer.features.non_special_positions(row)) for row in range(len(rows))]
     expected = {
         "ssa": lambda count: 1,
         "attention": lambda count: 1,

@@ -68,7 +68,7 @@ def test_pieces_lie_on_the_text_with_the_methods_scores(tiny: Tiny, name: str, k
         own = {"text": rows.texts[row], "pair": rows.pairs[row] if rows.pairs else ""}
         assert explanation.tokens == explanation.pieces
         assert all(own[piece.within][piece.start : piece.end] == piece.text for piece in explanation.pieces)
-        ordinary = explainer.scorer.features.ordinary_positions(row)
+        ordinary = explainer.scorer.features.non_special_positions(row)
         assert [piece.score for piece in explanation.pieces] == pytest.approx(
             attribution.scores[ordinary], rel=1e-4, abs=1e-6
         )

@@ -58,7 +58,7 @@ def tiny_source(
     built, tokenizer = build(folder, label_space=space, is_pair=is_pair, **options)
     texts = texts[:rows]
     pairs = [texts[-1 - number] for number in range(len(texts))] if is_pair else None
-    features = encode_rows(rows_of(texts, pairs), tokenizer, max_length=64, apart=apart)
+    features = encode_rows(rows_of(texts, pairs), tokenizer, max_length=64, bi_encoder=apart)
     scorer = TrainingScorer(
         model=built,
         bf16_copy=None,

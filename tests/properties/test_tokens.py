@@ -43,7 +43,7 @@ def test_special_tokens_are_those_that_were_added(
     for row in range(len(features)):
         ids = features.ids[features.row(row)]
         assert 2 <= len(ids) <= max_length
-        assert not set(ids[features.ordinary_positions(row)].tolist()) & (known - {tokenizer.unk_token_id})
+        assert not set(ids[features.non_special_positions(row)].tolist()) & (known - {tokenizer.unk_token_id})
         assert features.special[features.row(row)].sum() >= 2
 
 
@@ -98,7 +98,7 @@ def test_masks_are_of_ordinary_tokens_and_a_function_of_their_key(
 ) -> None:
     features = encode_rows(rows_of(found), tokenizer, max_length=24)
     for row in range(len(features)):
-        ordinary = features.ordinary_positions(row)
+        ordinary = features.non_special_positions(row)
         places = random_mask(features, row, share, seed, row)
         assert set(places) <= set(ordinary)
         assert list(places) == sorted(set(places))

@@ -66,7 +66,7 @@ def test_masked_rows_stand_beside_every_row_as_it_is() -> None:
     counts = [10, 10, 2, 2, 0, 0, 16, 16, 1, 1, 4, 4]  # half of the ordinary tokens; round(1.5) is 2, round(15.5) is 16
     assert [len(places) for places in made.masked[6:]] == counts
     for row, places in zip(made.rows[6:].tolist(), made.masked[6:], strict=True):
-        assert set(places.tolist()) <= set(FEATURES.ordinary_positions(row).tolist())
+        assert set(places.tolist()) <= set(FEATURES.non_special_positions(row).tolist())
 
 
 def test_masks_differ_between_copies_epochs_and_seeds() -> None:

@@ -20,7 +20,7 @@ from attentune.seeding import derive_key, numpy_generator, seed_global
 
 def leave_one_out(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> Scored:
     """f(text) - f(text with token i masked), f being `target_value`."""
-    places = [scorer.features.ordinary_positions(int(row)) for row in rows]
+    places = [scorer.features.non_special_positions(int(row)) for row in rows]
     copies = np.concatenate([rows, np.repeat(rows, [len(own) for own in places])])
     masked = [*(None for _ in rows), *(np.array([place]) for own in places for place in own)]
     logits_NC = scorer.scores(copies, masked).logits_NC
@@ -62,7 +62,7 @@ def _along_the_path(scorer: Scorer, row: int, target: int, steps: int) -> np.nda
     from captum.attr import IntegratedGradients
 
     inputs = scorer.inputs([row])
-    length, ordinary = inputs["input_ids"].shape[1], scorer.features.ordinary_positions(row)
+    length, ordinary = inputs["input_ids"].shape[1], scorer.features.non_special_positions(row)
     if len(ordinary) == 0:
         return np.zeros(length, dtype=np.float32)
     masked_1T = inputs["input_ids"].clone()
@@ -157,7 +157,7 @@ def _from_presence(
     scores = []
     for row, target in zip(rows, target_B, strict=True):
         ids = scorer.features.ids[scorer.features.row(int(row))]
-        ordinary = scorer.features.ordinary_positions(int(row))
+        ordinary = scorer.features.non_special_positions(int(row))
         own = np.zeros(len(ids), dtype=np.float32)
         if len(ordinary) == 1:
             # A regression on one token's presence has no copies to tell apart; what it adds is known.

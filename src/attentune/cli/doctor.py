@@ -38,9 +38,9 @@ def run(arguments: Sequence[str]) -> int:
 
     data = load_data(config.data, seed=config.training.seed)
     tokenizer, limit = load_tokenizer(config.model), config.data.longest_row
-    apart = config.model.pair_encoding == "bi-encoder"
+    bi_encoder = config.model.pair_encoding == "bi-encoder"
     lengths = {
-        name: encode_rows(rows, tokenizer, max_length=limit, apart=apart).full_lengths
+        name: encode_rows(rows, tokenizer, max_length=limit, bi_encoder=bi_encoder).full_lengths
         for name, rows in data.splits.items()
     }
     report = examine(data, token_lengths=lengths, max_length=limit)

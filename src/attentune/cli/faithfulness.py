@@ -117,13 +117,13 @@ def _rows(parsed: Any, saved: Any, data: Any, numbers: dict[str, int]) -> tuple[
 
         return planted_rows(saved, numbers.get("max_samples", 200), parsed.split or "challenge")
 
-    from attentune.data.splits import stratified_part
+    from attentune.data.splits import stratified_sample
 
     rows = next(iter(saved.data(data, (parsed.split or "validation",)).splits.values()))
     size, seed = numbers.get("max_samples"), numbers.get("seed", 0)
     if size is None or size >= len(rows):
         return rows, None
-    return rows.take(stratified_part(rows.labels, size, seed, "faithfulness", num_rows=len(rows))), None
+    return rows.take(stratified_sample(rows.labels, size, seed, "faithfulness", num_rows=len(rows))), None
 
 
 def _more(parsed: Any, saved: Any, found: Any, numbers: dict[str, int]) -> dict[str, Any]:

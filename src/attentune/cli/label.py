@@ -71,7 +71,7 @@ def _lines(rows: Iterator[dict[str, Any]]) -> Iterator[str]:
 
 def _rows(parsed: Any, data: Any, saved: Any) -> Any:
     """The rows that are asked for; None for the run's own training rows."""
-    from attentune.data.load import read_unlabelled
+    from attentune.data.unlabelled import read_unlabelled
 
     if parsed.input_file is not None:
         columns = saved.with_columns(data or saved.config.data)

@@ -9,7 +9,7 @@ from typing import Any
 
 from attentune.cli.flags import Parser, add_precision_flag
 from attentune.cli.output import destination, row_bar
-from attentune.cli.text_rows import add_text_flags, check_text_flags, read_text_parts
+from attentune.cli.text_rows import add_text_flags, check_text_flags, read_text_chunks
 
 _EXAMPLES = """examples:
   attentune predict runs/cola --text "The car honked its way down the road."
@@ -44,20 +44,20 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     data = check_text_flags("predict", parsed, problems)
 
-    from attentune.data.readers.table import PART
+    from attentune.data.readers.table import CHUNK
     from attentune.inference.predictor import Predictor
-    from attentune.inference.streaming import predictions_in_parts
+    from attentune.inference.streaming import predictions_in_chunks
 
     saved = Predictor.load(parsed.run, data.task)
-    parts = read_text_parts(parsed, data, saved, PART)
+    parts = read_text_chunks(parsed, data, saved, CHUNK)
     # A bar and the lines of a result do not go together on one terminal.
     is_shown = parsed.output_file is not None or not sys.stdout.isatty()
     with (
         destination(parsed.output_file) as put,
-        row_bar(parts.num_rows, least=int(PART.rows)) if is_shown else nullcontext() as progress,
+        row_bar(parts.num_rows, least=int(CHUNK.rows)) if is_shown else nullcontext() as progress,
     ):
         options = _explaining(saved, parsed, progress) if parsed.explain else {}
-        for text in predictions_in_parts(saved, parts, precision=parsed.precision, progress=progress, **options):
+        for text in predictions_in_chunks(saved, parts, precision=parsed.precision, progress=progress, **options):
             put(text)
     if parsed.output_file is not None:
         print(f"{parts.num_rows} predictions written to {parsed.output_file}", file=sys.stderr)

@@ -44,14 +44,14 @@ def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
     """
     from attentune.data.readers.table import WHOLE
 
-    (rows,) = read_text_parts(parsed, data, saved, WHOLE).read()
+    (rows,) = read_text_chunks(parsed, data, saved, WHOLE).read()
     return rows
 
 
-def read_text_parts(parsed: Any, data: Any, saved: Any, limit: Any) -> Any:
+def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any) -> Any:
     """As `read_texts`, but the rows of a file in parts of which one is held at a time."""
     from attentune.data.dataset import TextRows
-    from attentune.data.readers.unlabelled import RowParts, unlabelled_parts
+    from attentune.data.unlabelled import RowChunks, unlabelled_chunks
 
     is_pair = saved.is_pair
     if parsed.text is not None:
@@ -59,9 +59,9 @@ def read_text_parts(parsed: Any, data: Any, saved: Any, limit: Any) -> Any:
             wanted = "pairs: add --text_pair" if is_pair else "single texts: leave out --text_pair"
             raise ConfigError(f"{parsed.run}: was trained on {wanted}.")
         pairs = None if parsed.text_pair is None else (parsed.text_pair,)
-        return RowParts.of(TextRows(("0",), (parsed.text,), pairs, None, "--text"))
+        return RowChunks.of(TextRows(("0",), (parsed.text,), pairs, None, "--text"))
     if parsed.input_file is not None:
         config, space = saved.with_columns(data), saved.label_space
-        return unlabelled_parts(parsed.input_file, label_space=space, is_pair=is_pair, config=config, limit=limit)
+        return unlabelled_chunks(parsed.input_file, label_space=space, is_pair=is_pair, config=config, limit=limit)
     found = saved.data(data, (parsed.split,))
-    return RowParts.of(next(iter(found.splits.values())))
+    return RowChunks.of(next(iter(found.splits.values())))

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from attentune.config.parse import did_you_mean, parse_section, shown
+from attentune.config.parse import did_you_mean, format_value, parse_section
 from attentune.config.schema import Config
 from attentune.config.validation import find_conflicts
 from attentune.config.yaml_files import read_yaml
@@ -93,7 +93,7 @@ def _refuse_trust(
     asked = model.get("trust_remote_code") if isinstance(model, Mapping) else None
     if asked not in (None, False) and _TRUST not in overrides:
         problems.append(
-            f"{file}: {_TRUST}: got {shown(asked)}, but a file cannot ask for that, as it runs the code that comes with"
+            f"{file}: {_TRUST}: got {format_value(asked)}, but a file cannot ask for that, as it runs the code that comes with"
             " a model. If you trust the model, add --trust_remote_code; else take the line out of the file."
         )
 

@@ -22,7 +22,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def shown(value: Any, limit: int = 200) -> str:
+def format_value(value: Any, limit: int = 200) -> str:
     """A value as a message shows it: short, whatever a file holds."""
     try:
         whole = repr(value)
@@ -47,7 +47,7 @@ def parse_section(cls: type[T], values: Mapping[str, Any], path: str, problems: 
                 filled[key] = parse_section(hints[key], value, where, problems)
             elif value is not None:
                 names = ", ".join(field.name for field in dataclasses.fields(hints[key]))
-                problems.append(f"{where}: got {shown(value)}, expected a section with {names}.")
+                problems.append(f"{where}: got {format_value(value)}, expected a section with {names}.")
         else:
             try:
                 facts = fields[key].metadata
@@ -55,7 +55,7 @@ def parse_section(cls: type[T], values: Mapping[str, Any], path: str, problems: 
                 plain = "no" if value is False and "no" in facts.get("choices", ()) else value
                 filled[key] = _checked(coerce(plain, hints[key]), facts)
             except ValueError as error:
-                problems.append(f"{where}: got {shown(value)}, expected {error}")
+                problems.append(f"{where}: got {format_value(value)}, expected {error}")
     return cls(**filled)
 
 

@@ -104,7 +104,7 @@ def answer_masked(saved: Predictor, rows: TextRows, word: Subword, *, precision:
     """
     explainer = Explainer(saved, rows, precision=precision)
     length = int(explainer.scorer.features.lengths[0])
-    ordinary = explainer.scorer.features.ordinary_positions(0)
+    ordinary = explainer.scorer.features.non_special_positions(0)
     pieces = explainer.pieces(0, np.zeros(length))
     touched = np.array([_touches(piece, word) for piece in pieces], dtype=bool)
     logits_2C = explainer.scorer.scores(np.array([0, 0]), [None, ordinary[touched]]).logits_NC

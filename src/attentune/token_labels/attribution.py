@@ -59,7 +59,7 @@ class AttributionLabels(RowLabelGenerator):
                 - NO_LABEL
                 + labels_from_scores(
                     scores,
-                    source.features.ordinary_positions(int(row)),
+                    source.features.non_special_positions(int(row)),
                     targets=settings.targets,
                     top_share=settings.top_share,
                 )
@@ -81,7 +81,7 @@ class AttributionLabels(RowLabelGenerator):
     def _masked_ids(self, row: int, inputs: dict[str, Tensor]) -> Tensor:
         """The row with every ordinary token masked, (1, T)."""
         ids_1T = inputs["input_ids"].clone()
-        ids_1T[0, torch.as_tensor(self.source.features.ordinary_positions(row))] = self.source.mask_token_id
+        ids_1T[0, torch.as_tensor(self.source.features.non_special_positions(row))] = self.source.mask_token_id
         return ids_1T
 
 
@@ -115,7 +115,7 @@ class Lime(AttributionLabels):
         from captum._utils.models.linear_model import SkLearnRidge
         from captum.attr import Lime as CaptumLime
 
-        ordinary = self.source.features.ordinary_positions(row)
+        ordinary = self.source.features.non_special_positions(row)
         ids_1T = inputs["input_ids"]
         scores = np.zeros(ids_1T.shape[1], dtype=np.float32)
         if len(ordinary) == 0:

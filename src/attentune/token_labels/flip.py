@@ -160,7 +160,7 @@ class LeaveOneOut(RowLabelGenerator):
     def _label_part(self, rows: np.ndarray, logits_RC: np.ndarray, sums: LabelSums) -> int:
         """Label these rows; how many of them turned under at least one token."""
         source = self.source
-        places = [source.features.ordinary_positions(int(row)) for row in rows]
+        places = [source.features.non_special_positions(int(row)) for row in rows]
         owners = np.repeat(np.arange(len(rows)), [len(own) for own in places])
         if len(owners) == 0:
             return 0

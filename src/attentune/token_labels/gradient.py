@@ -64,7 +64,7 @@ class Gradient(RowLabelGenerator):
             place = features.row(int(row))
             values[place] = labels_from_scores(
                 scores[place],
-                features.ordinary_positions(int(row)),
+                features.non_special_positions(int(row)),
                 targets=self.settings.targets,
                 top_share=self.settings.top_share,
             )

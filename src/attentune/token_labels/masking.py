@@ -22,7 +22,7 @@ def random_mask(features: Features, row: int, share: float, *key: int | str) -> 
     Returns:
         Places within the row, ascending, int64; empty if the share is 0 or no token is ordinary.
     """
-    ordinary = features.ordinary_positions(row)
+    ordinary = features.non_special_positions(row)
     if share <= 0 or len(ordinary) == 0:
         return np.zeros(0, dtype=np.int64)
     count = min(max(1, round(share * len(ordinary))), len(ordinary))
@@ -60,7 +60,7 @@ def random_spans(
     Returns:
         Places within the row, ascending, int64.
     """
-    ordinary = features.ordinary_positions(row)
+    ordinary = features.non_special_positions(row)
     count = len(ordinary)
     generator = numpy_generator("spans", *key)
     starting = np.flatnonzero(generator.random(count) < chance)

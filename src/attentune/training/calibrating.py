@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attentune.data.calibration import CALIBRATION
+from attentune.data.dataset import CALIBRATION
 from attentune.metrics.calibration import Calibration, error_of, fit
 from attentune.training.calibration_check import is_wanted
 from attentune.training.components import TrainingComponents

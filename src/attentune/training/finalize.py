@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from attentune.config import TrainingConfig, to_dict
-from attentune.data.calibration import CALIBRATION
-from attentune.data.dataset import TextRows
+from attentune.data.dataset import CALIBRATION, TextRows
 from attentune.errors import CheckpointError
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.scoring import score_rows
@@ -173,7 +172,7 @@ def _settle_scale(parts: TrainingComponents) -> str | None:
 
 def _row_facts(train: TextRows) -> dict[str, Any]:
     """Where the rows are from and what they weigh, where they differ in that."""
-    return {} if train.sources is None else {"rows_from": [asdict(part) for part in train.parts()]}
+    return {} if train.sources is None else {"rows_from": [asdict(part) for part in train.row_sources()]}
 
 
 def _train_facts(

@@ -10,11 +10,10 @@ import numpy as np
 from accelerate import Accelerator
 
 from attentune.config import Config
-from attentune.data.calibration import CALIBRATION, with_calibration
 from attentune.data.checks.doctor import examine, summary_lines
-from attentune.data.dataset import TaskData
+from attentune.data.dataset import CALIBRATION, TaskData
 from attentune.data.extra import with_extra
-from attentune.data.load import load_data
+from attentune.data.load import load_data, with_calibration
 from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import DataError
 from attentune.inference.scoring import make_accelerator
@@ -122,8 +121,11 @@ def prepare_inputs(config: Config, data: TaskData | None, display: Display) -> R
         folder=str(settings.output_dir),
     )
     tokenizer = load_tokenizer(config.model)
-    limit, apart = config.data.longest_row, config.model.pair_encoding == "bi-encoder"
-    features = {name: encode_rows(rows, tokenizer, max_length=limit, apart=apart) for name, rows in data.splits.items()}
+    limit, bi_encoder = config.data.longest_row, config.model.pair_encoding == "bi-encoder"
+    features = {
+        name: encode_rows(rows, tokenizer, max_length=limit, bi_encoder=bi_encoder)
+        for name, rows in data.splits.items()
+    }
     lengths = {name: part.full_lengths for name, part in features.items()}
     report = examine(data, token_lengths=lengths, max_length=limit)
     for line in (*data.notes, *summary_lines(report)):

@@ -14,8 +14,7 @@ import yaml
 
 from attentune.config import Config, to_flat
 from attentune.config.load import load_preset
-from attentune.data.custom import CUSTOM_NAME
-from attentune.data.dataset import TaskData, TextRows
+from attentune.data.dataset import CUSTOM_NAME, TaskData, TextRows
 from attentune.metrics.metrics import METRICS, Metric, predictions_of
 from attentune.models.build import hub_name
 from attentune.results import RunResult
@@ -246,7 +245,7 @@ def _mixed_rows(facts: CardFacts) -> str:
     train = facts.data.splits["train"]
     if train.sources is None:
         return ""
-    rows = [[plain(Path(part.source).name), str(part.rows), f"{part.weight:g}"] for part in train.parts()]
+    rows = [[plain(Path(part.source).name), str(part.rows), f"{part.weight:g}"] for part in train.row_sources()]
     intro = "Rows of several files were mixed to train on; a row's weight multiplies its loss."
     return f"\n\n{intro}\n\n" + table(["train", "rows", "weight"], rows)
 

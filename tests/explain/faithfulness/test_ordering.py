@@ -61,7 +61,7 @@ def test_falls_are_those_of_the_loop(tiny: Tiny, kind: str, erasure: str) -> Non
     rows = every.take([0, 1, 3, 4])
     explainer = Explainer(run, rows)
     scorer, draw = explainer.scorer, np.random.default_rng(1)
-    orders = [draw.permutation(scorer.features.ordinary_positions(row)) for row in range(len(rows))]
+    orders = [draw.permutation(scorer.features.non_special_positions(row)) for row in range(len(rows))]
     targets = np.array([1, 0, 1, 0])
     with scorer.evaluating():
         found = probability_drops(Eraser(scorer, erasure), np.arange(4), orders, targets)
@@ -80,7 +80,7 @@ def test_falls_are_those_of_the_loop(tiny: Tiny, kind: str, erasure: str) -> Non
 def test_a_wide_beam_finds_the_limits_of_all_orders(tiny: Tiny, erasure: str) -> None:
     run, rows = tiny_run(tiny()), rows_for("classification", 4).take([1, 3])
     scorer = Explainer(run, rows).scorer
-    places = [scorer.features.ordinary_positions(0)[:3], scorer.features.ordinary_positions(1)[1:6]]
+    places = [scorer.features.non_special_positions(0)[:3], scorer.features.non_special_positions(1)[1:6]]
     numbers, targets = np.arange(2), np.array([1, 0])
     with scorer.evaluating():
         eraser = Eraser(scorer, erasure)

@@ -48,7 +48,7 @@ def check(run: Path, folder: Path, **options: Any) -> writing.Export:
     seen = []
     for texts, pairs in SHAPES:
         rows = rows_of(texts, pairs if config.is_pair else None)
-        features = encode_rows(rows, saved.tokenizer, max_length=config.max_seq_length, apart=config.reads_apart)
+        features = encode_rows(rows, saved.tokenizer, max_length=config.max_seq_length, bi_encoder=config.reads_apart)
         inputs = pad_batch(features, range(len(rows)), pad_token_id=saved.tokenizer.pad_token_id).inputs
         with torch.no_grad():
             expected = saved.model(**inputs)
@@ -181,7 +181,7 @@ def test_the_documented_function_encodes_pairs_that_are_read_apart(tiny: Tiny, t
     assert about["texts_apart"]
     firsts, seconds = [FIRST, "", LONG], [LONG, SECOND, ""]
     inputs = names["apart"](tokenizer, firsts, seconds, about)
-    features = encode_rows(rows_of(firsts, seconds), saved.tokenizer, max_length=128, apart=True)
+    features = encode_rows(rows_of(firsts, seconds), saved.tokenizer, max_length=128, bi_encoder=True)
     expected = pad_batch(features, range(3), pad_token_id=saved.tokenizer.pad_token_id).inputs
     assert set(inputs) == set(expected) == set(export.inputs)
     for name, tensor in expected.items():

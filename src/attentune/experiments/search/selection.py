@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.data.splits import stratified_parts
+from attentune.data.splits import stratified_folds
 from attentune.inference.predictions import values_of
 from attentune.metrics.metrics import METRICS
 
@@ -109,7 +109,7 @@ def part_scores(predictions: str, metric: str, *key: int | str) -> list[float]:
     """
     labels, predicted = _columns(predictions)
     return [
-        METRICS[metric].score(labels[places], predicted[places]) for places in stratified_parts(labels, PARTS, *key)
+        METRICS[metric].score(labels[places], predicted[places]) for places in stratified_folds(labels, PARTS, *key)
     ]
 
 

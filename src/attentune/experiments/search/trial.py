@@ -9,7 +9,7 @@ from typing import Any
 from attentune.config import Config
 from attentune.data.dataset import TaskData
 from attentune.data.load import load_data
-from attentune.data.splits import stratified_cut, stratified_part
+from attentune.data.splits import stratified_sample, stratified_split
 from attentune.errors import DataError
 from attentune.experiments.comparison.grid import Run
 from attentune.experiments.execution.queue_storage import StorageConfig
@@ -50,10 +50,10 @@ class Rows:
         train = data.splits["train"]
         if train.labels is None or len(train) < 2:
             raise DataError(f"{data.name}: has {len(train)} labelled training rows, so none can be cut to score on.")
-        kept, cut = stratified_cut(train.labels, self.share, self.seed, "search")
+        kept, cut = stratified_split(train.labels, self.share, self.seed, "search")
         scored, limit = train.take(cut), config.data.max_eval_samples
         if limit is not None and limit < len(scored):
-            scored = scored.take(stratified_part(scored.labels, limit, self.seed, "part", "search"))
+            scored = scored.take(stratified_sample(scored.labels, limit, self.seed, "part", "search"))
         note = (
             f"Trials are scored on {len(scored)} of the {len(train)} training rows, cut from them (search_share"
             f" {self.share:g}, stratified, seed {self.seed}), and trained on {len(kept)}. Dev is not looked at."

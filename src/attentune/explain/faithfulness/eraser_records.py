@@ -75,7 +75,7 @@ def write_records(
         raise StorageError(f"{home / 'docs'}: is there, and ERASER's program would read it; choose another folder.")
     features, classes = found.explainer.scorer.features, found.explainer.scorer.label_space.names
     names = _names(found.rows.ids)
-    ordinary = [features.ordinary_positions(row) for row in range(len(names))]
+    ordinary = [features.non_special_positions(row) for row in range(len(names))]
     documents = [_words(found, row) for row in range(len(names))]
     lines = [{"docid": name, "document": " ".join(words)} for name, words in zip(names, documents, strict=True)]
     labels = found.rows.labels

@@ -29,7 +29,7 @@ class Erasing:
             name: [probability_drops(self._eraser, rows, orders, self._target_N) for orders in own.orders]
             for name, own in ranks.items()
         }
-        places = [scorer.features.ordinary_positions(int(row)) for row in rows]
+        places = [scorer.features.non_special_positions(int(row)) for row in rows]
         self._short = np.array([row for row in rows if len(places[row]) <= measures.beam_tokens], dtype=np.int64)
         self._limits: NaopcBounds | None = None
         if measures.beam and len(self._short):

@@ -149,7 +149,7 @@ def readable(saved: Predictor, rows: TextRows, precision: str | None) -> tuple[E
     """
     explainer = Explainer(saved, rows, precision=precision)
     features = explainer.scorer.features
-    kept = [row for row in range(len(rows)) if len(features.ordinary_positions(row))]
+    kept = [row for row in range(len(rows)) if len(features.non_special_positions(row))]
     if not kept:
         raise DataError(f"{rows.source}: got {len(rows)} texts, expected at least one with a word in it.")
     if len(kept) == len(rows):

@@ -128,7 +128,7 @@ class _Scorer:
         self._saved, self._rows, self._precision, self._settings = saved, rows, precision, settings
         self.explainer = Explainer(saved, rows, precision=precision)
         features = self.explainer.scorer.features
-        self.places = [features.ordinary_positions(row) for row in range(len(rows))]
+        self.places = [features.non_special_positions(row) for row in range(len(rows))]
         scorer = self.explainer.scorer
         with scorer.evaluating():
             logits_NC = scorer.scores(np.arange(len(rows))).logits_NC

@@ -102,7 +102,7 @@ def evidence_of(found: FaithfulnessResult, truths: Sequence[DemoRow]) -> dict[in
     """Of each row where its decisive words begin and end among its ordinary tokens."""
     evidence = {}
     for row, truth in enumerate(truths):
-        ordinary = found.explainer.scorer.features.ordinary_positions(row)
+        ordinary = found.explainer.scorer.features.non_special_positions(row)
         words = [np.searchsorted(ordinary, _under(found.explainer.spans(row), [word])) for word in truth.decisive]
         evidence[row] = [(int(own[0]), int(own[-1]) + 1) for own in words if len(own)]
     return evidence

@@ -212,7 +212,7 @@ class _Making:
 
     def _features(self, rows: TextRows) -> Features:
         config = self.saved.model.config
-        return encode_rows(rows, self.saved.tokenizer, max_length=config.max_seq_length, apart=config.reads_apart)
+        return encode_rows(rows, self.saved.tokenizer, max_length=config.max_seq_length, bi_encoder=config.reads_apart)
 
     def _inputs_of(self, rows: TextRows) -> dict[str, Any]:
         return pad_batch(self._features(rows), range(len(rows)), pad_token_id=self.saved.tokenizer.pad_token_id).inputs

@@ -18,16 +18,16 @@ from attentune.config import DataConfig
 from attentune.data.columns import IdColumns
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.readers.csv import Dialect, parse_delimited
-from attentune.data.readers.read import read_parts, read_table
-from attentune.data.readers.table import PART, PartLimit, Table
-from attentune.data.readers.unlabelled import RowParts, read_unlabelled, unlabelled_parts
+from attentune.data.readers.read import read_chunks, read_table
+from attentune.data.readers.table import CHUNK, ChunkLimit, Table
+from attentune.data.unlabelled import RowChunks, read_unlabelled, unlabelled_chunks
 from attentune.errors import DataError
 from helpers.bad_files import BAD_FILES, as_parquet
 from helpers.written import KINDS, tables, written
 
 CLASSES, SCORES = LabelSpace("classification", ("bad", "good")), LabelSpace("regression")
 SEVERAL = LabelSpace("multi_label", ("a", "b"))
-TWO_ROWS = PartLimit(2, 1 << 20)
+TWO_ROWS = ChunkLimit(2, 1 << 20)
 
 
 def write(folder: Path, name: str, content: str | bytes) -> Path:
@@ -36,16 +36,16 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-limits = st.builds(PartLimit, st.integers(1, 7), st.integers(1, 60))
+limits = st.builds(ChunkLimit, st.integers(1, 7), st.integers(1, 60))
 
 
 @given(columns=tables(most=12), kind=st.sampled_from(KINDS), packed=st.booleans(), limit=limits)
 def test_parts_together_are_the_table(
-    tmp_path_factory: pytest.TempPathFactory, columns: dict[str, list[str]], kind: str, packed: bool, limit: PartLimit
+    tmp_path_factory: pytest.TempPathFactory, columns: dict[str, list[str]], kind: str, packed: bool, limit: ChunkLimit
 ) -> None:
     ending, content = written(kind, columns, packed=packed)
     path = write(tmp_path_factory.mktemp("parts"), f"rows.{ending}", content)
-    whole, parts = read_table(path), list(read_parts(path, limit=limit))
+    whole, parts = read_table(path), list(read_chunks(path, limit=limit))
     assert [part.first_row for part in parts] == [sum(map(len, parts[:place])) for place in range(len(parts))]
     for name in whole.names:
         assert whole.texts(name) == tuple(cell for part in parts for cell in part.texts(name))
@@ -59,21 +59,21 @@ def test_parts_together_are_the_table(
 
 def test_parts_are_as_full_as_they_may_be(tmp_path: Path) -> None:
     path = write(tmp_path, "rows.csv", "text\n" + "so\n" * 7)
-    assert [len(part) for part in read_parts(path, limit=PartLimit(3, 99))] == [3, 3, 1]
-    assert [len(part) for part in read_parts(path, limit=PartLimit(7, 99))] == [7]
-    assert [len(part) for part in read_parts(path, limit=PartLimit(99, 4))] == [2, 2, 2, 1]
-    assert [len(part) for part in read_parts(path, limit=PartLimit(99, 1))] == [1] * 7
+    assert [len(part) for part in read_chunks(path, limit=ChunkLimit(3, 99))] == [3, 3, 1]
+    assert [len(part) for part in read_chunks(path, limit=ChunkLimit(7, 99))] == [7]
+    assert [len(part) for part in read_chunks(path, limit=ChunkLimit(99, 4))] == [2, 2, 2, 1]
+    assert [len(part) for part in read_chunks(path, limit=ChunkLimit(99, 1))] == [1] * 7
     many = pa.table({"text": [f"text {row % 3000}" for row in range(10_000)]})
     path = write(tmp_path, "rows.parquet", as_parquet(many, row_group_size=3000))
-    assert [len(part) for part in read_parts(path, limit=PartLimit(6000, 1 << 30))] == [6000, 4000]
-    assert [len(part) for part in read_parts(path)] == [10_000]
-    assert [part.columns for part in read_parts(path, keep=())] == [{}]
+    assert [len(part) for part in read_chunks(path, limit=ChunkLimit(6000, 1 << 30))] == [6000, 4000]
+    assert [len(part) for part in read_chunks(path)] == [10_000]
+    assert [part.columns for part in read_chunks(path, keep=())] == [{}]
 
 
 def test_dropped_lines_are_told_by_the_part_that_they_are_in() -> None:
     lines = ["a\tb\n", "1\n", "1\t2\n", "3\t4\n", "5\n", "6\t7\n", "8\n"]
     dialect = Dialect("\t", "none", drop_broken=True)
-    parts = list(parse_delimited(lines, Path("rows.txt"), dialect, None, PartLimit(2, 99)))
+    parts = list(parse_delimited(lines, Path("rows.txt"), dialect, None, ChunkLimit(2, 99)))
     assert [(part.lines, part.dropped) for part in parts] == [((3, 4), (2, 5)), ((6,), (7,))]
 
 
@@ -82,22 +82,22 @@ def test_a_bad_file_is_refused_in_the_same_words(tmp_path: Path, name: str) -> N
     bad = BAD_FILES[name]
     path = write(tmp_path, f"rows.{bad.ending}", bad.content)
 
-    def outcome(limit: PartLimit) -> Any:
+    def outcome(limit: ChunkLimit) -> Any:
         try:
-            rows = unlabelled_parts(
+            rows = unlabelled_chunks(
                 str(path), label_space=CLASSES, is_pair=False, config=DataConfig(text_column="text"), limit=limit
             )
             return [(part.texts, part.ids) for part in rows.read()]
         except DataError as error:
             return str(error)
 
-    at_once, in_parts = outcome(PART), outcome(PartLimit(1, 1))
+    at_once, in_chunks = outcome(CHUNK), outcome(ChunkLimit(1, 1))
     if isinstance(at_once, str):
-        assert in_parts == at_once
+        assert in_chunks == at_once
     else:
-        assert isinstance(in_parts, list)
+        assert isinstance(in_chunks, list)
         for place in range(2):
-            assert sum((part[place] for part in in_parts), ()) == sum((part[place] for part in at_once), ())
+            assert sum((part[place] for part in in_chunks), ()) == sum((part[place] for part in at_once), ())
 
 
 # Decisions that need all rows
@@ -107,7 +107,7 @@ def both(path: Path, space: LabelSpace = CLASSES, *, is_pair: bool = False, **se
     """The rows, which are the same at once and in parts of two."""
     config = DataConfig(**settings)
     whole = read_unlabelled(str(path), label_space=space, is_pair=is_pair, config=config)
-    rows = unlabelled_parts(str(path), label_space=space, is_pair=is_pair, config=config, limit=TWO_ROWS)
+    rows = unlabelled_chunks(str(path), label_space=space, is_pair=is_pair, config=config, limit=TWO_ROWS)
     assert rows.num_rows == len(whole)
     for parts in (list(rows.read()), list(rows.read())):
         assert max(map(len, parts)) <= 2
@@ -168,10 +168,10 @@ def test_the_next_id_column_is_taken_where_the_first_repeats_late(tmp_path: Path
 def refused(path: Path, *, is_pair: bool = False, **settings: Any) -> str:
     """The message, the same at once and in parts of two."""
     said = []
-    for limit in (PART, TWO_ROWS):
+    for limit in (CHUNK, TWO_ROWS):
         with pytest.raises(DataError) as caught:
             config = DataConfig(**settings)
-            unlabelled_parts(str(path), label_space=CLASSES, is_pair=is_pair, config=config, limit=limit)
+            unlabelled_chunks(str(path), label_space=CLASSES, is_pair=is_pair, config=config, limit=limit)
         said.append(str(caught.value))
     assert said[0] == said[1]
     return said[0]
@@ -233,7 +233,7 @@ def test_a_packed_file_in_parts(tmp_path: Path) -> None:
 
 def test_a_file_that_changes_between_the_readings_is_an_error(tmp_path: Path) -> None:
     path = csv_of(tmp_path, "text", *"abcde")
-    rows = unlabelled_parts(str(path), label_space=CLASSES, is_pair=False, config=DataConfig(), limit=TWO_ROWS)
+    rows = unlabelled_chunks(str(path), label_space=CLASSES, is_pair=False, config=DataConfig(), limit=TWO_ROWS)
     content = path.read_bytes()
     path.write_bytes(content.replace(b"a", b"x"))
     os.utime(path, ns=(1, 1))
@@ -243,5 +243,5 @@ def test_a_file_that_changes_between_the_readings_is_an_error(tmp_path: Path) ->
 
 def test_rows_in_memory_are_one_part() -> None:
     rows = TextRows(("a\r",), ("so",), None, None, "texts")
-    parts = RowParts.of(rows)
+    parts = RowChunks.of(rows)
     assert (parts.num_rows, parts.has_return, list(parts.read())) == (1, True, [rows])
