@@ -115,7 +115,7 @@ def test_of_a_row_only_the_overflowed_tokens_are_lost(tiny: Tiny, monkeypatch: p
     source = tiny_source(tiny())
     maker = generator("gradient", source, targets="soft")
     scores = torch.tensor([[9.0, float("inf"), -float("inf"), float("nan"), 0.5, 0.25]])
-    monkeypatch.setattr(gradient, "rise_of_loss", lambda *tensors: torch.nn.functional.pad(scores, (0, 60)))
+    monkeypatch.setattr(gradient, "rise_if_masked", lambda *tensors: torch.nn.functional.pad(scores, (0, 60)))
     observe_rows(maker, [2])  # [CLS] and at least five more tokens
     assert maker.plan(1).token_labels.sample(2)[:6].tolist() == [-1.0, 0.0, 0.0, 0.0, 1.0, 0.5]
 

@@ -118,7 +118,7 @@ class Explainer:
         return [found[place] for place in range(count)]
 
     def _batches(self, method: Method, alone: bool) -> list[np.ndarray]:
-        if method.together and not alone:
+        if method.batched and not alone:
             return budget_order(self.scorer.features.padded_lengths, BATCH_TOKENS)
         return [np.array([place]) for place in range(len(self._rows))]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attentune.attribution.perturbation import single_token_masks
 from attentune.token_labels.base import LabelSource, RowLabelGenerator
 from attentune.token_labels.masking import copy_numbers, random_mask, spread_copies
 from attentune.token_labels.plan import LabelSums
@@ -160,16 +161,14 @@ class LeaveOneOut(RowLabelGenerator):
     def _label_part(self, rows: np.ndarray, logits_RC: np.ndarray, sums: LabelSums) -> int:
         """Label these rows; how many of them turned under at least one token."""
         source = self.source
-        places = [source.features.ordinary_positions(int(row)) for row in rows]
-        owners = np.repeat(np.arange(len(rows)), [len(own) for own in places])
-        if len(owners) == 0:
+        owner_M, place_M = single_token_masks(source.features, rows)
+        if len(owner_M) == 0:
             return 0
-        flat = np.concatenate(places)
-        masked_MC = source.scorer.logits(rows[owners], [np.array([place]) for place in flat])
-        turned_M = ~source.comparator.same(logits_RC[owners], masked_MC)
-        values_M = turned_M.astype(np.float64)
+        masked_MC = source.scorer.logits(rows[owner_M], [np.array([place]) for place in place_M])
+        is_flipped_M = ~source.comparator.same(logits_RC[owner_M], masked_MC)
+        values_M = is_flipped_M.astype(np.float64)
         if self.settings.targets == "soft":
-            values_M = source.comparator.fall(logits_RC[owners], masked_MC, source.gold[rows[owners]])
-        for owner, place, value in zip(owners, flat, values_M, strict=True):
+            values_M = source.comparator.fall(logits_RC[owner_M], masked_MC, source.gold[rows[owner_M]])
+        for owner, place, value in zip(owner_M, place_M, values_M, strict=True):
             sums.add(int(rows[owner]), np.array([place]), float(value))
-        return len(np.unique(owners[turned_M]))
+        return len(np.unique(owner_M[is_flipped_M]))

@@ -56,7 +56,9 @@ def plain(hidden: Tensor, mask: Tensor | None, w: LayerWeights, settings: LayerS
     kept = factors(first, batch * settings.heads * length, length).view(probabilities.shape)
     found = ((probabilities * kept) @ value).transpose(1, 2).reshape(hidden.shape)
     rows = (batch, length, width)
-    joined = linear(found, w.attention_output, w.attention_output_bias) * factors(second, batch * length, width).view(rows)
+    joined = linear(found, w.attention_output, w.attention_output_bias) * factors(second, batch * length, width).view(
+        rows
+    )
     middle = layer_norm(hidden + joined, (width,), w.norm_1, w.norm_1_bias, settings.epsilon)
     lowered = linear(gelu(linear(middle, w.up, w.up_bias)), w.down, w.down_bias)
     lowered = lowered * factors(third, batch * length, width).view(rows)

@@ -22,7 +22,7 @@ from attentune.inference.predictor import Predictor
 from attentune.models.attention import attention_by
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.seeding import torch_generator
-from attentune.suites.robustness import Interval
+from attentune.stats.bootstrap import Interval
 
 
 def parts_from_the_head(model: AttentuneForSequenceClassification) -> dict[str, list[str]]:

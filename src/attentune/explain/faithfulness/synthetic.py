@@ -19,7 +19,7 @@ from attentune.errors import ConfigError
 from attentune.explain.faithfulness.measure import FaithfulnessResult
 from attentune.explain.faithfulness.results import mean_interval
 from attentune.inference.predictor import Predictor
-from attentune.suites.robustness import Interval
+from attentune.stats.bootstrap import Interval
 
 SHORTCUT_STRENGTH = 0.8
 
