@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 from attentune.token_labels import gradient
 from attentune.token_labels.base import LabelSource
 from helpers.label_references import answer, is_right, labels_of_scores, ordinary, rise_scores, row_loss
-from helpers.label_sources import KINDS, Tiny, WatchedProbe, generator, observe_rows, tiny_source
+from helpers.label_sources import KINDS, RecordingScorer, Tiny, generator, observe_rows, tiny_source
 
 ROWS = np.arange(20)
 
@@ -142,7 +142,7 @@ def test_of_several_processes_one_takes_what_was_saved(tiny: Tiny) -> None:
     saved = whole.tensors()
     parts = []
     for process in range(2):
-        scorer = WatchedProbe(source.scorer)
+        scorer = RecordingScorer(source.scorer)
         scorer.part = slice(process, None, 2)
         maker = generator("gradient", replace(source, scorer=scorer))
         observe_rows(maker, ROWS[15:])  # must be forgotten

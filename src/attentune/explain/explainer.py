@@ -145,7 +145,7 @@ class Explainer:
         """Where each token of a row stands in its text; see `data.features.token_spans`."""
         if self._spans is None:
             model = self.scorer.model.config
-            lengths = {"max_length": model.max_seq_length, "apart": model.reads_apart}
+            lengths = {"max_length": model.max_seq_length, "apart": model.is_bi_encoder}
             self._spans = token_spans(self._rows, self._saved.tokenizer, **lengths)
         return self._spans[row]
 

@@ -1,4 +1,4 @@
-"""Where in an encoder the blur takes hold: hooks on attention's value and output projections, in every family."""
+"""Where in an encoder the blur takes freeze_weights: hooks on attention's value and output projections, in every family."""
 
 from __future__ import annotations
 

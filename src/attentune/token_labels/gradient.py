@@ -15,7 +15,7 @@ from attentune.config import LabelsConfig
 from attentune.nn.losses import NO_LABEL
 from attentune.token_labels.base import LabelSource, RowLabelGenerator
 from attentune.token_labels.plan import labels_from_scores
-from attentune.token_labels.training_pass import TrainingPass
+from attentune.token_labels.training_pass import TrainingPredictions
 
 
 class Gradient(RowLabelGenerator):
@@ -28,7 +28,7 @@ class Gradient(RowLabelGenerator):
     def __init__(self, settings: LabelsConfig, source: LabelSource) -> None:
         super().__init__(settings, source)
         self._hook = EmbeddingGradientHook(source.scorer.model)
-        self._pass = TrainingPass(source)
+        self._pass = TrainingPredictions(source)
         self._scores = np.zeros(len(source.features.ids), dtype=np.float32)
 
     @contextlib.contextmanager
@@ -46,13 +46,13 @@ class Gradient(RowLabelGenerator):
         for number, row in enumerate(rows):
             place = features.row(int(row))
             self._scores[place] = scores_BT[number, : place.stop - place.start]
-        self._pass.note(rows, logits_BC)
+        self._pass.update(rows, logits_BC)
 
     def label_rows(self, epoch: int) -> tuple[np.ndarray, dict[str, Any]]:
         scores = self.source.scorer.summed(self._scores)
         self._scores = np.zeros_like(self._scores)
         seen_N, correct_N = self._pass.summed()
-        self._pass.forget()
+        self._pass.reset()
         features = self.source.features
         values = np.full(len(scores), NO_LABEL, dtype=np.float32)
         for row in np.flatnonzero(correct_N):
