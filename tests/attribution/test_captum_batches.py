@@ -107,7 +107,7 @@ def test_default_samples_are_those_of_the_papers(tiny: Tiny) -> None:
 def test_long_texts_are_asked_in_parts(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     run, rows = tiny_run(tiny()), rows_for("classification")
     whole = Explainer(run, rows).attributions("integrated-gradients")
-    monkeypatch.setattr("attentune.attribution.captum_methods.BATCH_TOKENS", 70)
+    monkeypatch.setattr("attentune.attribution.gradient.BATCH_TOKENS", 70)
     sizes = []
     run.model.register_forward_pre_hook(lambda module, inputs: sizes.append(module) or None)
     parts = Explainer(run, rows).attributions("integrated-gradients")

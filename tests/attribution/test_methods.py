@@ -250,6 +250,6 @@ def test_an_encoder_that_hides_its_attention_is_named(tiny: Tiny) -> None:
     scorer = Explainer(run, rows_for("classification", 1)).scorer
     for hidden in (None, (), (None, None)):
         with pytest.raises(
-            UnsupportedEncoderError, match="this bert encoder does not give its attention; take a method"
+            UnsupportedEncoderError, match="this bert encoder does not return its attention weights, expected"
         ):
             attending._of_layer(hidden, scorer)

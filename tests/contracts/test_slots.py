@@ -234,7 +234,7 @@ def test_evaluation_repeats_itself_and_the_blurs_hooks_are_the_only_ones(
     own = [hook for hooks in hooks_of(model).values() for hook in hooks]
     a_layer = {"none": 0, "scores": 2}.get(settings.blur.where, 1)
     assert len(own) == a_layer * (1 if family == "albert" else LAYERS)  # ALBERT's layers are one
-    assert all(hook.__self__ is model.blur_taps for hook in own)
+    assert all(hook.__self__ is model.blur_hooks for hook in own)
     with torch.no_grad():  # on its first such call transformers puts hooks of its own on an encoder, and keeps them
         model(**encoded(tokenizer, FIRST), output_hidden_states=True)
     before = hooks_of(model)

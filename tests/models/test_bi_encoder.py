@@ -141,12 +141,12 @@ def test_task_attention_is_settled_by_the_rows_and_saved_so(tiny: Tiny, tmp_path
     single, _ = build(tiny("bert"), settings=settings)
     assert single.config.head["kind"] == "self-attention"
     assert (single.config.head["layers"], single.config.head["bare"]) == (2, False)
-    assert (single.config.pair_encoding, single.config.reads_apart) == ("cross-encoder", False)
+    assert (single.config.pair_encoding, single.config.is_bi_encoder) == ("cross-encoder", False)
     assert isinstance(single.classifier, torch.nn.Linear)
     pairs, tokenizer = build(tiny("bert"), settings=settings, is_pair=True)
     assert pairs.config.head["kind"] == "cross-attention"
     assert (pairs.config.head["layers"], pairs.config.head["bare"]) == (0, True)
-    assert pairs.config.reads_apart
+    assert pairs.config.is_bi_encoder
     save_model(pairs, tokenizer, tmp_path)
     assert load_model(tmp_path)[0].config.head == pairs.config.head
 

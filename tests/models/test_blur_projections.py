@@ -23,8 +23,8 @@ every_place = pytest.mark.parametrize("where", PLACES)
 def test_each_text_of_a_batch_is_that_of_an_encoder_blurred_by_other_means(tiny: Tiny, family: str, where: str) -> None:
     made, plain = blurred(tiny, family, where), build(tiny(family))
     check(made, plain, family, where, np.full((LAYERS, HEADS), 0.5))
-    assert made[0].blur_taps.layers == (1 if family == "albert" else LAYERS)
-    assert plain[0].blur_taps is None
+    assert made[0].blur_hooks.layers == (1 if family == "albert" else LAYERS)
+    assert plain[0].blur_hooks is None
 
 
 @every_place
@@ -34,7 +34,7 @@ def test_chosen_layers_alone_are_blurred(tiny: Tiny, family: str, where: str, la
     sigmas_LH = np.full((LAYERS, HEADS), 0.01)
     sigmas_LH[[0, 2]] = 0.5
     made = blurred(tiny, family, where, layers=layers)
-    assert made[0].blur_taps.layers == 2
+    assert made[0].blur_hooks.layers == 2
     check(made, build(tiny(family)), family, where, sigmas_LH)
 
 

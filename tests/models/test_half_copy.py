@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from attentune.attribution.hooks import EmbeddingGradientHook
 from attentune.config import TokenGateConfig
-from attentune.models.hooks import EmbeddingGradientHook
 from attentune.models.precision import BFloat16Copy
 from helpers.copies import answers, close, made
 from helpers.tiny import FAMILIES
@@ -95,10 +95,10 @@ def test_it_gives_no_gradient_and_drops_nothing(tiny: Tiny) -> None:
     logits_BC = half(**inputs).logits
     assert not logits_BC.requires_grad
     assert torch.equal(half(**inputs).logits, logits_BC)
-    with EmbeddingGradientHook(model) as tap:  # nor does asking the copy show in the model's own pass
+    with EmbeddingGradientHook(model) as hook:  # nor does asking the copy show in the model's own pass
         model(**inputs).logits.sum().backward()
         half(**inputs)
-        assert tap.take()[0].dtype == torch.float32
+        assert hook.take()[0].dtype == torch.float32
 
 
 def test_weights_that_are_one_stay_one(tiny: Tiny) -> None:

@@ -21,7 +21,7 @@ from helpers.label_references import (
     ordinary,
     row_loss,
 )
-from helpers.label_sources import KINDS, Tiny, WatchedProbe, generator, labels_of, tiny_source
+from helpers.label_sources import KINDS, RecordingScorer, Tiny, generator, labels_of, tiny_source
 
 NAMES = ("integrated-gradients", "lime")
 
@@ -167,7 +167,7 @@ def test_processes_share_the_rows(tiny: Tiny, name: str) -> None:
     whole = labels_of(name, source, targets="soft", steps=3, samples=8)
     parts = []
     for process in range(2):
-        scorer = WatchedProbe(source.scorer)
+        scorer = RecordingScorer(source.scorer)
         scorer.part = slice(process, None, 2)
         parts.append(labels_of(name, replace(source, scorer=scorer), targets="soft", steps=3, samples=8))
     assert not ((parts[0] >= 0) & (parts[1] >= 0)).any()

@@ -11,7 +11,7 @@ import torch
 from attentune.inference.scoring import score_rows
 from attentune.token_labels.base import LabelSource
 from attentune.training import scorer as probing
-from helpers.label_sources import ShuffledProbe, Tiny, generator, labels_of, observe_rows, tiny_source, watched
+from helpers.label_sources import ShufflingScorer, Tiny, generator, labels_of, observe_rows, tiny_source, watched
 
 # A share of the rows, so that the choice of rows is a function of the key too.
 CASES: dict[str, dict[str, Any]] = {
@@ -55,7 +55,7 @@ def test_the_budget_of_a_batch_changes_no_label(tiny: Tiny, name: str, monkeypat
 @every_case
 def test_the_order_in_which_rows_are_asked_changes_no_label(tiny: Tiny, name: str) -> None:
     source = tiny_source(tiny(), rows=24)
-    shuffled, scorer = watched(source, ShuffledProbe)
+    shuffled, scorer = watched(source, ShufflingScorer)
     check_same(made_by(name, shuffled), made_by(name, source))
     assert scorer.plain != sorted(scorer.plain)
 

@@ -12,7 +12,7 @@ from attentune.token_labels.base import LabelSource
 from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.plan import EpochPlan, LabelSums, TokenLabels
 from attentune.token_labels.registry import GENERATORS, build_generator
-from helpers.label_sources import BagProbe, features_of
+from helpers.label_sources import BagOfWordsScorer, features_of
 
 # Those that can do without an encoder.
 QUICK = ("none", "masked-rows", "flip", "released", "drop", "leave-one-out", "gradient")
@@ -28,7 +28,7 @@ FEATURES = rows_with(20, 3, 0, 31, 1, 8)
 
 def source_of(features: Features = FEATURES, *, seed: int = 42) -> LabelSource:
     """Rows that are all good, and a model that finds them so."""
-    scorer = BagProbe(
+    scorer = BagOfWordsScorer(
         features, np.where(features.special, 0.0, np.tile([1.0, -0.2], len(features.ids))[: len(features.ids)])
     )
     gold = np.ones(len(features), dtype=np.int64)

@@ -48,7 +48,7 @@ def test_sigma_is_learned_and_the_saved_run_repeats_the_scores(
         == json.loads((run / "metrics.json").read_text())["validation"]
     )
     model = Predictor.load(run).model
-    assert model.blur_taps.layers == 3
+    assert model.blur_hooks.layers == 3
     assert torch.equal(model.blur.raw_sigma.detach().cpu(), weights["blur.raw_sigma"])
 
 

@@ -76,10 +76,10 @@ def run(arguments: Sequence[str]) -> int:
     )
     planted = None
     if truths is not None:
-        from attentune.explain.faithfulness.synthetic import score_planted
+        from attentune.explain.faithfulness.synthetic import score_synthetic
 
         truths = [truths[row] for row in found.kept]
-        planted = score_planted(found, truths, found.report.seed)
+        planted = score_synthetic(found, truths, found.report.seed)
     _show(parsed, found, truths, {"planted": planted, **_more(parsed, saved, found, numbers)})
     return 0
 
@@ -113,9 +113,9 @@ def _measures(parsed: Any, numbers: dict[str, int]) -> Any:
 def _rows(parsed: Any, saved: Any, data: Any, numbers: dict[str, int]) -> tuple[Any, Any]:
     """The rows, and of the demo's the truth about each."""
     if parsed.demo:
-        from attentune.explain.faithfulness.synthetic import planted_rows
+        from attentune.explain.faithfulness.synthetic import synthetic_rows
 
-        return planted_rows(saved, numbers.get("max_samples", 200), parsed.split or "challenge")
+        return synthetic_rows(saved, numbers.get("max_samples", 200), parsed.split or "challenge")
 
     from attentune.data.splits import stratified_sample
 

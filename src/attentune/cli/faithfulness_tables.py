@@ -8,7 +8,7 @@ from typing import Any
 from attentune.cli.output import table
 from attentune.explain.faithfulness.ordering import RANDOM_BASELINE
 from attentune.explain.faithfulness.results import FaithfulnessReport, MethodScore
-from attentune.suites.robustness import Interval
+from attentune.stats.bootstrap import Interval
 
 
 def report_tables(

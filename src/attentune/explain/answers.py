@@ -10,7 +10,7 @@ from attentune.attribution.base import Settings
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import Explanation
-from attentune.explain.words import Subword, merge_pieces
+from attentune.explain.words import Subword, merge_subwords
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.attention import attention_by
@@ -85,7 +85,7 @@ def words_read(saved: Predictor, rows: TextRows, *, precision: str | None = None
     """The words of the first row, as far as the model reads it; their scores are 0."""
     explainer = Explainer(saved, rows, precision=precision)
     pieces = explainer.pieces(0, np.zeros(explainer.scorer.features.lengths[0]))
-    return merge_pieces(pieces, rows.texts[0], rows.pairs[0] if rows.pairs else None, signed=True)
+    return merge_subwords(pieces, rows.texts[0], rows.pairs[0] if rows.pairs else None, signed=True)
 
 
 def answer_masked(saved: Predictor, rows: TextRows, word: Subword, *, precision: str | None = None) -> MaskedWord:

@@ -118,7 +118,7 @@ class Explainer:
         return [found[place] for place in range(count)]
 
     def _batches(self, method: Method, alone: bool) -> list[np.ndarray]:
-        if method.together and not alone:
+        if method.batched and not alone:
             return budget_order(self.scorer.features.padded_lengths, BATCH_TOKENS)
         return [np.array([place]) for place in range(len(self._rows))]
 
@@ -145,7 +145,7 @@ class Explainer:
         """Where each token of a row stands in its text; see `data.features.token_spans`."""
         if self._spans is None:
             model = self.scorer.model.config
-            lengths = {"max_length": model.max_seq_length, "bi_encoder": model.reads_apart}
+            lengths = {"max_length": model.max_seq_length, "apart": model.is_bi_encoder}
             self._spans = token_spans(self._rows, self._saved.tokenizer, **lengths)
         return self._spans[row]
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from attentune.explain.words import Subword, merge_pieces
+from attentune.explain.words import Subword, merge_subwords
 
 UNITS = ("word", "token")
 
@@ -55,7 +55,7 @@ class Explanation:
     @property
     def words(self) -> tuple[Subword, ...]:
         """The words, whatever the unit."""
-        return merge_pieces(self.pieces, self.text, self.pair, signed=self.signed)
+        return merge_subwords(self.pieces, self.text, self.pair, signed=self.signed)
 
     def to_dict(self) -> dict[str, Any]:
         """What one line of JSON holds: `text`, `pair`, `method`, `label`, `probability`, `prediction`, `signed`,

@@ -16,7 +16,7 @@ from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import HeadAttention
-from attentune.explain.words import Subword, merge_pieces
+from attentune.explain.words import Subword, merge_subwords
 from attentune.inference.predictor import Predictor
 from attentune.models.attention import attention_by
 
@@ -73,7 +73,7 @@ def _of_row(
 
     def tokens(scores_T: np.ndarray) -> tuple[Subword, ...]:
         pieces = explainer.pieces(row, scores_T)
-        return merge_pieces(pieces, text, pair, signed=False) if unit == "word" else pieces
+        return merge_subwords(pieces, text, pair, signed=False) if unit == "word" else pieces
 
     merged = [tokens(column_T) for column_T in columns]
     own = list(zip(*([token.score for token in column] for column in merged[: len(heads)]), strict=True))

@@ -10,7 +10,7 @@ from attentune.attribution.registry import method_for
 from attentune.data.dataset import TextRows
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import token_dicts, token_json
-from attentune.explain.words import merge_pieces
+from attentune.explain.words import merge_subwords
 from attentune.inference.predictor import Predictor, Progress
 from attentune.inference.scoring import score_rows
 from attentune.results import without_nan
@@ -55,7 +55,7 @@ def predict_explained(
     column = []
     for row, scores in enumerate(found.token_scores):
         pair = rows.pairs[row] if rows.pairs else None
-        words = merge_pieces(explainer.pieces(row, scores), rows.texts[row], pair, signed=False)
+        words = merge_subwords(explainer.pieces(row, scores), rows.texts[row], pair, signed=False)
         if is_finite:
             column.append(token_json(words, is_pair=pair is not None))
         else:

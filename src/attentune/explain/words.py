@@ -45,7 +45,7 @@ class Subword(NamedTuple):
     within: str = "text"
 
 
-def merge_pieces(pieces: Sequence[Subword], text: str, pair: str | None, *, signed: bool) -> tuple[Subword, ...]:
+def merge_subwords(pieces: Sequence[Subword], text: str, pair: str | None, *, signed: bool) -> tuple[Subword, ...]:
     """The words that these pieces make.
 
     Args:

@@ -108,7 +108,7 @@ class AttentuneConfig(PreTrainedConfig):
         super().__init__(**kwargs)
 
     @property
-    def reads_apart(self) -> bool:
+    def is_bi_encoder(self) -> bool:
         """Whether it reads the texts of a pair each by itself."""
         return bool(self.is_pair and self.pair_encoding == "bi-encoder")
 

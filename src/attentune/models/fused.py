@@ -13,8 +13,8 @@ from transformers.activations import GELUActivation
 from attentune.models.attention import LONG, PLAIN
 from attentune.nn.cpu.attention import added_mask
 from attentune.nn.cpu.fused_layer import (
-    Between,
-    HalfWeights,
+    BFloat16Weights,
+    ContextTransform,
     LayerSettings,
     LayerWeights,
     fused_layer,
@@ -28,14 +28,14 @@ _LAYERS = ("BertLayer", "RobertaLayer", "XLMRobertaLayer", "ElectraLayer")
 
 # Where those hooks come from that transformers leaves on every attention once hidden states were asked for. They do
 # nothing until attention's probabilities are.
-_IDLE = "transformers.utils.output_capturing"
+_CAPTURING_MODULE = "transformers.utils.output_capturing"
 
 
-class _Fused:
+class _FusedLayerMixin:
     """Goes before a layer's own class. What it cannot do, and all in float32, is left to the layer's own program."""
 
-    _half: HalfWeights | None = None
-    _is_held = False
+    _half: BFloat16Weights | None = None
+    _are_weights_frozen = False
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, *others: Any, **named: Any
@@ -47,36 +47,36 @@ class _Fused:
             own: Tensor = super().forward(hidden_states, attention_mask, *others, **named)  # type: ignore[misc]
             return own
         weights, half = _weights(layer), self._half
-        is_fresh = half is not None and self._is_held
+        is_fresh = half is not None and self._are_weights_frozen
         if half is None:
-            half = HalfWeights(weights)
+            half = BFloat16Weights(weights)
         if program is fused_prediction and not is_fresh:
             half.copy_from(weights)
         self._half = half  # only now: another thread may be predicting
         if torch.is_autocast_enabled("cpu"):
             hidden_states = hidden_states.float()  # ELECTRA's first come out of a product
         mask = None if attention_mask is None else added_mask(attention_mask, torch.float32)
-        return program(hidden_states, mask, weights, half, _settings(layer), _between(layer))
+        return program(hidden_states, mask, weights, half, _settings(layer), _context_transform(layer))
 
-    def hold(self) -> None:
+    def freeze_weights(self) -> None:
         """Say that the weights stay until `release`."""
-        self._half, self._is_held = None, True
+        self._half, self._are_weights_frozen = None, True
 
     def release(self) -> None:
         """Say that they may change again."""
-        self._half, self._is_held = None, False
+        self._half, self._are_weights_frozen = None, False
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies, which compute by themselves."""
-        return {**self.__dict__, "_half": None, "_is_held": False}
+        return {**self.__dict__, "_half": None, "_are_weights_frozen": False}
 
 
 @contextlib.contextmanager
-def weights_stay(model: nn.Module) -> Iterator[None]:
+def frozen_weights(model: nn.Module) -> Iterator[None]:
     """While the block runs the model's weights do not change, so that they are halved once and not in each batch."""
-    layers = [module for module in model.modules() if isinstance(module, _Fused)]
+    layers = [module for module in model.modules() if isinstance(module, _FusedLayerMixin)]
     for layer in layers:
-        layer.hold()
+        layer.freeze_weights()
     try:
         yield
     finally:
@@ -90,7 +90,7 @@ def use_fused_layers(model: Any) -> int:
     A layer can if it is BERT's, with GELU, and its sizes fit the vectors of `nn.kernels`; and if this machine can have
     these (`nn.native`). It does so in bf16, to train and to predict, while nothing has to see its insides: no hook on a
     part of it, no adapter in it, and attention by our own programs. A hook before attention's output projection is
-    obeyed, though: there a blur of what attention found takes hold. Else it computes as ever. Weights, names and saved
+    obeyed, though: there a blur of what attention found takes freeze_weights. Else it computes as ever. Weights, names and saved
     files stay as they are.
 
     Args:
@@ -101,15 +101,15 @@ def use_fused_layers(model: Any) -> int:
         return 0
     for layer in layers:
         own = type(layer)
-        if isinstance(layer, _Fused):
+        if isinstance(layer, _FusedLayerMixin):
             continue
-        layer.__class__ = type(own.__name__, (_Fused, own), {"__module__": own.__module__})
+        layer.__class__ = type(own.__name__, (_FusedLayerMixin, own), {"__module__": own.__module__})
     return len(layers)
 
 
 def fused_layers(model: Any) -> int:
     """How many layers `use_fused_layers` has changed."""
-    return sum(isinstance(module, _Fused) for module in model.modules())
+    return sum(isinstance(module, _FusedLayerMixin) for module in model.modules())
 
 
 def _fits(layer: Any) -> bool:
@@ -151,12 +151,12 @@ def _is_plain(layer: Any, mask: Tensor | None) -> bool:
         hooks = (*module._forward_hooks.values(), *module._backward_hooks.values())
         if module is not attention_output or module._forward_pre_hooks_with_kwargs:
             hooks = (*hooks, *module._forward_pre_hooks.values())
-        if module is not layer and any(getattr(hook, "__module__", "") != _IDLE for hook in hooks):
+        if module is not layer and any(getattr(hook, "__module__", "") != _CAPTURING_MODULE for hook in hooks):
             return False
     return all(type(one) is nn.Linear and one.bias is not None for one in _products(layer))
 
 
-def _between(layer: Any) -> Between | None:
+def _context_transform(layer: Any) -> ContextTransform | None:
     """What hooks do to that which attention found, before it is projected; None where there are none."""
     attention_output = layer.attention.output.dense
     if not attention_output._forward_pre_hooks:

@@ -28,13 +28,13 @@ def settle_head(
     Raises:
         ConfigError: the head does not fit the rows, the labels or the encoder.
     """
-    head, reads_apart = settings.head, is_bi_encoder(settings, is_pair=is_pair)
+    head, encodes_separately = settings.head, is_bi_encoder(settings, is_pair=is_pair)
     kind = head.kind
     if kind == "task-attention":
         kind = "cross-attention" if is_pair else "self-attention"
     if kind in PAIR_HEADS:
-        _check_texts(head.kind, kind, is_pair=is_pair, reads_apart=reads_apart)
-    if reads_apart and head.combine == "dot" and (label_space.num_labels > 2 or label_space.is_multilabel):
+        _check_texts(head.kind, kind, is_pair=is_pair, encodes_separately=encodes_separately)
+    if encodes_separately and head.combine == "dot" and (label_space.num_labels > 2 or label_space.is_multilabel):
         at_once = " at once" if label_space.is_multilabel else ""
         raise ConfigError(
             f"model.head.combine: dot gives one number, which can be a score or tell two classes, but this task has"
@@ -49,7 +49,7 @@ def settle_head(
         "bare": head.bare and kind == "cross-attention",
         "init": head.init,
         "attention_heads": _attention_heads(kind, head.attention_heads, encoder_config),
-        "combine": head.combine if reads_apart else None,
+        "combine": head.combine if encodes_separately else None,
         "projection": head.projection,
     }
 
@@ -59,13 +59,13 @@ def is_bi_encoder(settings: ModelConfig, *, is_pair: bool) -> bool:
     return is_pair and settings.pair_encoding == "bi-encoder"
 
 
-def _check_texts(wanted: str, kind: str, *, is_pair: bool, reads_apart: bool) -> None:
+def _check_texts(wanted: str, kind: str, *, is_pair: bool, encodes_separately: bool) -> None:
     if not is_pair:
         raise ConfigError(
             f"model.head.kind: {kind} needs pairs of texts, but these rows are single texts. Take self-attention, or"
             " task-attention, which chooses by the rows."
         )
-    if not reads_apart:
+    if not encodes_separately:
         name = kind if wanted == kind else f"{wanted} on pairs, which is {kind},"
         raise ConfigError(
             f"model.head.kind: {name} needs texts that are read apart, but model.pair_encoding is cross-encoder; set"

@@ -82,10 +82,10 @@ def merge_adapters(model: Any) -> dict[str, Tensor] | None:
     if hasattr(model.encoder, "peft_config"):
         del model.encoder.peft_config
     model.config.lora = None
-    if model.blur_taps is not None:
+    if model.blur_hooks is not None:
         # Its hooks sat on what has just gone.
-        model.blur_taps.remove()
-        model.blur_taps = blur_slot(model.config, model.encoder)[1]
+        model.blur_hooks.remove()
+        model.blur_hooks = blur_slot(model.config, model.encoder)[1]
     return found
 
 

@@ -81,7 +81,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         drop_pooler(self.encoder)
         if config.lora is not None:
             inject_adapters(self.encoder, config.lora)
-        self.blur, self.blur_taps = blur_slot(config, self.encoder)
+        self.blur, self.blur_hooks = blur_slot(config, self.encoder)
         self.layer_mix = layer_mix_slot(config)
         self.head = head_slot(config)
         self.token_gate = token_gate_slot(config)
@@ -132,9 +132,9 @@ class AttentuneForSequenceClassification(PreTrainedModel):
 
     def share_encoder_of(self, other: AttentuneForSequenceClassification) -> None:
         """Take another model's encoder, with its blur, in the place of the own one; both then train it."""
-        if self.blur_taps is not None:
-            self.blur_taps.remove()
-        self.encoder, self.blur, self.blur_taps = other.encoder, other.blur, other.blur_taps
+        if self.blur_hooks is not None:
+            self.blur_hooks.remove()
+        self.encoder, self.blur, self.blur_hooks = other.encoder, other.blur, other.blur_hooks
         # Saved with this model, too: what the encoder is.
         self.config.encoder = other.config.encoder
 
@@ -169,12 +169,12 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         """
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        if second_start is None and encoded_BTD is None and self.config.reads_apart:
-            input_ids, attention_mask, token_type_ids, second_start = self._parted(
+        if second_start is None and encoded_BTD is None and self.config.is_bi_encoder:
+            input_ids, attention_mask, token_type_ids, second_start = self._split_joined_rows(
                 input_ids, attention_mask, token_type_ids
             )
         texts = self._texts_of(attention_mask.bool(), second_start)
-        # What is read: the rows, or of rows that hold two texts, these.
+        # What is read: the rows, or of rows that freeze_weights two texts, these.
         read_ids = input_ids if texts is None else texts.texts(input_ids)
         read_mask = attention_mask.bool() if texts is None else texts.mask_NU
         if encoded_BTD is not None and self.layer_mix is not None:
@@ -215,7 +215,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         encoded = self._encode(input_ids, attention_mask, token_type_ids, texts)
         return encoded if texts is None else BaseModelOutput(texts.rows(encoded.last_hidden_state))
 
-    def _parted(
+    def _split_joined_rows(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Joined rows as rows of texts apart, and where the second ones begin; as they came where they cannot be."""
@@ -229,7 +229,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
 
     def _texts_of(self, mask_BT: Tensor, second_start: Tensor | None) -> TwoTexts | None:
         """Where the texts of these rows stand, for a model that reads them apart."""
-        if (second_start is not None) != self.config.reads_apart:
+        if (second_start is not None) != self.config.is_bi_encoder:
             got, reads = ("no", "apart") if second_start is None else ("a", "in one row")
             raise ValueError(
                 f"got {got} second_start, but this model reads the texts of a pair {reads}. Encode them as it does:"
@@ -264,9 +264,9 @@ class AttentuneForSequenceClassification(PreTrainedModel):
 
     def _blurred(self, mask_BT: Tensor) -> contextlib.AbstractContextManager[None]:
         """While the block runs, the encoder blurs a batch with these real tokens, if it blurs at all."""
-        if self.blur is None or self.blur_taps is None:
+        if self.blur is None or self.blur_hooks is None:
             return contextlib.nullcontext()
-        return self.blur_taps.prepared(self.blur.matrices(mask_BT))
+        return self.blur_hooks.prepared(self.blur.matrices(mask_BT))
 
     def classify(
         self, hidden_BTD: Tensor, input_ids: Tensor, mask_BT: Tensor

@@ -95,7 +95,7 @@ def save_model(model: AttentuneForSequenceClassification, tokenizer: Tokenizer, 
 
 def _longest_row(config: AttentuneConfig, tokenizer: Tokenizer) -> int:
     """Where a row is cut, in tokens; of texts that are read apart where neither is cut that is not too long itself."""
-    if not config.reads_apart:
+    if not config.is_bi_encoder:
         return config.max_seq_length
     ordinary = config.max_seq_length - tokenizer.num_special_tokens_to_add(pair=False)
     return 2 * ordinary + tokenizer.num_special_tokens_to_add(pair=True)

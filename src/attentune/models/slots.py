@@ -32,15 +32,15 @@ def blur_slot(config: AttentuneConfig, encoder: Any) -> tuple[GaussianBlur | Non
     if blur["where"] == "none":
         return None, None
     numbers = None if blur["layers"] == "all" else tuple(int(number) for number in str(blur["layers"]).split(","))
-    taps = BlurHooks(encoder, where=blur["where"], layers=numbers)
+    hooks = BlurHooks(encoder, where=blur["where"], layers=numbers)
     made = GaussianBlur(
         size=blur["size"],
         sigma=blur["sigma"],
-        layers=taps.layers,
+        layers=hooks.layers,
         heads=config.encoder_config.num_attention_heads,
         learnable=blur["learnable"],
     )
-    return made, taps
+    return made, hooks
 
 
 def layer_mix_slot(config: AttentuneConfig) -> LayerMix | None:

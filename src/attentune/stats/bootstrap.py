@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from scipy import stats
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A statistic of some rows with its 95 % bootstrap interval over the rows."""
+
+    value: float
+    low: float
+    high: float
 
 
 def bootstrap_interval(

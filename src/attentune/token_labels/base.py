@@ -75,7 +75,7 @@ class LabelGenerator:
     """
 
     # Whether plans depend on the model, so that a checkpoint must carry the one in force.
-    asks_model = False
+    needs_model = False
 
     def __init__(self, settings: LabelsConfig, source: LabelSource) -> None:
         self.settings, self.source = settings, source
@@ -108,7 +108,7 @@ class LabelGenerator:
 class RowLabelGenerator(LabelGenerator, ABC):
     """A generator that trains on every row once and labels tokens of it. Subclasses fill in `label_rows`."""
 
-    asks_model = True
+    needs_model = True
 
     def plan(self, epoch: int) -> EpochPlan:
         count = len(self.source.features)

@@ -22,7 +22,7 @@ class PredictionComparator:
     Attributes:
         label_space: what is predicted.
         tolerance: regression: a difference of at most this is none, on the task's own scale.
-        score_range: regression: the highest training score minus the lowest, which a fall is a share of.
+        score_range: regression: the highest training score minus the lowest, which a drop is a share of.
 
     Source: SSA (Kou et al. 2020, section 3.2); the tolerance is its 0.3 for STS-B.
     """
@@ -32,7 +32,7 @@ class PredictionComparator:
     score_range: float = 1.0
 
     @property
-    def right_is_one_answer(self) -> bool:
+    def correct_implies_same(self) -> bool:
         """Whether a right prediction can only be one, as with classes, so that two right ones are the same."""
         return self.label_space.task_type != "regression"
 
@@ -44,7 +44,7 @@ class PredictionComparator:
         """(N,) bool: which predictions are the same."""
         return self._agree(predictions_of(logits_NC, self.label_space), predictions_of(others_NC, self.label_space))
 
-    def fall(self, logits_NC: np.ndarray, masked_NC: np.ndarray, gold_N: np.ndarray) -> np.ndarray:
+    def drop(self, logits_NC: np.ndarray, masked_NC: np.ndarray, gold_N: np.ndarray) -> np.ndarray:
         """(N,) from 0 to 1: how far masking lowered the gold class's probability, clipped at 0.
 
         For sets of labels: the mean over the labels of how far it lowered the probability of what is true of each.

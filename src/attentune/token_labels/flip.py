@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from attentune.attribution.perturbation import single_token_masks
 from attentune.token_labels.base import LabelSource, RowLabelGenerator
 from attentune.token_labels.masking import copy_numbers, random_mask, spread_copies
 from attentune.token_labels.plan import LabelSums
-from attentune.token_labels.training_pass import TrustsTrainingPass
+from attentune.token_labels.training_pass import ReusesTrainingPredictions
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Copies:
     probed: int
 
 
-def probe_copies(
-    source: LabelSource, ratio: float, mask_share: float, epoch: int, believed_N: np.ndarray | None = None
+def predict_masked_copies(
+    source: LabelSource, ratio: float, mask_share: float, epoch: int, assumed_correct_N: np.ndarray | None = None
 ) -> Copies:
     """Mask ratio x N sentences at random and predict them; those that the model is wrong on are passed over.
 
@@ -42,16 +43,16 @@ def probe_copies(
         ratio: copies made, as a multiple of the rows.
         mask_share: share of a sentence's tokens that is masked.
         epoch: the masks are a function of it.
-        believed_N: classes only: rows taken to be right without asking. Their `plain_MC` is NaN, unless the copy is
+        assumed_correct_N: classes only: rows taken to be right without asking. Their `plain_MC` is NaN, unless the copy is
             predicted wrong: then the sentence is asked for too, and passed over if it is wrong by now.
     """
     count, key = len(source.features), (source.seed, epoch)
     copies = spread_copies(count, ratio, *key)
     numbers = copy_numbers(copies)
-    is_believed_N = np.zeros(count, dtype=bool) if believed_N is None else believed_N
-    answers = _Answers(source)
-    answers.ask(np.unique(copies[~is_believed_N[copies]]))
-    is_used = is_believed_N[copies] | answers.is_right_N[copies]
+    is_assumed_correct_N = np.zeros(count, dtype=bool) if assumed_correct_N is None else assumed_correct_N
+    answers = _UnmaskedPredictions(source)
+    answers.ask(np.unique(copies[~is_assumed_correct_N[copies]]))
+    is_used = is_assumed_correct_N[copies] | answers.is_right_N[copies]
     rows, numbers = copies[is_used], numbers[is_used]
     masks = [
         random_mask(source.features, int(row), mask_share, *key, int(row), int(number))
@@ -59,7 +60,7 @@ def probe_copies(
     ]
     masked_MC = source.scorer.logits(rows, masks)
     # A prediction that seems to have turned may belong to a sentence that has been unlearned meanwhile.
-    doubted = is_believed_N[rows] & ~source.comparator.correct(masked_MC, source.gold[rows])
+    doubted = is_assumed_correct_N[rows] & ~source.comparator.correct(masked_MC, source.gold[rows])
     answers.ask(np.unique(rows[doubted]))
     keep = np.flatnonzero(~doubted | answers.is_right_N[rows])
     return Copies(
@@ -71,7 +72,7 @@ def probe_copies(
     )
 
 
-class _Answers:
+class _UnmaskedPredictions:
     """What the model says of the sentences that it was asked for."""
 
     def __init__(self, source: LabelSource) -> None:
@@ -92,7 +93,7 @@ class _Answers:
         return np.stack(found) if found else np.zeros((0, outputs), dtype=np.float32)
 
 
-class Flip(TrustsTrainingPass, RowLabelGenerator):
+class Flip(ReusesTrainingPredictions, RowLabelGenerator):
     """1 for tokens whose masking turned the prediction, 0 for tokens whose masking did not.
 
     With classes and `reuse_predictions`, sentences that the last training pass was right on are taken to be right, so
@@ -105,29 +106,29 @@ class Flip(TrustsTrainingPass, RowLabelGenerator):
 
     def label_rows(self, epoch: int) -> tuple[np.ndarray, dict[str, Any]]:
         settings, source = self.settings, self.source
-        found = probe_copies(source, settings.ratio, settings.mask_share, epoch, self.assumed_correct())
-        if source.comparator.right_is_one_answer:
+        found = predict_masked_copies(source, settings.ratio, settings.mask_share, epoch, self.assumed_correct())
+        if source.comparator.correct_implies_same:
             flipped_M = ~source.comparator.correct(found.masked_MC, source.gold[found.rows])
         else:
             flipped_M = ~source.comparator.same(found.plain_MC, found.masked_MC)
         sums = LabelSums(source.features.starts)
         for row, places, flipped in zip(found.rows, found.masks, flipped_M, strict=True):
             sums.add(int(row), places, float(flipped))
-        self.forget_pass()
+        self.reset_predictions()
         return sums.means(), _facts(found, flipped_M)
 
 
 class ProbabilityDrop(RowLabelGenerator):
-    """The fall of the gold class's probability, spread evenly over the tokens that were masked."""
+    """The drop of the gold class's probability, spread evenly over the tokens that were masked."""
 
     def label_rows(self, epoch: int) -> tuple[np.ndarray, dict[str, Any]]:
         settings, source = self.settings, self.source
-        found = probe_copies(source, settings.ratio, settings.mask_share, epoch)
+        found = predict_masked_copies(source, settings.ratio, settings.mask_share, epoch)
         flipped_M = ~source.comparator.same(found.plain_MC, found.masked_MC)
-        fall_M = source.comparator.fall(found.plain_MC, found.masked_MC, source.gold[found.rows])
+        fall_M = source.comparator.drop(found.plain_MC, found.masked_MC, source.gold[found.rows])
         sums = LabelSums(source.features.starts)
-        for row, places, fall in zip(found.rows, found.masks, fall_M, strict=True):
-            sums.add(int(row), places, float(fall) / max(1, len(places)))
+        for row, places, drop in zip(found.rows, found.masks, fall_M, strict=True):
+            sums.add(int(row), places, float(drop) / max(1, len(places)))
         return sums.means(), _facts(found, flipped_M)
 
 
@@ -160,16 +161,14 @@ class LeaveOneOut(RowLabelGenerator):
     def _label_part(self, rows: np.ndarray, logits_RC: np.ndarray, sums: LabelSums) -> int:
         """Label these rows; how many of them turned under at least one token."""
         source = self.source
-        places = [source.features.non_special_positions(int(row)) for row in rows]
-        owners = np.repeat(np.arange(len(rows)), [len(own) for own in places])
-        if len(owners) == 0:
+        owner_M, place_M = single_token_masks(source.features, rows)
+        if len(owner_M) == 0:
             return 0
-        flat = np.concatenate(places)
-        masked_MC = source.scorer.logits(rows[owners], [np.array([place]) for place in flat])
-        turned_M = ~source.comparator.same(logits_RC[owners], masked_MC)
-        values_M = turned_M.astype(np.float64)
+        masked_MC = source.scorer.logits(rows[owner_M], [np.array([place]) for place in place_M])
+        is_flipped_M = ~source.comparator.same(logits_RC[owner_M], masked_MC)
+        values_M = is_flipped_M.astype(np.float64)
         if self.settings.targets == "soft":
-            values_M = source.comparator.fall(logits_RC[owners], masked_MC, source.gold[rows[owners]])
-        for owner, place, value in zip(owners, flat, values_M, strict=True):
+            values_M = source.comparator.drop(logits_RC[owner_M], masked_MC, source.gold[rows[owner_M]])
+        for owner, place, value in zip(owner_M, place_M, values_M, strict=True):
             sums.add(int(rows[owner]), np.array([place]), float(value))
-        return len(np.unique(owners[turned_M]))
+        return len(np.unique(owner_M[is_flipped_M]))

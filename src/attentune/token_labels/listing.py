@@ -68,7 +68,7 @@ def list_tokens(
     )
     predictions = predictions_of(scores.logits_NC, saved.label_space)
     model = saved.model.config
-    spans = token_spans(rows, saved.tokenizer, max_length=model.max_seq_length, bi_encoder=model.reads_apart)
+    spans = token_spans(rows, saved.tokenizer, max_length=model.max_seq_length, bi_encoder=model.is_bi_encoder)
     labels = {} if plan is None else _labels_by_row(plan)
     for number, tokens in enumerate(spans):
         own = None if scores.token_scores is None else scores.token_scores[number]

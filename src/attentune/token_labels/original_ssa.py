@@ -10,10 +10,10 @@ from attentune.seeding import numpy_generator
 from attentune.token_labels.base import labelled_plan
 from attentune.token_labels.masking import random_spans
 from attentune.token_labels.plan import EpochPlan
-from attentune.token_labels.training_pass import TrustsTrainingPass
+from attentune.token_labels.training_pass import ReusesTrainingPredictions
 
 
-class OriginalSSA(TrustsTrainingPass):
+class OriginalSSA(ReusesTrainingPredictions):
     """In rising share, samples whose masked copy kept its prediction: masked tokens 0, all others 1; originals all 1.
 
     The text that is trained on is never masked; only the labels tell what was.
@@ -26,7 +26,7 @@ class OriginalSSA(TrustsTrainingPass):
     labelling of RoBERTa's second separator with 1 is a slip and not repeated.
     """
 
-    asks_model = True
+    needs_model = True
 
     @property
     def samples_per_epoch(self) -> int:
@@ -36,7 +36,7 @@ class OriginalSSA(TrustsTrainingPass):
         source, count = self.source, len(self.source.features)
         share = min(1.0, epoch * self.settings.aug_ratio_each)
         kept, masks, facts = self._kept_samples(epoch, round(share * count))
-        self.forget_pass()
+        self.reset_predictions()
         originals = numpy_generator("originals", source.seed, epoch).permutation(count)[: count - len(kept)]
         parts = [kept, np.sort(originals)] + ([np.arange(count)] if self.settings.double_ori else [])
         rows = np.concatenate(parts).astype(np.int64)
@@ -54,7 +54,7 @@ class OriginalSSA(TrustsTrainingPass):
         are tried at once.
         """
         source, settings = self.source, self.settings
-        is_believed_N = self.assumed_correct()
+        is_assumed_correct_N = self.assumed_correct()
         order = numpy_generator("candidates", source.seed, epoch).permutation(len(source.features))
         kept: list[int] = []
         masks: list[np.ndarray] = []
@@ -65,7 +65,7 @@ class OriginalSSA(TrustsTrainingPass):
             size = max(64, round(1.2 * (wanted - len(kept))))
             rows = order[begin : begin + size]
             begin += size
-            unsure = rows[~is_believed_N[rows]]
+            unsure = rows[~is_assumed_correct_N[rows]]
             plain_UC = source.scorer.logits(unsure)
             is_wrong = np.isin(rows, unsure[~source.comparator.correct(plain_UC, source.gold[unsure])])
             correct = rows[~is_wrong]
@@ -80,7 +80,7 @@ class OriginalSSA(TrustsTrainingPass):
                 for row in correct
             ]
             masked_RC = source.scorer.logits(correct, spans)
-            if source.comparator.right_is_one_answer:
+            if source.comparator.correct_implies_same:
                 is_same = source.comparator.correct(masked_RC, source.gold[correct])
             else:
                 is_same = source.comparator.same(plain_UC[~is_wrong], masked_RC)

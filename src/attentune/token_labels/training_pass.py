@@ -9,7 +9,7 @@ from attentune.config import LabelsConfig
 from attentune.token_labels.base import LabelGenerator, LabelSource
 
 
-class TrainingPass:
+class TrainingPredictions:
     """Counts how often the training pass has seen each row, and how often it was right on it.
 
     Every process keeps its share; what is asked for or stored is the sum over all.
@@ -17,13 +17,13 @@ class TrainingPass:
 
     def __init__(self, source: LabelSource) -> None:
         self._source = source
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begin anew."""
         self._seen_N, self._correct_N = np.zeros((2, len(self._source.features)), dtype=np.int32)
 
-    def note(self, rows: np.ndarray, logits_BC: Tensor) -> None:
+    def update(self, rows: np.ndarray, logits_BC: Tensor) -> None:
         """These rows were predicted so."""
         logits = logits_BC.detach().float().cpu().numpy()
         # A batch may hold a row twice.
@@ -41,12 +41,12 @@ class TrainingPass:
 
     def restore(self, tensors: dict[str, np.ndarray]) -> None:
         """Put back what `tensors` gave."""
-        self.forget()
+        self.reset()
         if self._source.scorer.part.start == 0:  # one process keeps them; the sum over all is as it was
             self._seen_N, self._correct_N = tensors["pass_seen"].copy(), tensors["pass_correct"].copy()
 
 
-class TrustsTrainingPass(LabelGenerator):
+class ReusesTrainingPredictions(LabelGenerator):
     """A generator that, where it is set to, takes the training pass's word for which sentences the model is right on.
 
     With dropout on and weights of up to an epoch ago that word is not always true: see what each generator makes of it.
@@ -55,8 +55,8 @@ class TrustsTrainingPass(LabelGenerator):
     def __init__(self, settings: LabelsConfig, source: LabelSource) -> None:
         super().__init__(settings, source)
         # With scores two right predictions may differ, so that the unmasked one must be known.
-        trusts = settings.reuse_predictions and source.comparator.right_is_one_answer
-        self._pass = TrainingPass(source) if trusts else None
+        trusts = settings.reuse_predictions and source.comparator.correct_implies_same
+        self._pass = TrainingPredictions(source) if trusts else None
 
     def assumed_correct(self) -> np.ndarray:
         """(N,) bool: the rows taken to be right without asking: those that were right whenever they were seen."""
@@ -65,14 +65,14 @@ class TrustsTrainingPass(LabelGenerator):
         seen_N, correct_N = self._pass.summed()
         return (seen_N > 0) & (correct_N == seen_N)
 
-    def forget_pass(self) -> None:
+    def reset_predictions(self) -> None:
         """Begin anew, once an epoch has been planned."""
         if self._pass is not None:
-            self._pass.forget()
+            self._pass.reset()
 
     def on_backward(self, rows: np.ndarray, inputs: dict[str, Tensor], logits_BC: Tensor) -> None:
         if self._pass is not None:
-            self._pass.note(rows, logits_BC)
+            self._pass.update(rows, logits_BC)
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {} if self._pass is None else self._pass.tensors()

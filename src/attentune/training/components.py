@@ -74,7 +74,7 @@ class TrainingComponents:
 
     def label_tensors(self) -> dict[str, np.ndarray]:
         """The labels in force and what their generator must keep; every process must call it alike."""
-        if not self.loop.labels.asks_model:
+        if not self.loop.labels.needs_model:
             return {}
         plan = {} if self.loop.plan is None else self.loop.plan.tensors()
         return plan | self.loop.labels.tensors()

@@ -12,7 +12,7 @@ from torch import Tensor
 from attentune.data.batching import budget_order, pad_batch
 from attentune.data.tokenization import Features
 from attentune.inference.scoring import BATCH_TOKENS
-from attentune.models.fused import weights_stay
+from attentune.models.fused import frozen_weights
 
 # More than this is not kept in memory: the encoder then runs in each step.
 LIMIT_BYTES = 2 << 30
@@ -56,7 +56,7 @@ class FrozenStates:
     @torch.no_grad()  # not inference_mode, whose tensors no backward pass may use
     def _computed(self) -> Tensor:
         features, hidden_SD = self._features, None
-        with weights_stay(self._model), self._accelerator.autocast():
+        with frozen_weights(self._model), self._accelerator.autocast():
             for rows in budget_order(features.padded_lengths, BATCH_TOKENS):
                 batch = pad_batch(features, rows, pad_token_id=self._pad_token_id)
                 inputs = {name: tensor.to(self._accelerator.device) for name, tensor in batch.inputs.items()}

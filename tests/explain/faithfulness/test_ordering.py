@@ -19,7 +19,7 @@ from attentune.explain.faithfulness.erasure import (
     Eraser,
     NaopcBounds,
     find_naopc_bounds,
-    mean_falls,
+    mean_drops,
     probability_drops,
     ranked,
     top_counts,
@@ -86,7 +86,7 @@ def test_a_wide_beam_finds_the_limits_of_all_orders(tiny: Tiny, erasure: str) ->
         eraser = Eraser(scorer, erasure)
         limits = find_naopc_bounds(eraser, numbers, places, targets, beam=10)
         narrow = find_naopc_bounds(eraser, numbers, places, targets, beam=1)
-        forwards = mean_falls(eraser, numbers, places, targets)
+        forwards = mean_drops(eraser, numbers, places, targets)
     for row, own in enumerate(places):
         text = OneText(run, rows, row)
         known = {

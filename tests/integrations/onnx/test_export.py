@@ -48,7 +48,7 @@ def check(run: Path, folder: Path, **options: Any) -> writing.Export:
     seen = []
     for texts, pairs in SHAPES:
         rows = rows_of(texts, pairs if config.is_pair else None)
-        features = encode_rows(rows, saved.tokenizer, max_length=config.max_seq_length, bi_encoder=config.reads_apart)
+        features = encode_rows(rows, saved.tokenizer, max_length=config.max_seq_length, bi_encoder=config.is_bi_encoder)
         inputs = pad_batch(features, range(len(rows)), pad_token_id=saved.tokenizer.pad_token_id).inputs
         with torch.no_grad():
             expected = saved.model(**inputs)

@@ -149,7 +149,7 @@ def _second_starts(features: Features, special: np.ndarray, fill: int, count: in
 def _forecast(lines: Sequence[CostLine], name: str, tokens: int, count: int) -> float:
     """About how long a method will take, from what is known of fewer texts or half the length; 0 where nothing is."""
     known = {(own.tokens, own.texts): own for own in lines if own.method == name}
-    if METHODS[name].together:
+    if METHODS[name].batched:
         return 0.0
     for key, factor in (((tokens, 1), count), ((tokens // 2, count), 2)):
         if key in known and key != (tokens, count):
@@ -202,7 +202,7 @@ def _once(scorer: Scorer, name: str, count: int, settings: Settings, clock: Cloc
         method, wanted_B = METHODS[name], np.full(count, PREDICTED)
 
         def ask() -> object:
-            parts = [rows] if method.together else [rows[place : place + 1] for place in rows]
+            parts = [rows] if method.batched else [rows[place : place + 1] for place in rows]
             return [method.score(scorer, part, wanted_B[part], settings) for part in parts]
 
     began = clock()

@@ -8,7 +8,7 @@ import numpy as np
 
 from attentune.attribution.base import Scorer
 from attentune.attribution.registry import METHODS
-from attentune.explain.faithfulness.erasure import Eraser, NaopcBounds, find_naopc_bounds, mean_falls, probability_drops
+from attentune.explain.faithfulness.erasure import Eraser, NaopcBounds, find_naopc_bounds, mean_drops, probability_drops
 from attentune.explain.faithfulness.ordering import Measures, Ranked
 from attentune.explain.faithfulness.results import MethodScore, mean_interval
 
@@ -31,10 +31,10 @@ class Erasing:
         }
         places = [scorer.features.non_special_positions(int(row)) for row in rows]
         self._short = np.array([row for row in rows if len(places[row]) <= measures.beam_tokens], dtype=np.int64)
-        self._limits: NaopcBounds | None = None
+        self._bounds: NaopcBounds | None = None
         if measures.beam and len(self._short):
             chosen, targets = [places[row] for row in self._short], self._target_N[self._short]
-            self._limits = find_naopc_bounds(self._eraser, self._short, chosen, targets, beam=measures.beam)
+            self._bounds = find_naopc_bounds(self._eraser, self._short, chosen, targets, beam=measures.beam)
 
     def scores(self) -> list[MethodScore]:
         """A line a method."""
@@ -60,7 +60,7 @@ class Erasing:
             None if base_N is None else mean_interval(whole_N - base_N, seed),
             bins,
         )
-        if self._limits is None:
+        if self._bounds is None:
             return line
         forwards_N, backwards_N = (self._normalised(name, step) for step in (1, -1))
         return replace(
@@ -72,13 +72,13 @@ class Erasing:
 
     def _normalised(self, name: str, step: int) -> np.ndarray:
         """(short rows,) the normalised form of the order, or turned round; the mean over draws."""
-        assert self._limits is not None
+        assert self._bounds is not None
         targets = self._target_N[self._short]
         draws = [
-            mean_falls(self._eraser, self._short, [orders[row][::step] for row in self._short], targets)
+            mean_drops(self._eraser, self._short, [orders[row][::step] for row in self._short], targets)
             for orders in self._ranks[name].orders
         ]
-        return _mean([self._limits.normalised(own) for own in draws])
+        return _mean([self._bounds.normalised(own) for own in draws])
 
 
 def _mean(draws: list[np.ndarray]) -> np.ndarray:

@@ -38,7 +38,7 @@ class Eraser:
     """
 
     def __init__(self, scorer: Scorer, erasure: str) -> None:
-        self._probe, self._erasure = scorer, erasure
+        self._scorer, self._erasure = scorer, erasure
         self._known: dict[tuple[int, bytes], np.ndarray] = {}
         self.asked = 0
 
@@ -56,16 +56,16 @@ class Eraser:
         for begin in range(0, len(names), _QUESTIONS_AT_ONCE):
             part = names[begin : begin + _QUESTIONS_AT_ONCE]
             logits_MC = self._ask(np.array([row for row, _ in part]), [new[key] for key in part])
-            answers = probabilities_of(logits_MC, self._probe.label_space)
+            answers = probabilities_of(logits_MC, self._scorer.label_space)
             self._known |= dict(zip(part, answers, strict=True))
         self.asked += len(names)
         if not keys:
-            return np.zeros((0, self._probe.label_space.num_labels))
+            return np.zeros((0, self._scorer.label_space.num_labels))
         return np.stack([self._known[key] for key in keys])
 
     def _ask(self, rows_M: np.ndarray, places: list[np.ndarray]) -> np.ndarray:
         """(M, C) logits."""
-        scorer = self._probe
+        scorer = self._scorer
         features, numbers = scorer.features, rows_M
         if self._erasure == "delete":
             features, numbers = without_tokens(features, rows_M, places), np.arange(len(rows_M))
@@ -128,14 +128,14 @@ class ProbabilityDrops:
     @property
     def comprehensiveness(self) -> np.ndarray:
         """(N, K) p(class | text) - p(class | text without the tokens); high is good."""
-        return self._fall(self.without_NKC)
+        return self._drop(self.without_NKC)
 
     @property
     def sufficiency(self) -> np.ndarray:
         """(N, K) p(class | text) - p(class | the tokens alone); low is good."""
-        return self._fall(self.only_NKC)
+        return self._drop(self.only_NKC)
 
-    def _fall(self, erased_NKC: np.ndarray) -> np.ndarray:
+    def _drop(self, erased_NKC: np.ndarray) -> np.ndarray:
         rows = np.arange(len(self.target_N))
         return self.whole_NC[rows, self.target_N][:, None] - erased_NKC[rows, :, self.target_N]
 
@@ -181,18 +181,18 @@ class NaopcBounds:
             return np.where(width_N > 1e-9, (falls_N - self.lower_N) / width_N, np.nan)
 
 
-def mean_falls(eraser: Eraser, rows: np.ndarray, orders: Sequence[np.ndarray], target_N: np.ndarray) -> np.ndarray:
+def mean_drops(eraser: Eraser, rows: np.ndarray, orders: Sequence[np.ndarray], target_N: np.ndarray) -> np.ndarray:
     """(N,) the mean fall of the target's probability while token after token is erased, the last one included."""
     owner = np.repeat(np.arange(len(rows)), [len(order) for order in orders])
     erased = [order[:count] for order in orders for count in range(1, len(order) + 1)]
-    fall_M = _whole(eraser, rows, target_N)[owner] - _chance(eraser, rows[owner], erased, target_N[owner])
-    return np.bincount(owner, weights=fall_M, minlength=len(rows)) / np.bincount(owner, minlength=len(rows))
+    drop_M = _whole(eraser, rows, target_N)[owner] - _chance(eraser, rows[owner], erased, target_N[owner])
+    return np.bincount(owner, weights=drop_M, minlength=len(rows)) / np.bincount(owner, minlength=len(rows))
 
 
 def find_naopc_bounds(
     eraser: Eraser, rows: np.ndarray, places: Sequence[np.ndarray], target_N: np.ndarray, *, beam: int
 ) -> NaopcBounds:
-    """The limits of `mean_falls` over all orders of these places, by beam search.
+    """The limits of `mean_drops` over all orders of these places, by beam search.
 
     What is left of a text depends on which tokens are gone, not on their order. So a beam that holds all sets of tokens
     of one size (20 for 6 tokens, 70 for 8) finds the exact limits; a narrower one finds limits that are not wider.
@@ -227,11 +227,11 @@ def _best(
         grown = [_grown(held, own) if size <= len(own) else {} for held, own in zip(beams, places, strict=True)]
         owner = np.repeat(np.arange(len(rows)), [len(sets) for sets in grown])
         erased = [np.fromiter(gone, dtype=np.int64) for sets in grown for gone in sets]
-        fall_M = whole_N[owner] - sign * _chance(eraser, rows[owner], erased, target_N[owner])
+        drop_M = whole_N[owner] - sign * _chance(eraser, rows[owner], erased, target_N[owner])
         begin = 0
         for row, sets in enumerate(grown):
             if sets:
-                sums = {gone: total + fall_M[begin + n] for n, (gone, total) in enumerate(sets.items())}
+                sums = {gone: total + drop_M[begin + n] for n, (gone, total) in enumerate(sets.items())}
                 beams[row] = dict(sorted(sums.items(), key=lambda entry: -entry[1])[:beam])
                 begin += len(sets)
     return np.array([max(held.values()) / len(own) for held, own in zip(beams, places, strict=True)])

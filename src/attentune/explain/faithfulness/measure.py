@@ -22,7 +22,7 @@ from attentune.inference.predictor import Predictor
 from attentune.models.attention import attention_by
 
 # Too dear to be asked for by nobody.
-_DEAR = ("lime", "shap")
+_EXPENSIVE = ("lime", "shap")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def default_methods(saved: Predictor) -> tuple[str, ...]:
     return tuple(
         name
         for name, method in METHODS.items()
-        if name not in _DEAR
+        if name not in _EXPENSIVE
         and (not method.needs_gate or saved.model.token_gate is not None)
         and (not method.needs_captum or has_captum)
     )

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attentune.seeding import numpy_generator
-from attentune.stats.bootstrap import bootstrap_mean
-from attentune.suites.robustness import Interval
+from attentune.stats.bootstrap import Interval, bootstrap_mean
 
 
 @dataclass(frozen=True)

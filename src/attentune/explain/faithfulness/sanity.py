@@ -22,7 +22,7 @@ from attentune.inference.predictor import Predictor
 from attentune.models.attention import attention_by
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.seeding import torch_generator
-from attentune.suites.robustness import Interval
+from attentune.stats.bootstrap import Interval
 
 
 def parts_from_the_head(model: AttentuneForSequenceClassification) -> dict[str, list[str]]:
@@ -121,7 +121,7 @@ class Sanity:
     shuffles: list[ShuffleScore]
 
 
-class _Scorer:
+class _ScoreRequests:
     """Asks for the scores of the same classes of the same rows, of this model or of another in its place."""
 
     def __init__(self, saved: Predictor, rows: TextRows, precision: str | None, settings: Settings) -> None:
@@ -135,7 +135,7 @@ class _Scorer:
         targets = scorer.targets(logits_NC, np.full(len(rows), -1))
         self._target = [saved.label_space.names[int(target)] for target in targets]
 
-    def ask(
+    def scores(
         self,
         method: str,
         *,
@@ -172,29 +172,29 @@ def check_sanity(
     settings, tell = settings or Settings(), progress or (lambda what: None)
     rows = rows.take(range(min(len(rows), SANITY_ROWS)))
     with attention_by(saved.model):
-        asker = _Scorer(saved, rows, precision, settings)
-        base = {name: asker.ask(name) for name in methods}
+        requests = _ScoreRequests(saved, rows, precision, settings)
+        base = {name: requests.scores(name) for name in methods}
         repeats = []
         for name in methods:
             tell(f"asking {name} again")
-            repeats.append(_repeats(asker, name, base[name], settings.seed))
+            repeats.append(_repeats(requests, name, base[name], settings.seed))
         shuffles = []
         for part, model in shuffled_from_the_head(saved.model, settings.seed):
             tell(f"shuffling from the head down to {part}")
             for name in methods:
-                taus, rhos = agreements(base[name], asker.ask(name, model=model), asker.places)
+                taus, rhos = agreements(base[name], requests.scores(name, model=model), requests.places)
                 shuffles.append(
                     ShuffleScore(name, part, mean_interval(taus, settings.seed), mean_interval(rhos, settings.seed))
                 )
     return Sanity(len(rows), repeats, sorted(shuffles, key=lambda own: list(METHODS).index(own.method)))
 
 
-def _repeats(asker: _Scorer, name: str, base: list[Attribution], seed: int) -> RepeatScore:
+def _repeats(requests: _ScoreRequests, name: str, base: list[Attribution], seed: int) -> RepeatScore:
     def tau(first: list[Attribution], second: list[Attribution]) -> Interval:
-        return mean_interval(agreements(first, second, asker.places)[0], seed)
+        return mean_interval(agreements(first, second, requests.places)[0], seed)
 
     try:
-        precision = tau(asker.ask(name, precision="fp32"), asker.ask(name, precision="bf16"))
+        precision = tau(requests.scores(name, precision="fp32"), requests.scores(name, precision="bf16"))
     except ConfigError:
         precision = None
-    return RepeatScore(name, tau(base, asker.ask(name)), tau(base, asker.ask(name, alone=True)), precision)
+    return RepeatScore(name, tau(base, requests.scores(name)), tau(base, requests.scores(name, alone=True)), precision)

@@ -19,13 +19,13 @@ from attentune.errors import ConfigError
 from attentune.explain.faithfulness.measure import FaithfulnessResult
 from attentune.explain.faithfulness.results import mean_interval
 from attentune.inference.predictor import Predictor
-from attentune.suites.robustness import Interval
+from attentune.stats.bootstrap import Interval
 
 SHORTCUT_STRENGTH = 0.8
 
 
 @dataclass(frozen=True)
-class PlantedScore:
+class SyntheticScore:
     """How well a method finds the words that decide, in the reviews of one kind.
 
     Attributes:
@@ -51,7 +51,7 @@ class PlantedScore:
     shortcut_first: float
 
 
-def planted_rows(saved: Predictor, count: int, split: str) -> tuple[TextRows, list[DemoRow]]:
+def synthetic_rows(saved: Predictor, count: int, split: str) -> tuple[TextRows, list[DemoRow]]:
     """The first reviews of a split of the demo, made with the run's seed, and the truth about each.
 
     Whatever the seeds, no review of a split stands in another one.
@@ -82,7 +82,7 @@ def planted_rows(saved: Predictor, count: int, split: str) -> tuple[TextRows, li
     return TextRows(ids, tuple(row.text for row in made), None, labels, f"demo ({split})"), made
 
 
-def planted_tokens(spans: Spans, truth: DemoRow) -> tuple[np.ndarray, np.ndarray]:
+def decisive_tokens(spans: Spans, truth: DemoRow) -> tuple[np.ndarray, np.ndarray]:
     """The places of a review's decisive tokens, and of the shortcut's."""
     cinema = () if truth.shortcut is None else (truth.shortcut,)
     return _under(spans, truth.decisive), _under(spans, cinema)
@@ -108,15 +108,15 @@ def evidence_of(found: FaithfulnessResult, truths: Sequence[DemoRow]) -> dict[in
     return evidence
 
 
-def score_planted(found: FaithfulnessResult, truths: Sequence[DemoRow], seed: int = 0) -> list[PlantedScore]:
+def score_synthetic(found: FaithfulnessResult, truths: Sequence[DemoRow], seed: int = 0) -> list[SyntheticScore]:
     """A line a method and kind.
 
     Args:
-        found: what was measured on `planted_rows`; of reviews that are cut, tokens beyond the cut do not count.
+        found: what was measured on `synthetic_rows`; of reviews that are cut, tokens beyond the cut do not count.
         truths: of each of its rows.
         seed: of the resamples.
     """
-    tokens = [planted_tokens(found.explainer.spans(row), truth) for row, truth in enumerate(truths)]
+    tokens = [decisive_tokens(found.explainer.spans(row), truth) for row, truth in enumerate(truths)]
     target_N = [own.target for own in next(iter(found.ranked.values())).attributions]
     labels = found.rows.labels
     assert labels is not None
@@ -139,10 +139,10 @@ def _score(
     tokens: list[tuple[np.ndarray, np.ndarray]],
     found: FaithfulnessResult,
     seed: int,
-) -> PlantedScore:
+) -> SyntheticScore:
     draws = [np.array([places_of(orders[row], *tokens[row]) for row in chosen]) for orders in found.ranked[name].orders]
     first_N, precision_N, rank_N, shortcut_N = np.mean(draws, axis=0).T
-    return PlantedScore(
+    return SyntheticScore(
         method=name,
         signed=found.signed(name),
         kind=kind,

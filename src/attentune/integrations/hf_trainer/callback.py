@@ -127,7 +127,7 @@ def _check(model: AttentuneForSequenceClassification, config: Config) -> None:
             "model: has no token gate that could learn which tokens matter; build it with a preset that has one:"
             " new_model(encoder, labels, preset='ssa-hybrid')"
         )
-    elif model.config.reads_apart:
+    elif model.config.is_bi_encoder:
         problems.append("model: reads the texts of a pair apart, which transformers' Trainer has no rows for.")
     if problems:
         raise ConfigError(problems)

@@ -2,7 +2,7 @@
 
 PyTorch makes hundreds of operations of it, most of them casts, views and allocations; for batches of short texts these
 take longer than what they serve. Here products with weights are PyTorch's, and all that lies between two of them is one
-pass over the memory, in C (`c/`). Attention's probabilities, GELU's output and what dropout drops are
+pass over the memory, in C (`c/`). Attention's probabilities, GELU's output and what dropout masks are
 not kept: the backward pass computes them again.
 
 The numbers are those of autocast: bf16 factors in products, float32 in residuals and normalisation. What autocast
@@ -25,7 +25,7 @@ from attentune.nn.cpu.kernels import DropoutMask, Normed, attention, attention_b
 
 _HALF = torch.bfloat16
 # What changes attention's result, (B, T, D) bf16, before the product that joins the heads.
-Between = Callable[[Tensor], Tensor]
+ContextTransform = Callable[[Tensor], Tensor]
 
 
 class LayerWeights(NamedTuple):
@@ -66,7 +66,7 @@ class LayerSettings:
     epsilon: float
 
 
-class HalfWeights:
+class BFloat16Weights:
     """A layer's weights in the precisions it computes with, in memory that stays.
 
     Args:
@@ -92,9 +92,9 @@ def fused_layer(
     hidden_BTD: Tensor,
     mask: Tensor | None,
     weights: LayerWeights,
-    half: HalfWeights,
+    half: BFloat16Weights,
     settings: LayerSettings,
-    context_transform: Between | None = None,
+    context_transform: ContextTransform | None = None,
 ) -> Tensor:
     """The layer's output in training, (B, T, D) float32, with dropout.
 
@@ -110,7 +110,9 @@ def fused_layer(
     found_BTD: Tensor = _Attention.apply(hidden_BTD, mask, weights, half, settings, *weights[:_ATTENTION_OUTPUT])
     if context_transform is not None:
         found_BTD = context_transform(found_BTD)
-    out_BTD: Tensor = _Rest.apply(found_BTD, hidden_BTD, weights, half, settings, *weights[_ATTENTION_OUTPUT:])
+    out_BTD: Tensor = _OutputAndFeedForward.apply(
+        found_BTD, hidden_BTD, weights, half, settings, *weights[_ATTENTION_OUTPUT:]
+    )
     return out_BTD
 
 
@@ -118,9 +120,9 @@ def fused_prediction(
     hidden_BTD: Tensor,
     mask: Tensor | None,
     weights: LayerWeights,
-    half: HalfWeights,
+    half: BFloat16Weights,
     settings: LayerSettings,
-    context_transform: Between | None = None,
+    context_transform: ContextTransform | None = None,
 ) -> Tensor:
     """The layer's output without dropout and without gradients, (B, T, D), of the input's kind.
 
@@ -135,17 +137,17 @@ def fused_prediction(
     wide = LayerWeights(*(one if one.ndim > 1 else one.detach().float() for one in weights))
     residual_ND = _rows(hidden_BTD.detach().float())
     with torch.autocast("cpu", enabled=False):
-        context_ND = _attend(residual_ND, mask, len(hidden_BTD), wide, half, settings, _NOTHING, keep=False)[0]
+        context_ND = _attend(residual_ND, mask, len(hidden_BTD), wide, half, settings, _NO_DROPOUT, keep=False)[0]
     if context_transform is not None:
         context_ND = _rows(context_transform(context_ND.view(hidden_BTD.shape)).to(_HALF))
     with torch.autocast("cpu", enabled=False):
-        drops = (_NOTHING, _NOTHING)
-        last, _ = _finish(context_ND, residual_ND, wide, half, settings, drops, keep=False)
+        masks = (_NO_DROPOUT, _NO_DROPOUT)
+        last, _ = _output_and_feed_forward(context_ND, residual_ND, wide, half, settings, masks, keep=False)
     out_ND = last.out if hidden_BTD.dtype == torch.float32 else last.narrow
     return out_ND.view(hidden_BTD.shape)
 
 
-_NOTHING = DropoutMask.of(0.0, 0)
+_NO_DROPOUT = DropoutMask.of(0.0, 0)
 # Where a layer's weights are parted: those before are attention's. The two functions below get their part by itself
 # too, since autograd sees no tensor within a tuple.
 _ATTENTION_OUTPUT = LayerWeights._fields.index("attention_output")
@@ -165,7 +167,7 @@ def _attend(
     mask: Tensor | None,
     batch: int,
     weights: LayerWeights,
-    half: HalfWeights,
+    half: BFloat16Weights,
     settings: LayerSettings,
     drop: DropoutMask,
     *,
@@ -179,24 +181,24 @@ def _attend(
     return context_ND, (x_ND, projected_N3D, biases_3D, log_sums)
 
 
-def _finish(
+def _output_and_feed_forward(
     context_ND: Tensor,
     residual_ND: Tensor,
     weights: LayerWeights,
-    half: HalfWeights,
+    half: BFloat16Weights,
     settings: LayerSettings,
-    drops: tuple[DropoutMask, ...],
+    masks: tuple[DropoutMask, ...],
     *,
     keep: bool,
 ) -> tuple[Normed, tuple[Tensor | None, ...]]:
     """The layer's output from what attention found, and what the backward pass wants; outside of autocast."""
     attention_output_ND = torch.mm(context_ND, half.attention_output.t())
     norm_1 = (weights.norm_1, weights.norm_1_bias, settings.epsilon)
-    middle = norm(attention_output_ND, weights.attention_output_bias, residual_ND, *norm_1, drops[0], keep=keep)
+    middle = norm(attention_output_ND, weights.attention_output_bias, residual_ND, *norm_1, masks[0], keep=keep)
     raised_NI = torch.mm(middle.narrow, half.up.t())
     lowered_ND = torch.mm(gelu(raised_NI, weights.up_bias), half.down.t())
     norm_2 = (weights.norm_2, weights.norm_2_bias, settings.epsilon)
-    last = norm(lowered_ND, weights.down_bias, middle.out, *norm_2, drops[1], keep=keep)
+    last = norm(lowered_ND, weights.down_bias, middle.out, *norm_2, masks[1], keep=keep)
     return last, (context_ND, *middle[1:], raised_NI, *last[2:])
 
 
@@ -209,7 +211,7 @@ class _Attention(torch.autograd.Function):
         hidden_BTD: Tensor,
         mask: Tensor | None,
         weights: LayerWeights,
-        half: HalfWeights,
+        half: BFloat16Weights,
         settings: LayerSettings,
         *own: Tensor,
     ) -> Any:
@@ -228,13 +230,13 @@ class _Attention(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             d_context = _rows(gradients[0])
             d_projected, d_biases = attention_back(projected, biases, ctx.mask, log_sums, d_context, ctx.drop)
-            d_weights = _of_weight(d_projected, x_ND).chunk(3)
+            d_weights = _weight_gradient(d_projected, x_ND).chunk(3)
             d_hidden = torch.mm(d_projected, ctx.half.projections).float()
         d_own = (one for pair in zip(d_weights, d_biases.chunk(3), strict=True) for one in pair)
         return (d_hidden.view(gradients[0].shape), None, None, None, None, *d_own)
 
 
-class _Rest(torch.autograd.Function):
+class _OutputAndFeedForward(torch.autograd.Function):
     """From what attention found to the layer's output: two residuals, two normalisations, GELU between."""
 
     @staticmethod
@@ -243,16 +245,16 @@ class _Rest(torch.autograd.Function):
         found_BTD: Tensor,
         hidden_BTD: Tensor,
         weights: LayerWeights,
-        half: HalfWeights,
+        half: BFloat16Weights,
         settings: LayerSettings,
         *own: Tensor,
     ) -> Any:
-        drops = _draw(settings.hidden_dropout, settings.hidden_dropout)
+        masks = _draw(settings.hidden_dropout, settings.hidden_dropout)
         with torch.autocast("cpu", enabled=False):
             context_ND, residual_ND = _rows(found_BTD.to(_HALF)), _rows(hidden_BTD)
-            last, saved = _finish(context_ND, residual_ND, weights, half, settings, drops, keep=True)
+            last, saved = _output_and_feed_forward(context_ND, residual_ND, weights, half, settings, masks, keep=True)
         ctx.save_for_backward(*saved, weights.norm_1, weights.up_bias, weights.norm_2)
-        ctx.half, ctx.drops, ctx.kind = half, drops, found_BTD.dtype
+        ctx.half, ctx.masks, ctx.kind = half, masks, found_BTD.dtype
         return last.out.view(hidden_BTD.shape)
 
     @staticmethod
@@ -262,22 +264,22 @@ class _Rest(torch.autograd.Function):
         half, shape = ctx.half, gradients[0].shape
         with torch.autocast("cpu", enabled=False):
             d_middle, d_lowered, sums_2 = norm_back(
-                _rows(gradients[0]), None, normed_2, inverse_2, scale_2, ctx.drops[1]
+                _rows(gradients[0]), None, normed_2, inverse_2, scale_2, ctx.masks[1]
             )
             d_raised = torch.mm(d_lowered, half.down)
             active, d_up_bias = gelu_back(raised, up_bias, d_raised)
-            d_down, d_up = _of_weight(d_lowered, active), _of_weight(d_raised, middle)
+            d_down, d_up = _weight_gradient(d_lowered, active), _weight_gradient(d_raised, middle)
             d_more = torch.mm(d_raised, half.up)
             d_hidden, d_attention_output, sums_1 = norm_back(
-                d_middle, d_more, normed_1, inverse_1, scale_1, ctx.drops[0]
+                d_middle, d_more, normed_1, inverse_1, scale_1, ctx.masks[0]
             )
             d_context = torch.mm(d_attention_output, half.attention_output).to(ctx.kind)
-            d_join = _of_weight(d_attention_output, context)
+            d_join = _weight_gradient(d_attention_output, context)
         d_norms_1, d_norms_2 = (sums_1[2], sums_1[0], sums_1[1]), (sums_2[2], sums_2[0], sums_2[1])
         d_own = (d_join, *d_norms_1, d_up, d_up_bias, d_down, *d_norms_2)
         return (d_context.view(shape), d_hidden.view(shape), None, None, None, *d_own)
 
 
-def _of_weight(d_out_NO: Tensor, input_NI: Tensor) -> Tensor:
+def _weight_gradient(d_out_NO: Tensor, input_NI: Tensor) -> Tensor:
     """The gradient of a weight (O, I), float32."""
     return torch.mm(d_out_NO.t(), input_NI).float()

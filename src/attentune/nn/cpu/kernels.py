@@ -13,12 +13,12 @@ from torch import Tensor
 from attentune.nn.cpu.native import load_library
 
 _POINTER, _NUMBER, _THREADS, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
-_DROP = [ctypes.c_uint64, ctypes.c_uint32, _REAL]
-_KINDS = {
-    "attention": [*[_NUMBER] * 4, _THREADS, *_DROP, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2, *[_POINTER] * 2],
-    "attention_back": [*[_NUMBER] * 4, _THREADS, *_DROP, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2, *[_POINTER] * 4],
-    "norm": [*[_NUMBER] * 2, _THREADS, *_DROP, _REAL, *[_POINTER] * 9],
-    "norm_back": [*[_NUMBER] * 2, _THREADS, *_DROP, *[_POINTER] * 8],
+_DROPOUT = [ctypes.c_uint64, ctypes.c_uint32, _REAL]
+_ARGUMENTS = {
+    "attention": [*[_NUMBER] * 4, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2, *[_POINTER] * 2],
+    "attention_back": [*[_NUMBER] * 4, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2, *[_POINTER] * 4],
+    "norm": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 9],
+    "norm_back": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, *[_POINTER] * 8],
     "gelu": [*[_NUMBER] * 2, _THREADS, *[_POINTER] * 3],
     "gelu_back": [*[_NUMBER] * 2, _THREADS, *[_POINTER] * 5],
     "squares": [_NUMBER, _THREADS, *[_POINTER] * 3],
@@ -29,7 +29,7 @@ VECTOR = 16
 
 
 class DropoutMask(NamedTuple):
-    """Which numbers dropout drops: a function of the seed and a number's place.
+    """Which numbers dropout masks: a function of the seed and a number's place.
 
     Attributes:
         seed: below 2^64.
@@ -51,7 +51,7 @@ class DropoutMask(NamedTuple):
 @functools.cache
 def _function(name: str) -> Callable[..., int | None]:
     function = getattr(load_library(), f"attentune_{name}")
-    function.argtypes = _KINDS[name]
+    function.argtypes = _ARGUMENTS[name]
     function.restype = (
         ctypes.c_int if name in ("attention", "attention_back", "norm_back", "gelu_back", "squares") else None
     )
