@@ -97,7 +97,7 @@ def _read_line() -> bytes:
 def _stop_with_parent(stop: StopRequest) -> None:
     while os.read(0, _CHUNK_BYTES):
         pass
-    stop.asked = True
+    stop.requested = True
 
 
 def _work(task: WorkerTask, stop: StopRequest) -> None:
@@ -109,10 +109,10 @@ def _work(task: WorkerTask, stop: StopRequest) -> None:
     trainer = None if task.search is None else _search_trainer(task.search, queue.storage_config)
     worker = RunWorker(queue, RunGrid(tuple(runs), task.configs, {}), keep_runs=task.keep_runs, trainer=trainer)
     by_name = {run.name: run for run in runs}
-    while not stop.asked and queue.do_next(by_name, worker.do):
+    while not stop.requested and queue.do_next(by_name, worker.do):
         if task.one_run and worker.has_worked:
             break
-    if stop.asked:
+    if stop.requested:
         raise KeyboardInterrupt
 
 
