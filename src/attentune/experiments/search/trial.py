@@ -62,34 +62,30 @@ class Rows:
         return replace(data, splits={"train": train.take(kept), "validation": scored}, notes=(*data.notes, note))
 
 
-@dataclass(frozen=True)
-class SearchTask:
-    """What a worker of a search is told, besides its runs.
+class SearchTrainer:
+    """Trains the runs of a search in a worker process. Its arguments are plain values, as they come from JSON.
 
-    Attributes:
+    Args:
+        storage_config: where the search's study is.
         rows: the fields of `Rows`.
-        draws: the fields of `SamplerConfig`.
-        choice: the fields of `SelectionCriterion`.
-        first_seed: the runs with this seed tell whether their trial is given up.
+        sampler: the fields of `SamplerConfig`.
+        criterion: the fields of `SelectionCriterion`.
+        first_seed: the seed whose runs report to the pruner.
     """
 
-    rows: Mapping[str, Any]
-    draws: Mapping[str, Any]
-    choice: Mapping[str, Any]
-    first_seed: int
-
-
-class SearchTrainer:
-    """Trains the runs of a search."""
-
-    def __init__(self, task: SearchTask, storage_config: StorageConfig) -> None:
-        self._first_seed, self._rows, self._choice = (
-            task.first_seed,
-            Rows(**task.rows),
-            SelectionCriterion(**task.choice),
-        )
-        draws = SamplerConfig(**task.draws)
-        self._study = None if draws.pruner == "none" else SearchStudy(storage_config, Space(), draws, self._choice)
+    def __init__(
+        self,
+        storage_config: StorageConfig,
+        *,
+        rows: Mapping[str, Any],
+        sampler: Mapping[str, Any],
+        criterion: Mapping[str, Any],
+        first_seed: int,
+    ) -> None:
+        self._first_seed, self._rows = first_seed, Rows(**rows)
+        self._criterion, config = SelectionCriterion(**criterion), SamplerConfig(**sampler)
+        has_pruner = config.pruner != "none"
+        self._study = SearchStudy(storage_config, Space(), config, self._criterion) if has_pruner else None
 
     def __call__(self, run: Run, config: Config) -> RunResult:
         """Train a run.
@@ -101,7 +97,7 @@ class SearchTrainer:
 
         callbacks = []
         if self._study is not None and run.seed == self._first_seed:
-            callbacks.append(PruningCallback(self._study, run.method, config, self._choice.metric))
+            callbacks.append(PruningCallback(self._study, run.method, config, self._criterion.metric))
         return train(config, data=self._rows.load(config), callbacks=callbacks)
 
 
