@@ -19,7 +19,7 @@ from pathlib import Path
 from unittest import mock
 
 from attentune.results import versions
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from peer_runs import settings
 from places import RECORDS
@@ -40,10 +40,10 @@ def losses(of: str, task: str, rows: int, epochs: int, seed: int, *, ours: bool)
     with tempfile.TemporaryDirectory() as folder:
         config = settings(task, rows, folder, **changes)
         if ours or of == "layers":
-            train(config, display=Display(quiet=True))
+            train(config, display=ProgressDisplay(quiet=True))
         else:
             with mock.patch("attentune.training.components.use_own_attention"):
-                train(config, display=Display(quiet=True))
+                train(config, display=ProgressDisplay(quiet=True))
         lines = [json.loads(line) for line in (Path(folder) / "log.jsonl").read_text().splitlines()]
     return [line["loss"] for line in lines if "loss" in line]
 

@@ -26,7 +26,7 @@ import numpy as np
 from attentune.config import load_config
 from attentune.results import versions
 from attentune.training.multitask.tasks import train_tasks
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from looks import base_settings, rows_of, run_into, work_off
 from places import RESULTS, ROOT
@@ -149,7 +149,7 @@ def make(job: Job) -> None:
         first = base_settings("cfimdb", seed=job.seed, learning_rate=1e-4, epochs=2)
         train(
             load_config(overrides={"preset": "bert", **first, "training.output_dir": before}),
-            display=Display(quiet=True),
+            display=ProgressDisplay(quiet=True),
         )
         settings["model.name_or_path"] = before
     run_into(job.file, settings, facts, rows=rows)
@@ -158,7 +158,7 @@ def make(job: Job) -> None:
 
 def _make_three(file: Path, settings: dict[str, Any], facts: dict[str, Any]) -> None:
     began = time.perf_counter()
-    result = train_tasks(load_config(overrides=settings), display=Display(quiet=True))
+    result = train_tasks(load_config(overrides=settings), display=ProgressDisplay(quiet=True))
     record = {
         **facts,
         "settings": {name: value for name, value in settings.items() if name != "training.output_dir"},

@@ -20,7 +20,7 @@ from attentune.data.synthetic import DemoRow, look_up, write_files
 from attentune.demo import LEARNING_RATE, TRAIN_ROWS
 from attentune.results import versions
 from attentune.token_labels.listing import list_tokens
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from places import RESULTS, ROOT
 
@@ -54,7 +54,7 @@ def measure(generator: str) -> dict[str, Any]:
         "training.output_dir": str(run),
         "training.overwrite_output_dir": True,
     }
-    result = train(load_config(overrides=overrides, preset="ssa-hybrid"), display=Display(quiet=True))
+    result = train(load_config(overrides=overrides, preset="ssa-hybrid"), display=ProgressDisplay(quiet=True))
     kinds: dict[str, list[tuple[float | None, float]]] = {"decisive": [], "shortcut": [], "other": []}
     for line in list_tokens(run):
         (row,) = look_up([line["id"]], seed=SEED)

@@ -15,7 +15,7 @@ from attentune.config import load_config
 from attentune.data.dataset import TaskData
 from attentune.data.load import load_data
 from attentune.seeding import numpy_generator
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from places import ROOT, named_data_dir
 
@@ -73,7 +73,7 @@ def run_into(
     """
     config = load_config(overrides=settings)
     run = ROOT / settings["training.output_dir"]
-    result = train(config, data=None if rows is None else rows(config), display=Display(quiet=True))
+    result = train(config, data=None if rows is None else rows(config), display=ProgressDisplay(quiet=True))
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     scores = result.scores["validation"]
     record = {

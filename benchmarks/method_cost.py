@@ -24,14 +24,13 @@ from attentune.config import load_config
 from attentune.results import versions
 from attentune.training.components import TrainingComponents, build_components
 from attentune.training.inputs import prepare_inputs
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.run_folder import config_for_run
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
 from attentune.training.train import train
 from places import ROOT, named_data_dir
 from random_encoders import random_encoder
-from silent_watcher import SilentWatcher
 
 EPOCHS = 3
 Settings = dict[str, Any]
@@ -85,7 +84,7 @@ def settings_of(study: str, method: str, rows: int, layers: int | None, folder: 
 
 
 def build(settings: Settings) -> TrainingComponents:
-    with Display(quiet=True) as display:
+    with ProgressDisplay(quiet=True) as display:
         return build_components(prepare_inputs(config_for_run(load_config(overrides=settings)), None, display))
 
 
@@ -94,7 +93,7 @@ def epoch_seconds(study: str, rows: int, layers: int | None) -> dict[str, dict[s
     with tempfile.TemporaryDirectory() as folder:
         parts = {method: build(settings_of(study, method, rows, layers, folder)) for method in STUDIES[study]}
         states = {method: TrainingState() for method in parts}
-        loops = [parts[method].loop.steps(states[method], SilentWatcher(), StopRequest()) for method in parts]
+        loops = [parts[method].loop.steps(states[method], stop=StopRequest()) for method in parts]
         while loops:
             loops = [loop for loop in loops if next(loop, loops) is not loops]
     seconds = {}
@@ -115,7 +114,7 @@ def peak_memory(study: str, method: str, rows: int, layers: int | None) -> int:
 def print_memory(study: str, method: str, rows: int, layers: int | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = settings_of(study, method, rows, layers, folder)
-        result = train(load_config(overrides=settings), display=Display(quiet=True))
+        result = train(load_config(overrides=settings), display=ProgressDisplay(quiet=True))
     print(result.train["peak_memory_bytes"])
 
 

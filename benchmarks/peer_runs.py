@@ -25,7 +25,7 @@ from attentune.data.tokenization import encode_rows
 from attentune.models.build import load_tokenizer, resolve_encoder
 from attentune.models.precision import has_fast_bf16
 from attentune.training.memory import peak_memory_bytes
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from places import data_dir
 
@@ -65,7 +65,7 @@ def settings(task: str, rows: int, folder: str, **changes: Any) -> Config:
 def ours(method: str, task: str, rows: int) -> dict[str, float]:
     """Our own loop; making labels counts as training."""
     with tempfile.TemporaryDirectory() as folder:
-        result = train(settings(task, rows, folder, **OURS[method]), display=Display(quiet=True))
+        result = train(settings(task, rows, folder, **OURS[method]), display=ProgressDisplay(quiet=True))
     scores = next(iter(result.scores.values()))
     facts = result.train
     seconds = facts["seconds"] + facts.get("label_seconds", 0)

@@ -20,7 +20,7 @@ from typing import Any
 
 import roofline
 from attentune.results import versions
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from peer_runs import settings
 from peers import EMBEDDED, print_table
@@ -63,7 +63,9 @@ def summary(runs: dict[str, list[dict[str, Any]]], rows: int, peak_gflops: float
 def measure(task: str, rows: int, train_rows: int, repeats: int) -> dict[str, list[dict[str, Any]]]:
     """The facts of all runs on a task, by contender."""
     with tempfile.TemporaryDirectory() as folder:
-        train(settings(task, train_rows, folder, **{"training.num_train_epochs": 1}), display=Display(quiet=True))
+        train(
+            settings(task, train_rows, folder, **{"training.num_train_epochs": 1}), display=ProgressDisplay(quiet=True)
+        )
         return in_turn(SCRIPT, CONTENDERS, repeats, folder, task, rows, 1)
 
 

@@ -27,13 +27,12 @@ from attentune.results import versions
 from attentune.training.components import build_components
 from attentune.training.inputs import prepare_inputs
 from attentune.training.memory import peak_memory_bytes
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.run_folder import config_for_run
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
 from places import RECORDS
 from random_encoders import random_encoder
-from silent_watcher import SilentWatcher
 from tables import table
 from turns import one_run
 
@@ -59,7 +58,7 @@ def write_rows(file: Path, rows: int, tokens: int) -> Path:
 
 def point(rows: int, tokens: int, batch: int, layers: int, steps: int) -> dict[str, Any]:
     """One training run of so many steps."""
-    with tempfile.TemporaryDirectory() as name, Display(quiet=True) as display:
+    with tempfile.TemporaryDirectory() as name, ProgressDisplay(quiet=True) as display:
         file = write_rows(Path(name) / "rows.csv", rows, tokens)
         overrides = {
             "preset": "bert",
@@ -78,7 +77,7 @@ def point(rows: int, tokens: int, batch: int, layers: int, steps: int) -> dict[s
         parts = build_components(prepare_inputs(config_for_run(load_config(overrides=overrides)), None, display))
         read = time.perf_counter() - began
         state, times = TrainingState(), []
-        for _ in parts.loop.steps(state, SilentWatcher(), StopRequest()):
+        for _ in parts.loop.steps(state, stop=StopRequest()):
             times.append(state.seconds - sum(times))
     step = statistics.median(times[2:])
     flops = roofline.flops_per_token(layers=layers, width=384, inner=1536, tokens=tokens)

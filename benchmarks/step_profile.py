@@ -24,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from attentune.inference.predictor import Predictor
 from attentune.results import versions
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from peer_runs import settings
 from places import RECORDS
@@ -39,7 +39,7 @@ def training(given: argparse.Namespace, folder: str) -> Callable[[], dict[str, A
     config = settings(given.task, given.rows, folder, **once)
 
     def epoch() -> dict[str, Any]:
-        result = train(config, display=Display(quiet=True))
+        result = train(config, display=ProgressDisplay(quiet=True))
         return {"steps": result.train["steps"], "seconds": result.train["seconds"]}
 
     return epoch

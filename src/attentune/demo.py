@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attentune.config import load_config
 from attentune.data.synthetic import write_files
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 
 # Enough reviews and a high enough rate to learn the words, and few enough that the shortcut still tempts.
@@ -47,7 +47,7 @@ class DemoLine:
 
 
 def run_demo(
-    presets: Sequence[str], folder: Path, *, seed: int, model: str, epochs: float, display: Display
+    presets: Sequence[str], folder: Path, *, seed: int, model: str, epochs: float, display: ProgressDisplay
 ) -> Iterator[DemoLine]:
     """Train each preset on the demo's files and yield its line when it is done.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from attentune.config import load_config
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
 
@@ -28,7 +28,10 @@ NEEDS_GRADIO = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("app")
-    train(load_config(overrides=settings(folder, tiny("bert"), training__max_steps=1)), display=Display(quiet=True))
+    train(
+        load_config(overrides=settings(folder, tiny("bert"), training__max_steps=1)),
+        display=ProgressDisplay(quiet=True),
+    )
     return folder / "run"
 
 

@@ -20,7 +20,7 @@ from attentune.config import load_config
 from attentune.explain.predict_explained import predict_explained
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import TASKS_FILE, Predictor
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
 from helpers.tiny_models import rows_of
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(tiny: Tiny, folder: Path) -> Path:
     overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", training__num_train_epochs=1)
-    train(load_config(overrides=overrides), display=Display(quiet=True))
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
     return folder / "run"
 
 
@@ -54,7 +54,7 @@ def plain_run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     changes = {"data__text_pair_column": "second", "data__text_column": "text", "data__label_column": "label"}
     train(
         load_config(overrides=settings(own, tiny("bert"), training__max_steps=1, **changes)),
-        display=Display(quiet=True),
+        display=ProgressDisplay(quiet=True),
     )
     return own / "run"
 

@@ -10,7 +10,7 @@ import pytest
 
 from attentune.config import load_config
 from attentune.data.synthetic import write_files
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
 
@@ -23,7 +23,7 @@ QUICK = ("--methods", "ssa,gradient", "--erasures", "mask,delete", "--draws", 2,
 def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("faithfulness")
     overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", training__num_train_epochs=1)
-    train(load_config(overrides=overrides), display=Display(quiet=True))
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
     return folder / "run"
 
 
@@ -33,7 +33,7 @@ def demo_run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_files(folder, train_size=24, eval_size=8)
     changes = {"data__text_column": "text", "data__label_column": "label", "data__max_length": 150}
     overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", training__max_steps=2, **changes)
-    train(load_config(overrides=overrides), display=Display(quiet=True))
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
     return folder / "run"
 
 

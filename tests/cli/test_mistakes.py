@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attentune.training.callbacks import RunCallback
+from attentune.training.callbacks import ProgressCallback
 from helpers.samples import write_reviews
 
 GOOD = "id,text,label\n1,the film was fine,good\n2,a dull story,bad\n"
@@ -259,12 +259,12 @@ def test_what_changed_since_the_kill_is_refused(attentune, place, tiny, tmp_path
     shutil.copytree(place / "encoder", tmp_path / "encoder")
     monkeypatch.chdir(tmp_path)
 
-    def stop(self, state, facts):
+    def stop(self, state, logs):
         if state.step == 2:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(RunCallback, "on_step", stop)
+        patched.setattr(ProgressCallback, "on_step_end", stop)
         assert attentune(*shlex.split(BASE + "--save_steps 1 --num_train_epochs 3 --output_dir out"))[0] == 130
     if what == "encoder":
         shutil.rmtree("encoder")

@@ -11,7 +11,7 @@ import pytest
 
 from attentune.config import load_config, preset_names
 from attentune.inference.predictor import Predictor
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
 from helpers.tiny import FAMILIES
@@ -88,7 +88,7 @@ def test_a_run_is_counted_as_it_was_trained(attentune: Command, tiny: Tiny, tmp_
     overrides = settings(
         tmp_path, tiny("bert"), preset="task-attention", training__freeze_encoder=True, training__max_steps=1
     )
-    train(load_config(overrides=overrides), display=Display(quiet=True))
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
     found = counts(attentune, tmp_path / "run")
     model = Predictor.load(tmp_path / "run").model
     encoder = sum(weight.numel() for weight in model.encoder.parameters())

@@ -19,7 +19,7 @@ from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_rows, explain_texts
 from attentune.inference.predictor import Predictor, predict
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.explain_runs import KINDS, SPACES, TEXTS, rows_for, tiny_run
 from helpers.samples import settings
@@ -33,7 +33,7 @@ QUICK: dict[str, Any] = {"samples": 8, "steps": 2}
 def trained(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("explain")
     overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", training__num_train_epochs=1)
-    train(load_config(overrides=overrides), display=Display(quiet=True))
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
     return folder / "run"
 
 

@@ -20,7 +20,7 @@ from attentune.data.dataset import TaskData, TextRows
 from attentune.errors import CheckpointError, ConfigError, DataError, LabelError
 from attentune.inference.predictor import predict_rows
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings, write_reviews
 
@@ -28,7 +28,7 @@ TEXTS = ["the film was lovely", "a dull and awful story", ""]
 
 
 def trained(folder: Path, encoder: Path, **changes: object) -> Path:
-    train(load_config(overrides=settings(folder, encoder, **changes)), display=Display(quiet=True))
+    train(load_config(overrides=settings(folder, encoder, **changes)), display=ProgressDisplay(quiet=True))
     return folder / "run"
 
 

@@ -27,6 +27,7 @@ from attentune.report.sections.contents import make_report
 from attentune.report.sections.runs import loss_curve, middle_curve
 from attentune.report.text_report import report_csv, report_latex, report_markdown
 from attentune.report.writing import write_figures, write_report
+from attentune.results import RunResult
 from helpers.hostile_texts import HOSTILE
 from helpers.made_records import write_comparison, write_record
 
@@ -447,7 +448,8 @@ def test_the_folder_of_several_tasks_is_a_run_a_task(tmp_path):
     for task in ("rte", "sst2"):
         (tmp_path / "both" / task).mkdir(parents=True)
         config = record.config | {"preset": "bert", "data": record.config["data"] | {"task": task}}
-        result = dataclasses.replace(record.result(), config=config)
+        facts = {field.name: getattr(record, field.name) for field in dataclasses.fields(RunResult)}
+        result = RunResult(**facts | {"config": config})
         (tmp_path / "both" / task / "run.json").write_text(result.to_json())
     (tmp_path / "both" / "tasks.json").write_text("{}")
     lines = list(csv.DictReader(io.StringIO(report_csv(report_of(tmp_path / "both")))))

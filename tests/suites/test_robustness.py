@@ -11,7 +11,7 @@ import pytest
 from attentune.config import load_config
 from attentune.inference.predictor import Predictor
 from attentune.suites.robustness import PERTURBATIONS, stress
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
 
@@ -27,7 +27,7 @@ def runs(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pa
         overrides = settings(
             folder, tiny("bert"), training__num_train_epochs=epochs, training__output_dir=str(folder / name)
         )
-        train(load_config(overrides=overrides), display=Display(quiet=True))
+        train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
     return folder / "good", folder / "poor"
 
 

@@ -20,9 +20,9 @@ from attentune.config import load_config
 from attentune.data.load import load_data
 from attentune.inference.evaluator import Evaluator
 from attentune.results import RunResult
-from attentune.training.callbacks import RunCallback
+from attentune.training.callbacks import JsonLogCallback
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings, write_reviews
 
@@ -37,7 +37,7 @@ def run(tiny, tmp_path):
     def run_with(name: str = "run", **changes: Any) -> tuple[RunResult, Path]:
         folder = tmp_path / name
         values = settings(tmp_path, tiny("bert"), training__output_dir=str(folder), **changes)
-        return train(load_config(overrides=values), display=Display(quiet=True)), folder
+        return train(load_config(overrides=values), display=ProgressDisplay(quiet=True)), folder
 
     return run_with
 
@@ -188,16 +188,16 @@ def test_when_the_validation_rows_are_scored(run, strategy, every, scored):
 
 def test_the_log_has_each_logging_step_once_also_after_a_crash(run, monkeypatch):
     logged = {"training__logging_steps": 2, "training__save_steps": 3}
-    on_step, crashes = RunCallback.on_step, [5, 10]
+    on_log, crashes = JsonLogCallback.on_log, [4, 10]
     run("whole", **logged)
 
-    def crash_late(self, state, facts):
-        on_step(self, state, facts)
+    def crash_late(self, state, logs):
+        on_log(self, state, logs)
         if state.step == crashes[0]:
             raise RuntimeError("crash")
 
     with monkeypatch.context() as patched:
-        patched.setattr(RunCallback, "on_step", crash_late)
+        patched.setattr(JsonLogCallback, "on_log", crash_late)
         with pytest.raises(RuntimeError, match="crash"):
             run(**logged)
         crashes.pop(0)

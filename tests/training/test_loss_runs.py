@@ -20,7 +20,7 @@ from attentune.errors import ConfigError
 from attentune.inference.predictor import Predictor, evaluate, predict
 from attentune.models.saving import load_model
 from attentune.token_labels.listing import list_tokens
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.interrupted import log_of
 from helpers.samples import BAD, FILLER, GOOD, settings
@@ -58,7 +58,7 @@ def run(tiny: Tiny, tmp_path: Path) -> Callable[..., tuple[Any, Path]]:
             **{"training__output_dir": str(folder), "training__num_train_epochs": 3, "training__precision": "fp32"}
             | changes,
         )
-        return train(load_config(overrides=values), display=Display(quiet=True)), folder
+        return train(load_config(overrides=values), display=ProgressDisplay(quiet=True)), folder
 
     return run_with
 

@@ -174,16 +174,16 @@ def test_a_folder_that_may_not_be_written_to(encoder: Path, open_place: Path, lo
     def lock() -> None:
         not_root()
         if locked == "checkpoints":
-            from attentune.training.callbacks import RunCallback
+            from attentune.training.checkpoint import Checkpointer
 
-            save = RunCallback.save
+            save = Checkpointer.save
 
-            def save_nothing(self: RunCallback, state: object) -> None:
+            def save_nothing(self: Checkpointer, state: object) -> None:
                 before_save.chmod(0o555)
                 save(self, state)  # type: ignore[arg-type]
 
             before_save = run
-            RunCallback.save = save_nothing  # type: ignore[method-assign]
+            Checkpointer.save = save_nothing  # type: ignore[method-assign]
 
     if locked == "checkpoints" and os.geteuid() == 0:
         nobody = pwd.getpwnam("nobody")
@@ -206,16 +206,16 @@ def test_the_second_process_in_a_folder_is_refused_and_the_first_goes_on(
     ready, go_on = tmp_path / "ready", tmp_path / "go-on"
 
     def wait_inside() -> None:
-        from attentune.training.callbacks import RunCallback
+        from attentune.training.checkpoint import Checkpointer
 
-        save = RunCallback.save
+        save = Checkpointer.save
 
-        def save_then_wait(self: RunCallback, state: object) -> None:
+        def save_then_wait(self: Checkpointer, state: object) -> None:
             save(self, state)  # type: ignore[arg-type]
             ready.touch()
             wait_for(go_on.exists, "leave to go on")
 
-        RunCallback.save = save_then_wait  # type: ignore[method-assign]
+        Checkpointer.save = save_then_wait  # type: ignore[method-assign]
 
     first = forked(lambda: train_in(tmp_path, encoder), wait_inside)
     try:

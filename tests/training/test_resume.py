@@ -68,9 +68,6 @@ def test_killed_after_a_step(tiny, tmp_path, reference, monkeypatch, step):
     [("write_manifest", 1), ("sync_file", 2), ("sync_folder", 1), ("sync_folder", 2), ("keep_newest", 3)],
 )
 def test_killed_during_a_save(tiny, tmp_path, reference, monkeypatch, function, call):
-    import attentune.training.callbacks as watcher_module
-
-    home = watcher_module if function == "keep_newest" else checkpoint_module
     original, calls = getattr(checkpoint_module, function), []
 
     def count_then_die(*arguments):
@@ -80,7 +77,7 @@ def test_killed_during_a_save(tiny, tmp_path, reference, monkeypatch, function, 
         return original(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(home, function, count_then_die)
+        patched.setattr(checkpoint_module, function, count_then_die)
         ended_by = killed(lambda: run(tmp_path, tiny("bert"), **METHOD))
     assert ended_by == signal.SIGKILL
     for folder in checkpoint_folders(tmp_path / "run"):
@@ -117,10 +114,11 @@ def test_a_torn_checkpoint_is_passed_over_with_a_warning(tiny, tmp_path, referen
 def test_ctrl_c_saves_and_says_how_to_go_on(tiny, tmp_path, reference, monkeypatch):
     timed_step = TrainingLoop._timed_step
 
-    def step_then_interrupt(self, plan, group, state, watcher):
-        timed_step(self, plan, group, state, watcher)
+    def step_then_interrupt(self, plan, group, state):
+        logs = timed_step(self, plan, group, state)
         if state.step == 5:
             os.kill(os.getpid(), signal.SIGINT)
+        return logs
 
     with monkeypatch.context() as patched:
         patched.setattr(TrainingLoop, "_timed_step", step_then_interrupt)

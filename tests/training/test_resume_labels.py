@@ -15,10 +15,10 @@ from safetensors.numpy import load_file
 
 from attentune.config import load_config
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.components import TrainingComponents
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.scorer import TrainingScorer
 from attentune.training.signals import Interrupted
+from attentune.training.state import EpochPlanner
 from attentune.training.train import train
 from helpers.interrupted import LABELS_FILE, assert_same, die_after_step, log_of, outcome, run
 
@@ -111,9 +111,9 @@ def test_resumed_without_the_checkpoints_labels_a_run_ends_differently(
     (tmp_path / "run" / "run.json").unlink()
     for step in (12, 16, 18):
         shutil.rmtree(tmp_path / "run" / f"checkpoint-{step}")
-    monkeypatch.setattr(TrainingComponents, "restore_labels", lambda self, tensors: None)
+    monkeypatch.setattr(EpochPlanner, "restore", lambda self, tensors: None)
     resume = {"training.output_dir": str(tmp_path / "run"), "training.resume": True}
-    train(load_config(overrides=resume), display=Display(quiet=True))
+    train(load_config(overrides=resume), display=ProgressDisplay(quiet=True))
     got, expected = outcome(tmp_path / "run"), reference(generator)[1]
     assert got["checkpoints"] == expected["checkpoints"]
     assert got["weights"] != expected["weights"]

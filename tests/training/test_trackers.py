@@ -14,8 +14,9 @@ import pytest
 
 from attentune.config import load_config
 from attentune.errors import ConfigError
+from attentune.training.callbacks import TrainingCallback
 from attentune.training.signals import Interrupted
-from attentune.training.trackers import settings_to_tell
+from attentune.training.trackers import tracker_settings
 from attentune.training.train import train
 from helpers.samples import write_reviews
 
@@ -86,12 +87,23 @@ def test_mlflow_has_settings_course_and_final_scores(
     assert [point.step for point in scores] == [5, 10]
 
 
-def test_a_run_that_is_broken_off_goes_on_in_the_same_mlflow_run(mlflow: Any, config: Callable[..., Any]) -> None:
-    def stop(state: Any, scores: Any, is_last: bool) -> None:
+class Stop(TrainingCallback):
+    """Sends Ctrl-C at the first evaluation."""
+
+    def on_evaluate(self, state: Any, scores: Any, *, is_last: bool) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
+
+class Fail(TrainingCallback):
+    """Fails at the first evaluation."""
+
+    def on_evaluate(self, state: Any, scores: Any, *, is_last: bool) -> None:
+        raise ValueError("no")
+
+
+def test_a_run_that_is_broken_off_goes_on_in_the_same_mlflow_run(mlflow: Any, config: Callable[..., Any]) -> None:
     with pytest.raises(Interrupted):
-        train(config("mlflow"), on_scores=stop)
+        train(config("mlflow"), callbacks=[Stop()])
     (run,) = runs_of(mlflow)
     assert run.info.status == "KILLED"
     train(config("mlflow", **{"training.resume": True}))
@@ -102,11 +114,8 @@ def test_a_run_that_is_broken_off_goes_on_in_the_same_mlflow_run(mlflow: Any, co
 
 
 def test_a_run_that_fails_is_marked_so(mlflow: Any, config: Callable[..., Any]) -> None:
-    def fail(state: Any, scores: Any, is_last: bool) -> None:
-        raise ValueError("no")
-
     with pytest.raises(ValueError, match="no"):
-        train(config("mlflow"), on_scores=fail)
+        train(config("mlflow"), callbacks=[Fail()])
     assert [run.info.status for run in runs_of(mlflow)] == ["FAILED"]
 
 
@@ -145,7 +154,7 @@ def test_trackers_are_told_no_places(tiny: Tiny, tmp_path: Path) -> None:
         "training.output_dir": str(tmp_path / "run"),
         "model.name_or_path": str(tiny("bert")),
     }
-    told = settings_to_tell(load_config(overrides={**places, "data.label_names": "a,b"}))
+    told = tracker_settings(load_config(overrides={**places, "data.label_names": "a,b"}))
     assert str(tmp_path) not in json.dumps(told)
     assert told["model.name_or_path"] == tiny("bert").name
     assert told["data.label_names"] == "('a', 'b')"

@@ -47,10 +47,10 @@ def run(arguments: Sequence[str]) -> int:
 
     from attentune.demo import TELLING_PRESETS, run_demo
     from attentune.results import to_json
-    from attentune.training.progress import Display
+    from attentune.training.progress import ProgressDisplay
     from attentune.training.signals import Interrupted
 
-    display = Display(quiet=parsed.quiet)
+    display = ProgressDisplay(quiet=parsed.quiet)
     try:
         lines = list(
             run_demo(

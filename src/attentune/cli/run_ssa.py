@@ -70,11 +70,11 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(problems)
 
     from attentune.integrations.released_ssa.program import run_ssa
-    from attentune.training.progress import Display
+    from attentune.training.progress import ProgressDisplay
     from attentune.training.signals import Interrupted
 
     more |= {f"training.{name}": True for name in ("resume", "overwrite_output_dir") if getattr(parsed, name)}
-    display = Display(quiet=parsed.quiet)
+    display = ProgressDisplay(quiet=parsed.quiet)
     for name in sorted(set(given) & set(PASSED_OVER)):
         display.info(f"--{name}: is passed over ({PASSED_OVER[name]}).")
     try:

@@ -40,12 +40,12 @@ def run(arguments: Sequence[str]) -> int:
     # Imported late, so that mistakes in flags show at once.
     from attentune.results import to_json
     from attentune.training.multitask.tasks import train_tasks
-    from attentune.training.progress import Display, is_main_rank
+    from attentune.training.progress import ProgressDisplay, is_main_rank
     from attentune.training.run_folder import config_for_run
     from attentune.training.signals import Interrupted
     from attentune.training.train import train
 
-    config, display = config_for_run(config), Display(quiet=parsed.quiet)
+    config, display = config_for_run(config), ProgressDisplay(quiet=parsed.quiet)
     try:
         if config.data.tasks is not None:
             return _show_tasks(train_tasks(config, display=display), parsed.format)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Mapping
 from importlib import resources
@@ -111,14 +112,29 @@ def to_dict(config: Any) -> dict[str, Any]:
     }
 
 
-def to_flat(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Every setting by its dotted name, as `load_config` takes overrides; one that is a mapping stays whole."""
+def to_flat(config: Config) -> dict[str, Any]:
+    """Return every setting by dotted name, as plain values for JSON; `load_config(overrides=...)` is the inverse."""
+    return flatten(to_dict(config))
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested sections as one mapping by dotted name; a setting whose value is a mapping is kept whole."""
     flat: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        is_section = dataclasses.is_dataclass(value)
-        flat |= to_flat(value, f"{prefix}{field.name}.") if is_section else {prefix + field.name: value}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        is_section = isinstance(value, Mapping) and name not in _setting_names()
+        flat |= flatten(value, f"{name}.") if is_section else {name: value}
     return flat
+
+
+@functools.cache
+def _setting_names(section: Any = Config, prefix: str = "") -> frozenset[str]:
+    """Return the dotted names of all settings."""
+    names: set[str] = set()
+    for name, hint in typing.get_type_hints(section).items():
+        is_section = dataclasses.is_dataclass(hint)
+        names |= _setting_names(hint, f"{prefix}{name}.") if is_section else {prefix + name}
+    return frozenset(names)
 
 
 def to_yaml(config: Config) -> str:

@@ -23,7 +23,7 @@ from attentune.data.splits import stratified_split
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.results import RunResult
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 
 _METRICS = {"classification": ("accuracy", "f1_macro"), "regression": ("pearson", "spearmanr")}
@@ -74,7 +74,9 @@ class _TextEstimator(BaseEstimator):
             self._temporary = tempfile.TemporaryDirectory(prefix="attentune-")
         folder = Path(self._temporary.name) / "run" if self.output_dir is None else Path(self.output_dir)
         self.result_: RunResult = train(
-            load_config(overrides=self._overrides(folder, space)), data=data, display=Display(quiet=not self.verbose)
+            load_config(overrides=self._overrides(folder, space)),
+            data=data,
+            display=ProgressDisplay(quiet=not self.verbose),
         )
         self.run_ = Predictor.load(folder)
         self.n_features_in_ = 1 if pairs is None else 2

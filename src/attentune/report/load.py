@@ -177,7 +177,7 @@ def _run(folder: Path) -> RecordedRun:
         result.seed,
     )
     record = RunRecord(
-        **{part.name: getattr(result, part.name) for part in dataclasses.fields(RunResult)},
+        **vars(result),
         run=run,
         status="done",
         metric=metric,

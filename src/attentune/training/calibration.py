@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from attentune.config import DataConfig, TrainingConfig
+from attentune.config import DataConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.predictor import Predictor
 from attentune.io.files import MANIFEST, read_json, write_text
 from attentune.metrics.calibration import Calibration, error_of, fit
 from attentune.results import to_json
-from attentune.training.calibration_check import check_calibration
+from attentune.training.calibrating import check_calibration
 from attentune.training.model_card import CARD_FILE, LIMIT_OF_CALIBRATION, plain
 from attentune.training.run_folder import locked_folder
 
@@ -105,10 +105,11 @@ def _check(saved: Predictor, temperature: bool, thresholds: bool, split: str) ->
         raise CheckpointError(
             f"{saved.folder}: is a checkpoint, which stays as it was written. Calibrate the folder of its finished run."
         )
-    wanted = TrainingConfig(
-        calibrate="temperature" if temperature else "none", thresholds="f1" if thresholds else "none"
+    check_calibration(
+        saved.label_space,
+        calibrate="temperature" if temperature else "none",
+        thresholds="f1" if thresholds else "none",
     )
-    check_calibration(wanted, saved.label_space)
 
 
 def _fitted(

@@ -1,8 +1,7 @@
-"""Checkpoints: folders that are whole or not there.
+"""Checkpoints, written atomically: a folder `checkpoint-STEP` is complete or does not exist.
 
 A checkpoint is written to a temporary folder, each file is flushed to the disk, a manifest with sizes and hashes is
-added, and the folder is renamed to `checkpoint-STEP`. Whatever kills the process, what bears that name is complete;
-verify_checkpoint that comes later is found through the manifest.
+added, and the folder is renamed to `checkpoint-STEP`. Later damage is detected through the manifest.
 """
 
 from __future__ import annotations
@@ -17,17 +16,23 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from attentune.errors import CheckpointError, StorageError
 from attentune.io import files
 from attentune.io.files import read_json, storage_errors, sync_file, sync_folder, write_manifest
+from attentune.models.saving import save_model
+from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
+from attentune.training.components import TrainingComponents
+from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
+from attentune.training.progress import JsonLog
 from attentune.training.state import TrainingState
 
-STATE = "state.json"
-_NEEDED = (STATE, "model.safetensors")
+STATE, MODEL_FILE, OPTIMIZER_FILE = "state.json", "model.safetensors", "optimizer.safetensors"
+_NEEDED = (STATE, MODEL_FILE)
 _NAME = re.compile(r"checkpoint-(\d+)$")
 TEMPORARY = ".writing-"
-# What `files.write_bytes` writes to before it renames it.
+# The names of the temporary files of `files.write_bytes`.
 _HALF_FILE = re.compile(r"\..+\.\d+\.tmp$")
 _MEND = "Delete this checkpoint; the same command goes on from an older one, or begins anew."
 
@@ -186,3 +191,75 @@ def keep_newest(run: Path, step: int, limit: int, always: int | None) -> None:
             with storage_errors(folder):
                 folder.rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
+
+
+class Checkpointer:
+    """Saves and restores the checkpoints of one run. Only the main process writes.
+
+    Args:
+        run: the run folder.
+        components: model, optimiser and the rest, of which checkpoints are made.
+        log: the run's log, whose length is part of a checkpoint; None on all but the main process.
+    """
+
+    def __init__(self, run: Path, components: TrainingComponents, log: JsonLog | None) -> None:
+        self._run, self._components, self._log = run, components, log
+        self._saved_step = -1
+
+    def save(self, state: TrainingState) -> None:
+        """Write a checkpoint, unless this step has one, then remove the oldest ones beyond the limit."""
+        inputs = self._components.inputs
+        if self._saved_step != state.step:
+            self._saved_step = state.step
+            self._write(state)
+        if inputs.accelerator.is_main_process:  # also if this step has one: a killed run may have left too many
+            best_step = None if state.best is None else state.best["step"]
+            keep_newest(self._run, state.step, inputs.config.training.save_total_limit, best_step)
+
+    def _write(self, state: TrainingState) -> None:
+        components, inputs = self._components, self._components.inputs
+        inputs.accelerator.wait_for_everyone()
+        labels = components.planner.tensors()
+        if not inputs.accelerator.is_main_process:
+            return
+        if self._log is not None:
+            state.log_bytes, state.log_sha256 = self._log.synced()
+        scaler = inputs.accelerator.scaler
+        content = {
+            "training": state.to_dict(),
+            "identity": components.resume_fingerprint(),
+            "scaler": None if scaler is None else scaler.state_dict(),
+        }
+        optimizer = optimizer_tensors(components.bare_optimizer, components.model)
+
+        def write_files(folder: Path) -> None:
+            save_model(components.model, inputs.tokenizer, folder)
+            save_file(optimizer, folder / OPTIMIZER_FILE)
+            if labels:
+                save_labels(folder, labels, train_fingerprint=inputs.fingerprint["train"])
+
+        with components.embeddings.whole(components.decay(state)):
+            write_checkpoint(self._run, state.step, content, write_files)
+
+    def restore(self, folder: Path, content: dict[str, Any]) -> TrainingState:
+        """Load a checkpoint's weights, optimiser, scaler and token labels, and return its state.
+
+        Args:
+            folder: the checkpoint.
+            content: from `read_state`.
+
+        Raises:
+            CheckpointError: it does not fit this run.
+        """
+        components, scaler = self._components, self._components.inputs.accelerator.scaler
+        state = TrainingState.from_dict(content["training"])
+        with fitting(folder):
+            with components.embeddings.loading(components.decay(state)):
+                components.model.load_state_dict(load_file(folder / MODEL_FILE))
+            load_optimizer_tensors(components.bare_optimizer, components.model, load_file(folder / OPTIMIZER_FILE))
+            if content.get("scaler") and scaler is not None:
+                scaler.load_state_dict(content["scaler"])
+            if (folder / LABELS_FILE).is_file():
+                components.planner.restore(load_labels(folder)[0])
+        self._saved_step = state.step
+        return state

@@ -20,9 +20,9 @@ from attentune.inference.scoring import make_accelerator
 from attentune.metrics.metrics import Metric, choose_metric
 from attentune.models.build import load_tokenizer
 from attentune.models.hub import Tokenizer
-from attentune.training.calibration_check import check_calibration
+from attentune.training.calibrating import check_calibration
 from attentune.training.objective import with_ordinal_prediction
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,11 @@ class RunInputs:
         return rows.ids[row] if rows.lines is None else f"{rows.ids[row]} (line {rows.lines[row]})"
 
     @property
+    def is_regression(self) -> bool:
+        """Whether the labels are scores rather than classes."""
+        return self.data.label_space.task_type == "regression"
+
+    @property
     def weights(self) -> np.ndarray | None:
         """(N,) float64, what each training row counts; None where each counts 1."""
         return self.data.splits["train"].weights
@@ -93,7 +98,7 @@ class RunInputs:
         }
 
 
-def prepare_inputs(config: Config, data: TaskData | None, display: Display) -> RunInputs:
+def prepare_inputs(config: Config, data: TaskData | None, display: ProgressDisplay) -> RunInputs:
     """Read, check and tokenise the data; say what they are and what was decided.
 
     Raises:
@@ -106,8 +111,8 @@ def prepare_inputs(config: Config, data: TaskData | None, display: Display) -> R
         data = load_data(config.data, seed=settings.seed, splits=wanted)
     else:
         data = with_extra(with_calibration(data, config.data, settings.seed), config.data)
-    check_calibration(settings, data.label_space)
-    data = replace(data, label_space=with_ordinal_prediction(data.label_space, config.objective))
+    check_calibration(data.label_space, calibrate=settings.calibrate, thresholds=settings.thresholds)
+    data = replace(data, label_space=with_ordinal_prediction(data.label_space, config.objective.ordinal_prediction))
     train = data.splits.get("train")
     if train is None or len(train) == 0 or train.labels is None:
         raise DataError(f"{data.name}: has no labelled rows to train on, expected a train split.")

@@ -1,4 +1,4 @@
-"""What training minimises, settled from the settings and the training labels."""
+"""The training objective: the task's loss, combined with the loss of the token head."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from attentune.config import ObjectiveConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, NonFiniteLossError
 from attentune.metrics.metrics import Metric
@@ -144,34 +143,54 @@ class Objective:
 
 
 def build_objective(
-    settings: ObjectiveConfig, label_space: LabelSpace, labels: np.ndarray, row_weights: np.ndarray | None = None
+    label_space: LabelSpace,
+    labels: np.ndarray,
+    *,
+    row_weights: np.ndarray | None = None,
+    loss: str = "auto",
+    class_weights: Any = None,
+    label_smoothing: float = 0.0,
+    alpha: float = 0.7,
+    token_loss_warmup_epochs: float = 0.0,
+    focal_gamma: float = 2.0,
 ) -> Objective:
-    """The objective for these training labels, and what each row counts (None: 1).
+    """Build the objective for a task and check that it fits.
+
+    Args:
+        label_space: the task's labels.
+        labels: (N,) class ids or scores of the training rows; (N, C) zeros and ones for multi-label tasks.
+        row_weights: (N,) weight of each training row; None if all are 1.
+        loss: "auto" or a key of `nn.losses.LOSSES`.
+        class_weights: None, "balanced", or one number a class as a list, a mapping by label name or comma-separated.
+        label_smoothing: share of the target spread over all classes.
+        alpha: weight of the task's loss; the token head's loss has 1 - alpha.
+        token_loss_warmup_epochs: epochs over which the token head's share rises to 1 - alpha.
+        focal_gamma: gamma of the focal loss.
 
     Raises:
         ConfigError: the loss or the weights do not fit the task.
     """
-    loss = resolve_loss(settings.loss, label_space.task_type)
+    loss = resolve_loss(loss, label_space.task_type)
     _check_loss(loss, label_space)
     if loss == "pearson" and row_weights is not None:
         raise ConfigError(
             "objective.loss: pearson has one loss for a whole batch, so rows cannot have weights. Leave the weights"
             " out, or take mse."
         )
-    classes = label_space.task_type != "regression"
-    if not classes and (settings.class_weights is not None or settings.label_smoothing > 0):
+    has_classes = label_space.task_type != "regression"
+    if not has_classes and (class_weights is not None or label_smoothing > 0):
         raise ConfigError("objective: class_weights and label_smoothing need classes; this task is a regression.")
-    weights = None
-    if settings.class_weights is not None:
-        weights = _class_weights(settings.class_weights, label_space, labels, row_weights)
+    weights_C = None
+    if class_weights is not None:
+        weights_C = _class_weights(class_weights, label_space, labels, row_weights)
     return Objective(
-        loss,
-        weights,
-        settings.label_smoothing,
-        settings.alpha,
-        settings.token_loss_warmup_epochs,
-        label_space.num_labels,
-        settings.focal_gamma,
+        loss=loss,
+        class_weights=weights_C,
+        label_smoothing=label_smoothing,
+        alpha=alpha,
+        warmup_epochs=token_loss_warmup_epochs,
+        num_labels=label_space.num_labels,
+        focal_gamma=focal_gamma,
     )
 
 
@@ -194,20 +213,24 @@ def _check_loss(loss: str, label_space: LabelSpace) -> None:
         )
 
 
-def with_ordinal_prediction(label_space: LabelSpace, settings: ObjectiveConfig) -> LabelSpace:
-    """The label space whose predictions are made as the settings want.
+def with_ordinal_prediction(label_space: LabelSpace, rule: str) -> LabelSpace:
+    """Return the label space with this prediction rule for ordinal classes.
+
+    Args:
+        label_space: the task's labels.
+        rule: "argmax" or "expected-value".
 
     Raises:
-        ConfigError: the mean of class numbers is asked for where classes have no order.
+        ConfigError: "expected-value" for classes without an order.
     """
-    if settings.ordinal_prediction == "argmax":
+    if rule == "argmax":
         return label_space
     if label_space.task_type != "ordinal":
         raise ConfigError(
-            f"objective.ordinal_prediction: got {settings.ordinal_prediction!r}, which needs classes with an order"
+            f"objective.ordinal_prediction: got {rule!r}, which needs classes with an order"
             f" (data.task_type ordinal); this is a {label_space.task_type} task. Leave it at argmax."
         )
-    return replace(label_space, ordinal_prediction=settings.ordinal_prediction)
+    return replace(label_space, ordinal_prediction=rule)
 
 
 def check_metric(objective: Objective, metric: Metric) -> None:

@@ -60,14 +60,14 @@ def is_main_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-class Display:
+class ProgressDisplay:
     """A progress bar with loss, speed and time left; plain lines where standard error is no terminal."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True, quiet=quiet or not is_main_rank(), soft_wrap=True, highlight=False)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        self._probed = 0
+        self._predicted = 0
 
     def info(self, text: str) -> None:
         """Print a line above the bar."""
@@ -96,16 +96,16 @@ class Display:
 
     def advance(self, step: int, *, loss: float, tokens_per_second: float) -> None:
         """Move the bar."""
-        self._probed = 0
+        self._predicted = 0
         if self._bar is not None and self._task is not None:
             facts = f"loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s"
             self._bar.update(self._task, completed=step, facts=facts)
 
-    def probed(self, rows: int) -> None:
-        """Show in the bar how many sentences the model has been asked for labels, since the last step."""
-        self._probed += rows
+    def predicted(self, rows: int) -> None:
+        """Show in the bar how many sentences have been predicted for token labels since the last step."""
+        self._predicted += rows
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, facts=f"labels: {self._probed:,} sentences asked")
+            self._bar.update(self._task, facts=f"labels: {self._predicted:,} sentences predicted")
 
     def stop(self) -> None:
         """Take the bar away."""
@@ -113,7 +113,7 @@ class Display:
             self._bar.stop()
             self._bar = None
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> ProgressDisplay:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -35,16 +35,16 @@ class StopRequest:
     """Whether a stop was asked for.
 
     Attributes:
-        asked: set by the first signal; whoever has another reason to stop may set it too.
+        requested: set by the first signal; whoever has another reason to stop may set it too.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True
 
 
 @contextlib.contextmanager

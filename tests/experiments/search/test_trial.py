@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from attentune.experiments.search.selection import SelectionCriterion
 from attentune.experiments.search.settings import TrialSettings
 from attentune.experiments.search.space import Dimension, Space
 from attentune.experiments.search.study import SamplerConfig, SearchStudy
-from attentune.experiments.search.trial import Rows, SearchTask, SearchTrainer
+from attentune.experiments.search.trial import Rows
 from helpers.queue_worker import small_record
 from helpers.samples import settings
 
@@ -37,8 +38,9 @@ def work(plan: SearchPlan) -> None:
     queue = RunQueue(plan.study.storage_config)
     queue.refill(plan.grid.runs)
     task = plan.task()
-    assert task.search is not None
-    trainer = SearchTrainer(SearchTask(**json.loads(json.dumps(task.search))), plan.study.storage_config)
+    assert task.trainer is not None
+    options = json.loads(json.dumps(task.trainer_options))
+    trainer = pkgutil.resolve_name(task.trainer)(plan.study.storage_config, **options)
     worker = RunWorker(queue, RunGrid(plan.grid.runs, task.configs, {}), keep_runs=False, trainer=trainer)
     while queue.do_next({run.name: run for run in plan.grid.runs}, worker.do):
         pass

@@ -20,7 +20,7 @@ from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import encode_rows
 from attentune.errors import ConfigError, ExportError
 from attentune.integrations.onnx import export as writing
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.export_samples import blocks, save_run, without_torch
 from helpers.samples import settings
@@ -106,7 +106,7 @@ def test_every_place_of_the_blur_with_learned_sigmas_under_a_gate(where: str, ti
 def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     values = settings(folder, tiny("bert"))
-    train(load_config(preset="ssa-hybrid", overrides=values), display=Display(quiet=True))
+    train(load_config(preset="ssa-hybrid", overrides=values), display=ProgressDisplay(quiet=True))
     return folder / "run"
 
 
@@ -261,7 +261,7 @@ def test_two_hundred_real_rows_with_a_real_encoder(data_dir: Path, tmp_path: Pat
         "training.use_cpu": True,
         "data.max_eval_samples": 200,
     }
-    train(load_config(preset="ssa-hybrid", overrides=overrides), display=Display(quiet=True))
+    train(load_config(preset="ssa-hybrid", overrides=overrides), display=ProgressDisplay(quiet=True))
     export = export_run(tmp_path / "run", tmp_path / "served", quantize="int8")
     assert (export.rows, export.checked_on) == (200, "validation")
     assert export.max_difference <= 1e-4

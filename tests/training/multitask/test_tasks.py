@@ -21,7 +21,7 @@ from attentune.training.loop import TrainingLoop
 from attentune.training.multitask.cs224n import leaderboard_score
 from attentune.training.multitask.loop import steps_per_task, task_schedule
 from attentune.training.multitask.tasks import TasksResult, train_tasks
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.signals import Interrupted
 from helpers.cs224n_samples import write_cs224n
 from helpers.interrupted import log_of, without_times
@@ -44,7 +44,7 @@ def train(folder: Path, encoder: Path, **changes: Any) -> TasksResult:
         "training.use_cpu": True,
     }
     values |= {name.replace("__", "."): value for name, value in changes.items()}
-    return train_tasks(load_config(overrides=values), display=Display(quiet=True))
+    return train_tasks(load_config(overrides=values), display=ProgressDisplay(quiet=True))
 
 
 @pytest.fixture
@@ -143,11 +143,11 @@ def test_a_broken_off_run_goes_on_to_the_same_end(
     done: list[int] = []
     usual = TrainingLoop._timed_step
 
-    def dying(self: TrainingLoop, *facts: Any) -> None:
+    def dying(self: TrainingLoop, *arguments: Any) -> Any:
         if len(done) == step:
             raise RuntimeError("killed")
         done.append(1)
-        usual(self, *facts)
+        return usual(self, *arguments)
 
     settings = METHOD | {"training__output_dir": str(place / "other")}
     with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="killed"):
@@ -162,21 +162,22 @@ def test_a_broken_off_run_goes_on_to_the_same_end(
 def test_ctrl_c_saves_and_says_how_to_go_on(place: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     usual, done = TrainingLoop._timed_step, []
 
-    def interrupting(self: TrainingLoop, *facts: Any) -> None:
-        usual(self, *facts)
+    def interrupting(self: TrainingLoop, *arguments: Any) -> Any:
+        logs = usual(self, *arguments)
         done.append(1)
         if len(done) == 7:
             import os
             import signal
 
             os.kill(os.getpid(), signal.SIGINT)
+        return logs
 
     with monkeypatch.context() as patched, pytest.raises(Interrupted, match="step 7.*--resume --output_dir"):
         patched.setattr(TrainingLoop, "_timed_step", interrupting)
         train(place, tiny("bert"), **METHOD)
     assert (place / "run" / "checkpoint-7").is_dir()
     resumed = load_config(overrides={"training.output_dir": str(place / "run"), "training.resume": True})
-    train_tasks(resumed, display=Display(quiet=True))
+    train_tasks(resumed, display=ProgressDisplay(quiet=True))
     first = outcome(place / "run")
     train(place, tiny("bert"), **METHOD, training__output_dir=str(place / "other"))
     assert first == outcome(place / "other")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config, load_config, load_preset
+from attentune.config import Config, flatten, load_config, load_preset, to_flat
 from attentune.config.yaml_files import read_yaml
 from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
@@ -15,8 +15,6 @@ from attentune.experiments.comparison.methods import (
     CUSTOM_TASK,
     PER_RUN,
     Method,
-    dotted,
-    flat_settings,
     settings_by_task,
 )
 from attentune.experiments.comparison.records import Run
@@ -153,7 +151,7 @@ def _resolved(
             given = {**common, **by_task.get(task, {}), **method.settings, **method.by_task.get(task, {})}
             given |= _ONE_TASK | {"data.task": None if task == CUSTOM_TASK else task}
             try:
-                found[method.name][task] = flat_settings(load_config(file, given, preset=method.preset))
+                found[method.name][task] = to_flat(load_config(file, given, preset=method.preset))
             except ConfigError as error:
                 for problem in error.problems:
                     problems.setdefault(problem, []).append(f"{method.name} on {task}")
@@ -174,7 +172,7 @@ def _own_names(method: Method, common: Mapping[str, Any]) -> set[str]:
     """In what a method may differ: what its preset says, but for what is said for all; and its own settings."""
     content = {} if method.preset is None else load_preset(method.preset)
     sections = {key: value for key, value in content.items() if key not in ("description", "source")}
-    names = {"preset", *dotted(sections)} - set(common)
+    names = {"preset", *flatten(sections)} - set(common)
     return names.union(method.settings, *method.by_task.values())
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config
+from attentune.config import Config, to_flat
 from attentune.errors import CheckpointError
 from attentune.experiments.comparison.fingerprints import check_unchanged
 from attentune.experiments.comparison.grid import RunGrid
-from attentune.experiments.comparison.methods import PER_RUN, WHICH_RUNS, flat_settings
+from attentune.experiments.comparison.methods import PER_RUN, WHICH_RUNS
 from attentune.io.files import check_links, read_json, storage_errors, write_text
 from attentune.io.locks import FileLock
 
@@ -178,7 +178,7 @@ def _counterpart(before: Methods, now: Methods, name: str, task: str) -> tuple[M
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     # A setting that is newer than the comparison had its default.
-    defaults = flat_settings(Config())
+    defaults = to_flat(Config())
     return [
         f"{name}: was {before.get(name, defaults.get(name))!r}, now {now[name]!r}"
         for name in names

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config, preset_names
+from attentune.config import flatten, preset_names
 from attentune.config.parse import did_you_mean
 from attentune.config.yaml_files import read_yaml
 from attentune.data.builtin import load_spec
@@ -83,7 +83,7 @@ def _method(name: str, value: Any, where: str, problems: list[str]) -> Method:
         if key not in _KEYS
     ]
     by_task = settings_by_task(value.get("tasks"), f"{where}.tasks", problems)
-    settings = dotted(_mapping(value.get("set"), f"{where}.set", problems))
+    settings = flatten(_mapping(value.get("set"), f"{where}.set", problems))
     _refuse_common(settings, f"{where}.set", problems)
     preset = value.get("preset")
     return Method(name, None if preset is None else str(preset), settings, by_task)
@@ -95,7 +95,7 @@ def settings_by_task(value: Any, where: str, problems: list[str]) -> dict[str, d
     for task, part in _mapping(value, where, problems).items():
         try:
             known = CUSTOM_TASK if task == CUSTOM_TASK else load_spec(str(task)).name
-            by_task[known] = dotted(_mapping(part, f"{where}.{task}", problems))
+            by_task[known] = flatten(_mapping(part, f"{where}.{task}", problems))
             _refuse_common(by_task[known], f"{where}.{task}", problems)
         except ConfigError as error:
             problems += [f"{where}: {problem}" for problem in error.problems]
@@ -139,29 +139,3 @@ def select_methods(names: Sequence[str], named: Mapping[str, Method]) -> list[Me
             ]
         )
     return [named.get(name) or Method(name, preset=name) for name in names] or list(named.values())
-
-
-def flat_settings(section: Any, prefix: str = "") -> dict[str, Any]:
-    """All settings by dotted name, as plain values; a setting that holds a mapping stays whole."""
-    flat: dict[str, Any] = {}
-    for field in dataclasses.fields(section):
-        value = getattr(section, field.name)
-        if dataclasses.is_dataclass(value):
-            flat |= flat_settings(value, f"{prefix}{field.name}.")
-        else:
-            flat[f"{prefix}{field.name}"] = list(value) if isinstance(value, tuple) else value
-    return flat
-
-
-def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested sections by dotted name; what is a setting stays whole, also if it holds a mapping."""
-    known = _setting_names()
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        flat |= dotted(value, f"{name}.") if isinstance(value, Mapping) and name not in known else {name: value}
-    return flat
-
-
-def _setting_names() -> set[str]:
-    return set(flat_settings(Config()))

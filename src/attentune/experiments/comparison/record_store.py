@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import platform
 import shutil
@@ -38,10 +37,7 @@ def record_of(run: Run, config: Config, result: RunResult, folder: Path, *, wall
     metric, score = score_to_compare_by(result.scores, config.training.metric_for_best_model)
     predictions = {split: f"seed-{run.seed}.{split}.csv" for split in _predicted(folder)}
     return RunRecord(
-        **{
-            **{part.name: getattr(result, part.name) for part in dataclasses.fields(RunResult)},
-            "config": _settings(config),
-        },
+        **vars(result) | {"config": _settings(config)},
         run=run,
         status="done",
         metric=metric,

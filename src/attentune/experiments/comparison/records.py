@@ -45,37 +45,28 @@ class Run:
         return f"{self.task}/{self.size}/{self.method}/seed-{self.seed}"
 
 
-@dataclass(frozen=True)
-class RunRecord:
-    """All that a comparison keeps of a run.
+@dataclass(frozen=True, kw_only=True)
+class RunRecord(RunResult):
+    """The record of a run in a comparison: a run's own result, and what the comparison adds.
 
     Attributes:
-        run: task, size of the training part, method, seed.
-        status: "done" or "failed"; in a search also "pruned", given up as it did worse than others.
-        metric: the one to compare by: that of `metric_for_best_model`, else the task's first; None if failed.
-        score: its value on the first validation split; None where it is undefined or not there.
-        scores, train, best, config, seed, versions, data_fingerprint, notes: as in `RunResult`.
-        predictions: by split the file with ids, labels, predictions and probabilities, beside the record.
-        labels_by_epoch: what the log says of each epoch's token labels.
-        curve: step, epoch, seconds in training steps, tokens and mean loss since the line before, as logged.
-        scored: the validation scores while it trained: step, epoch, and metrics by split.
-        wall_seconds: of its last sitting, with loading, scoring and saving.
-        host: the machine.
-        error: kind, message and traceback of a failed run, else None.
+        run: task, training size, method and seed.
+        status: "done", "failed", or in a search "pruned".
+        metric: the metric to compare by: `metric_for_best_model`, or the task's first; None if the run failed.
+        score: its value on the first validation split; None if it is undefined or missing.
+        predictions: by split, the file of ids, labels, predictions and probabilities, next to the record.
+        labels_by_epoch: counts of each epoch's token labels, from the log.
+        curve: step, epoch, seconds of training steps, tokens and mean loss since the line before, from the log.
+        scored: the validation scores during training: step, epoch, and metrics by split.
+        wall_seconds: wall time since the run was last started or resumed, with loading, evaluation and saving.
+        host: the machine's name.
+        error: kind, message and traceback of a failed run; None otherwise.
     """
 
     run: Run
     status: str
     metric: str | None
     score: float | None
-    scores: dict[str, dict[str, float | None]]
-    train: dict[str, Any]
-    best: dict[str, Any] | None
-    config: dict[str, Any]
-    seed: int
-    versions: dict[str, str]
-    data_fingerprint: dict[str, str]
-    notes: list[str] = field(default_factory=list)
     predictions: dict[str, str] = field(default_factory=dict)
     labels_by_epoch: list[dict[str, Any]] = field(default_factory=list)
     curve: list[dict[str, Any]] = field(default_factory=list)
@@ -89,17 +80,12 @@ class RunRecord:
         """Whether it has scores."""
         return self.status == "done"
 
-    def result(self) -> RunResult:
-        """The run's own record."""
-        names = (part.name for part in dataclasses.fields(RunResult))
-        return RunResult(**{name: getattr(self, name) for name in names})
-
     def to_json(self) -> str:
         """JSON text; not-a-number becomes null."""
         return to_json({"format": _FORMAT, **dataclasses.asdict(self)})
 
     @classmethod
-    def load(cls, file: Path) -> RunRecord:
+    def load(cls, file: str | Path) -> RunRecord:
         """Read a record.
 
         Raises:

@@ -134,7 +134,7 @@ class Scheduler:
     def _go_on(self, worker_pool: WorkerPool, stop: StopRequest) -> None:
         next_look_s, running = 0.0, []  # type: float, list[Run]
         while True:
-            if stop.asked:
+            if stop.requested:
                 self._display.info("stopping: the runs at work are saved first; Ctrl-C again ends at once")
                 worker_pool.stop()
                 raise self._stopped()

@@ -11,13 +11,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import pkgutil
 import shutil
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +36,17 @@ STOPPED, MISTAKE, BUG = 130, 2, 1
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """What a worker is told.
+    """What a worker process has to do.
 
     Attributes:
         storage_config: the fields of `queue_storage.StorageConfig`.
-        runs: the fields of each `Run` that it may do.
+        runs: the fields of each `Run` that it may execute.
         configs: the settings by method and task; see `RunGrid`.
-        keep_runs: whether run folders stay when their runs are recorded.
-        one_run: whether to end after a run, so that the next has a fresh process.
-        search: of a search, the fields of `search_run.SearchTask`.
+        keep_runs: whether to keep run folders after their runs are recorded.
+        one_run: whether to exit after one run, so that the next one has a fresh process.
+        trainer: "module:name" of what makes the `Trainer`, called with the storage and `trainer_options`; None trains
+            as `attentune train` does.
+        trainer_options: keyword arguments for it.
     """
 
     storage_config: dict[str, Any]
@@ -51,7 +54,8 @@ class WorkerTask:
     configs: dict[str, dict[str, dict[str, Any]]]
     keep_runs: bool = False
     one_run: bool = False
-    search: dict[str, Any] | None = None
+    trainer: str | None = None
+    trainer_options: dict[str, Any] = field(default_factory=dict)
 
     def to_line(self) -> bytes:
         """One line of JSON."""
@@ -97,7 +101,7 @@ def _read_line() -> bytes:
 def _stop_with_parent(stop: StopRequest) -> None:
     while os.read(0, _CHUNK_BYTES):
         pass
-    stop.asked = True
+    stop.requested = True
 
 
 def _work(task: WorkerTask, stop: StopRequest) -> None:
@@ -106,20 +110,16 @@ def _work(task: WorkerTask, stop: StopRequest) -> None:
 
     queue = RunQueue(StorageConfig(**task.storage_config))
     runs = [Run(**fields) for fields in task.runs]
-    trainer = None if task.search is None else _search_trainer(task.search, queue.storage_config)
+    trainer: Trainer = _train
+    if task.trainer is not None:
+        trainer = pkgutil.resolve_name(task.trainer)(queue.storage_config, **task.trainer_options)
     worker = RunWorker(queue, RunGrid(tuple(runs), task.configs, {}), keep_runs=task.keep_runs, trainer=trainer)
     by_name = {run.name: run for run in runs}
-    while not stop.asked and queue.do_next(by_name, worker.do):
+    while not stop.requested and queue.do_next(by_name, worker.do):
         if task.one_run and worker.has_worked:
             break
-    if stop.asked:
+    if stop.requested:
         raise KeyboardInterrupt
-
-
-def _search_trainer(fields: dict[str, Any], storage_config: Any) -> Trainer:
-    from attentune.experiments.search.trial import SearchTask, SearchTrainer
-
-    return SearchTrainer(SearchTask(**fields), storage_config)
 
 
 def _train(run: Run, config: Config) -> RunResult:
@@ -136,12 +136,12 @@ class RunWorker:
         queue: hands them out.
         grid: their settings.
         keep_runs: whether their folders stay.
-        trainer: trains a run with its settings; `train` if not given.
+        trainer: trains a run with its settings.
     """
 
-    def __init__(self, queue: Any, grid: RunGrid, *, keep_runs: bool, trainer: Trainer | None = None) -> None:
+    def __init__(self, queue: Any, grid: RunGrid, *, keep_runs: bool, trainer: Trainer) -> None:
         self._ledger, self._matrix, self._keep_runs = queue.record_store, grid, keep_runs
-        self._trainer = trainer or _train
+        self._trainer = trainer
         self.has_worked = False
 
     def do(self, run: Run) -> str:

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attentune.config import flatten
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.grid import Run, RunGrid
 from attentune.experiments.comparison.manifest import LOCKS
-from attentune.experiments.comparison.methods import dotted
 from attentune.experiments.comparison.record_store import RecordStore, RunRecord
 from attentune.experiments.execution.worker import WorkerTask
 from attentune.experiments.search.selection import TrialOutcome, part_scores
 from attentune.experiments.search.settings import TrialSettings
 from attentune.experiments.search.study import SearchStudy
-from attentune.experiments.search.trial import Rows, SearchTask
+from attentune.experiments.search.trial import Rows, SearchTrainer
 from attentune.io.locks import FileLock
 
 
@@ -95,14 +95,13 @@ class SearchPlan:
             runs=[dataclasses.asdict(run) for run in runs],
             configs={run.method: grid.configs[run.method] for run in runs},
             one_run=self.one_run,
-            search=dataclasses.asdict(
-                SearchTask(
-                    rows=dataclasses.asdict(self.rows),
-                    draws=dataclasses.asdict(self.study.draws),
-                    choice=dataclasses.asdict(self.study.choice),
-                    first_seed=self.seeds[0],
-                )
-            ),
+            trainer=f"{SearchTrainer.__module__}:{SearchTrainer.__name__}",
+            trainer_options={
+                "rows": dataclasses.asdict(self.rows),
+                "sampler": dataclasses.asdict(self.study.draws),
+                "criterion": dataclasses.asdict(self.study.choice),
+                "first_seed": self.seeds[0],
+            },
         )
 
     def retry_failed(self) -> None:
@@ -153,7 +152,7 @@ class SearchPlan:
     def _is_of(self, record: RunRecord, trial: TrialOutcome) -> bool:
         """Whether the record is of a run with the trial's settings."""
         flat = self._matrices[trial.name].configs[trial.name][self._task]
-        recorded = dotted(record.config)
+        recorded = flatten(record.config)
         return all(recorded.get(name) == flat[name] for name in trial.settings)
 
     def _end(self, trial: TrialOutcome, results: Sequence[dict[str, Any]]) -> None:

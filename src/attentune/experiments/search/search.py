@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attentune.config import to_yaml
+from attentune.config import to_flat, to_yaml
 from attentune.errors import ConfigError
-from attentune.experiments.comparison.methods import flat_settings
 from attentune.experiments.comparison.progress import ComparisonProgress
 from attentune.experiments.execution.queue import RunQueue
 from attentune.experiments.execution.queue_storage import HEARTBEAT_S, StorageConfig
@@ -168,7 +167,7 @@ def _plan(setup: Setup, storage_config: StorageConfig) -> SearchPlan:
 
 def _do(plan: SearchPlan, setup: Setup, display: ComparisonProgress, jobs: int | None, *, retry_failed: bool) -> None:
     """Go on until all trials have ended."""
-    cores, plan.one_run = default_jobs([flat_settings(setup.base)])
+    cores, plan.one_run = default_jobs([to_flat(setup.base)])
     display.short = display.long = plan.describe
     worker_pool = WorkerPool(jobs or cores, Path(plan.study.storage_config.folder) / "logs", one_thread=plan.one_run)
     with stop_on_signal() as stop:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config, load_config
+from attentune.config import Config, load_config, to_flat
 from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.grid import Run, RunGrid
-from attentune.experiments.comparison.methods import CUSTOM_TASK, flat_settings
+from attentune.experiments.comparison.methods import CUSTOM_TASK
 from attentune.experiments.search.space import Dimension, Space
 
 # What a search itself decides, or what would make its trials' scores those of different things.
@@ -61,7 +61,7 @@ class TrialSettings:
         """The runs of one trial."""
         config, task = self.config(settings), self.task()
         runs = tuple(Run(task, config.data.max_train_samples, name, seed) for seed in seeds)
-        return RunGrid(runs, {name: {task: flat_settings(config)}}, {})
+        return RunGrid(runs, {name: {task: to_flat(config)}}, {})
 
 
 def common_settings(
@@ -161,7 +161,7 @@ def _is_refused(name: str) -> bool:
 
 
 def _single(config: Config, name: str) -> Any:
-    return config.preset if name == "preset" else flat_settings(config)[name]
+    return config.preset if name == "preset" else to_flat(config)[name]
 
 
 def _as_checked(dimension: Dimension, values: Sequence[Any], problems: dict[str, None]) -> Dimension:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config
+from attentune.config import Config, to_flat
 from attentune.data.extra import with_extra
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.experiments.comparison.fingerprints import DataFingerprints, fingerprint_encoders, fingerprint_rows
 from attentune.experiments.comparison.manifest import FREE, PLACES, make_folder, queue_lock
-from attentune.experiments.comparison.methods import flat_settings
 from attentune.experiments.search.selection import PARTS, RULES, SelectionCriterion
 from attentune.experiments.search.settings import TrialSettings, checked, common_settings, whole_space
 from attentune.experiments.search.space import Dimension, Space, load_space, space_from
@@ -229,7 +228,7 @@ def _check_inputs(base: Config, rows: Rows) -> tuple[Sequence[str], str, DataFin
 def _content(space: Space, base: Config, ways: SearchOptions, draws: SamplerConfig, metric: str) -> dict[str, Any]:
     """What two commands into one folder must have in common."""
     varied = {name for part in space.dimensions for name in part.setting_names}
-    fixed = {name: value for name, value in flat_settings(base).items() if name not in varied}
+    fixed = {name: value for name, value in to_flat(base).items() if name not in varied}
     facts = {"metric": metric, "seed": draws.seed, "sampler": draws.sampler, "pruner": draws.pruner}
     names = ("seeds", "choose", "k", "score_on", "search_share", "startup")
     facts |= {name: getattr(ways, name) for name in names}

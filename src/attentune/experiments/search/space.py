@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
+from attentune.config import flatten
 from attentune.config.parse import did_you_mean
 from attentune.config.yaml_files import read_yaml
 from attentune.errors import ConfigError
-from attentune.experiments.comparison.methods import dotted
 
 Number = int | float
 _KEYS = ("description", "source", "preset", "set", "space")
@@ -142,7 +142,7 @@ def space_from(content: Mapping[str, Any], source: str) -> Space:
     if not isinstance(common, Mapping):
         problems.append(f"{source}: set: got {common!r}, expected settings and their values.")
         common = {}
-    if dotted(common).get("model.trust_remote_code"):
+    if flatten(common).get("model.trust_remote_code"):
         problems.append(
             f"{source}: set: model.trust_remote_code runs the code that comes with a model, so a file cannot ask for"
             " it; add --trust_remote_code if you trust the model."
@@ -152,7 +152,7 @@ def space_from(content: Mapping[str, Any], source: str) -> Space:
         raise ConfigError(problems)
     dimensions = tuple(dimension for dimension in found if dimension is not None)
     return Space(
-        dimensions, None if preset is None else str(preset), dotted(common), str(content.get("source", source))
+        dimensions, None if preset is None else str(preset), flatten(common), str(content.get("source", source))
     )
 
 

@@ -17,6 +17,7 @@ from attentune.experiments.search.selection import SelectionCriterion
 from attentune.experiments.search.space import Space
 from attentune.experiments.search.study import SamplerConfig, SearchStudy
 from attentune.results import RunResult
+from attentune.training.callbacks import Scores, TrainingCallback
 from attentune.training.signals import Pruned
 from attentune.training.state import TrainingState
 
@@ -61,49 +62,64 @@ class Rows:
         return replace(data, splits={"train": train.take(kept), "validation": scored}, notes=(*data.notes, note))
 
 
-@dataclass(frozen=True)
-class SearchTask:
-    """What a worker of a search is told, besides its runs.
+class SearchTrainer:
+    """Trains the runs of a search in a worker process. Its arguments are plain values, as they come from JSON.
 
-    Attributes:
+    Args:
+        storage_config: where the search's study is.
         rows: the fields of `Rows`.
-        draws: the fields of `SamplerConfig`.
-        choice: the fields of `SelectionCriterion`.
-        first_seed: the runs with this seed tell whether their trial is given up.
+        sampler: the fields of `SamplerConfig`.
+        criterion: the fields of `SelectionCriterion`.
+        first_seed: the seed whose runs report to the pruner.
     """
 
-    rows: Mapping[str, Any]
-    draws: Mapping[str, Any]
-    choice: Mapping[str, Any]
-    first_seed: int
-
-
-class SearchTrainer:
-    """Trains the runs of a search."""
-
-    def __init__(self, task: SearchTask, storage_config: StorageConfig) -> None:
-        self._first_seed, self._rows, self._choice = (
-            task.first_seed,
-            Rows(**task.rows),
-            SelectionCriterion(**task.choice),
-        )
-        draws = SamplerConfig(**task.draws)
-        self._study = None if draws.pruner == "none" else SearchStudy(storage_config, Space(), draws, self._choice)
+    def __init__(
+        self,
+        storage_config: StorageConfig,
+        *,
+        rows: Mapping[str, Any],
+        sampler: Mapping[str, Any],
+        criterion: Mapping[str, Any],
+        first_seed: int,
+    ) -> None:
+        self._first_seed, self._rows = first_seed, Rows(**rows)
+        self._criterion, config = SelectionCriterion(**criterion), SamplerConfig(**sampler)
+        has_pruner = config.pruner != "none"
+        self._study = SearchStudy(storage_config, Space(), config, self._criterion) if has_pruner else None
 
     def __call__(self, run: Run, config: Config) -> RunResult:
-        """Train; `Pruned` is raised where the trial is given up."""
+        """Train a run.
+
+        Raises:
+            Pruned: the pruner stops the trial.
+        """
         from attentune.training.train import train
 
-        def on_scores(state: TrainingState, scores: dict[str, dict[str, float]], is_last: bool) -> None:
-            if self._study is None or run.seed != self._first_seed:
-                return
-            score = next(iter(scores.values()))[self._choice.metric]
-            count = _times_scored(state, config)
-            if self._study.report(run.method, count, score) and not is_last:
-                times = "once" if count == 1 else f"{count} times"
-                raise Pruned(f"{self._choice.metric} {score:.4f} when scored {times}, worse than others by then")
+        callbacks = []
+        if self._study is not None and run.seed == self._first_seed:
+            callbacks.append(PruningCallback(self._study, run.method, config, self._criterion.metric))
+        return train(config, data=self._rows.load(config), callbacks=callbacks)
 
-        return train(config, data=self._rows.load(config), on_scores=on_scores)
+
+class PruningCallback(TrainingCallback):
+    """Reports each validation score to the study, and raises `Pruned` if the pruner says so.
+
+    Args:
+        study: the search's trials.
+        trial: the trial's name.
+        config: the run's settings.
+        metric: the metric that is reported.
+    """
+
+    def __init__(self, study: SearchStudy, trial: str, config: Config, metric: str) -> None:
+        self._study, self._trial, self._config, self._metric = study, trial, config, metric
+
+    def on_evaluate(self, state: TrainingState, scores: Scores, *, is_last: bool) -> None:
+        score = next(iter(scores.values()))[self._metric]
+        count = _times_scored(state, self._config)
+        if self._study.report(self._trial, count, score) and not is_last:
+            times = "once" if count == 1 else f"{count} times"
+            raise Pruned(f"{self._metric} {score:.4f} when scored {times}, worse than others by then")
 
 
 def _times_scored(state: TrainingState, config: Config) -> int:

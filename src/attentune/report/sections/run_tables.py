@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from attentune.config import Config, to_dict
+from attentune.config import Config, flatten, to_flat
 from attentune.report.analysis import Cell, Verdicts
 from attentune.report.document import Table
 from attentune.report.load import RecordedRun
@@ -22,19 +22,9 @@ _OWN = {
 _GIB = 1 << 30
 
 
-def flat_settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The settings of a record by dotted name, without those that runs of one method differ in."""
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and name.count(".") < 2 and name not in ("data.task_settings",):
-            yield from flat_settings(value, f"{name}.")
-        elif name not in _OWN:
-            yield name, value
-
-
 def settings_of(cell: Cell) -> dict[str, Any]:
-    """The settings of a cell's runs."""
-    return dict(flat_settings(cell.kept[0].record.config))
+    """Return the settings of a cell's runs by dotted name, without those that differ between runs of one method."""
+    return {name: value for name, value in flatten(cell.kept[0].record.config).items() if name not in _OWN}
 
 
 def cost_table(verdicts: Verdicts) -> Table | None:
@@ -137,7 +127,7 @@ def _one_or_several(settings: Sequence[Mapping[str, Any]], name: str) -> str:
 def common_table(verdicts: Verdicts) -> Table | None:
     """The settings that all methods share and that are not the default, and those that matter most."""
     settings = [settings_of(cell) for cell in verdicts.cells]
-    defaults = dict(flat_settings(to_dict(Config())))
+    defaults = to_flat(Config())
     always = ("model.name_or_path", "training.learning_rate", "training.num_train_epochs", "data.max_length")
     rows = []
     for name in dict.fromkeys(name for one in settings for name in one):

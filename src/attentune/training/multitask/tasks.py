@@ -15,7 +15,7 @@ from attentune.io.files import read_json, write_text
 from attentune.results import TASKS_FILE, RunResult, to_json
 from attentune.training.multitask.cs224n import course_tasks, leaderboard_score, write_course_files
 from attentune.training.multitask.loop import train_together
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.run_folder import CONFIG_FILE, check_folder, check_writable, config_for_run, opened_folder
 from attentune.training.signals import Interrupted
 from attentune.training.train import train
@@ -50,14 +50,14 @@ class TasksResult:
         return {"tasks": self.scores, "leaderboard": self.leaderboard}
 
 
-def train_tasks(config: Config, *, display: Display | None = None) -> TasksResult:
+def train_tasks(config: Config, *, display: ProgressDisplay | None = None) -> TasksResult:
     """Train on each of `config.data.tasks`; the folder of a task is `OUTPUT_DIR/TASK`, a run like any other.
 
     Raises:
         AttentuneError: anything that the user can mend; the message says how.
         Interrupted: a stop was asked for and what was done is saved; `--resume` goes on.
     """
-    with display or Display() as shown:
+    with display or ProgressDisplay() as shown:
         config = config_for_run(config)
         check_folder(config)
         folder = Path(str(config.training.output_dir))
@@ -171,7 +171,7 @@ def _resumable(config: Config) -> Config:
     return config
 
 
-def _summary(run: Path, results: dict[str, RunResult], display: Display) -> TasksResult:
+def _summary(run: Path, results: dict[str, RunResult], display: ProgressDisplay) -> TasksResult:
     for task in course_tasks(tuple(results)):
         _predict_test(run / task, display)
     scores = {task: result.scores for task, result in results.items()}
@@ -183,7 +183,7 @@ def _summary(run: Path, results: dict[str, RunResult], display: Display) -> Task
     return found
 
 
-def _predict_test(run: Path, display: Display) -> None:
+def _predict_test(run: Path, display: ProgressDisplay) -> None:
     """Write the predictions of the test rows, where there are some: the course asks for them."""
     saved = Predictor.load(run)
     try:
