@@ -40,12 +40,12 @@ class Served:
 
     Attributes:
         port: on 127.0.0.1.
-        desk: what answers.
+        service: answers the requests.
         folder: where files come and go.
     """
 
     port: int
-    desk: ExplanationService
+    service: ExplanationService
     folder: Path
 
     @property
@@ -99,12 +99,12 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(desk: ExplanationService, *, hosts: Sequence[str] = (), title: str = "Attentune") -> Iterator[Served]:
+def serving(service: ExplanationService, *, hosts: Sequence[str] = (), title: str = "Attentune") -> Iterator[Served]:
     """A server that answers until the block ends."""
     import uvicorn
 
     with tempfile.TemporaryDirectory() as folder, bound_socket("127.0.0.1", 0) as listening:
-        app = page_app(desk, Path(folder), hosts=hosts, title=title)
+        app = page_app(service, Path(folder), hosts=hosts, title=title)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
@@ -114,7 +114,7 @@ def serving(desk: ExplanationService, *, hosts: Sequence[str] = (), title: str =
                     break
                 time.sleep(0.05)
             assert server.started
-            yield Served(listening.getsockname()[1], desk, Path(folder))
+            yield Served(listening.getsockname()[1], service, Path(folder))
         finally:
             server.should_exit = True
             thread.join(20)
