@@ -22,9 +22,9 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A server whose one answer takes a second, and that waits half a second for a head."""
     import uvicorn
 
-    from attentune.app import timeouts as patience
+    from attentune.app import timeouts
 
-    monkeypatch.setattr(patience, "HEAD_S", 0.5)
+    monkeypatch.setattr(timeouts, "HEAD_TIMEOUT_S", 0.5)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -34,7 +34,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         await send({"type": "http.response.body", "body": b"ok"})
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        config = uvicorn.Config(app, http=patience.HeaderTimeout, log_level="error", lifespan="off")
+        config = uvicorn.Config(app, http=timeouts.HeaderTimeout, log_level="error", lifespan="off")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
@@ -74,10 +74,10 @@ def test_a_body_that_stops_gets_a_message(tmp_path: Path) -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    guard = SecurityMiddleware(app, hosts=(), uploads=tmp_path, body_bytes=1000, body_s=0.05)
+    protected = SecurityMiddleware(app, uploads=tmp_path, body_timeout_s=0.05)
     for path in ("/gradio_api/upload", "/gradio_api/queue/join"):
         sent.clear()
         head = {"type": "http", "method": "POST", "path": path, "headers": [(b"host", b"localhost")]}
-        asyncio.run(guard(head, receive, send))
+        asyncio.run(protected(head, receive, send))
         assert sent[0]["status"] == 408
-        assert sent[1]["body"] == b"The rest of the request did not come in 0.05 s. Ask again.\n"
+        assert sent[1]["body"] == b"The rest of the request did not arrive within 0.05 s. Send it again.\n"

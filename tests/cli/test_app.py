@@ -104,7 +104,7 @@ def test_mistakes_are_one_line_each(attentune: Command, run: Path, tmp_path: Pat
         port = taken.getsockname()[1]
         status, _, err = attentune("app", run, "--port", port)
     assert status == 2
-    assert f"--port {port}: cannot listen there (Address already in use). Take another port" in err
+    assert f"--port {port}: cannot listen there (Address already in use). Choose another port" in err
 
 
 def test_without_gradio_it_says_how_to_get_it(attentune: Command, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ class Served:
 
     Attributes:
         port: on 127.0.0.1.
-        service: what answers.
+        service: answers the requests.
         folder: where files come and go.
     """
 

@@ -12,9 +12,8 @@ from scipy import stats
 
 from attentune.errors import ConfigError
 from attentune.seeding import numpy_generator
-from attentune.stats.compare import compare_all, compare_runs
+from attentune.stats.compare import compare_all, compare_runs, holm
 from attentune.stats.estimate import mean_over_seeds, mean_over_seeds_and_examples
-from attentune.stats.multiple_testing import holm
 from attentune.stats.paired_tests import jackknife_values
 from attentune.stats.power import smallest_detectable_difference
 from attentune.stats.runs import Runs, summarise
@@ -244,3 +243,23 @@ def test_runs_that_do_not_belong_together_are_refused() -> None:
     short = Runs("a", "rte", "accuracy", {0: 1.0, 1: 0.0}, examples={0: np.ones(9), 1: np.zeros(9)})
     with pytest.raises(ValueError, match="a has values of 9 examples of rte, bert of 200; expected the same examples"):
         compare_runs(played("bert", 0.6), short)
+
+
+def test_holm_does_not_count_comparisons_that_could_not_be_made() -> None:
+    found = holm([math.nan, 0.01, math.nan, 0.04])
+    assert np.isnan(found[[0, 2]]).all()
+    assert found[[1, 3]].tolist() == [0.02, 0.04]
+    assert holm([]).tolist() == []
+    assert np.isnan(holm([math.nan])).all()
+
+
+@settings(deadline=None, max_examples=60)
+@given(p_values=st.lists(st.floats(0, 1), min_size=1, max_size=12), alpha=st.sampled_from([0.01, 0.05, 0.5]))
+def test_holm_rejects_what_the_steps_reject(p_values: list[float], alpha: float) -> None:
+    """The smallest p against alpha / m, the next against alpha / (m - 1), until one fails."""
+    rejected = [False] * len(p_values)
+    for step, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
+        if p_values[place] * (len(p_values) - step) > alpha:
+            break
+        rejected[place] = True
+    assert (holm(p_values) <= alpha).tolist() == rejected

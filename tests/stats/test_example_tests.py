@@ -49,9 +49,9 @@ def test_rows_on_which_both_are_alike_do_not_count() -> None:
 
 
 def test_mcnemar_refuses_what_is_not_right_or_wrong() -> None:
-    with pytest.raises(ValueError, match=r"answers are of shapes \(3,\) and \(2,\); expected \(N,\), twice the same"):
+    with pytest.raises(ValueError, match=r"answers have shapes \(3,\) and \(2,\); expected the same shape \(N,\)"):
         mcnemar_test(np.ones(3), np.ones(2))
-    with pytest.raises(ValueError, match=r"answers hold \[0\.  0\.5\]; expected true and false, or 1 and 0, only"):
+    with pytest.raises(ValueError, match=r"answers contain \[0\.  0\.5\]; expected only True and False, or 1 and 0"):
         mcnemar_test(np.array([0, 0.5]), np.array([1.0, 0.0]))
 
 
@@ -89,7 +89,7 @@ def test_equal_models_are_not_told_apart_and_very_different_ones_get_the_smalles
     assert (same.difference, same.low, same.high, same.p) == (0.0, 0.0, 0.0, 1.0)
     apart = np.array([1.0] * 40 + [0.0] * 10)
     assert paired_bootstrap_test(apart, generator=numpy_generator("d"), resamples=200).p == 1 / 201
-    with pytest.raises(ValueError, match=r"differences are of shape \(1,\); expected \(N,\) with 2 examples or more"):
+    with pytest.raises(ValueError, match=r"differences have shape \(1,\); expected \(N,\) with at least 2 examples"):
         paired_bootstrap_test(np.ones(1), generator=numpy_generator("e"))
 
 
@@ -127,7 +127,7 @@ def test_jackknife_values_follow_the_formula_row_by_row() -> None:
     without = [math.sqrt(sum(values) - value) for value in values]
     expected = [math.sqrt(15.0) + 3 * (sum(without) / 4 - one) for one in without]
     assert jackknife_values(root, 4) == pytest.approx(expected, rel=1e-12)
-    with pytest.raises(ValueError, match="rows is 1; expected 2 or more, since each is left out in turn"):
+    with pytest.raises(ValueError, match="rows is 1; expected at least 2, because each row is left out in turn"):
         jackknife_values(root, 1)
 
 

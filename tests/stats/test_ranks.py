@@ -53,14 +53,16 @@ def test_the_critical_difference_has_the_papers_quantiles(methods: int, q: float
     assert critical_difference(methods, 12) == pytest.approx(q * (methods * (methods + 1) / 72) ** 0.5, rel=5e-4)
 
 
-def test_p_is_the_share_of_all_orders_for_few_tasks() -> None:
+def test_p_is_exact_for_few_tasks() -> None:
+    """Where there are no more orders than permutations to draw, p is the share of all orders."""
     scores = np.array([[0.1, 0.2, 0.3], [0.2, 0.1, 0.3], [0.1, 0.2, 0.3]])
     seen, total = 0, 0
     for orders in itertools.product(itertools.permutations((1, 2, 3)), repeat=3):
         sums = np.sum(orders, axis=0)
         seen += ((sums - 6) ** 2).sum() >= ((np.array([4, 5, 9]) - 6) ** 2).sum()
         total += 1
-    assert rank(scores).p == pytest.approx(seen / total, abs=0.02)
+    assert rank(scores).p == pytest.approx(seen / total, rel=1e-12)
+    assert rank(scores, permutations=total - 1).p == pytest.approx(seen / total, abs=0.08)
 
 
 def test_p_is_near_chi_square_for_many_tasks() -> None:
@@ -71,10 +73,26 @@ def test_p_is_near_chi_square_for_many_tasks() -> None:
     assert found.p == pytest.approx(known.pvalue, abs=0.02)
 
 
+def test_drawn_orders_are_those_of_the_generator() -> None:
+    scores = numpy_generator("drawn-orders").normal(size=(6, 5))
+    ranks = stats.rankdata(-scores, axis=1)
+    orders = numpy_generator("test-ranks").permuted(np.broadcast_to(ranks, (1000, 6, 5)), axis=2)
+    distances = ((orders.sum(axis=1) - 18) ** 2).sum(axis=1)
+    as_far = int((distances >= ((ranks.sum(axis=0) - 18) ** 2).sum() - 1e-9).sum())
+    assert rank(scores, permutations=1000).p == (1 + as_far) / 1001
+
+
+def test_two_methods_are_compared_by_the_sign_test() -> None:
+    """Friedman's test of two methods is the sign test; scipy's own takes three methods or more."""
+    found = rank(np.array([[0.9, 0.5]] * 7 + [[0.5, 0.9]]))
+    assert found.p == pytest.approx(stats.binomtest(1, 8).pvalue, rel=1e-12)
+    assert found.statistic == pytest.approx((7 - 1) ** 2 / 8)
+
+
 def test_two_tasks_cannot_show_anything_and_all_methods_stay_in_one_group() -> None:
     found = rank(np.array([[0.9, 0.5, 0.1], [0.8, 0.5, 0.2]]))
     assert found.mean_ranks == (1.0, 2.0, 3.0)
-    assert found.p == pytest.approx(1 / 6, abs=0.02)
+    assert found.p == pytest.approx(1 / 6, rel=1e-12)
     assert found.groups == (("a", "b", "c"),)
 
 
@@ -130,7 +148,7 @@ def test_methods_that_all_tie_are_one_group() -> None:
 
 
 def test_what_cannot_be_ranked_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"scores are of shape \(1, 3\) for 3 methods; expected \(tasks, methods\)"):
+    with pytest.raises(ValueError, match=r"scores have shape \(1, 3\) for 3 methods; expected \(tasks, methods\)"):
         rank(np.ones((1, 3)))
     with pytest.raises(ValueError, match=r"shape \(4, 3\) for 2 methods"):
         rank(np.ones((4, 3)), ("a", "b"))

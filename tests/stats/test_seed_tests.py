@@ -83,7 +83,7 @@ def test_sixteen_differences_are_gone_through_and_more_are_drawn() -> None:
         assert (sign_flip_test(differences).p == exact) == (count == 16)
         drawn = [wilcoxon_test(differences, generator=numpy_generator("drawn", one)).p for one in range(3)]
         assert (len(set(drawn)) == 1) == (count == 16)
-    assert (smallest_p(0), smallest_p(17), smallest_p(40)) == (1.0, 2.0**-16, 2.0**-16)
+    assert (smallest_p(0), smallest_p(17), smallest_p(40)) == (1.0, 2 / 65_537, 2 / 65_537)
 
 
 def test_ties_are_found_through_rounding() -> None:
@@ -127,7 +127,7 @@ def test_many_seeds_are_drawn_from_and_are_near_the_exact_p() -> None:
     assert found.p == pytest.approx(exact, abs=5 * (exact * (1 - exact) / 65_536) ** 0.5)
     assert found.p == sign_flip_test(differences).p
     assert found.p != sign_flip_test(differences, generator=numpy_generator("other")).p
-    assert sign_flip_test(np.ones(40)).p >= 2.0**-16
+    assert sign_flip_test(np.ones(40)).p == smallest_p(40)
 
 
 def test_many_data_sets_at_once_give_what_each_gives_alone() -> None:
@@ -138,8 +138,14 @@ def test_many_data_sets_at_once_give_what_each_gives_alone() -> None:
         assert together[place] == sign_flip_test(values[place]).p
 
 
+def test_sums_that_differ_by_rounding_are_ties() -> None:
+    """0.1 + 0.2 - 0.3 is 5.6e-17 in floating point: p is 1, since the sum is zero."""
+    for unit in (1e-8, 1.0, 1e8):
+        assert sign_flip_test(unit * np.array([0.1, 0.2, -0.3])).p == 1.0
+
+
 @pytest.mark.parametrize("bad", [[], [1.0, float("nan")], [[1.0, 2.0]]])
 def test_what_is_no_row_of_numbers_is_refused(bad: list) -> None:
     for test in (sign_flip_test, wilcoxon_test):
-        with pytest.raises(ValueError, match="expected one finite number a seed, of one seed or more"):
+        with pytest.raises(ValueError, match="expected one finite number per seed, for at least one seed"):
             test(np.array(bad))

@@ -1,4 +1,4 @@
-"""Serving the page: a socket that is ours, one process, and an end without noise."""
+"""Serve the page: bind the socket, run uvicorn in this process, and stop without error output."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from attentune.app.security import SecurityMiddleware
+from attentune.app.security import App, protect
 from attentune.app.service import ExplanationService
 from attentune.errors import ConfigError
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens there; port 0 takes a free one.
+    """Open a listening socket; port 0 takes a free port.
 
     Raises:
-        ConfigError: the address is not one of this machine, or the port is taken.
+        ConfigError: the address does not belong to this machine, or the port is in use.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
-        # A name that is not known has a number below 0 and its own words; other reasons come with the address again.
+        # An unknown host name has a negative errno and its own text; other texts repeat the address.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
         raise ConfigError(
-            f"--host {host} --port {port}: cannot listen there ({reason}). Take another port, such as"
-            f" --port {port + 1 if 0 < port < 65535 else 7861}, or --port 0 for any free one."
+            f"--host {host} --port {port}: cannot listen there ({reason}). Choose another port, such as"
+            f" --port {port + 1 if 0 < port < 65535 else 7861}, or --port 0 for any free port."
         ) from error
 
 
 def address(listening: socket.socket) -> str:
-    """Where a browser on this machine finds the page."""
+    """Return the URL of the page for a browser on this machine."""
     host, port = listening.getsockname()[:2]
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{shown}:{port}/"
@@ -54,20 +54,21 @@ def serve(
     """Serve the page until Ctrl-C or SIGTERM.
 
     Args:
-        service: what answers.
+        service: answers the requests.
         listening: from `bound_socket`.
-        hosts: names, besides those of loopback, under which the page may be asked for.
-        title: the page's.
-        ready: called with the page's address once it can be asked for.
+        hosts: allowed host names in addition to those of loopback.
+        title: the title of the page.
+        ready: called with the URL of the page when it accepts connections.
 
     Raises:
-        KeyboardInterrupt: it was stopped.
+        ConfigError: a host name is not valid.
+        KeyboardInterrupt: the server was stopped.
     """
     import uvicorn
 
-    from attentune.app.timeouts import CONNECTIONS, HeaderTimeout
+    from attentune.app.timeouts import MAX_CONNECTIONS, HeaderTimeout
 
-    with tempfile.TemporaryDirectory(prefix="attentune-app-") as folder, _stopping_politely():
+    with tempfile.TemporaryDirectory(prefix="attentune-app-") as folder, _sigterm_as_interrupt():
         app = page_app(service, Path(folder), hosts=hosts, title=title)
         server = uvicorn.Server(
             uvicorn.Config(
@@ -78,27 +79,26 @@ def serve(
                 ws="none",
                 server_header=False,
                 timeout_graceful_shutdown=2,
-                limit_concurrency=CONNECTIONS,
+                limit_concurrency=MAX_CONNECTIONS,
             )
         )
-        _end_quietly(server)
+        _silence_shutdown(server)
         ready(address(listening))
         server.run(sockets=[listening])
 
 
-def page_app(service: ExplanationService, folder: Path, *, hosts: Sequence[str], title: str) -> SecurityMiddleware:
-    """The guarded application, with its files in `folder`."""
+def page_app(service: ExplanationService, folder: Path, *, hosts: Sequence[str], title: str) -> App:
+    """Build the application with all checks; its files are in `folder`."""
     from attentune.app.page import gradio_app
 
     uploads = (folder / "files").resolve()
     uploads.mkdir(exist_ok=True)
-    return SecurityMiddleware(
-        gradio_app(service, uploads, title=title), hosts=hosts, uploads=uploads, body_bytes=service.limits.body_bytes
-    )
+    app = gradio_app(service, uploads, title=title)
+    return protect(app, hosts=hosts, uploads=uploads, body_bytes=service.limits.body_bytes)
 
 
-def _end_quietly(server: Any) -> None:
-    """Say nothing of visitors whose connections are cut at the end."""
+def _silence_shutdown(server: Any) -> None:
+    """Suppress uvicorn's errors about connections that the shutdown closes."""
     end = server.shutdown
 
     async def shutdown(sockets: list[socket.socket] | None = None) -> None:
@@ -109,8 +109,8 @@ def _end_quietly(server: Any) -> None:
 
 
 @contextlib.contextmanager
-def _stopping_politely() -> Iterator[None]:
-    """SIGTERM is as Ctrl-C: files are removed, and the status is 130."""
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C: temporary files are removed, and the exit status is 130."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

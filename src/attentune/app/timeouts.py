@@ -1,6 +1,7 @@
-"""How long a visitor may take: connections that send nothing, or a byte now and then, are let go.
+"""Timeout for the request head, and the limit on connections.
 
-uvicorn waits for the head of a request without an end, so that a few hundred connections of anyone could hold up all.
+uvicorn waits without limit for the head of a request: its `timeout_keep_alive` applies only between requests of one
+connection. A client that opens a few hundred connections and sends nothing could block everyone else.
 """
 
 from __future__ import annotations
@@ -9,33 +10,32 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# For the head of a request.
-HEAD_S = 10.0
-# A browser opens six connections; those of waiting visitors count too.
-CONNECTIONS = 900
+HEAD_TIMEOUT_S = 10.0
+# A browser opens six connections; those of waiting users count too.
+MAX_CONNECTIONS = 900
 
 
 class HeaderTimeout(H11Protocol):
-    """One connection, closed where a request's head has not come in time."""
+    """An HTTP connection that is closed if the head of a request does not arrive in time."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._since = self.loop.time()
-        self._timer = self.loop.call_later(HEAD_S, self._look)
+        self._waiting_since = self.loop.time()
+        self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._check)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        self._since = self.loop.time()
+        self._waiting_since = self.loop.time()
         super().on_response_complete()
 
-    def _look(self) -> None:
-        """Whether a head is awaited for too long; else look again when it would be."""
-        is_answering = self.cycle is not None and not self.cycle.response_complete
-        left = HEAD_S if is_answering else self._since + HEAD_S - self.loop.time()
+    def _check(self) -> None:
+        """Close the connection if its head is overdue; otherwise check again at the deadline."""
+        is_responding = self.cycle is not None and not self.cycle.response_complete
+        left = HEAD_TIMEOUT_S if is_responding else self._waiting_since + HEAD_TIMEOUT_S - self.loop.time()
         if left <= 0:
             self.transport.close()
         else:
-            self._timer = self.loop.call_later(left, self._look)
+            self._timer = self.loop.call_later(left, self._check)

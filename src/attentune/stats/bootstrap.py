@@ -1,14 +1,16 @@
-"""Intervals by resampling rows, seeds, or both."""
+"""Percentile bootstrap intervals over rows, seeds, or both; all resampling is scipy's."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy import stats
+
+# Resampled values that are held in memory at once.
+_VALUES_PER_BATCH = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -28,40 +30,32 @@ def bootstrap_interval(
     resamples: int = 1000,
     confidence: float = 0.95,
 ) -> tuple[float, float]:
-    """The percentile interval of a statistic of some rows, over resamples of the rows.
+    """Compute the percentile bootstrap interval of a statistic of rows.
 
-    Two statistics that are asked with generators of the same key see the same resamples.
+    Two statistics whose generators have the same key see the same resamples.
 
     Args:
-        statistic: from row numbers (one may stand there more than once) to a number; NaN where it is undefined.
-        rows: how many rows there are.
+        statistic: maps row indices (with repetition) to a number; NaN where it is undefined.
+        rows: the number of rows.
         generator: draws the resamples.
-        resamples: how many.
-        confidence: the share of resamples within.
+        resamples: the number of resamples.
+        confidence: the confidence level.
 
     Returns:
-        Low and high; NaN where fewer than two rows are there or too many resamples are undefined.
+        The lower and upper bound; NaN for fewer than two rows, or if more than a tenth of the resamples are undefined.
     """
     if rows < 2:
         return float("nan"), float("nan")
     with warnings.catch_warnings():
         # Undefined resamples are counted below.
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)
-        found = stats.bootstrap(
-            (np.arange(rows),),
-            statistic,
-            vectorized=False,
-            n_resamples=resamples,
-            method="percentile",
-            confidence_level=confidence,
-            rng=generator,
-        )
-    values = found.bootstrap_distribution
-    known = values[np.isfinite(values)]
-    if len(known) < 0.9 * resamples:
+        result = _bootstrap((np.arange(rows),), statistic, generator, resamples, confidence, vectorized=False)
+    values = result.bootstrap_distribution
+    defined = values[np.isfinite(values)]
+    if len(defined) < 0.9 * resamples:
         return float("nan"), float("nan")
     tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(known, (tail, 1.0 - tail))
+    low, high = np.quantile(defined, (tail, 1.0 - tail))
     return float(low), float(high)
 
 
@@ -73,49 +67,66 @@ def bootstrap_mean(
     resamples: int = 1000,
     confidence: float = 0.95,
 ) -> tuple[float, float]:
-    """The percentile interval of a mean over seeds and examples.
+    """Compute the percentile bootstrap interval of a mean over seeds and examples.
 
-    `seeds` draws seeds with replacement and keeps the examples, `examples` the other way round (all seeds see the same
-    drawn examples), `both` draws the two independently of each other (the pigeonhole bootstrap: Owen, Annals of Applied
-    Statistics 1, 2007). Such intervals are not for verdicts on few seeds. The first is far too narrow: a sample of S
-    varies by (S - 1) / S of what it should, and no quantile of t makes up for it. The second knows of no other seeds.
-    The third is careless with 3 seeds. `estimate` has the intervals that verdicts rest on, docs/statistics.md the
-    measured coverage of all.
+    "seeds" resamples seeds and keeps the examples; "examples" resamples examples, the same ones for all seeds, and
+    keeps the seeds; "both" resamples the two independently (the pigeonhole bootstrap). Do not base verdicts on these
+    intervals when there are few seeds. "seeds" is far too narrow: the variance of a sample of S values is too small by
+    the factor (S - 1) / S, and no quantile of t corrects for it. "examples" ignores the variation between seeds.
+    "both" is too narrow for 3 seeds. Verdicts use the intervals of `stats.estimate`; docs/statistics.md has the
+    measured coverage of all of them.
 
     Args:
-        values_SN: (S, N), one value a seed and example: correctness, or a paired difference of it. (S, 1) for scores.
-        over: what is drawn.
+        values_SN: (S, N), one value per seed and example: correctness, or a paired difference of it. (S, 1) for scores.
+        over: what is resampled.
         generator: draws the resamples.
-        resamples: how many.
-        confidence: the share of resamples within.
+        resamples: the number of resamples.
+        confidence: the confidence level.
 
     Returns:
-        Low and high; NaN where fewer than two of what is drawn are there.
+        The lower and upper bound; NaN if there are fewer than two seeds or examples to resample.
+
+    Source:
+        Pigeonhole bootstrap: Owen, Annals of Applied Statistics 1, 2007.
     """
     values_SN = np.asarray(values_SN, dtype=np.float64)
     seeds, examples = values_SN.shape
-    drawn = {"seeds": (seeds,), "examples": (examples,), "both": (seeds, examples)}[over]
-    if min(drawn) < 2:
+    if min({"seeds": (seeds,), "examples": (examples,), "both": (seeds, examples)}[over]) < 2:
         return float("nan"), float("nan")
-    by_seed_RS = values_SN.mean(axis=1) if over == "seeds" else _resampled_examples(values_SN, resamples, generator)
-    weights_RS = np.ones((resamples, seeds)) if over == "examples" else _counts(resamples, seeds, generator)
-    means_R = (weights_RS * by_seed_RS).sum(axis=1) / seeds
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(means_R, (tail, 1.0 - tail))
+    if over == "both":
+        samples = (np.arange(examples), np.arange(seeds))
+        result = _bootstrap(
+            samples, lambda n, s: values_SN[np.ix_(s, n)].mean(), generator, resamples, confidence, vectorized=False
+        )
+    else:
+        means = values_SN.mean(axis=1 if over == "seeds" else 0)
+        result = bootstrap_of_mean(means, generator=generator, resamples=resamples, confidence=confidence)
+    low, high = result.confidence_interval
     return float(low), float(high)
 
 
-def _resampled_examples(values_SN: np.ndarray, resamples: int, generator: np.random.Generator) -> np.ndarray:
-    """(resamples, S) each seed's mean over the drawn examples, the same ones for all seeds."""
-    examples = values_SN.shape[1]
-    chunk = max(1, 4_000_000 // examples)  # a few million counts at a time
-    parts = [
-        _counts(min(chunk, resamples - done), examples, generator) @ values_SN.T for done in range(0, resamples, chunk)
-    ]
-    return np.concatenate(parts) / examples
+def bootstrap_of_mean(
+    values_N: np.ndarray, *, generator: np.random.Generator, resamples: int, confidence: float
+) -> Any:
+    """Run `scipy.stats.bootstrap` for the mean of (N,) values, in batches of bounded size."""
+    batch = max(1, _VALUES_PER_BATCH // len(values_N))
+    return _bootstrap((values_N,), np.mean, generator, resamples, confidence, vectorized=True, batch=batch)
 
 
-def _counts(resamples: int, size: int, generator: np.random.Generator) -> np.ndarray:
-    """(resamples, size) how often each of `size` things is among as many draws with replacement."""
-    places = generator.integers(size, size=(resamples, size)) + size * np.arange(resamples)[:, None]
-    return np.bincount(places.ravel(), minlength=resamples * size).reshape(resamples, size).astype(np.float64)
+def _bootstrap(
+    samples: tuple[np.ndarray, ...],
+    statistic: Callable[..., Any],
+    generator: np.random.Generator,
+    resamples: int,
+    confidence: float,
+    **options: Any,
+) -> Any:
+    return stats.bootstrap(
+        samples,
+        statistic,
+        n_resamples=resamples,
+        method="percentile",
+        confidence_level=confidence,
+        rng=generator,
+        **options,
+    )

@@ -11,7 +11,6 @@ import numpy as np
 
 from attentune.errors import ConfigError
 from attentune.stats.estimate import mean_over_seeds
-from attentune.stats.multiple_testing import holm
 from attentune.stats.paired_tests import sign_flip_test, smallest_p, wilcoxon_test
 from attentune.stats.power import smallest_detectable_difference
 from attentune.stats.runs import Runs, estimate_of
@@ -114,8 +113,32 @@ def compare_all(runs: Sequence[Runs], baseline: str, *, alpha: float = 0.05) -> 
     pairs = [(baselines[one.task, one.metric], one) for one in runs if one.method != baseline]
     family = sum(len(_pair(*pair).seeds) >= 2 for pair in pairs)
     found = [compare_runs(*pair, alpha=alpha, family=max(family, 1)) for pair in pairs]
-    corrected = holm(np.array([one.p for one in found]))
+    corrected = holm([one.p for one in found])
     return [dataclasses.replace(one, p_holm=float(p)) for one, p in zip(found, corrected, strict=True)]
+
+
+def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Adjust p values by Holm's step-down method (statsmodels).
+
+    Rejecting where the adjusted p is at most alpha keeps the family-wise error rate at alpha or below, under any
+    dependence between the comparisons.
+
+    Args:
+        p_values: (M,), one per comparison; NaN for a comparison that could not be tested, which is not counted.
+
+    Returns:
+        (M,) adjusted p values in the same order; NaN stays NaN.
+
+    Source:
+        Holm, Scandinavian Journal of Statistics 6, 1979.
+    """
+    from statsmodels.stats.multitest import multipletests  # imports pandas, which is slow
+
+    adjusted = np.array(p_values, dtype=np.float64)
+    tested = np.isfinite(adjusted)
+    if tested.any():
+        adjusted[tested] = multipletests(adjusted[tested], method="holm")[1]
+    return adjusted
 
 
 def _no_baseline(missing: Sequence[Runs], baseline: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Several methods over several tasks: mean ranks, and how far apart they must lie to be told apart."""
+"""Rank several methods over several tasks: Friedman's test, mean ranks and Nemenyi's critical difference."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata, studentized_range
+from scipy.stats import permutation_test, rankdata, studentized_range
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Methods by their mean rank over tasks; all that a critical-difference figure draws.
+    """Methods by their mean rank over tasks: all data of a critical-difference diagram.
 
     Attributes:
-        methods: the best first.
-        mean_ranks: of the methods, in that order; 1 is the best rank.
-        tasks: how many.
+        methods: the names, best first.
+        mean_ranks: the mean ranks of the methods, in that order; 1 is the best rank.
+        tasks: the number of tasks.
         statistic: Friedman's chi-square.
-        p: of Friedman's test.
-        critical_difference: mean ranks that lie less than this apart are not told apart.
-        groups: the largest runs of neighbouring methods that are not told apart, of two methods or more; a single one
-            with all methods where Friedman's test finds no difference at all.
-        alpha: the level.
+        p: the p of Friedman's test.
+        critical_difference: methods whose mean ranks differ by less are not significantly different.
+        groups: the maximal groups of two or more neighbouring methods that are not significantly different; one group
+            of all methods if Friedman's test does not reject.
+        alpha: the significance level.
     """
 
     methods: tuple[str, ...]
@@ -45,24 +45,27 @@ def rank_methods(
     alpha: float = 0.05,
     permutations: int = 10_000,
 ) -> Ranking:
-    """Friedman's test with Nemenyi's critical difference, after Demsar (JMLR 7, 2006).
+    """Run Friedman's test and compute Nemenyi's critical difference.
 
-    Null hypothesis of p: on every task all methods are alike, so that any order of them is as likely as any other. p is
-    the share of random orders within tasks with a statistic at least as large: right for few tasks too, where
-    chi-square is not. Null hypothesis of a pair: these two methods are alike; Nemenyi's difference keeps the chance of
-    one or more false alarms among all pairs near alpha. Tasks count as independent and weigh alike, and a rank says
-    nothing of how large a difference is.
+    Null hypothesis of p: all methods are equivalent on every task, so every order of them is equally likely. p is from
+    a permutation test within tasks, which is valid for few tasks too, where the chi-square approximation is not; if
+    there are no more than `permutations` orders, p is exact. Null hypothesis for a pair: the two methods are
+    equivalent; Nemenyi's critical difference keeps the family-wise error rate over all pairs near alpha. Tasks count as
+    independent and have equal weight, and a rank says nothing about the size of a difference.
 
     Args:
         scores_TM: (T, M), the score of each method on each task, usually the mean over seeds.
         methods: the M names.
-        generator: draws the orders.
-        greater_is_better: for all tasks, or one a task.
-        alpha: the level, two-sided.
-        permutations: how many orders are drawn.
+        generator: draws the permutations.
+        greater_is_better: one value for all tasks, or one per task.
+        alpha: the significance level, two-sided.
+        permutations: the number of random permutations.
 
     Raises:
-        ValueError: fewer than 2 tasks or methods, or a score that is missing.
+        ValueError: fewer than 2 tasks or methods, or a score is missing.
+
+    Source:
+        Demsar, JMLR 7, 2006.
     """
     scores_TM = np.asarray(scores_TM, dtype=np.float64)
     _check(scores_TM, len(methods))
@@ -82,43 +85,56 @@ def rank_methods(
 
 
 def critical_difference(methods: int, tasks: int, alpha: float = 0.05) -> float:
-    """Nemenyi's: q sqrt(M (M + 1) / (6 T)), q the studentised range's quantile over sqrt(2) (Demsar, section 3.2.2)."""
+    """Compute Nemenyi's critical difference of mean ranks.
+
+    It is q sqrt(M (M + 1) / (6 T)), where q is the quantile of the studentized range over sqrt(2) (Demsar, section
+    3.2.2).
+    """
     q = studentized_range.ppf(1.0 - alpha, methods, math.inf) / math.sqrt(2.0)
     return float(q) * math.sqrt(methods * (methods + 1) / (6.0 * tasks))
 
 
 def cliques(sorted_ranks: np.ndarray, difference: float) -> list[tuple[int, int]]:
-    """The largest runs [first, last) of two or more ascending ranks that span less than the difference."""
-    found: list[tuple[int, int]] = []
+    """List the maximal ranges [first, last) of two or more ascending ranks that span less than the difference."""
+    ranges: list[tuple[int, int]] = []
     for first in range(len(sorted_ranks)):
         last = int(np.searchsorted(sorted_ranks, sorted_ranks[first] + difference, side="left"))
-        if last - first >= 2 and (not found or last > found[-1][1]):
-            found.append((first, last))
-    return found
+        if last - first >= 2 and (not ranges or last > ranges[-1][1]):
+            ranges.append((first, last))
+    return ranges
 
 
 def _friedman(ranks_TM: np.ndarray, generator: np.random.Generator, permutations: int) -> tuple[float, float]:
-    """Friedman's chi-square with the correction for ties, and its p over random orders within tasks."""
-    tasks, methods = ranks_TM.shape
-    # With ties the ranks of a task vary less than 1 .. M do; this is (M^3 - M) / 12 a task without ties.
-    spread = float(((ranks_TM - (methods + 1) / 2) ** 2).sum())
+    """Compute Friedman's chi-square with the correction for ties, and its p over permutations within tasks.
+
+    `scipy.stats.friedmanchisquare` gives the same statistic, but needs three methods and has the chi-square p only.
+    """
+    methods = ranks_TM.shape[1]
+    centered_TM = ranks_TM - (methods + 1) / 2
+    # With ties the ranks of a task vary less than 1 .. M do; without ties this is (M^3 - M) / 12 per task.
+    spread = float((centered_TM**2).sum())
     if spread == 0:
         return 0.0, 1.0
-    offset = tasks * (methods + 1) / 2
 
-    def distance(sums_M: np.ndarray) -> np.ndarray:
-        return ((sums_M - offset) ** 2).sum(axis=-1)
+    def chi_square(*centered_M: np.ndarray, axis: int) -> np.ndarray:
+        return (methods - 1) * (np.stack(centered_M).sum(axis=0) ** 2).sum(axis=axis) / spread
 
-    seen = float(distance(ranks_TM.sum(axis=0)))
-    shuffled_RTM = generator.permuted(np.broadcast_to(ranks_TM, (permutations, *ranks_TM.shape)), axis=2)
-    as_far = int((distance(shuffled_RTM.sum(axis=1)) >= seen - 1e-9).sum())
-    return (methods - 1) * seen / spread, (1 + as_far) / (1 + permutations)
+    result = permutation_test(
+        tuple(centered_TM),
+        chi_square,
+        permutation_type="pairings",
+        alternative="greater",
+        vectorized=True,
+        n_resamples=permutations,
+        rng=generator,
+    )
+    return float(result.statistic), float(result.pvalue)
 
 
 def _check(scores_TM: np.ndarray, methods: int) -> None:
     if scores_TM.ndim != 2 or min(scores_TM.shape) < 2 or scores_TM.shape[1] != methods:
         raise ValueError(
-            f"scores are of shape {scores_TM.shape} for {methods} methods; expected (tasks, methods), 2 of each or more"
+            f"scores have shape {scores_TM.shape} for {methods} methods; expected (tasks, methods), at least 2 of each"
         )
     if not np.isfinite(scores_TM).all():
         raise ValueError("a score is missing or not finite; leave out its task or its method")
