@@ -19,15 +19,20 @@ import pytest
 from attentune.errors import CheckpointError, ConfigError, StorageError
 from attentune.experiments.comparison.records import Run
 from attentune.report.document import Figure, Report, Table
-from attentune.report.escapes import for_csv, for_html, for_latex, for_markdown
 from attentune.report.figures.base import figure_bytes
 from attentune.report.load import collect
-from attentune.report.page import report_page
 from attentune.report.sections.contents import make_report
-from attentune.report.sections.runs import loss_curve, middle_curve
-from attentune.report.text_report import report_csv, report_latex, report_markdown
-from attentune.report.writing import write_figures, write_report
-from attentune.results import RunResult
+from attentune.report.sections.run_figures import loss_curve, mean_curve
+from attentune.report.templating import escape_latex, escape_markdown, html_templates
+from attentune.report.writing import (
+    escape_csv,
+    render_csv,
+    render_html,
+    render_latex,
+    render_markdown,
+    write_figures,
+    write_report,
+)
 from helpers.hostile_texts import HOSTILE
 from helpers.made_records import write_comparison, write_record
 
@@ -129,9 +134,11 @@ def test_what_is_shown_comes_first_and_is_counted(tmp_path):
     write_comparison(tmp_path / "mixed", {"bert": 0.6, "alike": 0.6, "bad": 0.2, "good": 0.85})
     found = report_of(tmp_path / "mixed", baseline="bert")
     assert [row[0] for row in tables_of(found)["verdicts"].rows] == ["↓", "↑", "-"]
-    assert "2 of the 3 differences to it are shown." in found.sentences
+    significant = "significant (p at most 0.05 after Holm's correction)."
+    assert f"2 of the 3 differences to the baseline are {significant}" in found.sentences
     write_comparison(tmp_path / "alike", {"bert": 0.6, "alike": 0.6, "same": 0.6})
-    assert "None of the 2 differences to it is shown." in report_of(tmp_path / "alike", baseline="bert").sentences
+    alike = report_of(tmp_path / "alike", baseline="bert")
+    assert f"None of the 2 differences to the baseline is {significant}" in alike.sentences
 
 
 def test_methods_and_tasks_come_in_the_order_of_the_comparison(rich):
@@ -165,7 +172,7 @@ def test_two_comparisons_with_the_same_runs_are_told_apart_and_others_are_joined
 
 
 def test_the_flat_table_has_all_digits(rich):
-    lines = list(csv.DictReader(io.StringIO(report_csv(report_of(rich)))))
+    lines = list(csv.DictReader(io.StringIO(render_csv(report_of(rich)))))
     assert len(lines) == 2 * 2 * 3
     line = next(one for one in lines if (one["task"], one["train_size"], one["method"]) == ("rte", "1000", "ssa 1.0"))
     scores = [
@@ -222,7 +229,7 @@ ATTRIBUTES = {"lang", "charset", "http-equiv", "content", "name", "href", "id", 
 
 def test_a_page_needs_nothing_and_runs_nothing(rich):
     page = Page()
-    page.feed(report_page(report_of(rich)))
+    page.feed(render_html(report_of(rich)))
     assert page.tags <= TAGS
     assert page.attributes <= ATTRIBUTES
     pictures = [address for address in page.addresses if not address.startswith("#")]
@@ -266,7 +273,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 def test_hostile_texts_are_inert_in_a_page(hostile):
-    text = report_page(hostile)
+    text = render_html(hostile)
     page = Page()
     page.feed(text)
     assert page.tags <= TAGS
@@ -278,17 +285,17 @@ def test_hostile_texts_are_inert_in_a_page(hostile):
 
 
 def test_hostile_texts_are_plain_in_markdown_and_latex_and_csv(hostile):
-    markdown = report_markdown(hostile, {})
+    markdown = render_markdown(hostile, {})
     assert not re.search(r"(?<!\\)<", markdown)
     rows = [line for line in markdown.splitlines() if line.startswith("|")]
     widths = {len(re.findall(r"(?<!\\)\|", row)) for row in rows if "failed" not in row}
     assert widths == {len(table.header) + 1 for table in tables_of(hostile).values()}
-    latex = report_latex(hostile, {})
+    latex = render_latex(hostile, {})
     body = "\n".join(line for line in latex.splitlines() if not line.startswith("%"))
     assert not re.search(r"(?<!\\)[%#_]", body)
     assert not set(body) & set("~^<>|\"'`\x1b\x00")
     assert body.count("\\begin{tabular}") == len(tables_of(hostile)) == body.count("\\end{tabular}")
-    lines = list(csv.reader(io.StringIO(report_csv(hostile))))
+    lines = list(csv.reader(io.StringIO(render_csv(hostile))))
     assert {len(line) for line in lines} == {22}
     assert not any(cell[:1] in "=@" for line in lines for cell in line if cell)
 
@@ -300,12 +307,12 @@ def test_hostile_names_are_drawn_as_they_are(hostile):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_each_hostile_text_is_escaped_everywhere(text):
-    html = for_html(text)
+    html = html_templates.from_string("{{ text }}").render(text=text)
     assert not set(html) & set("<>\"'")
-    assert re.fullmatch(r"(?:[^&]|&(?:lt|gt|amp|quot|#x27);)*", html)
-    assert not re.search(r"(?<!\\)[<|`*\[]", re.sub(r"\\\\", "", for_markdown(text)))
-    assert "\n" not in for_markdown(text) + for_latex(text) + for_csv(text)
-    assert for_csv(text)[:1] not in ("=", "+", "-", "@")
+    assert re.fullmatch(r"(?:[^&]|&(?:lt|gt|amp|#34|#39);)*", html)
+    assert not re.search(r"(?<!\\)[<|`*\[]", re.sub(r"\\\\", "", escape_markdown(text)))
+    assert "\n" not in escape_markdown(text) + escape_latex(text) + escape_csv(text)
+    assert escape_csv(text)[:1] not in ("=", "+", "-", "@")
 
 
 @pytest.mark.parametrize(
@@ -321,7 +328,7 @@ def test_each_hostile_text_is_escaped_everywhere(text):
     ],
 )
 def test_latex_escapes(text, expected):
-    assert for_latex(text) == expected
+    assert escape_latex(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -339,7 +346,7 @@ def test_latex_escapes(text, expected):
     ],
 )
 def test_markdown_escapes(text, expected):
-    assert for_markdown(text) == expected
+    assert escape_markdown(text) == expected
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
@@ -369,7 +376,10 @@ def test_mistakes_are_told(tmp_path, monkeypatch):
         write_report(report, tmp_path / "no/report.md")
     for name, content in (("hans.json", "{}"), ("layers.json", "[]"), ("hans.json", '{"lines": [{}]}')):
         (tmp_path / "made" / name).write_text(content)
-        with pytest.raises(CheckpointError, match=rf"{name}.* (Make it again|take it away)"):
+        with pytest.raises(
+            CheckpointError,
+            match=rf"{name}.* (Repeat that command|Repeat the command that wrote it), or remove the file",
+        ):
             report_of(tmp_path / "made")
         (tmp_path / "made" / name).unlink()
     (tmp_path / "made/records/rte/all/bert/seed-1.json").write_text("{")
@@ -422,9 +432,9 @@ def test_loss_curves_have_the_time_of_token_labels_and_their_middle_is_that_of_s
         12: (6.5, pytest.approx(0.7)),
     }
     assert loss_curve(dataclasses.replace(record, curve=lines[:1])) is None
-    xs, ys = middle_curve([first, {4: (4.5, 0.5), 8: (7.5, 0.4)}])
+    xs, ys = mean_curve([first, {4: (4.5, 0.5), 8: (7.5, 0.4)}])
     assert (xs, ys) == ([3.5, 6.5], [pytest.approx(0.7), pytest.approx(0.6)])
-    xs, _ = middle_curve([first, {4: (4.5, 0.5), 8: (7.5, 0.4)}, {4: (9000.0, 0.5), 8: (9001.0, 0.4)}])
+    xs, _ = mean_curve([first, {4: (4.5, 0.5), 8: (7.5, 0.4)}, {4: (9000.0, 0.5), 8: (9001.0, 0.4)}])
     assert xs == [4.5, 7.5]
 
 
@@ -452,7 +462,7 @@ def test_the_folder_of_several_tasks_is_a_run_a_task(tmp_path):
         result = RunResult(**facts | {"config": config})
         (tmp_path / "both" / task / "run.json").write_text(result.to_json())
     (tmp_path / "both" / "tasks.json").write_text("{}")
-    lines = list(csv.DictReader(io.StringIO(report_csv(report_of(tmp_path / "both")))))
+    lines = list(csv.DictReader(io.StringIO(render_csv(report_of(tmp_path / "both")))))
     assert [(one["task"], one["method"], one["mean"], one["seeds"]) for one in lines] == [
         ("rte", "bert", "0.5", "1"),
         ("sst2", "bert", "0.5", "1"),

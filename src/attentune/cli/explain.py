@@ -127,9 +127,9 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
     )
     groups = [list(group) for group in zip(*found.values(), strict=True)]
     if kind == "page":
-        from attentune.report.explanation_page import write_page
+        from attentune.report.explanations import write_explanations
 
-        write_page(parsed.output_file, groups, title=f"Explained with {Path(parsed.run).name}")
+        write_explanations(parsed.output_file, groups, title=f"Explained with {Path(parsed.run).name}")
     elif kind == "figure":
         from attentune.report.figures.tokens import draw_explanations
 
@@ -173,12 +173,12 @@ def _json_lines(found: Any) -> str:
 def _print_coloured(groups: Sequence[Sequence[Any]]) -> None:
     from rich.console import Console
 
-    from attentune.report.explanation_text import LEGEND, coloured
+    from attentune.report.explanations import LEGEND, terminal_text
 
     console = Console(highlight=False, soft_wrap=True)
     for group in groups:
         for explanation in group:
-            console.print(coloured(explanation))
+            console.print(terminal_text(explanation))
     console.print(LEGEND, style="dim")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attentune.cli.output import table
 from attentune.explain.explanation import Explanation, HeadAttention
-from attentune.report.explanation_text import said
+from attentune.report.explanations import prediction_text
 from attentune.report.highlight import score_text, visible
 
 
@@ -21,7 +21,7 @@ def score_tables(groups: Sequence[Sequence[Explanation]]) -> str:
         columns[0] += ["", "passes", "seconds"]
         for column, own in zip(columns[1:], group, strict=True):
             column += ["", f"{own.passes:,}", f"{own.seconds:.3g}"]
-        head = _head(first.text, first.pair, said(first))
+        head = _head(first.text, first.pair, prediction_text(first))
         header = (first.unit, *(own.method for own in group))
         tables.append(head + table(header, list(zip(*columns, strict=True)), right=range(1, len(header))))
     return "\n\n".join([*tables, ""]) if tables else ""

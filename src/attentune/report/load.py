@@ -1,4 +1,4 @@
-"""What a report is made of: the runs and extra findings in the folders that a user names."""
+"""Read the runs, HANS results and layer weights of the folders that a report is made from."""
 
 from __future__ import annotations
 
@@ -103,17 +103,17 @@ HANS_FILE, LAYERS_FILE, MANIFEST_FILE = "hans.json", "layers.json", "compare.jso
 
 @dataclass(frozen=True)
 class ReportData:
-    """All that was found.
+    """The content of the folders of a report.
 
     Attributes:
-        folders: as they were named.
-        kept: the runs, methods in the order of their comparison.
-        hans: by folder what `attentune hans` wrote.
-        layers: by run what `attentune layers --output_file` wrote.
+        folders: the folders' names as given.
+        runs: the runs, with methods in the order of their comparison.
+        hans: by folder the results of `attentune hans`.
+        layers: by run the layer weights of `attentune layers --output_file`.
     """
 
     folders: tuple[str, ...]
-    kept: tuple[RecordedRun, ...]
+    runs: tuple[RecordedRun, ...]
     hans: dict[str, dict[str, Any]]
     layers: dict[str, dict[str, Any]]
 
@@ -122,25 +122,25 @@ def collect(folders: Sequence[str]) -> ReportData:
     """Read comparison folders, run folders and folders of `attentune hans`.
 
     Raises:
-        CheckpointError: a folder is not there or holds none of these, or a file cannot be read.
+        CheckpointError: a folder does not exist or holds none of these, or a file cannot be read.
     """
-    by_folder = {folder: _kept(Path(folder)) for folder in dict.fromkeys(folders)}
+    by_folder = {folder: _recorded(Path(folder)) for folder in dict.fromkeys(folders)}
     hans: dict[str, dict[str, Any]] = {}
     layers: dict[str, dict[str, Any]] = {}
-    for folder, kept in by_folder.items():
-        hans |= {name: _findings(file, "lines") for name, file in _extras(Path(folder), HANS_FILE)}
-        layers |= {name: _findings(file, None) for name, file in _extras(Path(folder), LAYERS_FILE)}
-        if not kept and not any(True for name in (HANS_FILE, LAYERS_FILE) for _ in _extras(Path(folder), name)):
+    for folder, runs in by_folder.items():
+        hans |= {name: _read_extra(file, "lines") for name, file in _extras(Path(folder), HANS_FILE)}
+        layers |= {name: _read_extra(file, None) for name, file in _extras(Path(folder), LAYERS_FILE)}
+        if not runs and not any(True for name in (HANS_FILE, LAYERS_FILE) for _ in _extras(Path(folder), name)):
             raise CheckpointError(
                 f"{folder}: holds no finished run. Expected the folder of a comparison (attentune compare), of a run"
                 f" (attentune train), or one with {HANS_FILE} or {LAYERS_FILE}."
             )
-    return ReportData(tuple(by_folder), tuple(_named_apart(by_folder)), hans, layers)
+    return ReportData(tuple(by_folder), tuple(_with_distinct_methods(by_folder)), hans, layers)
 
 
-def _kept(folder: Path) -> list[RecordedRun]:
+def _recorded(folder: Path) -> list[RecordedRun]:
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: there is no such folder. Expected that of a comparison or a run.")
+        raise CheckpointError(f"{folder}: there is no such folder. Expected the folder of a comparison or a run.")
     if (folder / "records").is_dir():
         return _comparison(folder)
     runs = sorted(file.parent for file in folder.glob(f"*/{RESULT_FILE}")) if (folder / TASKS_FILE).is_file() else []
@@ -148,24 +148,24 @@ def _kept(folder: Path) -> list[RecordedRun]:
 
 
 def _comparison(folder: Path) -> list[RecordedRun]:
-    """The records, methods and tasks in the order in which the comparison was asked for."""
-    found = recorded_runs(folder, [record for record, _ in read_records(folder)])
+    """Read the records, with methods and tasks in the order of the comparison's manifest."""
+    runs = recorded_runs(folder, [record for record, _ in read_records(folder)])
     try:
-        told = read_json(folder / MANIFEST_FILE)["methods"]
-        methods = list(told)
-        tasks = [task for method in told.values() for task in method["tasks"]]
+        manifest_methods = read_json(folder / MANIFEST_FILE)["methods"]
+        methods = list(manifest_methods)
+        tasks = [task for method in manifest_methods.values() for task in method["tasks"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return found
-    order = {name: place for place, name in enumerate(dict.fromkeys([*methods, *tasks]))}
+        return runs
+    order = {name: index for index, name in enumerate(dict.fromkeys([*methods, *tasks]))}
 
-    def place(one: RecordedRun) -> tuple[int, int]:
+    def position(one: RecordedRun) -> tuple[int, int]:
         return order.get(one.record.run.task, len(order)), order.get(one.record.run.method, len(order))
 
-    return sorted(found, key=place)
+    return sorted(runs, key=position)
 
 
 def _run(folder: Path) -> RecordedRun:
-    """A single run as a comparison would have kept it; its method is its preset."""
+    """Read a single run as a comparison would record it; its method is its preset."""
     result = RunResult.load(folder / RESULT_FILE)
     data, training = result.config.get("data", {}), result.config.get("training", {})
     metric, score = score_to_compare_by(result.scores, training.get("metric_for_best_model"))
@@ -188,14 +188,14 @@ def _run(folder: Path) -> RecordedRun:
     return RecordedRun(record, files)
 
 
-def _named_apart(by_folder: dict[str, list[RecordedRun]]) -> Iterator[RecordedRun]:
-    """The runs of all folders; where two folders have the same run, methods bear their folder's name."""
-    runs = [one.record.run for kept in by_folder.values() for one in kept]
+def _with_distinct_methods(by_folder: dict[str, list[RecordedRun]]) -> Iterator[RecordedRun]:
+    """Yield the runs of all folders; if two folders have the same run, add the folder's name to all methods."""
+    runs = [one.record.run for recorded in by_folder.values() for one in recorded]
     clash = len(set(runs)) < len(runs)
     names = [Path(folder).resolve().name for folder in by_folder]
-    for number, (folder, kept) in enumerate(by_folder.items()):
+    for number, (folder, recorded) in enumerate(by_folder.items()):
         name = names[number] if names.count(names[number]) == 1 else folder
-        for one in kept:
+        for one in recorded:
             if not clash:
                 yield one
                 continue
@@ -204,18 +204,20 @@ def _named_apart(by_folder: dict[str, list[RecordedRun]]) -> Iterator[RecordedRu
 
 
 def _extras(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """Files of this name in a folder, in the runs that a comparison has kept, and what to call their source."""
+    """Yield the files of this name in a folder and in the run folders of a comparison, with their source's name."""
     if (folder / name).is_file():
         yield folder.resolve().name, folder / name
     for file in sorted((folder / "runs").glob(f"*/*/*/seed-*/{name}")):
         yield str(file.parent.relative_to(folder / "runs")), file
 
 
-def _findings(file: Path, key: str | None) -> dict[str, Any]:
+def _read_extra(file: Path, key: str | None) -> dict[str, Any]:
     try:
         content = read_json(file)
         if not isinstance(content, dict) or (key is not None and key not in content):
-            raise ValueError("of another kind")
+            raise ValueError("unexpected content")
         return content
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file}: cannot be read ({error}). Make it again, or take it away.") from error
+        raise CheckpointError(
+            f"{file}: cannot be read ({error}). Repeat the command that wrote it, or remove the file."
+        ) from error

@@ -143,7 +143,7 @@ def test_without_a_token_gate_the_heads_stand_alone(tiny: Tiny, tmp_path: Path, 
 def test_what_is_too_long_for_a_picture_is_told(tiny: Tiny, tmp_path: Path) -> None:
     run = tiny_run(tiny())
     found = explain_rows(run, rows_of(["the film\n" * 500]), methods=("ssa",))["ssa"]
-    with pytest.raises(ConfigError, match=r"a\.png: got texts for 503 lines.*at most 400.*--output_file NAME\.html"):
+    with pytest.raises(ConfigError, match=r"a\.png: got texts of 503 lines.*at most 400.*--output_file NAME\.html"):
         draw_explanations(tmp_path / "a.png", found)
     with pytest.raises(ConfigError, match=r"expected at most 400"):
         draw_heads(tmp_path / "a.png", head_attention(run, rows_of([TEXTS[-1]] * 20)))

@@ -13,7 +13,7 @@ import pytest
 from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_rows
 from attentune.explain.words import Subword
-from attentune.report.explanation_page import page, write_page
+from attentune.report.explanations import render_explanations, write_explanations
 from attentune.report.highlight import visible
 from helpers.explain_runs import rows_for, tiny_run
 from helpers.hostile_texts import HOSTILE
@@ -130,7 +130,7 @@ def test_hostile_texts_stay_texts(tiny: Tiny) -> None:
     rows = rows_of(HOSTILE)
     found = explain_rows(tiny_run(tiny()), rows, methods=("ssa", "gradient"))
     groups = [list(group) for group in zip(*found.values(), strict=True)]
-    parser = parsed(page(groups, title=HOSTILE[0]))
+    parser = parsed(render_explanations(groups, title=HOSTILE[0]))
     # Each text stands there four times, whole, whatever it holds: by words and by pieces, for two methods.
     assert parser.marked == [visible(text) for text in HOSTILE for _ in range(4)]
     assert parser.counts["article"] == 2 * len(HOSTILE)
@@ -140,30 +140,30 @@ def test_hostile_texts_stay_texts(tiny: Tiny) -> None:
 
 def test_hostile_pairs_labels_and_titles_stay_texts(tiny: Tiny) -> None:
     found = explain_rows(tiny_run(tiny(), "pair"), rows_of(HOSTILE, HOSTILE[::-1]), methods=("gradient",))["gradient"]
-    parser = parsed(page([[own] for own in found], title="pairs"))
+    parser = parsed(render_explanations([[own] for own in found], title="pairs"))
     both = [(visible(text), visible(pair)) for text, pair in zip(HOSTILE, HOSTILE[::-1], strict=True)]
     assert parser.marked == [text for pair in both for _ in range(2) for text in pair]
     for text in HOSTILE:
         own = explained("a b", [0.5, -1.0], label=text, prediction=text[::-1], pair=text, method=text)
-        parser = parsed(page([[own]], title=text))
+        parser = parsed(render_explanations([[own]], title=text))
         assert visible(text, one_line=True) in parser.facts[0]
         assert "".join(parser.titles) == visible(text, one_line=True)
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf"), 1e-30, 1e30])
 def test_odd_scores_do_no_harm(score: float) -> None:
-    parser = parsed(page([[explained("a b", [score, 1.0])]], title="odd"))
+    parser = parsed(render_explanations([[explained("a b", [score, 1.0])]], title="odd"))
     assert parser.marked == ["a b", "a b"]
 
 
 def test_nothing_is_fetched_or_run() -> None:
-    text = page([[explained("a b", [0.5, -1.0])]], title="x")
-    assert "default-src 'none'" in text.replace("&#x27;", "'")
+    text = render_explanations([[explained("a b", [0.5, -1.0])]], title="x")
+    assert "default-src 'none'" in text
     assert not re.search(r"https?:|//|url\(|@import|<script|javascript", text)
 
 
 def test_tone_line_and_value_are_those_of_the_score() -> None:
-    text = page([[explained("none least against most", [0.0, 0.25, -0.5, 1.0])]], title="x")
+    text = render_explanations([[explained("none least against most", [0.0, 0.25, -0.5, 1.0])]], title="x")
     spans = re.findall(r'<span class="(t[^"]*)" title="([^"]*)" style="([^"]*)">([^<]*)</span>', text)
     assert [(kind, title, word) for kind, title, _, word in spans] == 2 * [
         ("t", "+0", "none"), ("t", "+0.25", "least"), ("t against", "-0.5", "against"), ("t", "+1", "most"),
@@ -174,7 +174,7 @@ def test_tone_line_and_value_are_those_of_the_score() -> None:
         "background:#aecef4;border-bottom-width:2px",  # half the way to blue
         "background:#f07064;border-bottom-width:4px",
     ]
-    unsigned = page([[explained("a b", [0.25, 0.5], signed=False)]], title="x")
+    unsigned = render_explanations([[explained("a b", [0.25, 0.5], signed=False)]], title="x")
     assert "background:#ffa640;border-bottom-width:4px" in unsigned
     assert '<p class="legend">0<span class="ramp plain"></span>0.5</p>' in unsigned
     assert '<p class="legend">-1<span class="ramp signed"></span>+1</p>' in text
@@ -183,14 +183,14 @@ def test_tone_line_and_value_are_those_of_the_score() -> None:
 def test_long_texts_are_whole_and_lines_are_kept(tiny: Tiny) -> None:
     text = "Birds are singing.\n\tNobody  knows why. " * 400
     found = explain_rows(tiny_run(tiny()), rows_of([text]), methods=("ssa",))["ssa"]
-    assert parsed(page([found], title="long")).marked == [text, text]
+    assert parsed(render_explanations([found], title="long")).marked == [text, text]
 
 
 def test_words_are_shown_first_unless_pieces_were_asked_for(tiny: Tiny) -> None:
     run, rows = tiny_run(tiny()), rows_for("classification", 1)
     for unit, shown in (("word", "words"), ("token", "pieces")):
         found = explain_rows(run, rows, methods=("ssa",), unit=unit)["ssa"]
-        text = page([found], title="x")
+        text = render_explanations([found], title="x")
         assert f'id="{shown}" checked' in text
         assert text.count(" checked") == 1
         words, pieces = text.split('<div class="by-pieces">')
@@ -200,12 +200,12 @@ def test_words_are_shown_first_unless_pieces_were_asked_for(tiny: Tiny) -> None:
 def test_facts_say_what_was_explained(tmp_path: Path) -> None:
     own = explained("a", [1.0], label="bad", probability=0.25, passes=1001)
     score = explained("a", [1.0], label=2.5, prediction=2.5, probability=None)
-    write_page(tmp_path / "why.html", [[own, score]], title="x")
+    write_explanations(tmp_path / "why.html", [[own, score]], title="x")
     facts = parsed((tmp_path / "why.html").read_text(encoding="utf-8")).facts
-    assert facts[0].startswith("bad (0.250), though it predicts good; 1,001 passes, 0.5 s")
+    assert facts[0].startswith("bad (0.250), but predicted good; 1,001 passes, 0.5 s")
     assert facts[1].startswith("predicted 2.5; 2 passes, 0.5 s")
 
 
 def test_no_texts_make_an_empty_page() -> None:
-    assert parsed(page([], title="x")).marked == []
-    assert parsed(page([[explained("", [])]], title="x")).marked == ["", ""]
+    assert parsed(render_explanations([], title="x")).marked == []
+    assert parsed(render_explanations([[explained("", [])]], title="x")).marked == ["", ""]
