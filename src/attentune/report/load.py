@@ -190,7 +190,7 @@ def _extras(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
     if (folder / name).is_file():
         yield folder.resolve().name, folder / name
     for file in sorted((folder / "runs").glob(f"*/*/*/seed-*/{name}")):
-        yield str(file.parent.relative_to(folder / "runs")), file
+        yield file.parent.relative_to(folder / "runs").as_posix(), file
 
 
 def _findings(file: Path, key: str | None) -> dict[str, Any]:
