@@ -15,6 +15,21 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+# They need forks, signals that kill, pseudo-terminals or resource limits, which Windows has not.
+_POSIX_ONLY = [
+    "cli/test_explain.py",
+    "cli/test_storage.py",
+    "cli/test_streaming.py",
+    "data/readers/test_bad_files.py",
+    "experiments/execution/test_*kills.py",
+    "experiments/execution/test_postgres.py",
+    "hostile/*",
+    "training/test_kills.py",
+    "training/test_processes.py",
+    "training/test_refusals.py",
+    "training/test_run_folder.py",
+]
+collect_ignore_glob = _POSIX_ONLY if os.name == "nt" else []
 
 
 # Properties are tried with a few cases here, and with many by `make test-all` (--hypothesis-profile=all).

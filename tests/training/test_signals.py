@@ -52,7 +52,7 @@ def test_an_interrupt_while_a_lock_is_taken_leaves_it_free(tmp_path, monkeypatch
 
     lock = FileLock(tmp_path / "some.lock")
     with monkeypatch.context() as patched:
-        patched.setattr("attentune.io.locks.os.pwrite", interrupt)
+        patched.setattr("attentune.io.locks.os.ftruncate", interrupt)
         with pytest.raises(KeyboardInterrupt):
             lock.take()
     assert not lock.is_held()

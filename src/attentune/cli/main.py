@@ -6,6 +6,7 @@ Exit status: 0 done; 1 a bug of ours; 2 a user's mistake (one message, no traceb
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -105,6 +106,10 @@ def _dispatch(words: list[str]) -> int:
 
 def run() -> None:
     """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        # The code page of a Windows console may lack a character of a text.
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(main())
 
 

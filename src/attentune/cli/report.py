@@ -14,6 +14,7 @@ _EXAMPLES = """examples:
   attentune report comparisons/first --baseline bert-mean --output_file tables.tex --figures figures
   attentune report runs/bert-1 runs/bert-2 runs/sesame-1 runs/sesame-2 --output_file report.md
   attentune report comparisons/first hans --output_file report.html       (with the bars of attentune hans)
+  attentune report comparisons/first --pack results/first                 (an archive of two files; no report)
 
 DIR is the folder of a comparison (also of one that is not done yet), of a run, or one that holds hans.json or
 layers.json. Run folders together make a comparison, by preset and seed. The page needs no network and no other file."""
@@ -35,21 +36,29 @@ def parser() -> Parser:
     made.add_argument(
         "--baseline", metavar="NAME", help="what the others are compared with (default: the first method)"
     )
+    made.add_argument(
+        "--pack",
+        metavar="DIR",
+        help="also write the comparison's records as runs.jsonl and predictions.jsonl, which report reads as well",
+    )
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
     """Write the report; the exit status is returned."""
     parsed, problems = parser().parse(arguments)
-    if parsed.output_file is None and parsed.figures is None:
+    if parsed.output_file is None and parsed.figures is None and parsed.pack is None:
         problems.append("--output_file: is missing; name the report: --output_file report.html")
     if parsed.output_file is not None and Path(parsed.output_file).is_dir():
         problems.append(f"--output_file: {parsed.output_file} is a folder, expected a file; choose another name.")
     if parsed.figures is not None and Path(parsed.figures).is_file():
         problems.append(f"--figures: {parsed.figures} is a file, expected a folder; choose another name.")
+    if parsed.pack is not None and len(parsed.folders or ()) > 1:
+        problems.append(f"--pack: got {len(parsed.folders)} folders, expected one comparison; pack each by itself.")
     if problems:
         raise ConfigError(problems)
 
+    from attentune.experiments.comparison.records import pack_records
     from attentune.report.figures.base import check_figure_file
     from attentune.report.load import collect
     from attentune.report.sections.contents import make_report
@@ -59,6 +68,11 @@ def run(arguments: Sequence[str]) -> int:
         check_report_file(parsed.output_file)
     if parsed.figures is not None:
         check_figure_file(Path(parsed.figures) / "figure.png")
+    if parsed.pack is not None:
+        runs = pack_records(Path(parsed.folders[0]), Path(parsed.pack))
+        print(f"{runs} runs packed into {parsed.pack}", file=sys.stderr)
+    if parsed.output_file is None and parsed.figures is None:
+        return 0
     report = make_report(collect(parsed.folders), parsed.baseline)
     drawn = {} if parsed.figures is None else write_figures(report, Path(parsed.figures))
     if drawn:

@@ -2,60 +2,49 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from attentune.errors import CheckpointError
 from attentune.experiments.comparison.records import (
+    PACKED_PREDICTIONS_FILE,
+    REPORT_FILES,
+    Predictions,
     Run,
     RunRecord,
+    is_packed,
     log_facts,
+    read_packed_predictions,
+    read_predictions,
     read_records,
     record_file,
     score_to_compare_by,
 )
-from attentune.inference.predictions import values_of
-from attentune.io.files import read_json, read_text
+from attentune.io.files import read_json
 from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
-
-_MEND = "Delete the record and its predictions; the same command makes them again."
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """A `predictions` file.
-
-    Attributes:
-        ids: of the rows.
-        names: the classes in the order of their ids; empty for regression.
-        labels_N: (N,) class ids (int64) or scores (float64); with several labels a row (N, C) ones and zeros.
-        predictions_N: the same.
-    """
-
-    ids: tuple[str, ...]
-    names: tuple[str, ...]
-    labels_N: np.ndarray
-    predictions_N: np.ndarray
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A record and the files of its predictions, by split."""
+    """A record and its predictions.
+
+    Attributes:
+        record: the run's record.
+        files: by split the file that has its predictions.
+        packed: the predictions on the split of the score, where they come from a packed comparison.
+    """
 
     record: RunRecord
     files: dict[str, Path]
+    packed: Predictions | None = field(default=None, compare=False)
 
     @property
     def split(self) -> str | None:
         """The split that its score is of: the first of validation; None if it failed or has none."""
-        return next((split for split in self.record.scores if split.startswith("validation")), None)
+        return self.record.split
 
     def predictions(self) -> Predictions | None:
         """Those on the split of the score; None where the file is not there.
@@ -63,12 +52,25 @@ class RecordedRun:
         Raises:
             CheckpointError: the file cannot be read.
         """
-        file = None if self.split is None else self.files.get(self.split)
+        if self.packed is not None or self.split is None:
+            return self.packed
+        file = self.files.get(self.split)
         return None if file is None or not file.is_file() else read_predictions(file)
 
 
 def recorded_runs(folder: Path, records: Iterable[RunRecord]) -> list[RecordedRun]:
-    """These records of a comparison's folder with their files."""
+    """These records of a comparison's folder with their predictions.
+
+    Raises:
+        CheckpointError: the predictions of a packed comparison cannot be read.
+    """
+    if is_packed(folder):
+        packed = read_packed_predictions(folder)
+        file = folder / PACKED_PREDICTIONS_FILE
+        return [
+            RecordedRun(one, dict.fromkeys(one.predictions, file) if one.run in packed else {}, packed.get(one.run))
+            for one in records
+        ]
     return [
         RecordedRun(
             record,
@@ -78,27 +80,7 @@ def recorded_runs(folder: Path, records: Iterable[RunRecord]) -> list[RecordedRu
     ]
 
 
-def read_predictions(file: Path) -> Predictions:
-    """Read the labels and predictions of a `predictions` file.
-
-    Raises:
-        CheckpointError: it cannot be read, or has no labels.
-    """
-    try:
-        if file.is_symlink():
-            raise ValueError("it is a link")
-        header, *rows = csv.reader(io.StringIO(read_text(file), newline=""))
-        names = tuple(column.removeprefix("p_") for column in header[3:] if column.startswith("p_"))
-        ids, labels, predictions = zip(*(row[:3] for row in rows), strict=True)
-        if header[:3] not in (["id", "label", "prediction"], ["id", "labels", "predictions"]):
-            raise ValueError(f"its columns are {', '.join(header[:3])}")
-        several = header[1] == "labels"
-        return Predictions(ids, names, *(values_of(texts, names, several=several) for texts in (labels, predictions)))
-    except (OSError, ValueError, KeyError, csv.Error) as error:
-        raise CheckpointError(f"{file}: holds no predictions with labels ({error}). {_MEND}") from error
-
-
-HANS_FILE, LAYERS_FILE, MANIFEST_FILE = "hans.json", "layers.json", "compare.json"
+HANS_FILE, LAYERS_FILE, MANIFEST_FILE = REPORT_FILES
 
 
 @dataclass(frozen=True)
@@ -140,8 +122,8 @@ def collect(folders: Sequence[str]) -> ReportData:
 
 def _recorded(folder: Path) -> list[RecordedRun]:
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: there is no such folder. Expected the folder of a comparison or a run.")
-    if (folder / "records").is_dir():
+        raise CheckpointError(f"{folder}: there is no such folder. Expected that of a comparison or a run.")
+    if (folder / "records").is_dir() or is_packed(folder):
         return _comparison(folder)
     runs = sorted(file.parent for file in folder.glob(f"*/{RESULT_FILE}")) if (folder / TASKS_FILE).is_file() else []
     return [_run(run) for run in (runs or ([folder] if (folder / RESULT_FILE).is_file() else []))]
@@ -208,7 +190,7 @@ def _extras(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
     if (folder / name).is_file():
         yield folder.resolve().name, folder / name
     for file in sorted((folder / "runs").glob(f"*/*/*/seed-*/{name}")):
-        yield str(file.parent.relative_to(folder / "runs")), file
+        yield file.parent.relative_to(folder / "runs").as_posix(), file
 
 
 def _read_extra(file: Path, key: str | None) -> dict[str, Any]:

@@ -12,7 +12,6 @@ log.jsonl, checkpoint-STEP/    what happened, and what to resume from
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from typing import Any
 from attentune.config import Config, load_config, to_flat, to_yaml
 from attentune.errors import CheckpointError, ConfigError, StorageError
 from attentune.io.files import check_links, storage_errors, write_text
+from attentune.io.locks import close_lock, lock_handle, open_lock_file
 from attentune.results import RESULT_FILE
 from attentune.training.checkpoint import checkpoint_folders, is_leftover, remove_leftovers
 from attentune.training.signals import Pruned, command_to_resume
@@ -183,7 +183,7 @@ def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
             _clear(run, keep_folder=not is_new)
         raise
     finally:
-        os.close(lock)
+        close_lock(lock)
 
 
 @contextlib.contextmanager
@@ -199,7 +199,7 @@ def locked_folder(run: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(lock)
+        close_lock(lock)
 
 
 def _rerunnable(config: Config) -> Config:
@@ -227,18 +227,14 @@ def _made(run: Path) -> bool:
 def _locked(run: Path, is_new: bool) -> int:
     """The run folder's lock, held until it is closed or the process ends, however it ends."""
     try:
-        lock = os.open(run / _LOCK_FILE, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o644)
+        lock = open_lock_file(run / _LOCK_FILE)
     except OSError:
         if is_new:
             run.rmdir()
         raise
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not lock_handle(lock, wait=False):
         os.close(lock)
-        raise CheckpointError(
-            f"{run}: another process is training in this folder. Wait for it, or name another."
-        ) from None
+        raise CheckpointError(f"{run}: another process is training in this folder. Wait for it, or name another.")
     return lock
 
 

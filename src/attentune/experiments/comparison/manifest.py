@@ -12,7 +12,8 @@ from attentune.config import Config, to_flat
 from attentune.errors import CheckpointError
 from attentune.experiments.comparison.fingerprints import check_unchanged
 from attentune.experiments.comparison.grid import RunGrid
-from attentune.experiments.comparison.methods import PER_RUN, WHICH_RUNS
+from attentune.experiments.comparison.methods import PER_RUN, WHICH_RUNS, flat_settings
+from attentune.experiments.comparison.records import is_packed
 from attentune.io.files import check_links, read_json, storage_errors, write_text
 from attentune.io.locks import FileLock
 
@@ -59,6 +60,8 @@ def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str,
         CheckpointError: it holds something else, or a comparison with other settings, rows or encoders.
         StorageError: it cannot be made or written to.
     """
+    if is_packed(folder):
+        raise CheckpointError(f"{folder}: holds a packed comparison, which is read only. Name another --output_dir.")
     make_folder(folder, MANIFEST_FILE, "comparison")
     with queue_lock(folder):
         before = read_manifest(folder)

@@ -1,19 +1,36 @@
-"""The records of a comparison: one JSON file a run. They are read here without PyTorch; `training/` writes them."""
+"""The records of a comparison and the predictions beside them, read without PyTorch.
+
+A comparison that is in progress keeps one JSON file a run, and a CSV file for each split that was predicted, under
+`records/`. `pack_records` turns these many small files into two, `runs.jsonl` and `predictions.jsonl`, for archives and
+version control. `read_records` and `read_packed_predictions` read them back.
+"""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from attentune.errors import CheckpointError
-from attentune.io.files import is_plain_name, parse_json, read_json, read_text
-from attentune.results import LOG_FILE, ORIGINAL_TRAIN, RunResult, check_fields, to_json
+from attentune.inference.predictions import values_of
+from attentune.io.files import is_plain_name, parse_json, read_text, storage_errors, write_bytes, write_text
+from attentune.results import LOG_FILE, ORIGINAL_TRAIN, RunResult, check_fields, to_json, without_nan
+
+# A packed comparison: records, and labels and predictions on the split that the score is of, one JSON value a line.
+PACKED_RUNS_FILE, PACKED_PREDICTIONS_FILE = "runs.jsonl", "predictions.jsonl"
+# What a report reads besides, in the comparison's folder or in its run folders.
+REPORT_FILES = ("hans.json", "layers.json", "compare.json")
 
 _FORMAT = 1
+_PACK_AGAIN = "Make it again: attentune report COMPARISON --pack FOLDER."
+_CURE = "Delete the record and its predictions; the same command makes them again."
 STATUSES = ("done", "failed", "pruned")
 _CURVE = ("step", "epoch", "seconds", "tokens", "loss", "learning_rate")
 
@@ -80,19 +97,46 @@ class RunRecord(RunResult):
         """Whether it has scores."""
         return self.status == "done"
 
+    @property
+    def split(self) -> str | None:
+        """The split that `score` is of: the first validation split; None if the run failed or has none."""
+        return next((split for split in self.scores if split.startswith("validation")), None)
+
+    def result(self) -> RunResult:
+        """The run's own record."""
+        names = (part.name for part in dataclasses.fields(RunResult))
+        return RunResult(**{name: getattr(self, name) for name in names})
+
     def to_json(self) -> str:
         """JSON text; not-a-number becomes null."""
         return to_json({"format": _FORMAT, **dataclasses.asdict(self)})
 
     @classmethod
-    def load(cls, file: str | Path) -> RunRecord:
-        """Read a record.
+    def load(cls, file: Path) -> RunRecord:
+        """Read the record of one run.
 
         Raises:
-            CheckpointError: it is missing or none.
+            CheckpointError: the file is missing or not a record.
         """
         try:
-            content = read_json(file)
+            text = read_text(file)
+        except (OSError, ValueError) as error:
+            raise _no_record(str(file), error) from error
+        return cls.from_json(text, str(file))
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> RunRecord:
+        """Read the record of one run from the text that `to_json` wrote.
+
+        Args:
+            text: the JSON text.
+            where: what an error message calls its place.
+
+        Raises:
+            CheckpointError: the text is not a record.
+        """
+        try:
+            content = parse_json(text)
             if content.pop("format") != _FORMAT:
                 raise ValueError("of another format")
             check_fields(cls, content)
@@ -103,10 +147,29 @@ class RunRecord(RunResult):
             if elsewhere:
                 raise ValueError(f"it names {elsewhere[0][:80]!r}, expected a file beside it")
             return cls(**{**content, "run": Run(**content["run"])})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                f"{file}: is no record of a run ({error}). Delete it; the same command makes it again."
-            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _no_record(where, error) from error
+
+
+def _no_record(where: str, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{where}: is no record of a run ({error}). Delete it; the same command makes it again.")
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Labels and predictions of one run on one split.
+
+    Attributes:
+        ids: of the rows.
+        names: the classes in the order of their ids; empty for regression.
+        labels_N: (N,) class ids (int64) or scores (float64); with several labels a row (N, C) ones and zeros.
+        predictions_N: the same.
+    """
+
+    ids: tuple[str, ...]
+    names: tuple[str, ...]
+    labels_N: np.ndarray
+    predictions_N: np.ndarray
 
 
 def score_to_compare_by(
@@ -144,14 +207,164 @@ def record_file(folder: Path, run: Run) -> Path:
     return folder / "records" / f"{run.name}.json"
 
 
+def is_packed(folder: Path) -> bool:
+    """Whether `pack_records` wrote the records of this folder."""
+    return (folder / PACKED_RUNS_FILE).is_file() and not (folder / "records").is_dir()
+
+
 def read_records(folder: Path) -> list[tuple[RunRecord, Path]]:
-    """All records of a comparison's folder, each with its file, in the order of task, size, method and seed.
+    """Read all records of a comparison's folder, in the order of task, size, method and seed.
+
+    Returns:
+        Each record with its file: one file a record, or `runs.jsonl` for all of a packed folder.
 
     Raises:
         CheckpointError: one of them cannot be read.
     """
-    files = (folder / "records").glob("*/*/*/seed-*.json")
-    return sorted(((RunRecord.load(file), file) for file in files), key=lambda found: _order(found[0]))
+    if is_packed(folder):
+        found = list(_packed_records(folder / PACKED_RUNS_FILE))
+    else:
+        found = [(RunRecord.load(file), file) for file in (folder / "records").glob("*/*/*/seed-*.json")]
+    return sorted(found, key=lambda pair: _order(pair[0]))
+
+
+def _packed_records(file: Path) -> Iterator[tuple[RunRecord, Path]]:
+    known: set[Run] = set()
+    for number, line in enumerate(_lines(file), start=1):
+        record = RunRecord.from_json(line, f"{file}, line {number}")
+        if record.run in known:
+            raise CheckpointError(f"{file}, line {number}: has {record.run.name} a second time. Delete one of the two.")
+        known.add(record.run)
+        yield record, file
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        if file.is_symlink():
+            raise ValueError("it is a link")
+        return [line for line in read_text(file).split("\n") if line]
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: cannot be read ({error}). {_PACK_AGAIN}") from error
+
+
+def read_predictions(file: Path) -> Predictions:
+    """Read the labels and predictions of a `predictions` file.
+
+    Raises:
+        CheckpointError: it cannot be read, or has no labels.
+    """
+    try:
+        if file.is_symlink():
+            raise ValueError("it is a link")
+        header, *rows = csv.reader(io.StringIO(read_text(file), newline=""))
+        names = tuple(column.removeprefix("p_") for column in header[3:] if column.startswith("p_"))
+        ids, labels, predictions = zip(*(row[:3] for row in rows), strict=True)
+        if header[:3] not in (["id", "label", "prediction"], ["id", "labels", "predictions"]):
+            raise ValueError(f"its columns are {', '.join(header[:3])}")
+        several = header[1] == "labels"
+        return Predictions(ids, names, *(values_of(texts, names, several=several) for texts in (labels, predictions)))
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        raise CheckpointError(f"{file}: holds no predictions with labels ({error}). {_CURE}") from error
+
+
+def pack_records(folder: Path, target: Path) -> int:
+    """Write the records of a comparison as two files, of which a report says the same.
+
+    `runs.jsonl` has a record a line. `predictions.jsonl` has the labels and predictions on the split of the score, with
+    the rows that several runs share once; class probabilities and other splits are left out. `compare.json`,
+    `hans.json` and `layers.json` are copied.
+
+    Args:
+        folder: the comparison's.
+        target: the folder to write into. It is made if it is not there; a packed comparison in it is replaced.
+
+    Returns:
+        The number of runs.
+
+    Raises:
+        CheckpointError: a record or a file of predictions cannot be read, there are none, or `target` is a comparison.
+        StorageError: a file could not be written.
+    """
+    records = [record for record, _ in read_records(folder)]
+    if not records:
+        raise CheckpointError(f"{folder}: holds no records of a comparison. Expected the folder of attentune compare.")
+    if (target / "records").exists():
+        raise CheckpointError(f"{target}: is the folder of a comparison. Name another folder with --pack.")
+    lines: list[dict[str, Any]] = []
+    known: dict[str, int] = {}
+    packed = read_packed_predictions(folder) if is_packed(folder) else {}
+    for record in records:
+        found, name = packed.get(record.run), record.predictions.get(record.split or "")
+        if name is not None and (file := record_file(folder, record.run).with_name(name)).is_file():
+            found = read_predictions(file)
+        if found is None:
+            continue
+        rows = {"names": found.names, "ids": found.ids, "labels": found.labels_N.tolist()}
+        key = _line(rows)
+        if key not in known:
+            lines.append({"rows": len(known), **rows})
+        number = known.setdefault(key, len(known))
+        run = dataclasses.asdict(record.run)
+        lines.append({"run": run, "rows": number, "predictions": found.predictions_N.tolist()})
+    copied = {path: path.read_bytes() for path in _report_files(folder)}
+    with storage_errors(target):
+        target.mkdir(parents=True, exist_ok=True)
+    write_text(target / PACKED_PREDICTIONS_FILE, "".join(map(_line, lines)))
+    for path, content in copied.items():
+        copy = target / path.relative_to(folder)
+        with storage_errors(copy):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(copy, content)
+    # Last: a folder with this file is a whole one.
+    write_text(target / PACKED_RUNS_FILE, "".join(_line({"format": _FORMAT, **dataclasses.asdict(r)}) for r in records))
+    return len(records)
+
+
+def _line(value: Any) -> str:
+    return json.dumps(without_nan(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _report_files(folder: Path) -> Iterator[Path]:
+    for name in REPORT_FILES:
+        yield from (path for path in (folder / name, *folder.glob(f"runs/*/*/*/seed-*/{name}")) if path.is_file())
+
+
+def read_packed_predictions(folder: Path) -> dict[Run, Predictions]:
+    """Read the `predictions.jsonl` of a packed comparison; none where the file is not there.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    file = folder / PACKED_PREDICTIONS_FILE
+    if not file.exists():
+        return {}
+    rows: dict[int, tuple[tuple[str, ...], tuple[str, ...], np.ndarray]] = {}
+    found: dict[Run, Predictions] = {}
+    for number, line in enumerate(_lines(file), start=1):
+        try:
+            content = parse_json(line)
+            if "run" not in content:
+                names, ids = tuple(content["names"]), tuple(content["ids"])
+                rows[content["rows"]] = (names, ids, _packed_values(content["labels"], names, len(ids)))
+                continue
+            check_fields(Run, content["run"])
+            names, ids, labels_N = rows[content["rows"]]
+            values_N = _packed_values(content["predictions"], names, len(ids))
+            if values_N.shape != labels_N.shape:
+                raise ValueError(f"{values_N.shape} predictions for {labels_N.shape} labels")
+            found[Run(**content["run"])] = Predictions(ids, names, labels_N, values_N)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{file}, line {number}: holds no predictions ({error}). {_PACK_AGAIN}") from error
+    return found
+
+
+def _packed_values(values: list[Any], names: tuple[str, ...], rows: int) -> np.ndarray:
+    values_N = np.array([np.nan if value is None else value for value in values], dtype=None if names else np.float64)
+    if len(values_N) != rows:
+        raise ValueError(f"{len(values_N)} values for {rows} rows")
+    if names and (values_N.dtype != np.int64 or values_N.min() < 0 or values_N.max() >= len(names)):
+        raise ValueError(f"expected numbers of {len(names)} classes")
+    return values_N
 
 
 def _order(record: RunRecord) -> tuple[Any, ...]:

@@ -97,7 +97,13 @@ class WorkerPool:
         with output:
             # A session of its own: Ctrl-C at the terminal reaches the workers through us only, once.
             worker = subprocess.Popen(
-                _COMMAND, stdin=subprocess.PIPE, stdout=output, stderr=output, env=environment, start_new_session=True
+                _COMMAND,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                start_new_session=True,
+                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
             )
         assert worker.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has died already, which `ended` will tell
