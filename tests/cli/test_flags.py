@@ -105,6 +105,7 @@ def test_every_setting_is_reached_by_set(name):
     assert value != LEAVES[name][0].default or len(LEAVES[name][0].metadata["choices"]) == 1
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", WITH_FLAG)
 def test_every_plain_setting_has_a_flag_of_its_name(name):
     written, value = another_value(*LEAVES[name])

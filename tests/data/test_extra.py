@@ -158,6 +158,7 @@ def test_scores_label_sets_and_pairs(tmp_path: Path) -> None:
         loaded(tmp_path, extra)
 
 
+@pytest.mark.integration
 def test_a_known_tasks_own_columns_and_values_count(data_dir: Path, tmp_path: Path) -> None:
     own = tmp_path / "more.tsv"
     own.write_text("sentence\tlabel\na fine film\t1\na dull one\t0\n")

@@ -89,6 +89,7 @@ def test_only_plain_files_are_written_and_none_names_the_machine(tiny: Tiny, tmp
         assert not [folder for folder in folders if str(folder).encode() in file.read_bytes()], file.name
 
 
+@pytest.mark.integration
 @every_family
 def test_saving_what_was_loaded_writes_the_same_files(tiny: Tiny, tmp_path: Path, family: str) -> None:
     for name in ("one", "two", "three"):

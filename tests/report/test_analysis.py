@@ -172,6 +172,7 @@ def test_mistakes_are_told(tmp_path):
             judged(tmp_path)
 
 
+@pytest.mark.integration
 def test_it_needs_no_torch() -> None:
     code = (
         "import sys, attentune.report.analysis;"

@@ -37,6 +37,7 @@ def losses(folder: Path) -> list[float]:
     return [line["loss"] for line in map(json.loads, lines) if "loss" in line]
 
 
+@pytest.mark.integration
 @needs_native
 @pytest.mark.parametrize(
     ("changes", "layers"),
@@ -48,6 +49,7 @@ def test_what_a_run_says_of_it(tiny: Tiny, tmp_path: Path, changes: dict[str, An
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["train"]["fused_layers"] == layers
 
 
+@pytest.mark.integration
 @needs_native
 def test_killed_and_resumed(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "whole").mkdir()

@@ -102,6 +102,7 @@ def test_a_disk_that_fills_at_any_page(
     record_property("full", len(found) - 1)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("size", [0, 100, 1000, 5000, 30_000])
 def test_a_limit_on_the_size_of_files(encoder: Path, reference: Reference, tmp_path: Path, size: int) -> None:
     """As a full disk, where none can be made: a write takes a part, and the next is refused."""
@@ -234,6 +235,7 @@ def test_the_second_process_in_a_folder_is_refused_and_the_first_goes_on(
 # What a stop says
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_that_a_stopped_run_names_goes_on(
     encoder: Path, reference: Reference, tmp_path: Path, number: int

@@ -19,6 +19,8 @@ from attentune.training.trackers import settings_to_tell
 from attentune.training.train import train
 from helpers.samples import write_reviews
 
+pytestmark = pytest.mark.integration
+
 Tiny = Callable[..., Path]
 
 
