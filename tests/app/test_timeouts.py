@@ -14,8 +14,6 @@ import pytest
 
 from attentune.app.security import SecurityMiddleware
 
-pytest.importorskip("uvicorn", reason="pip install 'attentune[app]'")
-
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:

@@ -161,7 +161,6 @@ def test_every_way_in_says_what_a_threshold_turns(attentune, files: Path, traine
 
 @pytest.mark.integration
 def test_the_graph_has_the_temperature_and_tells_the_thresholds(attentune, trained: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
     status, _, err = attentune("export", trained, "--output_dir", tmp_path / "onnx")
     assert status == 0, err
     about = json.loads((tmp_path / "onnx" / "export.json").read_text())

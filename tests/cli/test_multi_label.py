@@ -245,7 +245,6 @@ def test_faithfulness_is_refused(attentune, trained: Path) -> None:
 
 @pytest.mark.integration
 def test_export_predicts_the_same_sets(attentune, files: Path, trained: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
     status, _, err = attentune("export", trained, "--output_dir", tmp_path / "onnx", "--format", "onnx")
     assert status == 0, err
     about = json.loads((tmp_path / "onnx" / "export.json").read_text())

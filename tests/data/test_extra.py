@@ -173,7 +173,8 @@ def test_a_known_tasks_own_columns_and_values_count(data_dir: Path, tmp_path: Pa
 
 
 def test_a_folder_of_a_data_set(folder: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     rows = {"text": ["a", "b", "c"], "label": [1, 0, 1]}
     names = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["good", "bad"])})
     made = datasets.Dataset.from_dict(rows, features=names)

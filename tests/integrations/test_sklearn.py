@@ -156,7 +156,8 @@ def test_settings_are_checked(fast):
 
 
 def test_frames_and_columns():
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     frame = pandas.DataFrame({"a": ["x", "y"], "b": ["1", "2"]})
     assert texts_of(frame) == (("x", "y"), ("1", "2"))
     assert texts_of(frame["a"]) == (("x", "y"), None)

