@@ -174,7 +174,7 @@ def test_processes_share_the_rows(tiny: Tiny, name: str) -> None:
         parts.append(labels_of(name, replace(source, scorer=scorer), targets="soft", steps=3, samples=8))
     assert not ((parts[0] >= 0) & (parts[1] >= 0)).any()
     assert (parts[1] >= 0).any()
-    assert np.array_equal(np.maximum(*parts), whole)
+    assert np.allclose(np.maximum(*parts), whole, atol=1e-6)  # asked in other batches, so up to rounding
 
 
 @pytest.mark.parametrize("name", NAMES)
