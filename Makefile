@@ -32,11 +32,15 @@ demo: $(STAMP)  ## train the presets on generated reviews with planted shortcuts
 	$(BIN)/attentune demo $(DEMO_ARGS)
 
 .PHONY: test
-test: $(STAMP)  ## the tests that CI runs
-	$(PYTEST) -n 2 -m "not slow"
+test: $(STAMP)  ## unit and contract tests and one end-to-end test a command, in 6 minutes; needs no data, compiler or network
+	$(PYTEST) -n 2 -m "not integration and not slow"
+
+.PHONY: test-integration
+test-integration: $(STAMP)  ## the rest of what CI runs: kills, processes, comparisons, searches, full products of cases
+	$(PYTEST) -n 2 -m "integration and not slow"
 
 .PHONY: test-all
-test-all: $(STAMP)  ## every test, the slow ones too, and 1,000 cases of each property
+test-all: $(STAMP)  ## every test, with real data, Chromium and 1,000 cases of each property; what is missing fails
 	$(PYTEST) -n 2 --hypothesis-profile=all
 
 .PHONY: coverage

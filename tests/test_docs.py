@@ -197,6 +197,7 @@ def test_python_blocks_compile(path: Path) -> None:
         compile(text, name_of(path), "exec")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "page", ["docs/python.md", "docs/quickstart.md", "docs/scikit-learn.md", "docs/huggingface.md", "README.md"]
 )

@@ -20,9 +20,6 @@ from helpers.samples import settings
 
 Tiny = Callable[..., Path]
 Command = Callable[..., tuple[int, str, str]]
-NEEDS_GRADIO = pytest.mark.skipif(
-    __import__("importlib.util").util.find_spec("gradio") is None, reason="pip install 'attentune[app]'"
-)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +63,6 @@ def said_line(process: subprocess.Popen[str]) -> str:
     raise AssertionError("it ended")
 
 
-@NEEDS_GRADIO
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_it_serves_until_it_is_stopped_and_leaves_nothing(
     started: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
@@ -87,7 +83,6 @@ def test_it_serves_until_it_is_stopped_and_leaves_nothing(
     connection.close()
 
 
-@NEEDS_GRADIO
 def test_mistakes_are_one_line_each(attentune: Command, run: Path, tmp_path: Path) -> None:
     status, out, err = attentune("app", run, "--port", "x", "--max_rows", 0, "--max_upload_mb", "1.5")
     assert (status, out) == (2, "")

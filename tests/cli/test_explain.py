@@ -295,6 +295,7 @@ def test_the_column_costs_no_pass(run: Path) -> None:
     assert sum(batches) == 15
 
 
+@pytest.mark.integration
 def test_pairs_and_no_rows_have_a_column_too(tiny: Tiny, tmp_path: Path) -> None:
     from helpers.explain_runs import rows_for, tiny_run
 

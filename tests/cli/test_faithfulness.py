@@ -37,6 +37,7 @@ def demo_run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.integration
 def test_tables_rank_methods_with_a_sign_and_without_apart(run: Path, attentune: Command) -> None:
     status, out, err = attentune("faithfulness", run, *QUICK)
     assert status == 0
@@ -77,6 +78,7 @@ def test_sanity_and_cost_come_beside(run: Path, attentune: Command) -> None:
     assert "NAOPC compr." not in out
 
 
+@pytest.mark.integration
 def test_the_demo_s_reviews_and_the_words_that_decide(demo_run: Path, attentune: Command, tmp_path: Path) -> None:
     words = ("--demo", "--max-samples", 16, "--methods", "gradient", "--erasures", "mask", "--beam", 0)
     status, out, _ = attentune("faithfulness", demo_run, *words, "--output-dir", tmp_path / "out")

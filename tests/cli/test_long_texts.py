@@ -48,6 +48,7 @@ def trained(files: Path, tiny) -> Path:
     return files / "run"
 
 
+@pytest.mark.integration
 def test_the_ends_of_texts_are_learnt(attentune, tiny, files: Path, trained: Path) -> None:
     scores = json.loads((trained / "metrics.json").read_text())["validation"]
     assert scores["accuracy"] >= 0.75

@@ -62,6 +62,7 @@ def test_in_millions_they_are_the_numbers_of_the_poster() -> None:
     assert [round(squares * SQUARE / 1e6, 2) for squares in (8, 5, 1, 15, 4)] == [4.72, 2.95, 0.59, 8.85, 2.36]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("preset", preset_names())
 @pytest.mark.parametrize("pairs", [False, True])
 def test_parts_are_those_of_the_model_and_add_up(attentune: Command, tiny: Tiny, preset: str, pairs: bool) -> None:

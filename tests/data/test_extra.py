@@ -158,6 +158,7 @@ def test_scores_label_sets_and_pairs(tmp_path: Path) -> None:
         loaded(tmp_path, extra)
 
 
+@pytest.mark.integration
 def test_a_known_tasks_own_columns_and_values_count(data_dir: Path, tmp_path: Path) -> None:
     own = tmp_path / "more.tsv"
     own.write_text("sentence\tlabel\na fine film\t1\na dull one\t0\n")
@@ -172,7 +173,8 @@ def test_a_known_tasks_own_columns_and_values_count(data_dir: Path, tmp_path: Pa
 
 
 def test_a_folder_of_a_data_set(folder: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     rows = {"text": ["a", "b", "c"], "label": [1, 0, 1]}
     names = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["good", "bad"])})
     made = datasets.Dataset.from_dict(rows, features=names)

@@ -84,6 +84,7 @@ def test_no_rows_at_all(tokenizers) -> None:
     assert features.lengths.shape == features.full_lengths.shape == (0,)
 
 
+@pytest.mark.integration
 @every_family
 def test_very_long_texts_are_cut_without_a_word(tokenizers, family: str, recwarn, capfd) -> None:
     text = ("The film was a joy. " * 5000)[:100_000]
@@ -122,6 +123,7 @@ def test_any_text_is_encoded_as_alone(tokenizers, family: str, texts: list[str],
     check_against_one_by_one(features, tokenizers[family], texts, None, max_length)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("has_pairs", [False, True])
 @every_family

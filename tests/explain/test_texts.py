@@ -57,6 +57,7 @@ def test_a_run_folder_is_explained(trained: Path) -> None:
         )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_pieces_lie_on_the_text_with_the_methods_scores(tiny: Tiny, name: str, kind: str) -> None:

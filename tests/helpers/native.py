@@ -1,15 +1,21 @@
-"""What tests of the C code share: skip where it cannot be had, and dropout's mask written plainly."""
+"""What tests of the C code share: their marker, what the processor has, and dropout's mask written plainly."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from attentune.nn.cpu import kernels
 from attentune.nn.cpu.kernels import DropoutMask
 from attentune.nn.cpu.native import unavailable_reason
 
-needs_native = pytest.mark.skipif(unavailable_reason() is not None, reason=f"no C code here: {unavailable_reason()}")
+needs_native = pytest.mark.native  # conftest.py deselects these where the C code cannot be compiled
 _WORD, _LONG = (1 << 32) - 1, (1 << 64) - 1
+
+
+def has_amx() -> bool:
+    """Whether this processor has matrix tiles for bf16 that the C code may use."""
+    return unavailable_reason() is None and kernels.use_amx(True)
 
 
 def kept(drop: DropoutMask, row: int, columns: int) -> list[bool]:

@@ -108,6 +108,7 @@ def test_evaluate_repeats_the_scores(run, pair_run):
     assert list(scores) == ["train", "validation"]
 
 
+@pytest.mark.integration
 def test_evaluate_on_other_rows(run, tmp_path):
     other = write_reviews(tmp_path / "other.csv", 30, seed=9)
     scores = evaluate(run, DataConfig(validation_file=str(other)))["validation"]

@@ -95,6 +95,7 @@ def test_the_encoders_output_can_be_kept_and_given_back(tiny: Tiny) -> None:
     assert torch.equal(model(**inputs, encoded_BTD=kept_BTD).logits, model(**inputs).logits)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("space", [SCORE, THREE, LabelSpace("ordinal", ("low", "middle", "high"))])
 @torch.no_grad()
 def test_scores_and_many_classes(tiny: Tiny, tmp_path: Path, space: LabelSpace) -> None:
@@ -151,6 +152,7 @@ def test_task_attention_is_settled_by_the_rows_and_saved_so(tiny: Tiny, tmp_path
     assert load_model(tmp_path)[0].config.head == pairs.config.head
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("head", "is_pair", "layers"),
     [
@@ -169,6 +171,7 @@ def test_how_many_blocks(tiny: Tiny, head: HeadConfig, is_pair: bool, layers: in
     assert len(model.head.blocks) == layers
 
 
+@pytest.mark.integration
 def test_blocks_have_the_encoders_sizes_unless_told_otherwise(tiny: Tiny) -> None:
     for family in FAMILIES:
         model, _ = build(tiny(family), head=HeadConfig("self-attention", dropout=0.25))
@@ -179,6 +182,7 @@ def test_blocks_have_the_encoders_sizes_unless_told_otherwise(tiny: Tiny) -> Non
     assert model.head.blocks[1].attention.heads == 16
 
 
+@pytest.mark.integration
 @every_family
 def test_fresh_blocks_are_drawn_as_asked(tiny: Tiny, family: str) -> None:
     default, _ = build(tiny(family), head=HeadConfig("self-attention"))

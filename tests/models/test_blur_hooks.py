@@ -22,6 +22,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES)
 every_place = pytest.mark.parametrize("where", PLACES)
 
 
+@pytest.mark.integration
 @every_place
 @every_family
 def test_the_taps_own_every_hook_and_take_them_away(tiny: Tiny, family: str, where: str) -> None:
@@ -49,6 +50,7 @@ def loss_of(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     return model(**inputs).logits.square().sum()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("family", ["bert", "albert", "modernbert"])
 @pytest.mark.parametrize("twin_of", [copied, pickled])
 def test_a_copy_blurs_by_itself_and_leaves_the_original_alone(
@@ -74,6 +76,7 @@ def test_a_copy_blurs_by_itself_and_leaves_the_original_alone(
     assert distance(hidden_of(made, *TEXTS), before) == 0
 
 
+@pytest.mark.integration
 @every_place
 @every_family
 def test_fast_dropout_and_plain_attention_keep_the_blur(tiny: Tiny, family: str, where: str) -> None:
@@ -88,6 +91,7 @@ def test_fast_dropout_and_plain_attention_keep_the_blur(tiny: Tiny, family: str,
     assert distance(hidden_of(made, *TEXTS), before) < 1e-4
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("learnable", ["no", "head"])
 @every_family
 def test_a_copy_in_half_precision_blurs_too(tiny: Tiny, family: str, learnable: str) -> None:
@@ -119,6 +123,7 @@ CHECKPOINTING = [
 ]
 
 
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
 @every_place
 @pytest.mark.parametrize(("family", "options", "learnable"), CHECKPOINTING)

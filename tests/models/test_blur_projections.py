@@ -27,6 +27,7 @@ def test_each_text_of_a_batch_is_that_of_an_encoder_blurred_by_other_means(tiny:
     assert plain[0].blur_hooks is None
 
 
+@pytest.mark.integration
 @every_place
 @pytest.mark.parametrize("family", ["bert", "deberta-v2", "modernbert"])
 @pytest.mark.parametrize("layers", ["3,1", " 1 , 3,1"])
@@ -38,6 +39,7 @@ def test_chosen_layers_alone_are_blurred(tiny: Tiny, family: str, where: str, la
     check(made, build(tiny(family)), family, where, sigmas_LH)
 
 
+@pytest.mark.integration
 @every_place
 @pytest.mark.parametrize("family", ["bert", "distilbert", "modernbert", "deberta-v2"])
 @pytest.mark.parametrize(("learnable", "layers"), [("head", "all"), ("layer", "1,3"), ("head", "2")])
@@ -56,6 +58,7 @@ def test_each_layer_and_head_has_its_own_learned_sigma(
     check(made, build(tiny(family)), family, where, sigmas_LH)
 
 
+@pytest.mark.integration
 @every_place
 @every_family
 def test_a_tiny_sigma_is_no_blur(tiny: Tiny, family: str, where: str) -> None:

@@ -16,6 +16,7 @@ Tiny = Callable[..., Path]
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
+@pytest.mark.integration
 @every_family
 @pytest.mark.parametrize("kind", ["none", "ssa"])
 def test_its_logits_are_the_models_to_bf16s_digits(tiny: Tiny, family: str, kind: str) -> None:
@@ -29,6 +30,7 @@ def test_its_logits_are_the_models_to_bf16s_digits(tiny: Tiny, family: str, kind
     assert {weight.dtype for weight in half.parameters()} == {torch.bfloat16}
 
 
+@pytest.mark.integration
 @every_family
 def test_it_follows_the_weights_once_released(tiny: Tiny, family: str) -> None:
     model, inputs = made(tiny, family)
@@ -56,6 +58,7 @@ def test_between_uses_it_holds_no_weights(tiny: Tiny) -> None:
     assert torch.equal(answers(half.fresh(), inputs), before)
 
 
+@pytest.mark.integration
 @every_family
 def test_the_model_itself_is_left_alone(tiny: Tiny, family: str) -> None:
     model, inputs = made(tiny, family)

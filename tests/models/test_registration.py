@@ -93,6 +93,7 @@ def run(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "code",
     [

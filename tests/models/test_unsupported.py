@@ -76,6 +76,7 @@ def test_a_tokenizer_without_the_special_tokens_is_refused(folder: Path) -> None
     assert "its tokenizer has no cls, mask token, expected those of an encoder" in refusal(folder)
 
 
+@pytest.mark.integration
 def test_a_slow_tokenizer_is_refused(tmp_path: Path) -> None:
     CanineModel(CanineConfig(**SIZES, num_hash_buckets=16)).save_pretrained(tmp_path)
     CanineTokenizer().save_pretrained(tmp_path)

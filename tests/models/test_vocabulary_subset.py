@@ -36,6 +36,7 @@ def trained(model, compact: bool) -> dict[str, torch.Tensor]:
     return dict(model.state_dict())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("family", FAMILIES)  # IDS holds no padding: its row, too, is then an untouched one
 def test_the_same_weights_as_with_the_whole_table(tiny, family):
     folder = tiny(family)

@@ -176,6 +176,7 @@ def test_mistakes_are_told(tmp_path):
             verdicts_of(tmp_path)
 
 
+@pytest.mark.integration
 def test_it_needs_no_torch() -> None:
     code = (
         "import sys, attentune.report.analysis;"

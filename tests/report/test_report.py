@@ -183,6 +183,7 @@ def test_the_flat_table_has_all_digits(rich):
     assert line["verdict"].startswith("ssa 1.0 beats bert on rte (1,000 rows) by")
 
 
+@pytest.mark.integration
 def test_reports_and_figures_are_the_same_each_time(tmp_path):
     write_comparison(tmp_path / "made", CHANCES, tasks=("rte", "sst2"), seeds=2)
     for name in ("one", "two"):
@@ -227,6 +228,7 @@ TAGS = {
 ATTRIBUTES = {"lang", "charset", "http-equiv", "content", "name", "href", "id", "class", "scope", "src", "alt"}
 
 
+@pytest.mark.integration
 def test_a_page_needs_nothing_and_runs_nothing(rich):
     page = Page()
     page.feed(render_html(report_of(rich)))
@@ -272,6 +274,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return report_of(folder)
 
 
+@pytest.mark.integration
 def test_hostile_texts_are_inert_in_a_page(hostile):
     text = render_html(hostile)
     page = Page()
@@ -469,6 +472,7 @@ def test_the_folder_of_several_tasks_is_a_run_a_task(tmp_path):
     ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["m", "a name that is long but could be " * 3])
 def test_all_that_is_written_in_a_figure_is_inside_of_it(tmp_path, name):
     write_comparison(

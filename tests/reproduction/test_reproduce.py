@@ -19,6 +19,7 @@ def test_the_list(attentune):
     assert [line.split()[0] for line in out.splitlines()[2:]] == list(recipe_names())
 
 
+@pytest.mark.integration
 def test_hans_with_models_that_were_just_trained(attentune, tiny, tmp_path):
     write_glue(tmp_path / "data")
     (tmp_path / "data" / "hans").mkdir()

@@ -37,6 +37,7 @@ def loop_scores(name: str, source: LabelSource, row: int) -> np.ndarray:
     return integrated_gradients(source, row, steps=6)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_and_labels_are_those_of_the_loop(tiny: Tiny, name: str, kind: str) -> None:
@@ -57,6 +58,7 @@ def test_scores_and_labels_are_those_of_the_loop(tiny: Tiny, name: str, kind: st
     assert min(made.facts.values()) > 4
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", KINDS)
 def test_integrated_gradients_add_up_to_the_rise_of_the_loss(tiny: Tiny, kind: str) -> None:
     source = tiny_source(tiny(), kind, rows=6)
@@ -172,7 +174,7 @@ def test_processes_share_the_rows(tiny: Tiny, name: str) -> None:
         parts.append(labels_of(name, replace(source, scorer=scorer), targets="soft", steps=3, samples=8))
     assert not ((parts[0] >= 0) & (parts[1] >= 0)).any()
     assert (parts[1] >= 0).any()
-    assert np.array_equal(np.maximum(*parts), whole)
+    assert np.allclose(np.maximum(*parts), whole, atol=1e-6)  # asked in other batches, so up to rounding
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -35,6 +35,7 @@ def check_same(one: tuple[list[int], np.ndarray], other: tuple[list[int], np.nda
     assert one[1] == pytest.approx(other[1], abs=1e-6)
 
 
+@pytest.mark.integration
 @every_case
 def test_the_budget_of_a_batch_changes_no_label(tiny: Tiny, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tiny_source(tiny(), rows=24)
@@ -52,6 +53,7 @@ def test_the_budget_of_a_batch_changes_no_label(tiny: Tiny, name: str, monkeypat
     assert set(asked) == {1, 70, 100000}
 
 
+@pytest.mark.integration
 @every_case
 def test_the_order_in_which_rows_are_asked_changes_no_label(tiny: Tiny, name: str) -> None:
     source = tiny_source(tiny(), rows=24)
@@ -60,6 +62,7 @@ def test_the_order_in_which_rows_are_asked_changes_no_label(tiny: Tiny, name: st
     assert scorer.plain != sorted(scorer.plain)
 
 
+@pytest.mark.integration
 @every_case
 def test_other_epochs_and_seeds_bring_other_labels(tiny: Tiny, name: str) -> None:
     source = tiny_source(tiny(), rows=24)
@@ -69,6 +72,7 @@ def test_other_epochs_and_seeds_bring_other_labels(tiny: Tiny, name: str) -> Non
         assert other_rows != rows or not np.array_equal(other >= 0, values >= 0) or not np.allclose(other, values)
 
 
+@pytest.mark.integration
 @every_case
 def test_the_state_of_global_generators_changes_no_label(tiny: Tiny, name: str) -> None:
     source = tiny_source(tiny(), rows=12)

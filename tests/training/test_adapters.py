@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -28,7 +29,6 @@ from helpers.samples import write_reviews
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import TWO, build, encoded
 
-peft = pytest.importorskip("peft")
 Tiny = Callable[..., Path]
 LORA = {"rank": 3, "alpha": 6.0, "dropout": 0.0}
 TEXTS = ("The movie was not unwatchable.", "Birds!")

@@ -153,6 +153,7 @@ def test_a_run_goes_on_from_the_newest_good_one(
     assert f"resuming from {broken_off}/run/checkpoint-8" in said
 
 
+@pytest.mark.integration
 def test_damaged_best_weights_are_made_again(
     encoder: Path, reference: Reference, broken_off: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,6 +169,7 @@ def test_damaged_best_weights_are_made_again(
     assert f"resuming from {broken_off}/run/checkpoint-4" in said
 
 
+@pytest.mark.integration
 def test_missing_best_weights_are_made_again(
     encoder: Path, reference: Reference, broken_off: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,6 +183,7 @@ def test_missing_best_weights_are_made_again(
     assert "no checkpoint to resume from; starting at the beginning" in said
 
 
+@pytest.mark.integration
 def test_best_weights_that_are_damaged_while_it_trains_are_never_the_result(
     encoder: Path,
     reference: Reference,
@@ -263,6 +266,7 @@ def test_a_damaged_checkpoint_is_neither_scored_nor_started_from(reference: Refe
         Predictor.load(folder)
 
 
+@pytest.mark.integration
 def test_a_log_that_has_changed_is_told_and_the_run_goes_on(
     encoder: Path, reference: Reference, broken_off: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,6 +28,8 @@ from helpers.interrupted import assert_same, outcome
 from helpers.kills import at_steps, ending, forked, train_in
 from helpers.samples import settings, write_reviews
 
+pytestmark = pytest.mark.integration
+
 STARS = ("awful", "poor", "fine", "good", "lovely")
 KILL = 9
 

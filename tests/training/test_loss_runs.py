@@ -75,6 +75,7 @@ def table_of(folder: Path) -> list[dict[str, str]]:
 # Classes with an order
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("loss", ["cross-entropy", "corn"])
 def test_expected_values_are_predicted_by_every_way_in(run, tmp_path: Path, loss: str) -> None:
     method = {**ORDINAL, "objective__loss": loss, "preset": "ssa-co", "training__learning_rate": 3e-3}
@@ -131,6 +132,7 @@ def test_a_run_of_auto_says_what_it_was_trained_with(run) -> None:
         assert json.loads((folder / "config.json").read_text())["loss"] == loss
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("preset", ["bert", "ssa-co"])
 def test_binary_cross_entropy_trains_as_cross_entropy_of_two_classes(run, tmp_path: Path, preset: str) -> None:
     for name in ("train", "validation"):

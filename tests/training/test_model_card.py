@@ -170,6 +170,7 @@ def test_every_preset_is_told_with_its_source(preset: str) -> None:
     assert yaml.safe_load(card.split("---\n")[1])["tags"][-1] == preset
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("space", "metric"),
     [

@@ -28,6 +28,8 @@ from helpers import process_worker
 from helpers.interrupted import LABELS_FILE, log_of, run, without_times
 from helpers.samples import settings, write_reviews
 
+pytestmark = pytest.mark.integration
+
 Tiny = Callable[..., Path]
 Ran = tuple[Path, Path]
 WAIT_S = 240

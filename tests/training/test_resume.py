@@ -50,6 +50,7 @@ def test_the_same_command_twice_gives_identical_results(tiny, tmp_path, referenc
     assert_same(outcome(tmp_path / "run"), reference[1])
 
 
+@pytest.mark.integration
 def test_another_seed_gives_other_weights(tiny, tmp_path, reference):
     run(tmp_path, tiny("bert"), **METHOD, training__seed=7)
     assert outcome(tmp_path / "run")["weights"] != reference[1]["weights"]
@@ -63,6 +64,7 @@ def test_killed_after_a_step(tiny, tmp_path, reference, monkeypatch, step):
 
 
 # Calls within one save: the manifest, flushed files, the flushed folder, the rename, the removal of old checkpoints.
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("function", "call"),
     [("write_manifest", 1), ("sync_file", 2), ("sync_folder", 1), ("sync_folder", 2), ("keep_newest", 3)],
@@ -86,6 +88,7 @@ def test_killed_during_a_save(tiny, tmp_path, reference, monkeypatch, function, 
     assert not [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".writing")]
 
 
+@pytest.mark.integration
 def test_killed_twice_and_while_finishing(tiny, tmp_path, reference, monkeypatch):
     import attentune.training.finalize as finish_module
 
@@ -96,6 +99,7 @@ def test_killed_twice_and_while_finishing(tiny, tmp_path, reference, monkeypatch
     assert_same(resumed_outcome(tmp_path, tiny("bert")), reference[1])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"])
 @pytest.mark.parametrize("how", ["cut", "changed", "removed"])
 def test_a_torn_checkpoint_is_passed_over_with_a_warning(tiny, tmp_path, reference, monkeypatch, capfd, name, how):
@@ -145,6 +149,7 @@ def test_a_bare_resume_refuses_other_settings(tiny, tmp_path, reference):
     assert train(load_config(overrides=bare)).seed == 42
 
 
+@pytest.mark.integration
 def test_the_command_line_killed_from_outside(tiny, tmp_path, reference):
     values = settings(tmp_path, tiny("bert"), **METHOD)
     flags = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]

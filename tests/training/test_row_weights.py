@@ -179,6 +179,7 @@ def test_the_first_step_is_the_weighted_loss_of_its_rows(tiny, tmp_path: Path) -
     assert first["loss"] == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("generator", ["gradient", "flip", "masked-rows"])
 def test_a_killed_run_goes_on_with_the_weights_it_had(tiny, tmp_path: Path, monkeypatch, generator: str) -> None:
     preset = "bert" if generator == "masked-rows" else "ssa-co"
@@ -255,6 +256,7 @@ def kinds(folder: Path) -> dict[str, dict[str, object]]:
 LABELS = {"scores": "{}.5", "ordered": "{}", "sets": "a|{}"}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", list(kinds(Path())))
 def test_every_kind_of_task_takes_extra_rows(tiny, tmp_path: Path, name: str) -> None:
     for file, rows in (("train.csv", 30), ("validation.csv", 9), ("silver.csv", 12)):

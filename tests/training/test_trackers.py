@@ -20,6 +20,8 @@ from attentune.training.trackers import tracker_settings
 from attentune.training.train import train
 from helpers.samples import write_reviews
 
+pytestmark = pytest.mark.integration
+
 Tiny = Callable[..., Path]
 
 
@@ -50,7 +52,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 def mlflow(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """MLflow with that store, and an experiment of the test's own."""
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    module = pytest.importorskip("mlflow")
+    import mlflow as module
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", tmp_path.name)
@@ -129,7 +132,6 @@ def test_a_store_that_is_not_there_is_said(mlflow: Any, config: Callable[..., An
 def test_wandb_offline_keeps_its_files_in_the_run_folder(
     config: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     result = train(config("wandb"))

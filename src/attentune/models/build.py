@@ -30,7 +30,7 @@ from attentune.models.head_settings import is_bi_encoder, settle_head
 from attentune.models.hub import Tokenizer, loading, prepare_tokenizer
 from attentune.models.inspection import CONVERT, check_size
 from attentune.models.lora import merge_adapters
-from attentune.models.modeling import AttentuneForSequenceClassification
+from attentune.models.modeling import AttentuneForSequenceClassification, align_weights
 from attentune.models.warm_start import copy_slots, encoder_config_of, inspect_encoder, is_saved_run, load_saved
 from attentune.models.windows import SPECIAL
 from attentune.nn.layer_mix import MINIMUM_LAYERS
@@ -171,6 +171,7 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForS
         encoder, info = AutoModel.from_pretrained(
             source, config=config, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options
         )
+        align_weights(encoder)
     # What is saved never names a path of one machine.
     encoder.config.name_or_path = (
         Path(settings.name_or_path).name if Path(settings.name_or_path).exists() else settings.name_or_path

@@ -31,6 +31,9 @@ from attentune.nn.layer_mix import ExcitationLinear
 from attentune.nn.losses import resolve_loss, row_losses, with_token_loss
 from attentune.nn.token_gate import PositionLinear
 
+# What PyTorch aligns fresh memory to on a CPU.
+_ALIGNMENT_BYTES = 64
+
 
 @dataclass
 class AttentuneOutput(ModelOutput):
@@ -110,6 +113,13 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             nn.init.zeros_(module.bias)
         elif module is self:
             self.special_ids.copy_(torch.tensor(self.config.special_token_ids, dtype=torch.long))
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Load a saved model as transformers does, its weights into aligned memory; see `align_weights`."""
+        loaded = super().from_pretrained(*args, **kwargs)
+        align_weights(loaded[0] if isinstance(loaded, tuple) else loaded)
+        return loaded
 
     def get_input_embeddings(self) -> nn.Module:
         return self.encoder.get_input_embeddings()
@@ -302,6 +312,18 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         if token_logits is None or token_targets is None:
             return loss
         return with_token_loss(loss, token_logits, token_targets, share=self.token_loss_share)
+
+
+def align_weights(model: nn.Module) -> None:
+    """Copy each weight that does not start at a multiple of 64 bytes into memory that does, as fresh weights have it.
+
+    safetensors maps weights from their file, where they start anywhere. On AMD processors MKL multiplies such a matrix
+    with a single row along another path: without the copy, a loaded model's logits differ in the last bit from those
+    of the model that was saved.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu" and tensor.data_ptr() % _ALIGNMENT_BYTES:
+            tensor.data = tensor.data.clone()
 
 
 AutoModelForSequenceClassification.register(AttentuneConfig, AttentuneForSequenceClassification, exist_ok=True)

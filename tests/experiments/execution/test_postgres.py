@@ -35,7 +35,6 @@ LONG = {"training__num_train_epochs": 3, "training__save_steps": 3}
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    pytest.importorskip("psycopg")
     with running_server() as found:
         yield found
 

@@ -23,6 +23,8 @@ from attentune.experiments.execution.queue_storage import StorageConfig
 from helpers.comparisons import is_alive, wait_for
 from helpers.queue_worker import RUNS, names, noted, small_record, storage_in, worker
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(params=["journal", "sqlite"])
 def one_place(request, tmp_path: Path) -> StorageConfig:

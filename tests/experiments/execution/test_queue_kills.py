@@ -35,7 +35,6 @@ def storage(kind: str) -> Iterator[str | None]:
     if kind == "journal":
         yield None
         return
-    pytest.importorskip("psycopg")
     with running_server() as server:
         yield server.url
 

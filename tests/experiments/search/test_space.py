@@ -111,6 +111,7 @@ GRIDS = {
 }
 
 
+@pytest.mark.integration
 def test_the_papers_grids():
     assert set(space_names()) == set(GRIDS)
     for name, (preset, size) in GRIDS.items():

@@ -46,6 +46,7 @@ def work(plan: SearchPlan) -> None:
         pass
 
 
+@pytest.mark.integration
 def test_a_run_that_does_worse_than_others_ends_after_an_epoch(tiny, tmp_path):
     space = Space((Dimension("training.learning_rate", (1e-9, 1e-3)),))
     draws = SamplerConfig("grid", "median", startup=1, seed=1)

@@ -54,6 +54,7 @@ def test_shares_are_rounded_up(count: int, expected: list[int]) -> None:
     assert top_counts(count) == expected
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("erasure", ERASURES)
 @pytest.mark.parametrize("kind", ["classification", "apart"])
 def test_falls_are_those_of_the_loop(tiny: Tiny, kind: str, erasure: str) -> None:

