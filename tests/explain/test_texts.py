@@ -19,7 +19,8 @@ from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_rows, explain_texts
 from attentune.inference.predictor import Predictor, predict
-from attentune.training.progress import ProgressDisplay
+from attentune.token_labels.listing import list_tokens
+from attentune.training.progress import Display
 from attentune.training.train import train
 from helpers.explain_runs import KINDS, SPACES, TEXTS, rows_for, tiny_run
 from helpers.samples import settings
@@ -41,7 +42,7 @@ def test_a_run_folder_is_explained(trained: Path) -> None:
     texts = ["the film was great", "a dull story, so awful", ""]
     found = attentune.explain_texts(trained, texts)
     assert [explanation.text for explanation in found] == texts
-    assert all(isinstance(explanation, attentune.Explanation) for explanation in found)
+    assert all(isinstance(explanation, Explanation) for explanation in found)
     for explanation, said in zip(found, predict(trained, texts), strict=True):
         assert explanation.label == explanation.prediction == said["prediction"]
         assert explanation.probability == pytest.approx(said["probabilities"][said["prediction"]], abs=1e-4)
@@ -50,7 +51,7 @@ def test_a_run_folder_is_explained(trained: Path) -> None:
         assert all(0 < token.score < 1 for token in explanation.tokens)
     assert [token.text for token in found[1].tokens] == ["a", "dull", "story", ",", "so", "awful"]
     assert found[2].tokens == ()
-    listed = [line["tokens"] for line in attentune.list_tokens(trained, rows_of(texts))]
+    listed = [line["tokens"] for line in list_tokens(trained, rows_of(texts))]
     for explanation, tokens in zip(found, listed, strict=True):
         assert [piece.score for piece in explanation.pieces] == pytest.approx(
             [token["score"] for token in tokens], abs=1e-6

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import attentune
-from attentune import DataConfig, Predictor, evaluate, predict
-from attentune.config import load_config
+from attentune import Predictor, evaluate, predict
+from attentune.config import DataConfig, load_config
 from attentune.data.dataset import TaskData, TextRows
 from attentune.errors import CheckpointError, ConfigError, DataError, LabelError
 from attentune.inference.predictor import predict_rows
@@ -216,14 +216,6 @@ assert not heavy, heavy"""
 def test_what_needs_no_torch_imports_none(action):
     done = subprocess.run([sys.executable, "-c", LIGHT.format(action)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_every_public_name_is_there():
-    assert set(dir(attentune)) == set(attentune.__all__)
-    for name in attentune.__all__:
-        assert getattr(attentune, name) is not None
-    with pytest.raises(AttributeError, match="has no attribute 'nix'"):
-        attentune.nix  # noqa: B018
 
 
 def test_a_run_answers_in_the_precision_that_is_asked_for_whatever_came_before(run):

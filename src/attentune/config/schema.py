@@ -1,8 +1,7 @@
-"""The settings of a run: frozen sections whose names are the keys of `config.yaml`.
+"""The settings of a run, as frozen dataclasses whose field names are the keys of `config.yaml`.
 
-Field metadata says what the command line shows: `help`, `choices`, and `minimum`/`maximum` (with `open=True` where the
-bound itself is not allowed). Names are those of transformers' `TrainingArguments` and `run_classification` where one
-exists.
+The fields' metadata has what the command line shows and checks: `help`, `choices`, and `minimum`/`maximum` (`open=True`
+excludes the bounds). Names are those of transformers' `TrainingArguments` and `run_classification` where one exists.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 
 
 def setting(default: Any, help: str, **facts: Any) -> Any:
-    """A dataclass field with its default, and what `schema` says of metadata."""
+    """Return a dataclass field with this default, help text and further metadata."""
     return field(default=default, metadata={"help": help, **facts})
 
 
@@ -25,9 +24,11 @@ class BlurConfig:
     )
     sigma: float = setting(0.3, "standard deviation of the blur in tokens", minimum=0.001, maximum=100)
     size: int = setting(3, "window of the blur in tokens, odd", minimum=1)
-    layers: str = setting("all", "which layers are blurred: all, or their numbers from 1 with commas between")
+    layers: str = setting("all", "which layers are blurred: all, or comma-separated numbers from 1")
     learnable: str = setting(
-        "no", "learn sigma, from the given value on: one a layer, or one a head", choices=("no", "layer", "head")
+        "no",
+        "learn sigma, initialised with the given value: one per layer, or one per head",
+        choices=("no", "layer", "head"),
     )
 
 
@@ -49,25 +50,25 @@ class LayerMixConfig:
         ),
     )
     squeeze: bool = setting(False, "rescale each layer by squeeze-and-excitation first")
-    ratio: int = setting(3, "squeeze: the bottleneck has the number of layers, divided by this, features", minimum=1)
+    ratio: int = setting(3, "squeeze: the number of layers divided by this is the width of the bottleneck", minimum=1)
 
 
 @dataclass(frozen=True)
 class TokenGateConfig:
     kind: str = setting(
         "none",
-        "how single tokens are weighted: ssa has a head that scores each token's importance",
+        "how tokens are weighted: ssa adds a token head that scores each token's importance",
         choices=("none", "ssa"),
     )
     beta: float = setting(
         0.5,
-        "ssa: the share of the head's vector; the tokens weighted by importance have 1 - beta (1: co-training only)",
+        "ssa: the weight of the head's vector; the importance-weighted tokens have 1 - beta (1: co-training only)",
         minimum=0,
         maximum=1,
     )
-    share_weights: bool = setting(True, "ssa: one last linear for all positions; false: one a position")
+    share_weights: bool = setting(True, "ssa: one last linear layer for all positions; false: one per position")
     attention_threshold: float = setting(
-        0.0, "ssa: tokens whose importance is below it have no weight", minimum=0, maximum=1
+        0.0, "ssa: tokens whose importance is below it get weight 0", minimum=0, maximum=1
     )
 
 
@@ -75,16 +76,16 @@ class TokenGateConfig:
 class HeadConfig:
     kind: str = setting(
         "cls",
-        "how tokens become one vector a text; task-attention is self-attention for single texts, cross-attention for"
-        " pairs",
+        "how tokens are pooled into one vector per text; task-attention is self-attention for single texts,"
+        " cross-attention for pairs",
         choices=("cls", "mean", "cls-mean", "self-attention", "cross-attention", "task-attention"),
     )
     beta: float = setting(
-        0.5, "cls-mean: the share of [CLS]; the mean of the other tokens has 1 - beta", minimum=0, maximum=1
+        0.5, "cls-mean: the weight of [CLS]; the mean of the other tokens has 1 - beta", minimum=0, maximum=1
     )
     pooler: str = setting(
         "auto",
-        "dense + tanh after [CLS]: auto takes the encoder's own where its checkpoint has one",
+        "dense + tanh after [CLS]: auto uses the pooler of the encoder's checkpoint if it has one, else a new one",
         choices=("auto", "fresh", "none"),
     )
     dropout: float = setting(
@@ -92,25 +93,25 @@ class HeadConfig:
     )
     layers: int | None = setting(
         None,
-        "full blocks of self-attention (2 if not given) or cross-attention (1; none where there is a bare one)",
+        "number of full attention blocks (if not given: 2 for self-attention; for cross-attention 1, or 0 with bare)",
         minimum=0,
     )
-    bare: bool = setting(False, "cross-attention: one block of attention alone after the full ones")
+    bare: bool = setting(False, "cross-attention: add one block without feed-forward part after the full ones")
     init: str = setting(
         "default",
-        "attention blocks: how queries, keys and values start; uniform draws from 0.9 to 1",
+        "attention blocks: initialisation of queries, keys and values; uniform draws from 0.9 to 1",
         choices=("default", "uniform"),
     )
     attention_heads: int | None = setting(
-        None, "attention blocks: how many attention heads (the encoder's own number if not given)", minimum=1
+        None, "attention blocks: number of attention heads (the encoder's number if not given)", minimum=1
     )
     combine: str = setting(
         "dot",
-        "bi-encoder: the dot product of both texts' vectors after one linear; or a linear on u, v, |u - v| and u * v",
+        "bi-encoder: dot product of both texts' vectors after one linear layer, or a linear layer on u, v, |u-v|, u*v",
         choices=("dot", "concat"),
     )
     projection: int | None = setting(
-        None, "bi-encoder, dot: features of the linear (the encoder's width if not given)", minimum=1
+        None, "bi-encoder, dot: output width of the linear layer (the encoder's width if not given)", minimum=1
     )
 
 
@@ -118,18 +119,18 @@ class HeadConfig:
 class ModelConfig:
     name_or_path: str = setting(
         "embedded",
-        "encoder: embedded, a folder (of a run too: then with its slots where they fit), or a name on the hub",
+        "encoder: embedded, a folder (with a run folder its slots too, where they match), or a name on the hub",
     )
     revision: str | None = setting(None, "the hub revision of the encoder")
     dropout: float | None = setting(
-        None, "dropout inside the encoder (its own setting if not given)", minimum=0, maximum=0.99
+        None, "dropout inside the encoder (that of its configuration if not given)", minimum=0, maximum=0.99
     )
     trust_remote_code: bool = setting(
-        False, "run code that comes with a hub model (only for models that you trust); no file can set it"
+        False, "run code that comes with a hub model (only for models that you trust); cannot be set in a file"
     )
     pair_encoding: str = setting(
         "cross-encoder",
-        "how pairs are read: both texts in one row, or (bi-encoder) each by itself; of no account for single texts",
+        "how pairs are encoded: both texts in one sequence, or (bi-encoder) separately; ignored for single texts",
         choices=("cross-encoder", "bi-encoder"),
     )
     blur: BlurConfig = field(default_factory=BlurConfig)
@@ -159,9 +160,7 @@ class ObjectiveConfig:
         "auto: cross-entropy for classes, mean squared error for regression; pearson: minus the batch's correlation",
         choices=("auto", "cross-entropy", "binary-cross-entropy", "focal", "mse", "pearson", "corn"),
     )
-    focal_gamma: float = setting(
-        2.0, "loss focal: how little a row counts whose class is likely already (0: as cross-entropy)", minimum=0
-    )
+    focal_gamma: float = setting(2.0, "focal loss gamma; 0 is cross-entropy", minimum=0)
     alpha: float = setting(
         0.7, "the weight of the task's loss; the token head's loss has 1 - alpha", minimum=0, maximum=1
     )
@@ -169,10 +168,10 @@ class ObjectiveConfig:
         0.0, "epochs over which the weight of the token head's loss rises from 0 to 1 - alpha", minimum=0
     )
     label_smoothing: float = setting(0.0, "share of the target spread over all classes", minimum=0, maximum=0.99)
-    class_weights: Any = setting(None, "null, balanced, or one number a class (a list, or a mapping by label name)")
+    class_weights: Any = setting(None, "null, balanced, or one number per class (a list, or a mapping by label name)")
     ordinal_prediction: str = setting(
         "argmax",
-        "ordered classes: predict the likeliest, or the one nearest to the mean of class numbers",
+        "ordered classes: predict the most likely class, or the one closest to the expected class number",
         choices=("argmax", "expected-value"),
     )
 
@@ -181,7 +180,7 @@ class ObjectiveConfig:
 class LabelsConfig:
     generator: str = setting(
         "none",
-        "what is made of the training rows before each epoch: masked copies, or labels for single tokens",
+        "what is made from the training rows before each epoch: masked copies, or token labels",
         choices=(
             "none",
             "masked-rows",
@@ -195,59 +194,64 @@ class LabelsConfig:
         ),
     )
     ratio: float = setting(
-        1.0, "masked rows made an epoch, as a multiple of the training rows (the paper's gamma)", minimum=0, maximum=100
+        1.0, "masked rows per epoch, as a multiple of the training rows (the paper's gamma)", minimum=0, maximum=100
     )
-    mask_share: float = setting(0.3, "share of a text's tokens that is masked", minimum=0, maximum=1)
+    mask_share: float = setting(0.3, "share of a text's tokens to mask", minimum=0, maximum=1)
     tolerance: float = setting(
-        0.3, "regression: predictions that differ by at most this are the same (the task's own scale)", minimum=0
+        0.3,
+        "regression: predictions that differ by at most this count as equal (on the scale of the labels)",
+        minimum=0,
     )
     reuse_predictions: bool = setting(
         True,
-        "flip, released: with classes take the training pass's word for which sentences the model is right on;"
-        " false: ask for all of them again before each epoch",
+        "flip, released, with classes: reuse training-time predictions as the correctness check; false: predict"
+        " all sentences again before each epoch",
     )
     targets: str = setting(
         "hard",
-        "leave-one-out, gradient, integrated-gradients, lime: labels of 0 and 1, or shares between them",
+        "leave-one-out, gradient, integrated-gradients, lime: labels of 0 and 1, or values between them",
         choices=("hard", "soft"),
     )
     top_share: float = setting(
         0.3,
-        "hard targets from scores: this share of a text's tokens is labelled 1, the bottom half 0, the rest nothing",
+        "hard targets from scores: the top tokens of this share get label 1, the bottom half 0, others none",
         minimum=0,
         maximum=0.5,
     )
-    shuffle: bool = setting(False, "control: deal an epoch's labels out again at random among the labelled tokens")
+    shuffle: bool = setting(False, "control: shuffle an epoch's labels among the labelled tokens")
     aug_ratio_each: float = setting(
         0.2, "released: how much the share of labelled samples rises each epoch", minimum=0, maximum=1
     )
-    aug_threshold: float = setting(0.1, "released: the chance that a token starts a masked span", minimum=0, maximum=1)
+    aug_threshold: float = setting(
+        0.1, "released: the probability that a token starts a masked span", minimum=0, maximum=1
+    )
     rm_threshold: float = setting(
         0.7, "released: a draw above it masks 3 tokens, one above 2 x this - 1 masks 2, else 1", minimum=0, maximum=1
     )
     double_ori: bool = setting(False, "released: add all original rows to each epoch's samples")
     steps: int = setting(16, "integrated-gradients: points on the path from the masked text to the text", minimum=1)
-    samples: int = setting(64, "lime: masked copies a text", minimum=2)
+    samples: int = setting(64, "lime: masked copies per text", minimum=2)
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
     output_dir: str | None = setting(None, "the run folder")
-    overwrite_output_dir: bool = setting(False, "empty the run folder first, if it holds something")
-    resume: bool = setting(False, "go on from the newest good checkpoint in the run folder")
-    multi_task: bool = setting(
-        False, "with data.tasks: one encoder for all tasks, each with slots and classifier of its own"
-    )
+    overwrite_output_dir: bool = setting(False, "empty the run folder first if it is not empty")
+    resume: bool = setting(False, "resume from the newest intact checkpoint in the run folder")
+    multi_task: bool = setting(False, "with data.tasks: one shared encoder; each task has its own slots and classifier")
     task_sampling_exponent: float = setting(
-        0.5, "multi_task: a task gets steps in proportion to its rows to this power", minimum=0, maximum=1
+        0.5, "multi_task: a task gets steps in proportion to its number of rows to this power", minimum=0, maximum=1
     )
     learning_rate: float = setting(5e-5, "peak learning rate", minimum=0, open=True)
     encoder_learning_rate: float | None = setting(
-        None, "peak learning rate of the encoder, embeddings too (learning_rate if not given)", minimum=0, open=True
+        None,
+        "peak learning rate of the encoder, including embeddings (learning_rate if not given)",
+        minimum=0,
+        open=True,
     )
-    freeze_encoder: bool = setting(False, "train the slots and the classifier only; the encoder stays as it is")
+    freeze_encoder: bool = setting(False, "train the slots and the classifier only; the encoder is frozen")
     lora_rank: int | None = setting(
-        None, "train low-rank adapters of this rank in the encoder's attention, not the encoder itself", minimum=1
+        None, "train low-rank adapters of this rank in the encoder's attention instead of the encoder", minimum=1
     )
     lora_alpha: float | None = setting(
         None,
@@ -259,10 +263,10 @@ class TrainingConfig:
     num_train_epochs: float = setting(
         3.0, "passes over the training rows (a fraction stops within one)", minimum=0, open=True
     )
-    max_steps: int = setting(-1, "stop after this many optimiser steps, whatever the epochs (-1: off)", minimum=-1)
-    per_device_train_batch_size: int = setting(32, "rows in a training batch, on each device", minimum=1)
-    per_device_eval_batch_size: int = setting(64, "rows in an evaluation batch, on each device", minimum=1)
-    gradient_accumulation_steps: int = setting(1, "batches to one optimiser step", minimum=1)
+    max_steps: int = setting(-1, "stop after this many optimiser steps, regardless of the epochs (-1: off)", minimum=-1)
+    per_device_train_batch_size: int = setting(32, "rows per training batch and device", minimum=1)
+    per_device_eval_batch_size: int = setting(64, "rows per evaluation batch and device", minimum=1)
+    gradient_accumulation_steps: int = setting(1, "batches per optimiser step", minimum=1)
     weight_decay: float = setting(0.01, "AdamW's weight decay (not on biases and norms)", minimum=0)
     adam_beta1: float = setting(0.9, "AdamW's beta 1", minimum=0, maximum=0.999999)
     adam_beta2: float = setting(0.999, "AdamW's beta 2", minimum=0, maximum=0.999999)
@@ -270,36 +274,40 @@ class TrainingConfig:
     max_grad_norm: float = setting(1.0, "gradients are clipped to this norm (0: not clipped)", minimum=0)
     lr_scheduler_type: str = setting(
         "linear",
-        "how the learning rate falls after the warm-up",
+        "learning rate schedule after the warm-up",
         choices=("linear", "cosine", "constant_with_warmup", "constant"),
     )
-    warmup_ratio: float = setting(0.1, "share of the steps that warm up", minimum=0, maximum=1)
-    warmup_steps: int = setting(0, "steps that warm up; goes before warmup_ratio if above 0", minimum=0)
+    warmup_ratio: float = setting(0.1, "share of the steps used for warm-up", minimum=0, maximum=1)
+    warmup_steps: int = setting(0, "warm-up steps; overrides warmup_ratio if above 0", minimum=0)
     seed: int = setting(42, "the seed of every random choice", minimum=0)
     precision: str = setting(
         "auto",
-        "auto: bf16 where the hardware multiplies it fast, else fp32",
+        "auto: bf16 where the hardware computes it fast, else fp32",
         choices=("auto", "fp32", "bf16", "fp16"),
     )
     use_cpu: bool = setting(False, "train on the CPU even where there is an accelerator")
-    fused_layers: bool = setting(True, "train layers like BERT's by own C code, on a CPU with bf16 and a C compiler")
+    fused_layers: bool = setting(
+        True, "train BERT-type layers with compiled C code, on a CPU with bf16 and a C compiler"
+    )
     eval_strategy: str = setting("epoch", "when to score the validation rows", choices=("epoch", "steps", "no"))
     eval_steps: int | None = setting(None, "with eval_strategy steps: optimiser steps between scores", minimum=1)
-    save_steps: int | None = setting(None, "optimiser steps between checkpoints (not given: one an epoch)", minimum=1)
+    save_steps: int | None = setting(None, "optimiser steps between checkpoints (not given: one per epoch)", minimum=1)
     save_total_limit: int = setting(2, "checkpoints kept: the newest, and always the best", minimum=1)
     load_best_model_at_end: bool = setting(False, "end with the weights that scored best, not with the last")
-    metric_for_best_model: str | None = setting(None, "the metric that tells the best (the task's first if not given)")
-    early_stopping_patience: int | None = setting(None, "stop after this many scores without a gain", minimum=1)
-    early_stopping_threshold: float = setting(0.0, "a gain smaller than this is none", minimum=0)
+    metric_for_best_model: str | None = setting(
+        None, "the metric that chooses the best (the task's first if not given)"
+    )
+    early_stopping_patience: int | None = setting(None, "stop after this many scores without an improvement", minimum=1)
+    early_stopping_threshold: float = setting(0.0, "the smallest change that counts as an improvement", minimum=0)
     logging_steps: int = setting(10, "optimiser steps between lines in log.jsonl", minimum=1)
     calibrate: str = setting(
         "none",
-        "at the end, fit on rows kept out of training what the logits are divided by, so that probabilities are true",
+        "fit a softmax temperature on held-out rows at the end of the run",
         choices=("none", "temperature"),
     )
     thresholds: str = setting(
         "none",
-        "at the end, fit there from which probability on a label (of two classes the second) is predicted: for its F1",
+        "fit decision thresholds that maximise F1 on the same rows (several labels per row, or two classes)",
         choices=("none", "f1"),
     )
     report_to: str = setting(
@@ -311,7 +319,7 @@ class TrainingConfig:
 class DataConfig:
     task: str | None = setting(None, "a known task (`attentune tasks` lists them)")
     tasks: tuple[str, ...] | None = setting(
-        None, "several known tasks in one command: one run each, or with multi_task one encoder that all share"
+        None, "several known tasks in one command: one run each, or one shared encoder with multi_task"
     )
     task_settings: Any = setting(
         None, "with tasks: settings of single tasks, such as {sts: {objective.loss: pearson}}; a mapping by task"
@@ -319,14 +327,14 @@ class DataConfig:
     data_dir: str | None = setting(None, "the folder of the task's files, as they were published")
     dataset_name: str | None = setting(None, "a Hugging Face data set: a hub name, or a folder from save_to_disk")
     dataset_config_name: str | None = setting(None, "the configuration of that data set")
-    train_file: str | None = setting(None, "own rows to train on: .csv .tsv .json .jsonl .parquet, also with .gz")
-    validation_file: str | None = setting(None, "own rows to score on (a part of train_file is cut if not given)")
-    test_file: str | None = setting(None, "own rows to predict")
+    train_file: str | None = setting(None, "your training rows: .csv .tsv .json .jsonl .parquet, also with .gz")
+    validation_file: str | None = setting(None, "your validation rows (a part of train_file is split off if not given)")
+    test_file: str | None = setting(None, "your test rows")
     extra_train_files: tuple[str, ...] | None = setting(
-        None, "more rows to train on, mixed into train: files, or folders from save_to_disk, with commas between"
+        None, "additional training rows, mixed into train: comma-separated files, or folders from save_to_disk"
     )
     extra_train_weights: tuple[float, ...] | None = setting(
-        None, "what each row of these files counts beside a row of train (1 each if not given; 0: left out)", minimum=0
+        None, "the loss weight of each extra file's rows (1 each if not given; 0: not used)", minimum=0
     )
     text_column: str | None = setting(None, "the column of the (first) text")
     text_pair_column: str | None = setting(None, "the column of the second text")
@@ -334,55 +342,57 @@ class DataConfig:
     id_column: str | None = setting(None, "the column of the row's id (else id, idx or index, else the row's number)")
     task_type: str | None = setting(
         None,
-        "what the labels are (default: the known task's own; classification for own data)",
+        "the type of the labels (default: that of the known task; classification for your own data)",
         choices=("classification", "regression", "ordinal", "multi_label"),
     )
-    label_separator: str | None = setting(None, "multi_label: what stands between labels in a text (| if not given)")
+    label_separator: str | None = setting(None, "multi_label: the separator of labels in a text (| if not given)")
     label_names: tuple[str, ...] | None = setting(
-        None, "the labels in order (ordinal: lowest first); else as found, sorted"
+        None, "the labels in order (ordinal: lowest first); default: those in the data, sorted"
     )
     validation_share: float = setting(
-        0.1, "share of train_file that is cut where there is no validation file", minimum=0.001, maximum=0.9
+        0.1, "share of train_file that is split off if there is no validation file", minimum=0.001, maximum=0.9
     )
-    folds: int | None = setting(None, "cross-validation: cut train in this many stratified parts", minimum=2)
-    fold: int | None = setting(None, "with folds: the part that is scored on, from 1; compare runs all", minimum=1)
-    fold_seed: int = setting(1, "with folds: the seed of the cut", minimum=0)
+    folds: int | None = setting(None, "cross-validation: the number of stratified folds of train", minimum=2)
+    fold: int | None = setting(None, "with folds: the fold to score on, from 1; compare runs all", minimum=1)
+    fold_seed: int = setting(1, "with folds: the seed of the split", minimum=0)
     calibration_share: float | None = setting(
-        None, "share of train that is cut to calibrate on", minimum=0.001, maximum=0.9
+        None, "share of train that is held out for calibration", minimum=0.001, maximum=0.9
     )
-    calibration_file: str | None = setting(None, "own rows to calibrate on, instead of a part of train")
+    calibration_file: str | None = setting(None, "your rows for calibration, instead of a part of train")
     max_length: int = setting(
-        128, "longest text or pair in tokens (bi-encoder: each text of a pair); longer ones are cut", minimum=4
+        128,
+        "maximum tokens of a text or pair (bi-encoder: of each text of a pair); longer ones are truncated",
+        minimum=4,
     )
     long_texts: str = setting(
         "cut",
-        "single texts longer than max_length: cut them, or read them in overlapping windows of max_length tokens",
+        "single texts longer than max_length: truncate them, or read them in overlapping windows of max_length tokens",
         choices=("cut", "windows"),
     )
-    stride: int = setting(32, "windows: tokens that a window shares with the one before", minimum=0)
-    max_windows: int = setting(8, "windows: at most so many a text; what is longer is cut", minimum=1)
-    max_train_samples: int | None = setting(None, "train on a seeded, stratified part of this many rows", minimum=1)
-    max_eval_samples: int | None = setting(None, "score on a seeded, stratified part of this many rows", minimum=1)
+    stride: int = setting(32, "windows: tokens that a window shares with the previous one", minimum=0)
+    max_windows: int = setting(8, "windows: the maximum number per text; longer texts are truncated", minimum=1)
+    max_train_samples: int | None = setting(None, "train on a seeded, stratified sample of this many rows", minimum=1)
+    max_eval_samples: int | None = setting(None, "score on a seeded, stratified sample of this many rows", minimum=1)
 
     @property
     def extra_train(self) -> tuple[tuple[str, float], ...]:
-        """The extra files that are used, and the weight of each one's rows."""
+        """The extra files with a weight above 0, each with its weight."""
         files = self.extra_train_files or ()
         weights = self.extra_train_weights or (1.0,) * len(files)
         return tuple((file, weight) for file, weight in zip(files, weights, strict=True) if weight > 0)
 
     @property
     def longest_row(self) -> int:
-        """Where a row is cut, in tokens: at `max_length`, or at the end of the last window."""
+        """The length in tokens at which a row is truncated: `max_length`, or the end of the last window."""
         if self.long_texts == "cut":
             return self.max_length
-        # [CLS] and [SEP] stand in each window.
+        # Each window has its own [CLS] and [SEP].
         return self.max_length + (self.max_windows - 1) * (self.max_length - 2 - self.stride)
 
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that a run needs. `presets` and files fill it; see `load_config`."""
+    """All settings of a run, filled from presets, files and overrides by `load_config`."""
 
     preset: str | None = setting(None, "a method: `attentune presets` lists them")
     model: ModelConfig = field(default_factory=ModelConfig)

@@ -13,14 +13,15 @@ import onnxruntime
 import pytest
 import torch
 
-from attentune import Predictor, export_run, predict
+from attentune import Predictor, predict
 from attentune.config import BlurConfig, load_config, preset_names
 from attentune.data.batching import pad_batch
 from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import encode_rows
 from attentune.errors import ConfigError, ExportError
 from attentune.integrations.onnx import export as writing
-from attentune.training.progress import ProgressDisplay
+from attentune.integrations.onnx.export import export_run
+from attentune.training.progress import Display
 from attentune.training.train import train
 from helpers.export_samples import blocks, save_run, without_torch
 from helpers.samples import settings
