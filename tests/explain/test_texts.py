@@ -20,7 +20,7 @@ from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_rows, explain_texts
 from attentune.inference.predictor import Predictor, predict
 from attentune.token_labels.listing import list_tokens
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.explain_runs import KINDS, SPACES, TEXTS, rows_for, tiny_run
 from helpers.samples import settings

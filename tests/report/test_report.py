@@ -33,6 +33,7 @@ from attentune.report.writing import (
     write_figures,
     write_report,
 )
+from attentune.results import RunResult
 from helpers.hostile_texts import HOSTILE
 from helpers.made_records import write_comparison, write_record
 
@@ -502,7 +503,7 @@ def test_a_packed_comparison_gives_the_same_report(rich, tmp_path):
     assert pack_records(rich, tmp_path / "packed") == len(read_records(rich)) == 36
     names = {"runs.jsonl", "predictions.jsonl", "compare.json", "hans.json", "layers.json"}
     assert {path.name for path in (tmp_path / "packed").iterdir()} == names
-    pages = [report_page(report_of(folder)) for folder in (rich, tmp_path / "packed")]
+    pages = [render_html(report_of(folder)) for folder in (rich, tmp_path / "packed")]
     assert pages[1].replace(str(tmp_path / "packed"), str(rich)).replace("packed", rich.name) == pages[0]
     assert pack_records(tmp_path / "packed", tmp_path / "again") == 36
     for name in names:

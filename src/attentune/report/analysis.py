@@ -14,6 +14,7 @@ from attentune.errors import CheckpointError, ConfigError
 from attentune.experiments.comparison.records import Predictions
 from attentune.metrics.metrics import METRICS
 from attentune.metrics.per_example import baseline_score, example_values
+from attentune.report.document import format_size
 from attentune.report.load import RecordedRun
 from attentune.stats.compare import compare_all
 from attentune.stats.runs import Runs

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from attentune.data.calibration import CALIBRATION
-from attentune.data.dataset import LabelSpace
+from attentune.data.dataset import CALIBRATION, LabelSpace
 from attentune.errors import ConfigError
 from attentune.inference.evaluator import Evaluator
 from attentune.metrics.calibration import Calibration, error_of, fit

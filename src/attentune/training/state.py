@@ -129,7 +129,7 @@ class EpochPlanner:
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Return what a checkpoint must hold of the plan and the generator. All processes must call it together."""
-        if not self.generator.asks_model:
+        if not self.generator.needs_model:
             return {}
         return ({} if self.plan is None else self.plan.tensors()) | self.generator.tensors()
 

@@ -12,7 +12,7 @@ from attentune.config import Config, to_flat
 from attentune.errors import CheckpointError
 from attentune.experiments.comparison.fingerprints import check_unchanged
 from attentune.experiments.comparison.grid import RunGrid
-from attentune.experiments.comparison.methods import PER_RUN, WHICH_RUNS, flat_settings
+from attentune.experiments.comparison.methods import PER_RUN, WHICH_RUNS
 from attentune.experiments.comparison.records import is_packed
 from attentune.io.files import check_links, read_json, storage_errors, write_text
 from attentune.io.locks import FileLock

@@ -112,14 +112,14 @@ class RunRecord(RunResult):
         return to_json({"format": _FORMAT, **dataclasses.asdict(self)})
 
     @classmethod
-    def load(cls, file: Path) -> RunRecord:
+    def load(cls, file: str | Path) -> RunRecord:
         """Read the record of one run.
 
         Raises:
             CheckpointError: the file is missing or not a record.
         """
         try:
-            text = read_text(file)
+            text = read_text(Path(file))
         except (OSError, ValueError) as error:
             raise _no_record(str(file), error) from error
         return cls.from_json(text, str(file))

@@ -25,19 +25,10 @@ _GIB = 1 << 30
 _MOST_ERROR_CHARACTERS = 400
 
 
-def flat_settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a record by dotted name, without those in which runs of one method differ."""
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and name.count(".") < 2 and name not in ("data.task_settings",):
-            yield from flat_settings(value, f"{name}.")
-        elif name not in _RUN_SETTINGS:
-            yield name, value
-
-
 def settings_of(cell: Cell) -> dict[str, Any]:
-    """Return the settings of a cell's runs by dotted name."""
-    return dict(flat_settings(cell.recorded[0].record.config))
+    """Return the settings of a cell's runs by dotted name, without those that differ between runs of one method."""
+    settings = flatten(cell.recorded[0].record.config)
+    return {name: value for name, value in settings.items() if name not in _RUN_SETTINGS}
 
 
 def cost_table(verdicts: Verdicts) -> Table | None:
@@ -138,7 +129,7 @@ def _setting_entry(cells: Sequence[Mapping[str, Any]], name: str) -> str:
 def common_table(verdicts: Verdicts) -> Table | None:
     """Make the table of the settings that all methods share: those other than the default, and the most important."""
     cells = [settings_of(cell) for cell in verdicts.cells]
-    defaults = dict(flat_settings(to_dict(Config())))
+    defaults = to_flat(Config())
     rows = []
     for name in dict.fromkeys(name for settings in cells for name in settings):
         values = {_setting_text(settings.get(name)) for settings in cells}
