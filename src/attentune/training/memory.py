@@ -1,4 +1,4 @@
-"""What a run used."""
+"""Peak memory of a run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """The most memory held at once: on a GPU by PyTorch, on a CPU by the whole process since it began."""
+    """Return the peak memory: on a GPU that of PyTorch, on a CPU that of the whole process since its start."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    # The kernel's own mark: getrusage's also counts the process that this one was started from.
+    # Not getrusage, which includes the peak of the parent process.
     with contextlib.suppress(OSError, ValueError, StopIteration):
         line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
@@ -26,8 +26,10 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def forget_peak_memory() -> None:
-    """Start a GPU's peak anew, for the next run of the same process. A process's own cannot be: what the last run left
-    in its heap would count, so on a CPU each run has a process of its own."""
+    """Reset a GPU's peak memory before the next run of the same process.
+
+    A process's peak cannot be reset, so on a CPU each run of a comparison has its own process.
+    """
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

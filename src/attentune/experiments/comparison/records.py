@@ -1,4 +1,4 @@
-"""The records of a comparison: one JSON file a run. They are read here without PyTorch; `training/` writes them."""
+"""The records of a comparison: one JSON file for each run. Reading them needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Run:
     """One run of a comparison.
 
     Attributes:
-        task: a known task's name, or "own".
-        train_size: rows to train on; None is all.
-        method: a preset's name, or that of a method with settings of its own.
-        seed: of the rows taken, of fresh weights, order and masks.
+        task: a built-in task's name; "own" for custom data.
+        train_size: number of training rows; None for all.
+        method: the name of a preset or method.
+        seed: of subsampling, new weights, row order and masks.
     """
 
     task: str
@@ -36,12 +36,12 @@ class Run:
 
     @property
     def size(self) -> str:
-        """The size of the training part as text."""
+        """The training size as text."""
         return "all" if self.train_size is None else str(self.train_size)
 
     @property
     def name(self) -> str:
-        """A path that no other run has."""
+        """A relative path that is unique in the comparison."""
         return f"{self.task}/{self.size}/{self.method}/seed-{self.seed}"
 
 
@@ -81,7 +81,7 @@ class RunRecord(RunResult):
         return self.status == "done"
 
     def to_json(self) -> str:
-        """JSON text; not-a-number becomes null."""
+        """Return the record as JSON; NaN becomes null."""
         return to_json({"format": _FORMAT, **dataclasses.asdict(self)})
 
     @classmethod
@@ -89,7 +89,7 @@ class RunRecord(RunResult):
         """Read a record.
 
         Raises:
-            CheckpointError: it is missing or none.
+            CheckpointError: it is missing or invalid.
         """
         try:
             content = read_json(file)
@@ -112,21 +112,25 @@ class RunRecord(RunResult):
 def score_to_compare_by(
     scores: dict[str, dict[str, float | None]], wanted: str | None
 ) -> tuple[str | None, float | None]:
-    """The metric, `metric_for_best_model` or the task's first, and its value on the first validation split; None where
-    it is not there or not defined."""
+    """Return the metric to compare by and its value on the first validation split, None if missing or undefined.
+
+    Args:
+        scores: by split and metric.
+        wanted: `metric_for_best_model`; None for the task's first metric.
+    """
     validation = next((part for split, part in scores.items() if split.startswith("validation")), {})
     metric = next(iter(validation), None) if wanted is None else wanted.removeprefix("eval_")
     return metric, None if metric is None else validation.get(metric)
 
 
 def log_facts(folder: Path) -> dict[str, Any]:
-    """The log's lines by what they tell of; none where there is no log. A last line that was cut short is left out."""
+    """Return the content of a run's log by kind of line; nothing if there is no log. Stops at an incomplete line."""
     lines: list[dict[str, Any]] = []
     try:
         for text in read_text(folder / LOG_FILE).removesuffix("\n").split("\n"):
             line = parse_json(text)
             if not isinstance(line, dict) or not isinstance(line.get("labels", {}), dict):
-                raise ValueError("no line of ours")
+                raise ValueError("not a line of the log")
             lines.append(line)
     except (OSError, ValueError):
         pass
@@ -140,12 +144,12 @@ def log_facts(folder: Path) -> dict[str, Any]:
 
 
 def record_file(folder: Path, run: Run) -> Path:
-    """Where the record of a run is or will be in a comparison's folder."""
+    """Return the path of a run's record in a comparison's folder."""
     return folder / "records" / f"{run.name}.json"
 
 
 def read_records(folder: Path) -> list[tuple[RunRecord, Path]]:
-    """All records of a comparison's folder, each with its file, in the order of task, size, method and seed.
+    """Read all records of a comparison's folder, each with its file, sorted by task, size, method and seed.
 
     Raises:
         CheckpointError: one of them cannot be read.
@@ -160,9 +164,9 @@ def _order(record: RunRecord) -> tuple[Any, ...]:
 
 
 def unpaired(records: Iterable[RunRecord]) -> list[str]:
-    """Tasks, sizes and seeds whose methods did not all see the same rows, one text each.
+    """Return a text for each task, size and seed whose methods were not trained and scored on the same rows.
 
-    Rows of extra files are a matter of the method, and do not count.
+    Rows of extra files belong to the method, and are ignored.
     """
     seen: dict[tuple[str, str, int], dict[str, list[str]]] = {}
     for record in records:
