@@ -149,7 +149,7 @@ def test_nothing_that_stops_it_makes_it_lose_or_repeat_a_run(whole, tiny, tmp_pa
     os.killpg(process.pid, signal.SIGINT)
     status, out, errors = finish(process)
     assert (status, out) == (130, "")
-    assert "runs recorded. Go on with:\n  attentune compare --presets bert,ssa-hybrid" in errors
+    assert "runs recorded. Resume with:\n  attentune compare --presets bert,ssa-hybrid" in errors
     assert not any(is_alive(pid) for pid in workers)
     assert len(list(folder.glob("records/*/*/*/*.json"))) < RUNS
     # And now in peace.

@@ -150,7 +150,7 @@ def test_nothing_that_stops_it_makes_it_lose_or_repeat_a_trial(whole, tiny, tmp_
     os.killpg(process.pid, signal.SIGINT)
     status, out, errors = finish(process)
     assert (status, out) == (130, "")
-    assert "runs recorded. Go on with:\n  attentune search --search" in errors
+    assert "runs recorded. Resume with:\n  attentune search --search" in errors
     # And now in peace.
     status, _, errors = finish(start(line))
     assert status == 0, errors

@@ -256,7 +256,7 @@ def test_the_command_that_a_stopped_run_names_goes_on(
         shutil.rmtree(run)
     assert (process.returncode, out) == (130, "")
     (line,) = [line for line in err.splitlines() if line.startswith("attentune: ")]
-    command = line.split("go on with: ")[1].replace("attentune ", f"{sys.executable} -m attentune.cli.main ", 1)
+    command = line.split("resume with: ")[1].replace("attentune ", f"{sys.executable} -m attentune.cli.main ", 1)
     subprocess.run(command, shell=True, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     got = outcome(run)
     assert_same({**got, "checkpoints": None}, {**reference[1], "checkpoints": None})

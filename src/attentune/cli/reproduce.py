@@ -56,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
         report = reproduce(**wishes, display=ComparisonProgress(quiet=parsed.quiet))
     except ComparisonStopped as stop:
         again = shlex.join(["attentune", "reproduce", *arguments])
-        print(f"attentune: {stop} Go on with:\n  {again}", file=sys.stderr)
+        print(f"attentune: {stop} Resume with:\n  {again}", file=sys.stderr)
         return 130
     print(_text(report), end="")
     print(f"written to {wishes['output_dir']}: {', '.join(REPORT_FILES)}, figures", file=sys.stderr)

@@ -14,8 +14,8 @@ def search_text(result: SearchResult) -> str:
     """The trials, best first, and what to do with the best."""
     names = list(dict.fromkeys(name for trial in result.trials for name in trial.params))
     has_spread = any(trial.std is not None for trial in result.trials)
-    by_parts = result.choice.rule == "three-parts"
-    header = ["trial", *(name.split(".")[-1] for name in names), result.choice.metric]
+    by_parts = result.criterion.rule == "three-parts"
+    header = ["trial", *(name.split(".")[-1] for name in names), result.criterion.metric]
     header += ["std"] * has_spread + ["value"] * by_parts + ["seconds", "status"]
     rows = []
     for trial in result.trials:
@@ -39,9 +39,9 @@ def _importance_lines(result: SearchResult) -> list[str]:
 
 def _winner_lines(result: SearchResult, best: TrialOutcome) -> list[str]:
     by = "its mean score"
-    if result.choice.rule == "three-parts":
-        sign = "-" if result.choice.greater_is_better else "+"
-        by = f"mean {sign} {result.choice.k:g} std over three parts of the rows scored"
+    if result.criterion.rule == "three-parts":
+        sign = "-" if result.criterion.greater_is_better else "+"
+        by = f"mean {sign} {result.criterion.k:g} std over three parts of the rows scored"
     where = "rows cut from train; dev was not looked at" if result.rows.score_on == "train" else "dev itself"
     done = sum(trial.value is not None for trial in result.trials)
     equal = sum(trial.value == best.value for trial in result.trials)

@@ -34,7 +34,7 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train; the exit status is returned."""
+    """Train; return the exit status."""
     parsed, problems = parser().parse(arguments)
     config = config_from(parsed, problems)
     # Imported late, so that mistakes in flags show at once.
@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _show_tasks(result: Any, form: str) -> int:
-    """Print what several tasks came to."""
+    """Print the scores of several tasks."""
     from attentune.cli.output import number, table
     from attentune.results import to_json
     from attentune.training.progress import is_main_rank

@@ -1,4 +1,4 @@
-"""The end of a run: the final weights, their scores, and the files that tell of them."""
+"""The end of a run: final weights, their scores, and the files of the run folder."""
 
 from __future__ import annotations
 
@@ -37,24 +37,29 @@ from attentune.training.signals import command_to_resume
 from attentune.training.state import TrainingState
 from attentune.training.trackers import log_final
 
-# Beside the merged weights, where adapters were trained.
+# The folder of the adapters alone; the run folder has the merged weights.
 ADAPTER_FOLDER = "adapter"
 
 
 def finalize_run(run: Path, components: TrainingComponents, state: TrainingState) -> RunResult:
-    """Choose the final weights, score them and write the results; `run.json` comes last and marks the run finished.
+    """Choose the final weights, evaluate them and write the results; `run.json` is last and marks the run as finished.
+
+    Args:
+        run: the run folder.
+        components: with the weights after the last step.
+        state: the state after the last step.
 
     Raises:
-        StorageError: the disk refused; the newest checkpoint stands, and the run can be resumed.
-        CheckpointError: the best weights are wanted and have been damaged; resumed, the run makes them again.
+        StorageError: the disk refused; the run can be resumed from the newest checkpoint.
+        CheckpointError: the best weights are needed and damaged; the resumed run trains them again.
     """
     inputs, evaluator, training = components.inputs, components.evaluator, components.inputs.config.training
     components.embeddings.expand(components.decay(state))
     final_step = _load_best(run, components, state)
-    # Before they are merged: what was trained.
+    # Before adapters are merged, which changes the counts.
     counts, lora = count_parameters(components.model), components.model.config.lora
     adapters = merge_adapters(components.model)
-    scale_note = _settle_scale(components)
+    scale_note = _fit_output_scale(components)
     splits = [name for name in inputs.data.splits if name not in ("train", CALIBRATION)]
     as_scored = final_step == state.last_scored_step and scale_note is None and adapters is None
     calibration = calibrate(
@@ -95,9 +100,9 @@ def finalize_run(run: Path, components: TrainingComponents, state: TrainingState
 def _write(
     run: Path, components: TrainingComponents, result: RunResult, splits: Sequence[str], labels: dict[str, np.ndarray]
 ) -> None:
-    """All files of a finished run but its log and checkpoints."""
+    """Write all files of a finished run except log and checkpoints."""
     inputs, evaluator = components.inputs, components.evaluator
-    _save_whole(run, components, labels)
+    _save_final_model(run, components, labels)
     for split in splits:
         text = predictions_csv(inputs.data.splits[split], evaluator.logits[split], evaluator.label_space)
         write_text(run / f"predictions_{split}.csv", text)
@@ -108,9 +113,8 @@ def _write(
     write_text(run / RESULT_FILE, result.to_json())
 
 
-def _save_whole(run: Path, components: TrainingComponents, labels: dict[str, np.ndarray]) -> None:
-    """Write the model's files, and the labels if there are some, beside their places; move them there once all are on
-    the disk."""
+def _save_final_model(run: Path, components: TrainingComponents, labels: dict[str, np.ndarray]) -> None:
+    """Write the model and the token labels, if any, to a temporary folder, and move them once all are on the disk."""
     temporary = run / f"{TEMPORARY}model-{os.getpid()}"
     with storage_errors(run):
         try:
@@ -131,23 +135,23 @@ def _save_whole(run: Path, components: TrainingComponents, labels: dict[str, np.
 def _save_adapters(
     folder: Path, adapters: dict[str, torch.Tensor], components: TrainingComponents, lora: dict[str, Any]
 ) -> None:
-    """The encoder's adapters by themselves, as peft reads them."""
+    """Save the encoder's adapters alone, in peft's format."""
     base = hub_name(components.inputs.config.model.name_or_path)
     with storage_errors(folder):
         folder.mkdir(exist_ok=True)
         save_file(adapters, folder / "adapter_model.safetensors")
         adapter_settings(lora, components.model.encoder, base).save_pretrained(str(folder))
-        # As public as the rest, which safetensors does not make them.
+        # The same permissions as the other files; safetensors writes private ones.
         (folder / "adapter_model.safetensors").chmod((folder / "adapter_config.json").stat().st_mode)
 
 
 def wants_best(settings: TrainingConfig) -> bool:
-    """Whether a run ends with its best weights."""
+    """Return whether a run ends with its best weights."""
     return settings.load_best_model_at_end or settings.early_stopping_patience is not None
 
 
 def _load_best(run: Path, components: TrainingComponents, state: TrainingState) -> int:
-    """Load the best weights if asked; the step that the weights are of."""
+    """Load the best weights if the settings say so; return the step of the final weights."""
     if not wants_best(components.inputs.config.training) or state.best is None or state.best["step"] == state.step:
         return state.step
     folder = run / f"checkpoint-{state.best['step']}"
@@ -160,12 +164,12 @@ def _load_best(run: Path, components: TrainingComponents, state: TrainingState) 
     return state.best["step"]
 
 
-def _settle_scale(components: TrainingComponents) -> str | None:
-    """Where the loss has left the predictions' scale free: fit it on the training rows. What to note of it, or None."""
+def _fit_output_scale(components: TrainingComponents) -> str | None:
+    """Fit the scale of predictions on the training rows if the loss does not determine it; return a note, or None."""
     outputs = components.model.outputs
     if not isinstance(outputs, ScaledOutput):
         return None
-    found = score_rows(
+    predicted = score_rows(
         components.model,
         components.inputs.features["train"],
         pad_token_id=components.evaluator.pad_token_id,
@@ -173,14 +177,14 @@ def _settle_scale(components: TrainingComponents) -> str | None:
         batch_size=components.evaluator.batch_size,
     )
     scores_N = torch.from_numpy(components.inputs.labels.astype(np.float64))
-    if outputs.fit(torch.from_numpy(found.logits_NC[:, 0]), scores_N):
+    if outputs.fit(torch.from_numpy(predicted.logits_NC[:, 0]), scores_N):
         return f"Predictions are {float(outputs.scale):.6g} x output + {float(outputs.offset):.6g}, fitted on train."
     return "Predictions do not rise with the labels of train, so they were not put on the labels' scale."
 
 
 def _row_facts(train: TextRows) -> dict[str, Any]:
-    """Where the rows are from and what they weigh, where they differ in that."""
-    return {} if train.sources is None else {"rows_from": [asdict(part) for part in train.row_sources()]}
+    """Return the sources and weights of the training rows, if there are several sources."""
+    return {} if train.sources is None else {"rows_from": [asdict(part) for part in train.parts()]}
 
 
 def _train_facts(

@@ -1,4 +1,4 @@
-"""All that a run needs before it writes anything: data, tokens, metric, hardware. Each is checked as it is made."""
+"""The inputs of a run: data, tokens, metric and hardware, checked before anything is written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from attentune.training.progress import ProgressDisplay
 
 @dataclass(frozen=True)
 class RunInputs:
-    """What a run works on.
+    """The data, tokenizer, metric and hardware of a run.
 
     Attributes:
         config: the complete configuration.
@@ -35,8 +35,8 @@ class RunInputs:
         labels: (N,) class ids or scores of the training rows.
         features: the tokens of each split.
         tokenizer: the encoder's.
-        metric: what tells the best model.
-        accelerator: where and how it computes.
+        metric: the metric that tells the best weights.
+        accelerator: provides device, processes and precision.
         precision: "fp32", "bf16" or "fp16".
     """
 
@@ -51,17 +51,17 @@ class RunInputs:
 
     @property
     def validation(self) -> tuple[str, ...]:
-        """The splits that are scored while training; the first one tells the best."""
+        """The splits that are evaluated during training; the first one tells the best weights."""
         return tuple(name for name in self.data.splits if name.startswith("validation"))
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The task's metrics, and the one to choose by if it is another."""
+        """The names of the task's metrics, and of the metric that tells the best weights if it is another."""
         names = self.data.metrics
         return names if self.metric.name in names else (*names, self.metric.name)
 
     def row_name(self, row: int) -> str:
-        """What a training row is called in messages."""
+        """Return the name of a training row for messages: its id, with file and line if known."""
         rows = self.data.splits["train"]
         if rows.sources is not None:
             return f"{rows.ids[row]} ({rows.where(row)})"
@@ -74,12 +74,12 @@ class RunInputs:
 
     @property
     def weights(self) -> np.ndarray | None:
-        """(N,) float64, what each training row counts; None where each counts 1."""
+        """(N,) float64 weights of the training rows; None if all are 1."""
         return self.data.splits["train"].weights
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """The SHA-256 of each split; computed once, as every checkpoint asks for it."""
+        """The SHA-256 of each split; cached, as every checkpoint holds it."""
         return self.data.fingerprint()
 
     @cached_property
@@ -88,7 +88,7 @@ class RunInputs:
         return {"special": list(special), **{name: part.fingerprint() for name, part in self.features.items()}}
 
     def resume_fingerprint(self) -> dict[str, Any]:
-        """What must be the same for a resumed run to be the same run."""
+        """Return what must be equal for a run to be resumed."""
         return {
             "data": self.fingerprint,
             "tokens": self._token_fingerprint,
@@ -99,13 +99,18 @@ class RunInputs:
 
 
 def prepare_inputs(config: Config, data: TaskData | None, display: ProgressDisplay) -> RunInputs:
-    """Read, check and tokenise the data; say what they are and what was decided.
+    """Read, check and tokenise the data, and print notes on them.
+
+    Args:
+        config: the complete configuration.
+        data: rows to use instead of those of `config.data`.
+        display: shows the notes.
 
     Raises:
-        AttentuneError: for whatever a user can mend in data, settings or encoder.
+        AttentuneError: a mistake in data, settings or encoder that the user can correct.
     """
     settings = config.training
-    # All of a user's own files; of a known task only what is trained and scored on.
+    # All splits of custom data; of a built-in task only those that are trained and evaluated on.
     wanted = ("train", "validation", CALIBRATION) if config.data.task is not None else None
     if data is None:
         data = load_data(config.data, seed=settings.seed, splits=wanted)

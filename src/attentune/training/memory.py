@@ -19,10 +19,10 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Return the peak memory: on a GPU that of PyTorch, on a CPU that of the whole process since it began."""
+    """Return the peak memory: on a GPU that of PyTorch, on a CPU that of the whole process since its start."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    # The kernel's high-water mark: getrusage's also counts the process that this one was started from.
+    # Not getrusage, which includes the peak of the parent process.
     with contextlib.suppress(OSError, ValueError, StopIteration):
         line = next(line for line in _STATUS.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
@@ -34,9 +34,9 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def forget_peak_memory() -> None:
-    """Reset a GPU's peak for the next run of this process.
+    """Reset a GPU's peak memory before the next run of the same process.
 
-    A process's own peak cannot be reset, so on a CPU each run has a process of its own.
+    A process's peak cannot be reset, so on a CPU each run of a comparison has its own process.
     """
     gc.collect()
     if torch.cuda.is_available():

@@ -8,7 +8,7 @@ import pytest
 
 from attentune.config import load_config
 from attentune.errors import ConfigError
-from attentune.experiments.search.settings import TrialSettings, checked, common_settings, whole_space
+from attentune.experiments.search.settings import TrialSettings, check_space, common_settings, whole_space
 from attentune.experiments.search.space import Dimension, dimension_of, load_space, space_from, space_names
 
 
@@ -26,7 +26,7 @@ def tried(*searched: str, named: str | None = None, preset: str | None = "bert",
     given = None if named is None else load_space(named)
     space, notes = whole_space(given, [read(text) for text in searched], overrides)
     settings, _ = common_settings(overrides, space, None, preset)
-    return checked(space, settings), notes
+    return check_space(space, settings), notes
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,4 @@
-"""The records of a comparison and the predictions beside them, read without PyTorch.
-
-A comparison that is in progress keeps one JSON file a run, and a CSV file for each split that was predicted, under
-`records/`. `pack_records` turns these many small files into two, `runs.jsonl` and `predictions.jsonl`, for archives and
-version control. `read_records` and `read_packed_predictions` read them back.
-"""
+"""The records of a comparison: one JSON file for each run. Reading them needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -40,10 +35,10 @@ class Run:
     """One run of a comparison.
 
     Attributes:
-        task: a known task's name, or "own".
-        train_size: rows to train on; None is all.
-        method: a preset's name, or that of a method with settings of its own.
-        seed: of the rows taken, of fresh weights, order and masks.
+        task: a built-in task's name; "own" for custom data.
+        train_size: number of training rows; None for all.
+        method: the name of a preset or method.
+        seed: of subsampling, new weights, row order and masks.
     """
 
     task: str
@@ -53,12 +48,12 @@ class Run:
 
     @property
     def size(self) -> str:
-        """The size of the training part as text."""
+        """The training size as text."""
         return "all" if self.train_size is None else str(self.train_size)
 
     @property
     def name(self) -> str:
-        """A path that no other run has."""
+        """A relative path that is unique in the comparison."""
         return f"{self.task}/{self.size}/{self.method}/seed-{self.seed}"
 
 
@@ -108,7 +103,7 @@ class RunRecord(RunResult):
         return RunResult(**{name: getattr(self, name) for name in names})
 
     def to_json(self) -> str:
-        """JSON text; not-a-number becomes null."""
+        """Return the record as JSON; NaN becomes null."""
         return to_json({"format": _FORMAT, **dataclasses.asdict(self)})
 
     @classmethod
@@ -116,7 +111,7 @@ class RunRecord(RunResult):
         """Read the record of one run.
 
         Raises:
-            CheckpointError: the file is missing or not a record.
+            CheckpointError: it is missing or invalid.
         """
         try:
             text = read_text(Path(file))
@@ -175,21 +170,25 @@ class Predictions:
 def score_to_compare_by(
     scores: dict[str, dict[str, float | None]], wanted: str | None
 ) -> tuple[str | None, float | None]:
-    """The metric, `metric_for_best_model` or the task's first, and its value on the first validation split; None where
-    it is not there or not defined."""
+    """Return the metric to compare by and its value on the first validation split, None if missing or undefined.
+
+    Args:
+        scores: by split and metric.
+        wanted: `metric_for_best_model`; None for the task's first metric.
+    """
     validation = next((part for split, part in scores.items() if split.startswith("validation")), {})
     metric = next(iter(validation), None) if wanted is None else wanted.removeprefix("eval_")
     return metric, None if metric is None else validation.get(metric)
 
 
 def log_facts(folder: Path) -> dict[str, Any]:
-    """The log's lines by what they tell of; none where there is no log. A last line that was cut short is left out."""
+    """Return the content of a run's log by kind of line; nothing if there is no log. Stops at an incomplete line."""
     lines: list[dict[str, Any]] = []
     try:
         for text in read_text(folder / LOG_FILE).removesuffix("\n").split("\n"):
             line = parse_json(text)
             if not isinstance(line, dict) or not isinstance(line.get("labels", {}), dict):
-                raise ValueError("no line of ours")
+                raise ValueError("not a line of the log")
             lines.append(line)
     except (OSError, ValueError):
         pass
@@ -203,7 +202,7 @@ def log_facts(folder: Path) -> dict[str, Any]:
 
 
 def record_file(folder: Path, run: Run) -> Path:
-    """Where the record of a run is or will be in a comparison's folder."""
+    """Return the path of a run's record in a comparison's folder."""
     return folder / "records" / f"{run.name}.json"
 
 
@@ -213,10 +212,7 @@ def is_packed(folder: Path) -> bool:
 
 
 def read_records(folder: Path) -> list[tuple[RunRecord, Path]]:
-    """Read all records of a comparison's folder, in the order of task, size, method and seed.
-
-    Returns:
-        Each record with its file: one file a record, or `runs.jsonl` for all of a packed folder.
+    """Read all records of a comparison's folder, each with its file, sorted by task, size, method and seed.
 
     Raises:
         CheckpointError: one of them cannot be read.
@@ -373,9 +369,9 @@ def _order(record: RunRecord) -> tuple[Any, ...]:
 
 
 def unpaired(records: Iterable[RunRecord]) -> list[str]:
-    """Tasks, sizes and seeds whose methods did not all see the same rows, one text each.
+    """Return a text for each task, size and seed whose methods were not trained and scored on the same rows.
 
-    Rows of extra files are a matter of the method, and do not count.
+    Rows of extra files belong to the method, and are ignored.
     """
     seen: dict[tuple[str, str, int], dict[str, list[str]]] = {}
     for record in records:

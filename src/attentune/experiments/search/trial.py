@@ -1,4 +1,4 @@
-"""One run of a search, as a worker does it: on the search's own cut of the rows, and given up if others did better."""
+"""Runs of a search in a worker process: their rows, and pruning."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SCORED = ("train", "dev")
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows a search trains on and which it scores.
+    """The rows that a search trains on and scores.
 
     Attributes:
-        score_on: "train" cuts the scored rows from train; "dev" scores the task's own.
-        share: how much is cut.
-        seed: of the cut, and of the parts that the settings take.
+        score_on: "train" holds out rows of train; "dev" takes the task's validation rows.
+        share: the share of train that is held out.
+        seed: of the cut, and of subsamples.
     """
 
     score_on: str = "train"
@@ -39,27 +39,27 @@ class Rows:
     seed: int = 42
 
     def load(self, config: Config) -> TaskData:
-        """The rows, the same for every trial and seed; without those of extra files, which `train` mixes in.
+        """Load the rows: the same for every trial and seed, without extra files, which `train` adds.
 
         Raises:
-            DataError: as `load_data`, or there are too few labelled rows to cut.
+            DataError: as `load_data`, or there are too few labelled rows to hold some out.
         """
-        own = replace(config.data, extra_train_files=None, extra_train_weights=None)
+        data_config = replace(config.data, extra_train_files=None, extra_train_weights=None)
         if self.score_on == "dev":
-            return load_data(own, seed=self.seed, splits=("train", "validation"))
-        data = load_data(own, seed=self.seed, splits=("train",))
+            return load_data(data_config, seed=self.seed, splits=("train", "validation"))
+        data = load_data(data_config, seed=self.seed, splits=("train",))
         train = data.splits["train"]
         if train.labels is None or len(train) < 2:
             raise DataError(f"{data.name}: has {len(train)} labelled training rows, so none can be cut to score on.")
-        kept, cut = stratified_split(train.labels, self.share, self.seed, "search")
-        scored, limit = train.take(cut), config.data.max_eval_samples
+        remaining, held_out = stratified_cut(train.labels, self.share, self.seed, "search")
+        scored, limit = train.take(held_out), config.data.max_eval_samples
         if limit is not None and limit < len(scored):
             scored = scored.take(stratified_sample(scored.labels, limit, self.seed, "part", "search"))
         note = (
             f"Trials are scored on {len(scored)} of the {len(train)} training rows, cut from them (search_share"
-            f" {self.share:g}, stratified, seed {self.seed}), and trained on {len(kept)}. Dev is not looked at."
+            f" {self.share:g}, stratified, seed {self.seed}), and trained on {len(remaining)}. Dev is not looked at."
         )
-        return replace(data, splits={"train": train.take(kept), "validation": scored}, notes=(*data.notes, note))
+        return replace(data, splits={"train": train.take(remaining), "validation": scored}, notes=(*data.notes, note))
 
 
 class SearchTrainer:
@@ -123,7 +123,7 @@ class PruningCallback(TrainingCallback):
 
 
 def _times_scored(state: TrainingState, config: Config) -> int:
-    """How often a run has been scored by now, a resumed one too."""
+    """Return how many validation scores a run has had, before it was resumed too."""
     if config.training.eval_strategy == "steps":
         return -(-state.step // (config.training.eval_steps or 1))
     return state.epoch + (state.step_in_epoch > 0)
