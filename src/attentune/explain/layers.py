@@ -1,4 +1,4 @@
-"""Which layers a run with squeeze-and-excitation listens to."""
+"""The layer weights of a run with squeeze-and-excitation."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class LayerWeights:
 
     Attributes:
         split: the split's name.
-        weights_NL: (N, L) float32 from 0 to 1, one row a text.
+        weights_NL: (N, L) float32 from 0 to 1, one row per text.
     """
 
     split: str
     weights_NL: np.ndarray
 
     def summary(self) -> list[dict[str, Any]]:
-        """For each layer, from 1: mean, standard deviation, and the quartiles over the texts."""
+        """Summarise each layer, numbered from 1: mean, standard deviation and quartiles over the texts."""
         rows = []
         for place, weights_N in enumerate(self.weights_NL.T):
             low, middle, high = np.quantile(weights_N, (0.25, 0.5, 0.75))
@@ -50,13 +50,13 @@ def layer_weights(
     precision: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[LayerWeights]:
-    """The layers' weights of a run over these splits.
+    """Compute the layer weights of a run on these splits.
 
     Args:
         run: a run folder or checkpoint.
         data: the rows, as from `Predictor.data`.
-        precision: another one than the run's.
-        progress: called with the number of rows done in each batch.
+        precision: overrides the run's precision.
+        progress: called with the number of rows after each batch.
 
     Raises:
         ConfigError: the run has no squeeze-and-excitation.

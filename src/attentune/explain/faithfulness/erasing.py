@@ -1,4 +1,4 @@
-"""All methods under one erasure."""
+"""Evaluates all methods under one kind of erasure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from attentune.explain.faithfulness.results import MethodScore, mean_interval
 
 
 class Erasing:
-    """All methods under one erasure.
+    """Evaluates the rankings of all methods under one kind of erasure.
 
     Attributes:
-        falls: of each method, for each draw.
+        probability_drops: for each method, one entry per draw.
     """
 
     def __init__(self, scorer: Scorer, erasure: str, ranks: dict[str, Ranked], measures: Measures) -> None:
@@ -37,7 +37,7 @@ class Erasing:
             self._bounds = find_naopc_bounds(self._eraser, self._short, chosen, targets, beam=measures.beam)
 
     def scores(self) -> list[MethodScore]:
-        """A line a method."""
+        """Return one `MethodScore` per method."""
         first = next(iter(self._ranks))
         base_N = _mean([own.comprehensiveness for own in self.probability_drops[first]]).mean(axis=1)
         return [self._score(name, None if name == first else base_N) for name in self._ranks]
@@ -71,7 +71,7 @@ class Erasing:
         )
 
     def _normalised(self, name: str, step: int) -> np.ndarray:
-        """(short rows,) the normalised form of the order, or turned round; the mean over draws."""
+        """Compute the normalised AOPC of short rows by order (step 1) or reversed order (-1), averaged over draws."""
         assert self._bounds is not None
         targets = self._target_N[self._short]
         draws = [

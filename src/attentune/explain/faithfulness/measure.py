@@ -1,4 +1,4 @@
-"""Are explanations true? What erasing the tokens that they point at does to the very model they explain."""
+"""Measures the faithfulness of explanations by erasing the tokens that they rank highest."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from attentune.explain.faithfulness.results import FaithfulnessReport, MethodCos
 from attentune.inference.predictor import Predictor
 from attentune.models.attention import attention_by
 
-# Too dear to be asked for by nobody.
+# Too slow to run by default.
 _EXPENSIVE = ("lime", "shap")
 
 
 @dataclass(frozen=True)
 class FaithfulnessResult:
-    """The report, and what stands behind it.
+    """The report and the data behind it.
 
     Attributes:
         report: means and intervals.
-        rows: the texts that were measured.
-        kept: their numbers among those given.
-        ranked: by method.
-        falls: by method and erasure; of the first draw.
+        rows: the texts evaluated.
+        kept: their row numbers among those given.
         explainer: of these texts.
+        ranked: rankings by method.
+        probability_drops: by method and erasure, of the first draw.
     """
 
     report: FaithfulnessReport
@@ -47,12 +47,12 @@ class FaithfulnessResult:
 
     @staticmethod
     def signed(name: str) -> bool:
-        """Whether a method's scores have a sign."""
+        """Whether a method's scores can be negative."""
         return METHODS[name].signed
 
 
 def default_methods(saved: Predictor) -> tuple[str, ...]:
-    """The methods that work on this run, but for those that are very dear."""
+    """Return the methods that work on this run, except the slowest, LIME and SHAP."""
     has_captum = importlib.util.find_spec("captum") is not None
     return tuple(
         name
@@ -72,22 +72,22 @@ def measure_faithfulness(
     precision: str | None = None,
     progress: Progress | None = None,
 ) -> FaithfulnessResult:
-    """Erase what methods point at, and see how far the predicted class's probability falls.
+    """Erase the tokens that each method ranks highest and measure the drop of the predicted class's probability.
 
-    Every method is asked about the same model and the same texts, and ranked by what it says of the predicted class.
+    All methods explain the predicted class of the same model on the same texts.
 
     Args:
-        run: a run folder or checkpoint, or the run.
-        rows: texts, or pairs; labels are only needed for the accuracy.
-        methods: keys of `METHODS`; not given: all that work on the run, but LIME and SHAP. "random", the floor, always
-            takes part.
-        measures: what is measured.
-        precision: another one than the run's.
-        progress: told what is under way.
+        run: a run folder or checkpoint, or a loaded run.
+        rows: texts, or pairs; labels are only used for the accuracy.
+        methods: keys of `METHODS`; by default all that work on the run except LIME and SHAP. The baseline "random" is
+            always added.
+        measures: options of the evaluation.
+        precision: overrides the run's precision.
+        progress: called with a description of each step.
 
     Raises:
-        ConfigError: a method or erasure that does not exist or not work on this run; or the run predicts scores.
-        DataError: no row has an ordinary token.
+        ConfigError: a method or erasure does not exist or does not work on this run, or the run predicts scores.
+        DataError: no row has a non-special token.
     """
     measures = measures or Measures()
     saved = run if isinstance(run, Predictor) else Predictor.load(run)
@@ -95,7 +95,7 @@ def measure_faithfulness(
     check(saved, names, measures)
     with attention_by(saved.model):
         explainer, kept = readable(saved, rows, precision)
-        own_rows = rows if len(kept) == len(rows) else rows.take(kept)
+        kept_rows = rows if len(kept) == len(rows) else rows.take(kept)
         tell = progress or (lambda what: None)
         ranks = {name: rank(explainer, name, measures, tell) for name in names}
         scores: list[MethodScore] = []
@@ -103,18 +103,18 @@ def measure_faithfulness(
         for erasure in measures.erasures:
             tell(f"erasing by {erasure}")
             with explainer.scorer.evaluating():
-                found = Erasing(explainer.scorer, erasure, ranks, measures)
-                scores += found.scores()
-            by_erasure |= {(name, erasure): own[0] for name, own in found.probability_drops.items()}
-    report = _report(saved, explainer, own_rows, len(rows), measures, ranks, scores)
-    return FaithfulnessResult(report, own_rows, kept, explainer, ranks, by_erasure)
+                erasing = Erasing(explainer.scorer, erasure, ranks, measures)
+                scores += erasing.scores()
+            by_erasure |= {(name, erasure): draws[0] for name, draws in erasing.probability_drops.items()}
+    report = _report(saved, explainer, kept_rows, len(rows), measures, ranks, scores)
+    return FaithfulnessResult(report, kept_rows, kept, explainer, ranks, by_erasure)
 
 
 def check(saved: Predictor, methods: Sequence[str], measures: Measures) -> None:
-    """See that all this can be measured.
+    """Check that the run, methods and options can be evaluated.
 
     Raises:
-        ConfigError: with every problem found.
+        ConfigError: lists every problem.
     """
     problems = []
     if saved.label_space.task_type == "regression":
@@ -142,10 +142,10 @@ def check(saved: Predictor, methods: Sequence[str], measures: Measures) -> None:
 
 
 def readable(saved: Predictor, rows: TextRows, precision: str | None) -> tuple[Explainer, list[int]]:
-    """An explainer of the rows that have an ordinary token, and their numbers.
+    """Make an explainer of the rows that have a non-special token; also return their row numbers.
 
     Raises:
-        DataError: none has.
+        DataError: no row has one.
     """
     explainer = Explainer(saved, rows, precision=precision)
     features = explainer.scorer.features
