@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import re
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedConfig
 from attentune.config import ModelConfig, to_dict
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, UnsupportedEncoderError
+from attentune.io.files import sha256_of
 from attentune.models.architectures import (
     check_is_encoder,
     is_pooler_weight,
@@ -27,8 +29,8 @@ from attentune.models.architectures import (
 )
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.head_settings import is_bi_encoder, settle_head
-from attentune.models.hub import Tokenizer, loading, prepare_tokenizer
 from attentune.models.inspection import CONVERT, check_size
+from attentune.models.loading import Tokenizer, loading, prepare_tokenizer, quiet
 from attentune.models.lora import merge_adapters
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.warm_start import copy_slots, encoder_config_of, inspect_encoder, is_saved_run, load_saved
@@ -47,6 +49,16 @@ _DROPOUT_SETTINGS = (
 )
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _EMBEDDED_HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2"
+
+_ENCODER_FILES = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+)
+_ENCODER_PATTERNS = ("model*.safetensors", "*.model", "merges.txt")
 
 
 def resolve_encoder(name_or_path: str) -> str:
@@ -69,6 +81,30 @@ def hub_name(name_or_path: str) -> str | None:
         return _EMBEDDED_HUB_NAME
     is_name = _HUB_NAME.fullmatch(name_or_path) is not None
     return name_or_path if is_name and not Path(name_or_path).exists() else None
+
+
+def encoder_fingerprint(settings: ModelConfig) -> str:
+    """Identify an encoder by its content, so that a changed folder is not taken for the old one.
+
+    Args:
+        settings: the model section of a configuration, whose encoder can be loaded.
+
+    Returns:
+        For a folder the SHA-256 of its files; for a name on the hub the commit, "" if it is not known.
+    """
+    source = resolve_encoder(settings.name_or_path)
+    folder = Path(source)
+    if not folder.is_dir():
+        with quiet():
+            config = encoder_config_of(source, revision=settings.revision, trust_remote_code=settings.trust_remote_code)
+        return str(getattr(config, "_commit_hash", None) or "")
+    files = {folder / name for name in _ENCODER_FILES} | {
+        path for pattern in _ENCODER_PATTERNS for path in folder.glob(pattern)
+    }
+    digest = hashlib.sha256()
+    for path in sorted(path for path in files if path.is_file()):
+        digest.update(f"{path.name} {sha256_of(path)}\n".encode())
+    return digest.hexdigest()
 
 
 def load_tokenizer(settings: ModelConfig) -> Tokenizer:

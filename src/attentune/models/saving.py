@@ -12,8 +12,8 @@ from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError
 from attentune.io.files import MANIFEST, read_json, verify_manifest, write_text
 from attentune.models.configuration import AttentuneConfig, check_values
-from attentune.models.hub import Tokenizer, loading, prepare_tokenizer, quiet
 from attentune.models.inspection import check_size, problem_in
+from attentune.models.loading import Tokenizer, loading, prepare_tokenizer, quiet
 from attentune.models.modeling import AttentuneForSequenceClassification
 
 _MEND = "Train it again, or use another copy."

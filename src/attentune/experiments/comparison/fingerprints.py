@@ -56,7 +56,7 @@ def fingerprint_rows(task: str, data: TaskData) -> DataFingerprints:
 
 def fingerprint_encoders(configs: Iterable[Config]) -> DataFingerprints:
     """What the encoders of these settings are, each once."""
-    from attentune.models.encoder_fingerprint import encoder_fingerprint
+    from attentune.models.build import encoder_fingerprint
 
     settings = {(config.model.name_or_path, config.model.revision): config.model for config in configs}
     return {f"encoder {name}": encoder_fingerprint(own)[:_DIGITS] for (name, _), own in settings.items()}

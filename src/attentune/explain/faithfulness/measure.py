@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from attentune.attribution.base import Scorer
 from attentune.attribution.registry import METHODS, method_for
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import Explainer
-from attentune.explain.faithfulness.erasing import Erasing
-from attentune.explain.faithfulness.erasure import ERASURES, SHARES, ProbabilityDrops
+from attentune.explain.faithfulness.erasure import (
+    ERASURES,
+    SHARES,
+    Eraser,
+    NaopcBounds,
+    ProbabilityDrops,
+    find_naopc_bounds,
+    mean_drops,
+    probability_drops,
+)
 from attentune.explain.faithfulness.ordering import RANDOM_BASELINE, Measures, Progress, Ranked, rank
-from attentune.explain.faithfulness.results import FaithfulnessReport, MethodCost, MethodScore
+from attentune.explain.faithfulness.results import FaithfulnessReport, MethodCost, MethodScore, mean_interval
 from attentune.inference.predictor import Predictor
 from attentune.models.attention import attention_by
 
@@ -103,7 +112,7 @@ def measure_faithfulness(
         for erasure in measures.erasures:
             tell(f"erasing by {erasure}")
             with explainer.scorer.evaluating():
-                erasing = Erasing(explainer.scorer, erasure, ranks, measures)
+                erasing = _Erasing(explainer.scorer, erasure, ranks, measures)
                 scores += erasing.scores()
             by_erasure |= {(name, erasure): draws[0] for name, draws in erasing.probability_drops.items()}
     report = _report(saved, explainer, kept_rows, len(rows), measures, ranks, scores)
@@ -155,6 +164,78 @@ def readable(saved: Predictor, rows: TextRows, precision: str | None) -> tuple[E
     if len(kept) == len(rows):
         return explainer, kept
     return Explainer(saved, rows.take(kept), precision=precision), kept
+
+
+class _Erasing:
+    """Evaluates the rankings of all methods under one kind of erasure.
+
+    Attributes:
+        probability_drops: for each method, one entry per draw.
+    """
+
+    def __init__(self, scorer: Scorer, erasure: str, ranks: dict[str, Ranked], measures: Measures) -> None:
+        self._erasure, self._ranks, self._measures = erasure, ranks, measures
+        self._eraser = Eraser(scorer, erasure)
+        self._target_N = np.array([found.target for found in next(iter(ranks.values())).attributions])
+        rows = np.arange(len(self._target_N))
+        self.probability_drops = {
+            name: [probability_drops(self._eraser, rows, orders, self._target_N) for orders in own.orders]
+            for name, own in ranks.items()
+        }
+        places = [scorer.features.ordinary_positions(int(row)) for row in rows]
+        self._short = np.array([row for row in rows if len(places[row]) <= measures.beam_tokens], dtype=np.int64)
+        self._bounds: NaopcBounds | None = None
+        if measures.beam and len(self._short):
+            chosen, targets = [places[row] for row in self._short], self._target_N[self._short]
+            self._bounds = find_naopc_bounds(self._eraser, self._short, chosen, targets, beam=measures.beam)
+
+    def scores(self) -> list[MethodScore]:
+        """Return one `MethodScore` per method."""
+        first = next(iter(self._ranks))
+        base_N = _mean([own.comprehensiveness for own in self.probability_drops[first]]).mean(axis=1)
+        return [self._score(name, None if name == first else base_N) for name in self._ranks]
+
+    def _score(self, name: str, base_N: np.ndarray | None) -> MethodScore:
+        seed = self._measures.settings.seed
+        comprehensiveness_NK = _mean([own.comprehensiveness for own in self.probability_drops[name]])
+        sufficiency_NK = _mean([own.sufficiency for own in self.probability_drops[name]])
+        whole_N = comprehensiveness_NK.mean(axis=1)
+        bins = {
+            "comprehensiveness": comprehensiveness_NK.mean(axis=0).tolist(),
+            "sufficiency": sufficiency_NK.mean(axis=0).tolist(),
+        }
+        line = MethodScore(
+            name,
+            METHODS[name].signed,
+            self._erasure,
+            mean_interval(whole_N, seed),
+            mean_interval(sufficiency_NK.mean(axis=1), seed),
+            None if base_N is None else mean_interval(whole_N - base_N, seed),
+            bins,
+        )
+        if self._bounds is None:
+            return line
+        forwards_N, backwards_N = (self._normalised(name, step) for step in (1, -1))
+        return replace(
+            line,
+            naopc_comprehensiveness=mean_interval(forwards_N, seed),
+            naopc_sufficiency=mean_interval(backwards_N, seed),
+            naopc_rows=int(np.isfinite(forwards_N).sum()),
+        )
+
+    def _normalised(self, name: str, step: int) -> np.ndarray:
+        """Compute the normalised AOPC of short rows by order (step 1) or reversed order (-1), averaged over draws."""
+        assert self._bounds is not None
+        targets = self._target_N[self._short]
+        draws = [
+            mean_drops(self._eraser, self._short, [orders[row][::step] for row in self._short], targets)
+            for orders in self._ranks[name].orders
+        ]
+        return _mean([self._bounds.normalised(own) for own in draws])
+
+
+def _mean(draws: list[np.ndarray]) -> np.ndarray:
+    return np.mean(draws, axis=0)
 
 
 def _report(
