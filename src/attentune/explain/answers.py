@@ -76,9 +76,9 @@ def explained_answer(
     """
     with attention_by(saved.model):
         explainer = Explainer(saved, rows, precision=precision)
-        found = explainer.attributions(method, target=target, settings=settings)
-        explanation = explainer.explanations(method, unit, found)[0]
-    return _answer(found[0].logits, saved.label_space), explanation
+        attributions = explainer.attributions(method, target=target, settings=settings)
+        explanation = explainer.explanations(method, unit, attributions)[0]
+    return _answer(attributions[0].logits, saved.label_space), explanation
 
 
 def words_read(saved: Predictor, rows: TextRows, *, precision: str | None = None) -> tuple[Subword, ...]:

@@ -130,7 +130,7 @@ class Explainer:
             unit: "word" or "token".
             attributions: one per row, from `attributions`.
         """
-        return [self._explanation(row, name, unit, found) for row, found in enumerate(attributions)]
+        return [self._explanation(row, name, unit, attribution) for row, attribution in enumerate(attributions)]
 
     def pieces(self, row: int, scores: np.ndarray) -> tuple[Subword, ...]:
         """Return the subwords of a row, without special tokens, with their character spans and these scores."""
@@ -149,8 +149,8 @@ class Explainer:
             self._spans = token_spans(self._rows, self._saved.tokenizer, **lengths)
         return self._spans[row]
 
-    def _explanation(self, row: int, name: str, unit: str, found: Attribution) -> Explanation:
-        label, probability, prediction = self.prediction_of(found.logits, found.target)
+    def _explanation(self, row: int, name: str, unit: str, attribution: Attribution) -> Explanation:
+        label, probability, prediction = self.prediction_of(attribution.logits, attribution.target)
         return Explanation(
             text=self._rows.texts[row],
             pair=self._rows.pairs[row] if self._rows.pairs else None,
@@ -159,10 +159,10 @@ class Explainer:
             probability=probability,
             prediction=prediction,
             signed=METHODS[name].signed,
-            passes=found.passes,
-            seconds=found.seconds,
+            passes=attribution.passes,
+            seconds=attribution.seconds,
             unit=unit,
-            pieces=self.pieces(row, found.scores),
+            pieces=self.pieces(row, attribution.scores),
         )
 
     def prediction_of(self, logits_C: np.ndarray, target: int) -> tuple[str | float, float | None, str | float]:

@@ -50,13 +50,13 @@ def head_attention(
     chosen = tuple(range(1, encoder.num_attention_heads + 1)) if heads is None else tuple(heads)
     _check_numbers("layer", (layer,), encoder.num_hidden_layers, "last")
     _check_numbers("heads", chosen, encoder.num_attention_heads, "all")
-    found = []
+    by_row = []
     with attention_by(saved.model):
         explainer = Explainer(saved, rows, precision=precision)
         with explainer.scorer.evaluating():
             for row in range(len(rows)):
-                found.append(_of_row(explainer, rows, row, layer, chosen, unit))
-    return found
+                by_row.append(_of_row(explainer, rows, row, layer, chosen, unit))
+    return by_row
 
 
 def _of_row(

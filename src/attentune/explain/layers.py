@@ -70,7 +70,7 @@ def layer_weights(
             " preset such as sesame, or with --set model.layer_mix.squeeze=true."
         )
     evaluator = saved.evaluator(data, precision=precision)
-    found = []
+    by_split = []
     for split, features in evaluator.features.items():
         scores = score_rows(
             evaluator.model,
@@ -82,5 +82,5 @@ def layer_weights(
             progress=progress,
         )
         if scores.layer_weights_NL is not None:
-            found.append(LayerWeights(split, scores.layer_weights_NL))
-    return found
+            by_split.append(LayerWeights(split, scores.layer_weights_NL))
+    return by_split

@@ -40,7 +40,7 @@ def predict_explained(
     method_for("ssa", saved.model)
     explainer = Explainer(saved, rows, precision=precision, with_spans=True)
     scorer = explainer.scorer
-    found = score_rows(
+    scored = score_rows(
         scorer.model,
         scorer.features,
         pad_token_id=scorer.pad_token_id,
@@ -49,15 +49,15 @@ def predict_explained(
         with_details=True,
         progress=progress,
     )
-    if found.token_scores is None:  # no rows
-        return found.logits_NC, []
-    is_finite = all(np.isfinite(scores).all() for scores in found.token_scores)
+    if scored.token_scores is None:  # no rows
+        return scored.logits_NC, []
+    is_finite = all(np.isfinite(scores).all() for scores in scored.token_scores)
     column = []
-    for row, scores in enumerate(found.token_scores):
+    for row, scores in enumerate(scored.token_scores):
         pair = rows.pairs[row] if rows.pairs else None
         words = merge_subwords(explainer.pieces(row, scores), rows.texts[row], pair, signed=False)
         if is_finite:
             column.append(token_json(words, is_pair=pair is not None))
         else:
             column.append(json.dumps(without_nan(token_dicts(words, is_pair=pair is not None)), ensure_ascii=False))
-    return found.logits_NC, column
+    return scored.logits_NC, column

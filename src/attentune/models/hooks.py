@@ -105,14 +105,14 @@ class BlurHooks:
 
 def projections(encoder: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
     """Find the value and output projections of each layer, in order; layers that share weights appear once."""
-    found: list[tuple[nn.Module, nn.Module]] = []
+    pairs: list[tuple[nn.Module, nn.Module]] = []
     for module in encoder.modules():
         for value, output in _PROJECTIONS:
             pair = (_at(module, value), _at(module, output))
             if _linear(pair[0]) is not None and _linear(pair[1]) is not None:
-                found.append((cast(nn.Module, pair[0]), cast(nn.Module, pair[1])))
+                pairs.append((cast(nn.Module, pair[0]), cast(nn.Module, pair[1])))
                 break
-    return found
+    return pairs
 
 
 def chosen_projections(encoder: Any, layers: tuple[int, ...] | None) -> list[tuple[nn.Module, nn.Module]]:
@@ -125,19 +125,19 @@ def chosen_projections(encoder: Any, layers: tuple[int, ...] | None) -> list[tup
     Raises:
         UnsupportedEncoderError: no projections are found, or a layer does not exist.
     """
-    found, count = projections(encoder), encoder.config.num_hidden_layers
+    pairs, count = projections(encoder), encoder.config.num_hidden_layers
     kind = encoder.config.model_type
     # ALBERT's layer groups exist once and are run repeatedly.
     shared = getattr(encoder.config, "num_hidden_groups", 0) * getattr(encoder.config, "inner_group_num", 1)
-    shares = 0 < len(found) == shared < count
-    if len(found) != count and not shares:
+    shares = 0 < len(pairs) == shared < count
+    if len(pairs) != count and not shares:
         raise UnsupportedEncoderError(
-            f"model.blur: the value and output projections of attention were found in {len(found)} of this {kind}"
+            f"model.blur: the value and output projections of attention were found in {len(pairs)} of this {kind}"
             f" encoder's {count} layers, expected all, so it cannot be blurred. Set model.blur.where none, or take an"
             " encoder of another family."
         )
     if layers is None:
-        return found
+        return pairs
     if shares:
         raise UnsupportedEncoderError(
             f"model.blur.layers: this {kind} encoder's {count} layers share their weights, so they can only be blurred"
@@ -149,7 +149,7 @@ def chosen_projections(encoder: Any, layers: tuple[int, ...] | None) -> list[tup
             f"model.blur.layers: got {', '.join(map(str, wrong))}, expected numbers from 1 to {count}, the layers of"
             " this encoder, or all."
         )
-    return [found[number - 1] for number in sorted(set(layers))]
+    return [pairs[number - 1] for number in sorted(set(layers))]
 
 
 def _is_joint(module: nn.Module) -> bool:

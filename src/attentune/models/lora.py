@@ -68,7 +68,7 @@ def merge_adapters(model: Any) -> dict[str, Tensor] | None:
     if model.config.lora is None:
         return None
     layer = importlib.import_module("peft.tuners.lora").LoraLayer
-    found = {
+    adapters = {
         f"base_model.model.{name.replace(f'.{_NAME}.', '.')}": value.detach().cpu().clone().contiguous()
         for name, value in model.encoder.named_parameters()
         if ".lora_" in name
@@ -86,7 +86,7 @@ def merge_adapters(model: Any) -> dict[str, Tensor] | None:
         # Its hooks were attached to the modules just replaced.
         model.blur_hooks.remove()
         model.blur_hooks = blur_slot(model.config, model.encoder)[1]
-    return found
+    return adapters
 
 
 def adapter_settings(settings: dict[str, Any], encoder: nn.Module, base: str | None) -> Any:

@@ -56,13 +56,13 @@ def record(
 
 
 def write_records(
-    folder: str | Path, found: FaithfulnessResult, evidence: Mapping[int, Sequence[tuple[int, int]]] | None = None
+    folder: str | Path, result: FaithfulnessResult, evidence: Mapping[int, Sequence[tuple[int, int]]] | None = None
 ) -> list[Path]:
     """Write documents, annotations, and one file of records per method and erasure.
 
     Args:
         folder: created if it does not exist.
-        found: the evaluation.
+        result: the evaluation.
         evidence: for each row the spans of its decisive words as indices into its non-special tokens, if known.
 
     Returns:
@@ -78,13 +78,13 @@ def write_records(
         raise StorageError(
             f"{home / 'docs'}: already exists, and ERASER's program would read it; choose another folder."
         )
-    features, classes = found.explainer.scorer.features, found.explainer.scorer.label_space.names
-    names = _names(found.rows.ids)
+    features, classes = result.explainer.scorer.features, result.explainer.scorer.label_space.names
+    names = _names(result.rows.ids)
     ordinary = [features.ordinary_positions(row) for row in range(len(names))]
-    documents = [_words(found, row) for row in range(len(names))]
+    documents = [_words(result, row) for row in range(len(names))]
     lines = [{"docid": name, "document": " ".join(words)} for name, words in zip(names, documents, strict=True)]
-    labels = found.rows.labels
-    some = next(iter(found.probability_drops.values()))
+    labels = result.rows.labels
+    some = next(iter(result.probability_drops.values()))
     annotations = [
         {
             "annotation_id": name,
@@ -98,10 +98,10 @@ def write_records(
         for row, name in enumerate(names)
     ]
     files: dict[str, list[dict[str, Any]]] = {"docs.jsonl": lines, "test.jsonl": annotations}
-    for (method, erasure), own in found.probability_drops.items():
+    for (method, erasure), own in result.probability_drops.items():
         scores = [
             attribution.scores[places]
-            for attribution, places in zip(found.ranked[method].attributions, ordinary, strict=True)
+            for attribution, places in zip(result.ranked[method].attributions, ordinary, strict=True)
         ]
         files[f"{method}.{erasure}.jsonl"] = [
             record(name, scores[row].tolist(), own, row, classes) for row, name in enumerate(names)
@@ -116,7 +116,7 @@ def _names(ids: Sequence[str]) -> list[str]:
     return list(ids) if len(set(ids)) == len(ids) else [str(number) for number in range(len(ids))]
 
 
-def _words(found: FaithfulnessResult, row: int) -> list[str]:
+def _words(result: FaithfulnessResult, row: int) -> list[str]:
     """Return the text of a row's non-special tokens without white space, which separates tokens in ERASER's files."""
-    pieces = found.explainer.pieces(row, found.ranked[next(iter(found.ranked))].attributions[row].scores)
+    pieces = result.explainer.pieces(row, result.ranked[next(iter(result.ranked))].attributions[row].scores)
     return ["".join(piece.text.split()) or "_" for piece in pieces]

@@ -176,7 +176,7 @@ class _Erasing:
     def __init__(self, scorer: Scorer, erasure: str, ranks: dict[str, Ranked], measures: Measures) -> None:
         self._erasure, self._ranks, self._measures = erasure, ranks, measures
         self._eraser = Eraser(scorer, erasure)
-        self._target_N = np.array([found.target for found in next(iter(ranks.values())).attributions])
+        self._target_N = np.array([attribution.target for attribution in next(iter(ranks.values())).attributions])
         rows = np.arange(len(self._target_N))
         self.probability_drops = {
             name: [probability_drops(self._eraser, rows, orders, self._target_N) for orders in own.orders]
@@ -250,7 +250,9 @@ def _report(
     accuracy = None
     if rows.labels is not None:
         first = next(iter(ranks.values())).attributions
-        accuracy = float(np.mean([found.target == label for found, label in zip(first, rows.labels, strict=True)]))
+        accuracy = float(
+            np.mean([attribution.target == label for attribution, label in zip(first, rows.labels, strict=True)])
+        )
     return FaithfulnessReport(
         run=str(saved.folder),
         rows=len(rows),
@@ -266,8 +268,8 @@ def _report(
         costs=[
             MethodCost(
                 name,
-                float(np.mean([found.passes for found in own.attributions])),
-                float(np.mean([found.seconds for found in own.attributions])),
+                float(np.mean([attribution.passes for attribution in own.attributions])),
+                float(np.mean([attribution.seconds for attribution in own.attributions])),
             )
             for name, own in ranks.items()
         ],

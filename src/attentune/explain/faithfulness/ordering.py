@@ -58,7 +58,10 @@ def rank(explainer: Explainer, name: str, measures: Measures, tell: Progress) ->
     draws = [explainer.attributions(name, settings=replace(settings, seed=seed)) for seed in seeds]
     features = explainer.scorer.features
     orders = [
-        [ranked(found.scores, features.ordinary_positions(row), seed, row) for row, found in enumerate(attributions)]
+        [
+            ranked(attribution.scores, features.ordinary_positions(row), seed, row)
+            for row, attribution in enumerate(attributions)
+        ]
         for seed, attributions in zip(seeds, draws, strict=True)
     ]
     return Ranked(draws[0], orders)

@@ -98,27 +98,29 @@ def _overlapping(spans: Spans, words: Sequence[tuple[int, int]]) -> np.ndarray:
     return np.array(places, dtype=np.int64)
 
 
-def evidence_of(found: FaithfulnessResult, truths: Sequence[DemoRow]) -> dict[int, list[tuple[int, int]]]:
+def evidence_of(result: FaithfulnessResult, truths: Sequence[DemoRow]) -> dict[int, list[tuple[int, int]]]:
     """Return for each row the spans of its decisive words as indices into its non-special tokens."""
     evidence = {}
     for row, truth in enumerate(truths):
-        ordinary = found.explainer.scorer.features.ordinary_positions(row)
-        words = [np.searchsorted(ordinary, _overlapping(found.explainer.spans(row), [word])) for word in truth.decisive]
+        ordinary = result.explainer.scorer.features.ordinary_positions(row)
+        words = [
+            np.searchsorted(ordinary, _overlapping(result.explainer.spans(row), [word])) for word in truth.decisive
+        ]
         evidence[row] = [(int(own[0]), int(own[-1]) + 1) for own in words if len(own)]
     return evidence
 
 
-def score_synthetic(found: FaithfulnessResult, truths: Sequence[DemoRow], seed: int = 0) -> list[SyntheticScore]:
+def score_synthetic(result: FaithfulnessResult, truths: Sequence[DemoRow], seed: int = 0) -> list[SyntheticScore]:
     """Score each method on each kind of review.
 
     Args:
-        found: the evaluation of `synthetic_rows`; truncated tokens are ignored.
+        result: the evaluation of `synthetic_rows`; truncated tokens are ignored.
         truths: the ground truth of its rows.
         seed: of the bootstrap.
     """
-    tokens = [decisive_tokens(found.explainer.spans(row), truth) for row, truth in enumerate(truths)]
-    target_N = [own.target for own in next(iter(found.ranked.values())).attributions]
-    labels = found.rows.labels
+    tokens = [decisive_tokens(result.explainer.spans(row), truth) for row, truth in enumerate(truths)]
+    target_N = [own.target for own in next(iter(result.ranked.values())).attributions]
+    labels = result.rows.labels
     assert labels is not None
     lines = []
     for kind in KINDS:
@@ -128,7 +130,7 @@ def score_synthetic(found: FaithfulnessResult, truths: Sequence[DemoRow], seed: 
             if truth.kind == kind and target_N[row] == labels[row] and len(tokens[row][0])
         ]
         if chosen:
-            lines += [_score(name, kind, chosen, tokens, found, seed) for name in found.ranked]
+            lines += [_score(name, kind, chosen, tokens, result, seed) for name in result.ranked]
     return lines
 
 
@@ -137,14 +139,16 @@ def _score(
     kind: str,
     chosen: list[int],
     tokens: list[tuple[np.ndarray, np.ndarray]],
-    found: FaithfulnessResult,
+    result: FaithfulnessResult,
     seed: int,
 ) -> SyntheticScore:
-    draws = [np.array([places_of(orders[row], *tokens[row]) for row in chosen]) for orders in found.ranked[name].orders]
+    draws = [
+        np.array([places_of(orders[row], *tokens[row]) for row in chosen]) for orders in result.ranked[name].orders
+    ]
     first_N, precision_N, rank_N, shortcut_N = np.mean(draws, axis=0).T
     return SyntheticScore(
         method=name,
-        signed=found.signed(name),
+        signed=result.signed(name),
         kind=kind,
         rows=len(chosen),
         first=mean_interval(first_N, seed),
