@@ -121,8 +121,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "missing encoder": ("--model_name_or_path ./nix", "./nix: there is no such folder", "config.json"),
     "no weights": ("--model_name_or_path no-weights", "no-weights: no encoder could be loaded", "model.safetensors"),
     "torn weights": ("--model_name_or_path torn", "torn: no encoder could be loaded", "Expected"),
-    "no tokenizer": ("--model_name_or_path wordless", "wordless: its tokenizer knows no words", "tokenizer.json"),
-    "too long": ("--max_length 512", "encoder: reads at most 160 tokens", "--max_length 160 or less"),
+    "no tokenizer": ("--model_name_or_path wordless", "wordless: its tokenizer has no vocabulary", "tokenizer.json"),
+    "too long": ("--max_length 512", "encoder: accepts at most 160 tokens", "--max_length 160 or less"),
     "three weights": ("--class_weights 1,2,3", "objective.class_weights: ", "2 numbers", "bad, good"),
     "weight of another class": ('--class_weights "{good: 1, fine: 2}"', "objective.class_weights: ", "'bad', 'good'"),
     "weights for scores": ("--train_file two-scores.csv --validation_file null --task_type regression"

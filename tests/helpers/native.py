@@ -21,14 +21,14 @@ def has_amx() -> bool:
 def kept(drop: DropoutMask, row: int, columns: int) -> list[bool]:
     """Which numbers of a row dropout keeps: vectors.h's `row_key` and `kept`, number by number."""
     key = _finalised((drop.seed + (row + 1) * 0x9E3779B97F4A7C15) & _LONG)
-    return [_drawn(key, column) >= drop.level for column in range(columns)]
+    return [_drawn(key, column) >= drop.threshold for column in range(columns)]
 
 
 def factors(drop: DropoutMask, rows: int, columns: int) -> torch.Tensor:
     """(rows, columns) float64: what dropout multiplies with."""
-    if drop.level == 0:
+    if drop.threshold == 0:
         return torch.ones(rows, columns, dtype=torch.float64)
-    return torch.tensor([kept(drop, row, columns) for row in range(rows)], dtype=torch.float64) * drop.up
+    return torch.tensor([kept(drop, row, columns) for row in range(rows)], dtype=torch.float64) * drop.scale_kept
 
 
 def _finalised(x: int) -> int:

@@ -226,7 +226,7 @@ def test_heads_that_do_not_fit_are_refused(tiny: Tiny, head: HeadConfig, options
 
 
 def test_cross_attention_in_one_row_is_refused_with_the_settings() -> None:
-    with pytest.raises(ConfigError, match="cross-attention needs texts that are read apart.*pair_encoding bi-encoder"):
+    with pytest.raises(ConfigError, match="cross-attention needs a bi-encoder.*pair_encoding bi-encoder"):
         load_config(overrides={"model.head.kind": "cross-attention"})
     settings = {"model.head.kind": "cross-attention", "model.pair_encoding": "bi-encoder"}
     assert load_config(overrides=settings).model.head.kind == "cross-attention"
@@ -241,7 +241,7 @@ def test_an_encoder_that_takes_no_embeddings_is_refused(tiny: Tiny, monkeypatch:
         return whole(self, input_ids, **others)
 
     monkeypatch.setattr(BertModel, "forward", without_embeddings)
-    with pytest.raises(UnsupportedEncoderError, match="takes no inputs_embeds.*Set --pair_encoding cross-encoder"):
+    with pytest.raises(UnsupportedEncoderError, match="not accept inputs_embeds.*Set --pair_encoding cross-encoder"):
         bi_encoder(tiny)
     build(tiny("bert"), is_pair=True)
 
@@ -249,10 +249,10 @@ def test_an_encoder_that_takes_no_embeddings_is_refused(tiny: Tiny, monkeypatch:
 def test_inputs_of_the_other_kind_are_refused(tiny: Tiny) -> None:
     model, tokenizer = bi_encoder(tiny)
     inputs = encoded_apart(tokenizer, *PAIRS)
-    with pytest.raises(ValueError, match="got no second_start, but this model reads the texts of a pair apart"):
+    with pytest.raises(ValueError, match="got no second_start, but this model is a bi-encoder"):
         model(**encoded(tokenizer, FIRST))
     joint, _ = build(tiny("bert"), is_pair=True)
-    with pytest.raises(ValueError, match="got a second_start, but this model reads the texts of a pair in one row"):
+    with pytest.raises(ValueError, match="got a second_start, but this model is not a bi-encoder"):
         joint(**inputs)
 
 

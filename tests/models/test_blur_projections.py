@@ -118,6 +118,6 @@ def test_the_encoder_of_a_blurred_model_is_not_run_with_another_batchs_matrices(
     model, tokenizer = build(tiny("bert"), settings=load_config(overrides={"model.blur.where": "context"}).model)
     batch = encoded(tokenizer, FIRST, LONG)
     for _ in range(2):  # before any forward pass, and after one
-        with pytest.raises(RuntimeError, match=r"was called by itself.*call the model"):
+        with pytest.raises(RuntimeError, match=r"was called directly.*call the model"):
             model.encoder(**batch)
         logits_of((model, tokenizer), FIRST, LONG)

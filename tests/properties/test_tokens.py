@@ -17,7 +17,7 @@ from attentune.data.batching import bucketed_order, budget_order, pad_batch, sor
 from attentune.data.tokenization import encode_rows, token_spans
 from attentune.models.architectures import special_token_ids
 from attentune.models.build import load_tokenizer
-from attentune.models.hub import Tokenizer
+from attentune.models.loading import Tokenizer
 from attentune.nn.masked import masked_max, masked_mean, masked_softmax
 from attentune.token_labels.masking import random_mask, random_spans, spread_copies
 from helpers.tiny_models import rows_of

@@ -299,5 +299,5 @@ def test_hidden_states_of_one_layer_are_refused_by_a_mix_of_several(tiny: Tiny) 
     settings = load_config(overrides={"model.layer_mix.kind": "mean-all"}).model
     model, tokenizer = build(tiny("bert"), settings=settings)
     inputs = tokenizer([FIRST], return_tensors="pt")
-    with pytest.raises(ValueError, match="encoded_BTD is the last layer alone, but this model mixes several"):
+    with pytest.raises(ValueError, match="this model's layer mix needs all layers"):
         model(**inputs, encoded_BTD=torch.zeros(1, inputs["input_ids"].shape[1], 32))

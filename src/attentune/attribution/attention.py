@@ -15,7 +15,7 @@ from attentune.models.text_pairs import find_texts
 def ssa(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
     """Return the token gate's importance scores, computed in the same pass as the prediction.
 
-    Source: SSA (Kou et al. 2020, sections 3.3 and 4.7).
+    Source: SSA (Kou et al. 2020, sections 3.2 and 4.7).
     """
     output = scorer.scores(rows)
     if output.token_scores is None:

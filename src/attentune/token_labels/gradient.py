@@ -71,5 +71,7 @@ class Gradient(RowLabelGenerator):
     def restore(self, tensors: dict[str, np.ndarray]) -> None:
         self._pass.restore(tensors)
         self._scores = np.zeros_like(self._scores)
-        if self.source.scorer.part.start == 0:  # one process keeps them; the sum over all is as it was
+        if (
+            self.source.scorer.part.start == 0
+        ):  # only the first process restores the scores, so that their sum is unchanged
             self._scores = tensors["gradient_scores"].copy()

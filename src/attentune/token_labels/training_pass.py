@@ -1,4 +1,4 @@
-"""What an epoch's own forward passes said of the training rows."""
+"""Reuses the predictions of training's forward passes to decide which rows the model predicts correctly."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from attentune.token_labels.base import LabelGenerator, LabelSource
 
 
 class TrainingPredictions:
-    """Counts how often the training pass has seen each row, and how often it was right on it.
+    """Counts how often training has predicted each row, and how often correctly.
 
-    Every process keeps its share; what is asked for or stored is the sum over all.
+    Every process counts its share; results and checkpoints hold the sum over all.
     """
 
     def __init__(self, source: LabelSource) -> None:
@@ -20,53 +20,56 @@ class TrainingPredictions:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Reset all counts."""
         self._seen_N, self._correct_N = np.zeros((2, len(self._source.features)), dtype=np.int32)
 
     def update(self, rows: np.ndarray, logits_BC: Tensor) -> None:
-        """These rows were predicted so."""
+        """Count the predictions of a batch."""
         logits = logits_BC.detach().float().cpu().numpy()
-        # A batch may hold a row twice.
+        # A batch may contain a row more than once.
         np.add.at(self._seen_N, rows, 1)
         np.add.at(self._correct_N, rows, self._source.comparator.correct(logits, self._source.gold[rows]))
 
     def summed(self) -> tuple[np.ndarray, np.ndarray]:
-        """(N,) each, over all processes: how often each row was seen, and found right."""
+        """Return how often each row was predicted, and how often correctly, (N,) each, over all processes."""
         scorer = self._source.scorer
         return scorer.summed(self._seen_N), scorer.summed(self._correct_N)
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """What a checkpoint must keep."""
+        """Return the state to save in a checkpoint."""
         return dict(zip(("pass_seen", "pass_correct"), self.summed(), strict=True))
 
     def restore(self, tensors: dict[str, np.ndarray]) -> None:
-        """Put back what `tensors` gave."""
+        """Restore the state that `tensors` returned."""
         self.reset()
-        if self._source.scorer.part.start == 0:  # one process keeps them; the sum over all is as it was
+        if (
+            self._source.scorer.part.start == 0
+        ):  # only the first process restores the counts, so that their sum is unchanged
             self._seen_N, self._correct_N = tensors["pass_seen"].copy(), tensors["pass_correct"].copy()
 
 
 class ReusesTrainingPredictions(LabelGenerator):
-    """A generator that, where it is set to, takes the training pass's word for which sentences the model is right on.
+    """A generator that can reuse training-time predictions as the correctness check (`labels.reuse_predictions`).
 
-    With dropout on and weights of up to an epoch ago that word is not always true: see what each generator makes of it.
+    These were made with dropout and with weights up to an epoch old, so they are not always those of the present model;
+    see each generator for the consequences.
     """
 
     def __init__(self, settings: LabelsConfig, source: LabelSource) -> None:
         super().__init__(settings, source)
-        # With scores two right predictions may differ, so that the unmasked one must be known.
+        # In regression two correct predictions may differ, so the unmasked prediction is needed.
         trusts = settings.reuse_predictions and source.comparator.correct_implies_same
         self._pass = TrainingPredictions(source) if trusts else None
 
     def assumed_correct(self) -> np.ndarray:
-        """(N,) bool: the rows taken to be right without asking: those that were right whenever they were seen."""
+        """Return the rows assumed to be correct, (N,) bool: those that were correct at every prediction in training."""
         if self._pass is None:
             return np.zeros(len(self.source.features), dtype=bool)
         seen_N, correct_N = self._pass.summed()
         return (seen_N > 0) & (correct_N == seen_N)
 
     def reset_predictions(self) -> None:
-        """Begin anew, once an epoch has been planned."""
+        """Reset the counts after planning an epoch."""
         if self._pass is not None:
             self._pass.reset()
 

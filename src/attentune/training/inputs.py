@@ -19,8 +19,8 @@ from attentune.errors import DataError
 from attentune.inference.scoring import make_accelerator
 from attentune.metrics.metrics import Metric, choose_metric
 from attentune.models.build import load_tokenizer
-from attentune.models.hub import Tokenizer
-from attentune.training.calibrating import check_calibration
+from attentune.models.loading import Tokenizer
+from attentune.training.calibration_check import check_calibration
 from attentune.training.objective import with_ordinal_prediction
 from attentune.training.progress import ProgressDisplay
 

@@ -68,10 +68,10 @@ def test_each_erased_row_is_asked_once(tiny: Tiny, erasure: str) -> None:
     first, second = np.array([3, 1]), np.array([1, 3])
     with scorer.evaluating():
         found = eraser.probabilities([0, 0, 0], [first, second, first[:1]])
-        assert eraser.asked == 2
+        assert eraser.predicted == 2
         assert np.array_equal(found[0], found[1])
         assert np.array_equal(eraser.probabilities([0], [second])[0], found[0])
-        assert eraser.asked == 2
+        assert eraser.predicted == 2
         assert eraser.probabilities([], []).shape == (0, 2)
     assert first.tolist() == [3, 1]
 

@@ -57,8 +57,8 @@ def fingerprint_rows(task: str, data: TaskData) -> DataFingerprints:
 
 
 def fingerprint_encoders(configs: Iterable[Config]) -> DataFingerprints:
-    """Return the fingerprints of the encoders of these settings, each once."""
-    from attentune.models.encoder_fingerprint import encoder_fingerprint
+    """What the encoders of these settings are, each once."""
+    from attentune.models.build import encoder_fingerprint
 
     settings = {(config.model.name_or_path, config.model.revision): config.model for config in configs}
     return {f"encoder {name}": encoder_fingerprint(own)[:_DIGITS] for (name, _), own in settings.items()}

@@ -51,7 +51,7 @@ class Rows:
         train = data.splits["train"]
         if train.labels is None or len(train) < 2:
             raise DataError(f"{data.name}: has {len(train)} labelled training rows, so none can be cut to score on.")
-        remaining, held_out = stratified_cut(train.labels, self.share, self.seed, "search")
+        remaining, held_out = stratified_split(train.labels, self.share, self.seed, "search")
         scored, limit = train.take(held_out), config.data.max_eval_samples
         if limit is not None and limit < len(scored):
             scored = scored.take(stratified_sample(scored.labels, limit, self.seed, "part", "search"))

@@ -12,7 +12,7 @@ from attentune.config import Config, load_config
 from attentune.errors import ConfigError
 from attentune.integrations.hf_trainer.collator import Key, SSACollator, read_rows
 from attentune.integrations.hf_trainer.scorer import TrainerScorer
-from attentune.models.hub import Tokenizer
+from attentune.models.loading import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import label_space_of
 from attentune.token_labels.base import LabelGenerator, LabelSource

@@ -37,7 +37,7 @@ from attentune.integrations.onnx.checking import (
 from attentune.integrations.onnx.graph import OPSETS, output_names, quantize_int8, write_graph
 from attentune.io.files import storage_errors, write_text
 from attentune.metrics.metrics import predictions_of, score_predictions
-from attentune.models.hub import quiet
+from attentune.models.loading import quiet
 from attentune.results import to_json
 
 # "transformers" is written by `export_for_transformers`.

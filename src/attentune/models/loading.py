@@ -1,4 +1,4 @@
-"""Small things that every use of transformers here needs."""
+"""Helpers to load models and tokenizers with transformers: quietly, with errors of ours, with one tokenizer setup."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Tokenizer", "first_line", "loading", "prepare_tokenizer", "quiet"]
 
 
 def prepare_tokenizer(tokenizer: Tokenizer, encoder_config: PreTrainedConfig) -> Tokenizer:
-    """Set a freshly loaded tokenizer as all code here expects it."""
+    """Configure a loaded tokenizer: pad and truncate on the right, no special tokens from text, segment ids."""
     tokenizer.padding_side = tokenizer.truncation_side = "right"
     keep_text_as_text(tokenizer)
     ask_for_segments(tokenizer, encoder_config)
@@ -24,7 +24,7 @@ def prepare_tokenizer(tokenizer: Tokenizer, encoder_config: PreTrainedConfig) ->
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """No bars and reports from transformers while loading: what matters is checked and said by us."""
+    """Silence transformers' progress bars and loading reports; our own checks report problems."""
     level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
@@ -38,18 +38,23 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def loading(error_of: Callable[[str], Exception]) -> Iterator[None]:
-    """Turn whatever the libraries raise over files that anyone may have made into an error of ours."""
+    """Convert any exception that libraries raise while they load untrusted files.
+
+    Args:
+        error_of: from the first line of the message to the exception to raise.
+    """
     with quiet():
         try:
             yield
         except BaseException as error:
-            # What panics in tokenizers' Rust is no Exception to Python.
+            # A panic in the Rust code of tokenizers is not an Exception.
             if isinstance(error, Exception) or type(error).__name__ == "PanicException":
                 raise error_of(first_line(error)) from error
             raise
 
 
 def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message as a sentence."""
     lines = str(error).strip()[:1000].splitlines() or [type(error).__name__]
-    said = f"there is no {lines[0]}" if isinstance(error, KeyError) else lines[0]
-    return said.rstrip(".:") + "."
+    message = f"there is no {lines[0]}" if isinstance(error, KeyError) else lines[0]
+    return message.rstrip(".:") + "."
