@@ -25,14 +25,14 @@ PLAYS = 1500
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[ModuleType]:
-    """The module behind `python benchmarks/stat_rates.py`."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
+    """The module behind `python -m benchmarks.statistics.error_rates`."""
+    sys.path.insert(0, str(ROOT))
     try:
-        import stat_rates
+        from benchmarks.statistics import error_rates
 
-        yield stat_rates
+        yield error_rates
     finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
+        sys.path.remove(str(ROOT))
 
 
 def slack(rate: float, plays: int) -> float:
@@ -49,7 +49,7 @@ def rates(bench: ModuleType, name: str, of, seeds: int, plays: int = PLAYS) -> d
 
 def alarms(bench: ModuleType, name: str, of, seeds: int, plays: int = PLAYS) -> float:
     """Slow procedures see an eighth of the plays."""
-    return bench.judge_all((name,), of, 0.0, seeds, plays, "test")[name]["found"]
+    return bench.decide_all((name,), of, 0.0, seeds, plays, "test")[name]["found"]
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])

@@ -1,35 +1,31 @@
-"""Speed of prediction beside transformers' pipeline: same weights, same texts, from texts to labels.
+"""Speed of prediction against transformers' pipeline: same weights, same texts, from texts to labels.
 
-    python benchmarks/predict.py [--tasks cola,rte] [--rows 1000,300] [--train_rows 1000] [--repeats 3]
+    python -m benchmarks.speed.predict [--tasks cola,rte] [--rows 1000,300] [--train_rows 1000] [--repeats 3]
 
 Trains a `bert` run on each task first, one epoch. Writes results/bench/predict.json and prints a table for each task:
 texts and real tokens a second, peak memory, score on the validation file, utilisation of the processor's rate of matrix
-products. Each contender has a process of its own, and the repeats take all contenders in turn. Needs the data:
+products. Each run has a process of its own, and each repeat runs every contender once. Needs the data:
 $ATTENTUNE_DATA, else ../shared/data.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
-import roofline
-from attentune.results import versions
-from attentune.training.progress import ProgressDisplay
+from attentune.training.progress import Display
 from attentune.training.train import train
-from peer_runs import settings
-from peers import EMBEDDED, print_table
-from places import RECORDS
-from predict_runs import CONTENDERS
-from turns import in_turn
+from benchmarks.common import RECORDS, command_of, interleaved_runs, write_record
+from benchmarks.speed import roofline
+from benchmarks.speed.peer_runs import settings
+from benchmarks.speed.peers import EMBEDDED, print_table
+from benchmarks.speed.predict_runs import CONTENDERS
 
 TARGET = RECORDS / "predict.json"
-SCRIPT = Path(__file__).with_name("predict_runs.py")
+RUN_MODULE = "benchmarks.speed.predict_runs"
 COLUMNS = ("texts_per_second", "to_default", "to_best", "tokens_per_second", "peak_memory_mib", "score", "utilisation")
 
 
@@ -63,10 +59,8 @@ def summary(runs: dict[str, list[dict[str, Any]]], rows: int, peak_gflops: float
 def measure(task: str, rows: int, train_rows: int, repeats: int) -> dict[str, list[dict[str, Any]]]:
     """The facts of all runs on a task, by contender."""
     with tempfile.TemporaryDirectory() as folder:
-        train(
-            settings(task, train_rows, folder, **{"training.num_train_epochs": 1}), display=ProgressDisplay(quiet=True)
-        )
-        return in_turn(SCRIPT, CONTENDERS, repeats, folder, task, rows, 1)
+        train(settings(task, train_rows, folder, **{"training.num_train_epochs": 1}), display=Display(quiet=True))
+        return interleaved_runs(RUN_MODULE, CONTENDERS, repeats, folder, task, rows, 1)
 
 
 def main() -> None:
@@ -83,8 +77,8 @@ def main() -> None:
         runs = measure(task, rows, given.train_rows, given.repeats)
         tasks[task] = {"rows": rows, "contenders": summary(runs, rows, rate), "runs": runs}
         print_table(task, tasks[task]["contenders"], COLUMNS)
-        record = {"command": "python benchmarks/predict.py " + " ".join(sys.argv[1:]), "machine": machine}
-        TARGET.write_text(json.dumps({**record, "tasks": tasks, "versions": versions()}, indent=1) + "\n")
+        command = command_of("benchmarks.speed.predict", sys.argv[1:])
+        write_record(TARGET, {"command": command, "machine": machine, "tasks": tasks})
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Whether time and memory grow as the work does: over rows, tokens, rows in a batch, and layers.
+"""How time and memory grow with the work: over rows, tokens, rows in a batch, and layers.
 
-    python benchmarks/scale.py [--steps 8]
+    python -m benchmarks.speed.scale [--steps 8]
 
 From one starting point each of the four is changed by itself; each point is a training run in a process of its own, on
 made-up texts of exactly so many tokens and an encoder like the embedded one with random weights. Writes
 results/bench/scale.json and prints a table: seconds to read and tokenise, seconds a step (the median), the rate of
 products that this is, and peak memory. The rate should not fall as the work grows. What 1,000,000 texts take to
-predict: benchmarks/stream.py.
+predict: benchmarks/speed/stream.py.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import roofline
 from attentune.config import load_config
-from attentune.results import versions
 from attentune.training.components import build_components
 from attentune.training.inputs import prepare_inputs
 from attentune.training.memory import peak_memory_bytes
@@ -31,10 +29,8 @@ from attentune.training.progress import ProgressDisplay
 from attentune.training.run_folder import config_for_run
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
-from places import RECORDS
-from random_encoders import random_encoder
-from tables import table
-from turns import one_run
+from benchmarks.common import RECORDS, SilentCallback, command_of, one_run, random_encoder, table, write_record
+from benchmarks.speed import roofline
 
 TARGET = RECORDS / "scale.json"
 START = {"rows": 1000, "tokens": 32, "batch": 32, "layers": 6}
@@ -77,7 +73,7 @@ def point(rows: int, tokens: int, batch: int, layers: int, steps: int) -> dict[s
         parts = build_components(prepare_inputs(config_for_run(load_config(overrides=overrides)), None, display))
         read = time.perf_counter() - began
         state, times = TrainingState(), []
-        for _ in parts.loop.steps(state, stop=StopRequest()):
+        for _ in parts.loop.steps(state, SilentCallback(), StopRequest()):
             times.append(state.seconds - sum(times))
     step = statistics.median(times[2:])
     flops = roofline.flops_per_token(layers=layers, width=384, inner=1536, tokens=tokens)
@@ -105,12 +101,11 @@ def main() -> None:
         found[name] = {}
         for value in values:
             work = START | {name: value}
-            found[name][value] = one_run(Path(__file__), "--steps", given.steps, "--point", *work.values())
+            found[name][value] = one_run("benchmarks.speed.scale", "--steps", given.steps, "--point", *work.values())
         lines = [[str(value), *(str(own.get(at, "")) for at in COLUMNS)] for value, own in found[name].items()]
         print(f"\n{name}\n" + "\n".join(table([name, *COLUMNS], lines)), flush=True)
-    command = "python benchmarks/scale.py " + " ".join(sys.argv[1:])
-    record = {"command": command, "start": START, "series": found, "versions": versions()}
-    TARGET.write_text(json.dumps(record, indent=1) + "\n")
+    command = command_of("benchmarks.speed.scale", sys.argv[1:])
+    write_record(TARGET, {"command": command, "start": START, "series": found})
 
 
 if __name__ == "__main__":

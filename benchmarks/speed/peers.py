@@ -1,18 +1,17 @@
-"""Training speed beside the peers: same encoder, same rows, same epochs, batches of 32, side by side in one run.
+"""Training speed against other trainers: same encoder, same rows, same epochs, batches of 32, side by side in one run.
 
-    python benchmarks/peers.py [--tasks cola,rte,sst2] [--rows 1000,500,8000] [--repeats 3] [--contenders ...]
+    python -m benchmarks.speed.peers [--tasks cola,rte,sst2] [--rows 1000,500,8000] [--repeats 3] [--contenders ...]
 
 Writes results/bench/peers.json and prints a table for each task: real tokens a second, seconds an epoch, peak memory,
 score on the validation file, utilisation of the processor's rate of matrix products. Each run has a process of its own;
-each repeat takes all contenders in turn, so that a machine whose speed drifts favours none. A contender that is not
-installed, or that cannot take a task, stands with that reason. Texts are cut at 128 tokens, those of cfimdb (film
+each repeat runs every contender once, so that a machine whose speed drifts favours none. For a contender that is not
+installed, or that cannot do a task, the reason is recorded. Texts are cut at 128 tokens, those of cfimdb (film
 reviews of a page) at 512. Needs the data: $ATTENTUNE_DATA, else ../shared/data.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -21,22 +20,19 @@ from typing import Any
 
 import torch
 
-import roofline
-from attentune.results import versions
-from peer_runs import CONTENDERS, EPOCHS
-from places import RECORDS
-from tables import table
-from turns import in_turn
+from benchmarks.common import RECORDS, command_of, interleaved_runs, table, write_record
+from benchmarks.speed import roofline
+from benchmarks.speed.peer_runs import CONTENDERS, EPOCHS
 
 TARGET = RECORDS / "peers.json"
-SCRIPT = Path(__file__).with_name("peer_runs.py")
+RUN_MODULE = "benchmarks.speed.peer_runs"
 COLUMNS = ("tokens_per_second", "ratio", "epoch_seconds", "peak_memory_mib", "score", "utilisation")
 REFERENCE = "Trainer at its best"
 EMBEDDED = {"layers": 6, "width": 384, "inner": 1536}
 
 
 def summary(runs: dict[str, list[dict[str, Any]]], rows: int, peak_gflops: float) -> dict[str, dict[str, Any]]:
-    """For each contender the medians of its runs, and the median ratio of its speed to the reference's in its turn."""
+    """Return each contender's medians, and the median over repeats of the ratio of its speed to the reference's."""
     made: dict[str, dict[str, Any]] = {}
     for name, own in runs.items():
         if "reason" in own[0]:
@@ -70,19 +66,19 @@ def main(arguments: Sequence[str], device: torch.device = roofline.CPU, target: 
     parser.add_argument("--tasks", default="cola,rte,sst2")
     parser.add_argument("--rows", default="1000,500,8000")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--contenders", default=";".join(CONTENDERS), help="names, between semicolons")
+    parser.add_argument("--contenders", default=";".join(CONTENDERS), help="names, separated by semicolons")
     parser.add_argument("--output_file", type=Path, default=target, help="where the record goes")
     given = parser.parse_args(arguments)
     machine = roofline.measure(device)
     rate = roofline.best_rate(machine, device)
     tasks: dict[str, Any] = {}
     for task, rows in zip(given.tasks.split(","), map(int, given.rows.split(",")), strict=True):
-        runs = in_turn(SCRIPT, given.contenders.split(";"), given.repeats, task, rows)
+        runs = interleaved_runs(RUN_MODULE, given.contenders.split(";"), given.repeats, task, rows)
         tasks[task] = {"rows": rows, "contenders": summary(runs, rows, rate), "runs": runs}
         print_table(task, tasks[task]["contenders"], COLUMNS)
-        command = f"python benchmarks/{Path(sys.argv[0]).name} " + " ".join(arguments)
-        record = {"command": command.strip(), "machine": machine, "tasks": tasks}
-        given.output_file.write_text(json.dumps({**record, "versions": versions()}, indent=1) + "\n")
+        module = "benchmarks.speed.peers" if device.type == "cpu" else "benchmarks.speed.gpu"
+        record = {"command": command_of(module, arguments), "machine": machine, "tasks": tasks}
+        write_record(given.output_file, record)
 
 
 if __name__ == "__main__":

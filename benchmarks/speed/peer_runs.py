@@ -1,6 +1,6 @@
-"""One training run of one contender, for `peers.py`: `python benchmarks/peer_runs.py CONTENDER TASK ROWS`.
+"""Run one contender's training once, for `peers.py`: `python -m benchmarks.speed.peer_runs CONTENDER TASK ROWS`.
 
-Prints a line of JSON: seconds of training, real tokens, the process's peak memory (on a GPU the GPU's), the score on
+Prints a line of JSON: seconds of training, non-padding tokens, peak memory of the process (or of the GPU), the score on
 the validation file. $ATTENTUNE_BENCH_DEVICE is "cpu" if not set, or "cuda".
 """
 
@@ -27,7 +27,7 @@ from attentune.models.precision import has_fast_bf16
 from attentune.training.memory import peak_memory_bytes
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
-from places import data_dir
+from benchmarks.common import data_dir
 
 OURS: dict[str, dict[str, Any]] = {
     "attentune bert": {"preset": "bert"},
@@ -42,7 +42,7 @@ EPOCHS = 2  # the first epoch of SSA has no labels yet
 
 
 def settings(task: str, rows: int, folder: str, **changes: Any) -> Config:
-    """The common ground of all contenders."""
+    """Return the settings that all contenders share."""
     return load_config(
         overrides={
             "preset": "bert",

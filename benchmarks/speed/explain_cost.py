@@ -1,12 +1,12 @@
 """What explanations cost: each method by passes and seconds, and `predict --explain` beside `predict`.
 
-    python benchmarks/explain_cost.py RUN [--tokens 64] [--texts 1] [--methods ssa,integrated-gradients,shap,lime]
-    python benchmarks/explain_cost.py RUN --column --task sst2 --data_dir FOLDER
+    python -m benchmarks.speed.explain_cost RUN [--tokens 64] [--texts 1] [--methods ssa,integrated-gradients,shap,lime]
+    python -m benchmarks.speed.explain_cost RUN --column --task sst2 --data_dir FOLDER
 
 The first times methods on texts of these lengths and batches, with their default settings: integrated gradients 50
 steps, SHAP 500 copies, LIME 5,000. The second times predictions of a file's rows with and without the column of
-importance, in turns: from rows to the text of the CSV. Both write JSON to standard output. Times are CPU time of this
-process; set OMP_NUM_THREADS=1.
+importance, alternating: from rows to the text of the CSV. Both write JSON to standard output. Times are CPU time of
+this process; set OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
@@ -85,18 +85,20 @@ def main() -> None:
     parser.add_argument("run")
     parser.add_argument("--task")
     parser.add_argument("--data_dir")
-    parser.add_argument("--tokens", default="64", help="of a text, with commas context_transform")
-    parser.add_argument("--texts", default="1", help="at once, with commas context_transform")
+    parser.add_argument("--tokens", default="64", help="tokens of a text, separated by commas")
+    parser.add_argument("--texts", default="1", help="texts in a batch, separated by commas")
     parser.add_argument("--methods", default="ssa,gradient,attention,leave-one-out,integrated-gradients,shap,lime")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds a method")
     parser.add_argument("--column", action="store_true", help="predict --explain beside predict")
-    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--repeats", "--turns", type=int, default=9)
     parser.add_argument("--precision")
     given = parser.parse_args()
     saved = Predictor.load(given.run)
     data = DataConfig(task=given.task, data_dir=given.data_dir) if given.task else None
     rows = next(iter(saved.data(data, ("validation",)).splits.values()))
-    found = column_cost(saved, rows, given.turns, given.precision) if given.column else methods_cost(saved, rows, given)
+    found = (
+        column_cost(saved, rows, given.repeats, given.precision) if given.column else methods_cost(saved, rows, given)
+    )
     words = {"threads": os.environ.get("OMP_NUM_THREADS", "all cores"), "versions": versions()}
     print(json.dumps({**found, **words}, indent=1))
 

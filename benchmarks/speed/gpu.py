@@ -1,6 +1,6 @@
 """`peers.py` on a CUDA device: training speed beside the peers, the same contenders, rows and epochs.
 
-    python benchmarks/gpu.py [--tasks cola,rte,sst2] [--rows 1000,500,8000] [--repeats 3]
+    python -m benchmarks.speed.gpu [--tasks cola,rte,sst2] [--rows 1000,500,8000] [--repeats 3]
 
 Writes results/bench/gpu.json and prints a table for each task. Where there is no CUDA device it says so and writes
 nothing.
@@ -13,15 +13,15 @@ import sys
 
 import torch
 
-import peers
-from places import RECORDS
+from benchmarks.common import RECORDS
+from benchmarks.speed import peers
 
 TARGET = RECORDS / "gpu.json"
 
 
 def main() -> None:
     if not torch.cuda.is_available():
-        print("benchmarks/gpu.py: skipped, as PyTorch finds no CUDA device here")
+        print("benchmarks.speed.gpu: skipped, as PyTorch finds no CUDA device here")
         return
     os.environ["ATTENTUNE_BENCH_DEVICE"] = "cuda"
     peers.main(sys.argv[1:], torch.device("cuda"), TARGET)

@@ -1,4 +1,6 @@
-"""One contender's predictions, for `predict.py`: `python benchmarks/predict_runs.py CONTENDER RUN TASK ROWS REPEATS`.
+"""Time one contender's predictions, for `predict.py`.
+
+    python -m benchmarks.speed.predict_runs CONTENDER RUN TASK ROWS REPEATS
 
 Prints a line of JSON: seconds from texts to labels (the median of the repeats), real tokens, the process's peak memory,
 and the score on the validation file. All contenders have the weights of RUN, a run of preset `bert`; the pipelines have
@@ -19,14 +21,14 @@ import numpy as np
 import torch
 from transformers import BertForSequenceClassification, pipeline
 
-import roofline
 from attentune.data.dataset import TextRows
 from attentune.data.tokenization import encode_rows
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of
 from attentune.models.precision import has_fast_bf16
 from attentune.training.memory import peak_memory_bytes
-from peer_runs import score_of, settings
+from benchmarks.speed import roofline
+from benchmarks.speed.peer_runs import score_of, settings
 
 Labels = Callable[[TextRows], np.ndarray]
 
@@ -83,17 +85,17 @@ CONTENDERS: dict[str, Callable[[Predictor], Labels]] = {
 def main(contender: str, run: str, task: str, rows: int, repeats: int) -> None:
     saved = Predictor.load(run)
     data = saved.data(settings(task, rows, "unused").data, ("train", "validation"))
-    asked, dev = data.splits["train"], data.splits["validation"]
+    texts, dev = data.splits["train"], data.splits["validation"]
     labels = CONTENDERS[contender](saved)
     score = score_of(task, labels(dev), dev.labels)
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
-        labels(asked)
+        labels(texts)
         times.append(time.perf_counter() - began)
     facts = {
         "seconds": statistics.median(times),
-        "tokens": int(encode_rows(asked, saved.tokenizer, max_length=128).lengths.sum()),
+        "tokens": int(encode_rows(texts, saved.tokenizer, max_length=128).lengths.sum()),
         "score": score,
         "peak_memory_bytes": peak_memory_bytes(roofline.CPU),
     }

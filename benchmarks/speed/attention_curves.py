@@ -1,9 +1,9 @@
-"""Whether our own programs train as PyTorch's operations do: losses of both, step by step, over some seeds.
+"""Compare the training losses of our C kernels with those of PyTorch's operations, step by step, over seeds.
 
-    python benchmarks/attention_curves.py [--of attention] [--task cfimdb] [--rows 96] [--epochs 3] [--seeds 3]
+    python -m benchmarks.speed.attention_curves [--of attention] [--task cfimdb] [--rows 96] [--epochs 3] [--seeds 3]
 
 `--of layers` compares layers in C with PyTorch's operations, `--of attention` attention alone, without the former.
-Both draw other dropout, so their losses differ as those of two seeds do, and on average by nothing. Writes
+The two draw different dropout masks, so their losses differ as between seeds, and not on average. Writes
 results/bench/attention_curves.json (layers_curves.json) and prints the mean loss of each third of training, with its
 standard deviation over the seeds. Needs the data: $ATTENTUNE_DATA, else ../shared/data.
 """
@@ -18,12 +18,9 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
-from attentune.results import versions
-from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
-from peer_runs import settings
-from places import RECORDS
-from tables import table
+from benchmarks.common import RECORDS, command_of, table, write_record
+from benchmarks.speed.peer_runs import settings
 
 
 def losses(of: str, task: str, rows: int, epochs: int, seed: int, *, ours: bool) -> list[float]:
@@ -69,10 +66,8 @@ def main() -> None:
         parts = [[statistics.mean(curve[at : at + third]) for curve in own] for at in (0, third, 2 * third)]
         rows.append([name, *(f"{statistics.mean(part):.4f} ± {statistics.stdev(part):.4f}" for part in parts)])
     print("\n".join(table(["program", "first third", "second", "last"], rows)))
-    command = "python benchmarks/attention_curves.py " + " ".join(sys.argv[1:])
-    (RECORDS / f"{given.of}_curves.json").write_text(
-        json.dumps({"command": command.strip(), "losses": curves, "versions": versions()}, indent=1) + "\n"
-    )
+    command = command_of("benchmarks.speed.attention_curves", sys.argv[1:])
+    write_record(RECORDS / f"{given.of}_curves.json", {"command": command, "losses": curves})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Made-up experiments in which the truth is known: right and wrong answers of methods to the same examples, by seed.
+"""Simulated experiments with a known true difference: right and wrong answers of methods to the same examples, by seed.
 
 An answer is right where the sum of normal parts is above a threshold: how easy the example is, how the method takes to
 that example, the seed's luck that both methods share, the method's own luck with the seed, and luck in that one
@@ -22,7 +22,7 @@ _AT_ONCE = 4_000_000
 
 @dataclass(frozen=True)
 class World:
-    """Where experiments are played; spreads are in units of the luck in one answer.
+    """The model that experiments are drawn from; spreads are in units of the noise of one answer.
 
     Attributes:
         examples: how many.

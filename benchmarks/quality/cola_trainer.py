@@ -1,6 +1,6 @@
-"""transformers' Trainer on all of CoLA in the regime of `bert`: what a plain run scores, to set ours beside.
+"""Train CoLA with transformers' Trainer and the settings of preset `bert`, to compare the scores.
 
-    python benchmarks/cola_peer.py [--seed 42] [--sampling random]
+    python -m benchmarks.quality.cola_trainer [--seed 42] [--sampling random]
 
 Prints the dev Matthews correlation after each of four epochs: the embedded encoder with its own pooler, learning rate
 5e-5, batches of 32, warm-up over a tenth of the steps, weight decay 0.01, bf16. Needs CoLA: $ATTENTUNE_DATA, else
@@ -17,18 +17,18 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 from attentune.config import load_config
 from attentune.models.build import resolve_encoder
-from peer_runs import examples_of
-from places import data_dir
+from benchmarks.common import data_dir
+from benchmarks.speed.peer_runs import examples_of
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--sampling", choices=("random", "group_by_length"), default="random")
-    asked = parser.parse_args()
+    given = parser.parse_args()
     config = load_config(
         preset="bert",
-        overrides={"data.task": "cola", "data.data_dir": str(data_dir() / "glue_data"), "training.seed": asked.seed},
+        overrides={"data.task": "cola", "data.data_dir": str(data_dir() / "glue_data"), "training.seed": given.seed},
     )
     examples, tokenizer, _ = examples_of(config)
     with tempfile.TemporaryDirectory() as folder:
@@ -43,8 +43,8 @@ def main() -> None:
                 weight_decay=0.01,
                 bf16=True,
                 use_cpu=True,
-                train_sampling_strategy=asked.sampling,
-                seed=asked.seed,
+                train_sampling_strategy=given.sampling,
+                seed=given.seed,
                 save_strategy="no",
                 eval_strategy="epoch",
                 report_to="none",
@@ -53,7 +53,7 @@ def main() -> None:
             train_dataset=examples["train"],
             eval_dataset=examples["validation"],
             data_collator=DataCollatorWithPadding(tokenizer),
-            compute_metrics=lambda said: {"mcc": matthews_corrcoef(said.label_ids, said.predictions.argmax(-1))},
+            compute_metrics=lambda output: {"mcc": matthews_corrcoef(output.label_ids, output.predictions.argmax(-1))},
         )
         trainer.train()
     print(*(f"{facts['eval_mcc']:.3f}" for facts in trainer.state.log_history if "eval_mcc" in facts))

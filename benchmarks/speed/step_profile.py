@@ -1,6 +1,6 @@
-"""Where the time of training, or of prediction, goes: the operations of one epoch, by PyTorch's profiler.
+"""Profile one epoch of training, or prediction, by operation with PyTorch's profiler.
 
-    python benchmarks/step_profile.py [--task cola] [--rows 1000] [--preset bert] [--predict ours|pipeline]
+    python -m benchmarks.speed.step_profile [--task cola] [--rows 1000] [--preset bert] [--predict ours|pipeline]
                                       [--threads 1] [--top 12]
 
 Prints a Markdown table of shares of the time that operations take by themselves, and writes all of them into
@@ -12,7 +12,6 @@ thread, so that shares add up. Needs the data: $ATTENTUNE_DATA, else ../shared/d
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -23,13 +22,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from attentune.inference.predictor import Predictor
-from attentune.results import versions
-from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
-from peer_runs import settings
-from places import RECORDS
-from predict_runs import CONTENDERS
-from tables import table
+from benchmarks.common import RECORDS, command_of, table, write_record
+from benchmarks.speed.peer_runs import settings
+from benchmarks.speed.predict_runs import CONTENDERS
 
 PREDICTORS = {"ours": "attentune bf16-true", "pipeline": "pipeline at its best"}
 
@@ -82,14 +78,13 @@ def main() -> None:
     lines.append([f"{len(shares) - len(named)} others", f"{1 - sum(dict(named).values()):.1%}"])
     print("\n".join(table(["operation", "share"], lines)))
     record = {
-        "command": "python benchmarks/step_profile.py " + " ".join(sys.argv[1:]),
+        "command": command_of("benchmarks.speed.step_profile", sys.argv[1:]),
         **facts,
         "seconds_in_operations": round(total / 1e6, 3),
         "shares": {name: round(share, 5) for name, share in shares.items()},
-        "versions": versions(),
     }
     what = f"predict_{given.predict}" if given.predict else "train"
-    (RECORDS / f"profile_{given.task}_{what}.json").write_text(json.dumps(record, indent=1) + "\n")
+    write_record(RECORDS / f"profile_{given.task}_{what}.json", record)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Do token labels point at the words that decide, or at the shortcut? On the demo's reviews the truth is known.
 
-    python benchmarks/label_truth.py [GENERATOR ...]
+    python -m benchmarks.quality.label_truth [GENERATOR ...]
 
 Trains `ssa-hybrid` with each label generator on the demo's 1,200 reviews, as `attentune demo` does, and compares the
 last epoch's labels and the trained token head's scores on three kinds of tokens: the words that decide the label by
@@ -18,11 +18,10 @@ from typing import Any
 from attentune.config import load_config
 from attentune.data.synthetic import DemoRow, look_up, write_files
 from attentune.demo import LEARNING_RATE, TRAIN_ROWS
-from attentune.results import versions
 from attentune.token_labels.listing import list_tokens
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
-from places import RESULTS, ROOT
+from benchmarks.common import RESULTS, ROOT, command_of, write_record
 
 FOLDER = ROOT / "runs" / "label-truth"
 SEED = 42
@@ -82,12 +81,11 @@ def main() -> None:
     parser.add_argument("generators", nargs="*", default=["flip", "gradient", "leave-one-out"])
     given = parser.parse_args()
     record = {
-        "command": f"python benchmarks/label_truth.py {' '.join(given.generators)}",
+        "command": command_of("benchmarks.quality.label_truth", given.generators),
         "generators": {generator: measure(generator) for generator in given.generators},
         "threads": os.environ.get("OMP_NUM_THREADS", "all cores"),
-        "versions": versions(),
     }
-    (RESULTS / "label-truth.json").write_text(json.dumps(record, indent=1) + "\n")
+    write_record(RESULTS / "label-truth.json", record)
     print(json.dumps(record["generators"], indent=1))
 
 

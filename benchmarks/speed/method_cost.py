@@ -1,11 +1,11 @@
 """What each method costs: time of a whole epoch, and peak memory, against the first of its study.
 
-    python benchmarks/method_cost.py labels|sesame|cross-attention|self-attention [--rows 1500] [--repeats 5]
+    python -m benchmarks.speed.method_cost labels|sesame|cross-attention|self-attention [--rows 1500] [--repeats 5]
 
-In each repeat all methods are trained in one process and take turns step by step on the same batches, so that a busy
-machine troubles all alike; an epoch's time is that of its steps and of making its labels. Peak memory is measured in
-processes of their own. Where token labels are made, `released` is measured at its dearest, when all samples are
-labelled ones. With --layers the encoder is a random one of so many layers, otherwise like the embedded one.
+In each repeat all methods are trained in one process, one step of each at a time on the same batches, so that other
+load slows all of them alike; an epoch's time is that of its steps and of making its labels. Peak memory is measured in
+separate processes. `released` is measured at its slowest, with every example labelled.
+With --layers the encoder has this many layers and random weights, and is otherwise like the embedded one.
 Data: $ATTENTUNE_DATA, else ../shared/data. The record goes to results/bench/.
 """
 
@@ -15,13 +15,11 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from typing import Any
 
 from attentune.config import load_config
-from attentune.results import versions
 from attentune.training.components import TrainingComponents, build_components
 from attentune.training.inputs import prepare_inputs
 from attentune.training.progress import ProgressDisplay
@@ -29,8 +27,16 @@ from attentune.training.run_folder import config_for_run
 from attentune.training.signals import StopRequest
 from attentune.training.state import TrainingState
 from attentune.training.train import train
-from places import ROOT, named_data_dir
-from random_encoders import random_encoder
+from benchmarks.common import (
+    RECORDS,
+    ROOT,
+    SilentCallback,
+    command_of,
+    named_data_dir,
+    one_run,
+    random_encoder,
+    write_record,
+)
 
 EPOCHS = 3
 Settings = dict[str, Any]
@@ -93,7 +99,7 @@ def epoch_seconds(study: str, rows: int, layers: int | None) -> dict[str, dict[s
     with tempfile.TemporaryDirectory() as folder:
         parts = {method: build(settings_of(study, method, rows, layers, folder)) for method in STUDIES[study]}
         states = {method: TrainingState() for method in parts}
-        loops = [parts[method].loop.steps(states[method], stop=StopRequest()) for method in parts]
+        loops = [parts[method].loop.steps(states[method], SilentCallback(), StopRequest()) for method in parts]
         while loops:
             loops = [loop for loop in loops if next(loop, loops) is not loops]
     seconds = {}
@@ -105,17 +111,16 @@ def epoch_seconds(study: str, rows: int, layers: int | None) -> dict[str, dict[s
 
 def peak_memory(study: str, method: str, rows: int, layers: int | None) -> int:
     """Bytes, of one run in a process of its own."""
-    command = [sys.executable, __file__, study, "--rows", str(rows), "--memory-of", method]
-    command += [] if layers is None else ["--layers", str(layers)]
-    found = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    return int(found.stdout.split()[-1])
+    more = [] if layers is None else ["--layers", layers]
+    found = one_run("benchmarks.speed.method_cost", study, "--rows", rows, "--memory-of", method, *more)
+    return int(found["peak_memory_bytes"])
 
 
 def print_memory(study: str, method: str, rows: int, layers: int | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = settings_of(study, method, rows, layers, folder)
-        result = train(load_config(overrides=settings), display=ProgressDisplay(quiet=True))
-    print(result.train["peak_memory_bytes"])
+        result = train(load_config(overrides=settings), display=Display(quiet=True))
+    print(json.dumps({"peak_memory_bytes": result.train["peak_memory_bytes"]}))
 
 
 def summary(study: str, repeats: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -160,21 +165,14 @@ def main() -> None:
     words = f"{given.study} --rows {given.rows} --repeats {given.repeats}"
     words += "" if given.layers is None else f" --layers {given.layers}"
     record = {
-        "command": f"python benchmarks/method_cost.py {words}",
+        "command": command_of("benchmarks.speed.method_cost", [words]),
         "ratios": found,
         "repeats": repeats,
         "task": TASK_OF[given.study],
         "threads": os.environ.get("OMP_NUM_THREADS", "all cores"),
-        "versions": versions(),
     }
-    target = (
-        ROOT
-        / "results"
-        / "bench"
-        / f"cost_{given.study}{'' if given.layers is None else f'_{given.layers}_layers'}.json"
-    )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(record, indent=1) + "\n")
+    suffix = "" if given.layers is None else f"_{given.layers}_layers"
+    write_record(RECORDS / f"cost_{given.study}{suffix}.json", record)
     print(json.dumps(found, indent=1))
 
 

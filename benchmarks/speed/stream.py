@@ -1,6 +1,6 @@
 """Memory and speed of `attentune predict` on one long file of short texts.
 
-    python benchmarks/stream.py [--rows 1000000] [--kind csv] [--run RUN] [--explain]
+    python -m benchmarks.speed.stream [--rows 1000000] [--kind csv] [--run RUN] [--explain]
 
 Makes the file in a temporary folder, predicts it in a process of its own, reads that process's memory from the system
 while it runs, and writes results/bench/stream.json: rows, seconds, rows a second, memory after each tenth of the rows.
@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from places import RECORDS, ROOT
+from benchmarks.common import RECORDS, ROOT
 
 OUTPUT = RECORDS / "stream.json"
 WORDS = "the a film story was is not never so quite very good bad dull fine great awful music plot end"
@@ -48,7 +48,7 @@ def write_texts(path: Path, rows: int) -> None:
 
         pq.write_table(pa.Table.from_pylist(list(records)), path)
         return
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         if path.suffix == ".jsonl":
             file.writelines(json.dumps(record) + "\n" for record in records)
         else:
@@ -64,8 +64,8 @@ def tiny_run(folder: Path) -> Path:
         "from pathlib import Path\n"
         "from attentune.config.schema import TokenGateConfig\n"
         "from attentune.models.saving import save_model\n"
-        "from tiny import build_tiny\n"
-        "from tiny_models import build\n"
+        "from helpers.tiny import build_tiny\n"
+        "from helpers.tiny_models import build\n"
         f"encoder = build_tiny('bert', {str(folder / 'encoder')!r}, layers=1)\n"
         "model, tokenizer = build(encoder, token_gate=TokenGateConfig(kind='ssa'))\n"
         f"save_model(model, tokenizer, Path({str(folder / 'run')!r}))\n"
@@ -116,7 +116,7 @@ def measure(run: Path, path: Path, output: Path, rows: int, *, explain: bool) ->
     if child.wait() != 0 or not ended_well:
         raise SystemExit(f"the prediction ended with status {child.returncode}")
     seconds = time.perf_counter() - began
-    with output.open() as file:
+    with output.open(encoding="utf-8") as file:
         assert sum(1 for _ in file) == rows + 1
     return {
         "rows": rows,

@@ -1,6 +1,6 @@
-"""Attention of a BERT layer alone: our C by vectors, by AMX tiles, and PyTorch's own, by length.
+"""Attention of a BERT layer alone, by length: our C kernels with vectors and AMX tiles, and PyTorch's.
 
-    python benchmarks/attention_speed.py [--hidden 384] [--heads 12]
+    python -m benchmarks.speed.attention_speed [--hidden 384] [--heads 12]
 
 Milliseconds, the median of 21 calls, on as many threads as PyTorch takes: forward with dropout 0.1, backward, and
 prediction, for batches of 32 texts, fewer of long ones. PyTorch's fused attention has no dropout on a CPU, so it is
@@ -10,17 +10,14 @@ beside prediction only. Writes results/bench/attention_speed_HIDDEN.json.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 
 import torch
 
 from attentune.nn.cpu import kernels
 from attentune.nn.cpu.kernels import DropoutMask
-from attentune.results import versions
-from places import RECORDS
-from roofline import seconds_of
-from tables import table
+from benchmarks.common import RECORDS, command_of, table, write_record
+from benchmarks.speed.roofline import seconds_of
 
 SIZES = ((32, 12), (32, 16), (32, 17), (32, 24), (32, 32), (32, 48), (32, 64), (16, 128), (8, 256), (4, 512))
 COLUMNS = ("forward", "backward", "prediction")
@@ -67,9 +64,9 @@ def main() -> None:
         )
     )
     record = {"hidden": given.hidden, "heads": given.heads, "threads": torch.get_num_threads(), "ms": measured}
-    command = f"python benchmarks/attention_speed.py --hidden {given.hidden} --heads {given.heads}"
-    text = json.dumps({"command": command, **record, "versions": versions()}, indent=1)
-    (RECORDS / f"attention_speed_{given.hidden}.json").write_text(text + "\n")
+    words = [f"--hidden {given.hidden} --heads {given.heads}"]
+    command = command_of("benchmarks.speed.attention_speed", words)
+    write_record(RECORDS / f"attention_speed_{given.hidden}.json", {"command": command, **record})
 
 
 if __name__ == "__main__":

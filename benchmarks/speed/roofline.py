@@ -1,9 +1,9 @@
-"""What this machine could do: its rate of matrix products and of memory, and what share of it a run uses.
+"""Peak rates of this machine: matrix products and memory bandwidth, for roofline estimates.
 
-    python benchmarks/roofline.py [--threads 2]
+    python -m benchmarks.speed.roofline [--threads 2]
 
-Writes results/bench/roofline.json. The utilisation of a run is the products that its real tokens need, over the rate of
-the precision's products: `python benchmarks/peers.py` puts it into its table.
+Writes results/bench/roofline.json. The utilisation of a run is the rate of matrix products that its non-padding tokens
+need, divided by the machine's rate in that precision: `python -m benchmarks.speed.peers` puts it into its table.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import Any
 import torch
 
 from attentune.models.precision import has_fast_bf16
-from attentune.results import versions
-from places import RECORDS
+from benchmarks.common import RECORDS, command_of, write_record
 
 TARGET = RECORDS / "roofline.json"
 # Rows x inner x columns: the feed-forward layer of the embedded encoder, and larger ones.
@@ -47,7 +46,7 @@ def seconds_of(work: Callable[[], object], repeats: int = 7) -> float:
 
 
 def product_rate(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> float:
-    """GFLOP/s of one grid product; a multiplication and an addition are two operations."""
+    """GFLOP/s of one matrix product; a multiplication and an addition are two operations."""
     rows, inner, columns = shape
     left = torch.randn(rows, inner, dtype=dtype, device=device)
     right = torch.randn(inner, columns, dtype=dtype, device=device)
@@ -83,7 +82,6 @@ def measure(device: torch.device = CPU) -> dict[str, Any]:
         "gflops": rates,
         "memory_gb_per_second": round(memory_rate(device), 1),
         "threads": torch.get_num_threads(),
-        "versions": versions(),
     }
 
 
@@ -98,9 +96,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.threads:
         torch.set_num_threads(given.threads)
-    record = {"command": "python benchmarks/roofline.py", **measure()}
-    TARGET.parent.mkdir(parents=True, exist_ok=True)
-    TARGET.write_text(json.dumps(record, indent=1) + "\n")
+    record = {"command": command_of("benchmarks.speed.roofline"), **measure()}
+    write_record(TARGET, record)
     print(json.dumps({key: record[key] for key in ("gflops", "memory_gb_per_second", "threads")}, indent=1))
 
 

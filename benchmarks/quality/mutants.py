@@ -1,9 +1,11 @@
-"""How many small faults put into a package its own tests notice: mutation testing with mutmut.
+"""Mutation testing with mutmut: how many small faults in a package its own tests detect.
 
-`python benchmarks/mutants.py stats` copies the project into `build/mutants/stats`, lets mutmut change one operator,
+    python -m benchmarks.quality.mutants stats
+
+It copies the project into `build/mutants/stats`, lets mutmut change one operator,
 name or number at a time in `src/attentune/stats/`, and runs the tests of `tests/stats/` that reach the changed line.
 A mutant that no test fails on has survived; `results/mutants/stats.json` lists each with its change. Interrupted, it
-goes on where it was; `--fresh` begins anew, `--again` tries those of the record that survived, after new tests.
+continues where it was; `--fresh` starts again, `--again` runs only the survivors of the record, after new tests.
 """
 
 from __future__ import annotations
@@ -19,8 +21,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from attentune.results import versions
-from places import RESULTS, ROOT, data_dir
+from benchmarks.common import RESULTS, ROOT, command_of, data_dir, write_record
 
 SETTINGS = """
 [tool.mutmut]
@@ -37,7 +38,9 @@ NOTICED = ("killed", "timeout", "segfault")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("package", help="a package of attentune with tests of the same name: stats, labels, nn, ...")
+    parser.add_argument(
+        "package", help="a package of attentune with tests of the same name: stats, token_labels, nn, ..."
+    )
     parser.add_argument("--only", help="mutants to try, such as 'attentune.stats.ranks*'")
     parser.add_argument("--max_children", type=int, default=2, help="tests that run side by side")
     parser.add_argument("--fresh", action="store_true", help="throw away what an earlier call found")
@@ -59,13 +62,11 @@ def main() -> None:
     started = time.perf_counter()
     mutmut(folder, "run", *names, "--max-children", str(given.max_children))
     record = {
-        "command": "python benchmarks/mutants.py " + " ".join(sys.argv[1:]),
+        "command": command_of("benchmarks.quality.mutants", sys.argv[1:]),
         "seconds": round(time.perf_counter() - started),
         **outcome(folder),
-        "versions": versions(),
     }
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(record, indent=1) + "\n")
+    write_record(target, record)
     print(f"{record['noticed']} of {record['tried']} mutants noticed; those that survived are in {target}")
 
 
