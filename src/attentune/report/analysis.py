@@ -14,7 +14,6 @@ from attentune.errors import CheckpointError, ConfigError
 from attentune.experiments.comparison.records import Predictions
 from attentune.metrics.metrics import METRICS
 from attentune.metrics.per_example import baseline_score, example_values
-from attentune.report.document import format_size
 from attentune.report.load import RecordedRun
 from attentune.stats.compare import compare_all
 from attentune.stats.runs import Runs
@@ -41,6 +40,11 @@ class Cell:
     method: str
     recorded: tuple[RecordedRun, ...]
     runs: Runs | None
+
+    @property
+    def size_text(self) -> str:
+        """Return the size as text: "250", "1,000" or "all"."""
+        return self.size if self.size == "all" else f"{int(self.size):,}"
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Verdicts:
     def title(self, cell: Cell) -> str:
         """Return the cell's task, with the training set size if there are several."""
         several_sizes = len({other.size for other in self.cells}) > 1
-        return f"{cell.task}, {format_size(cell.size)} rows" if several_sizes else cell.task
+        return f"{cell.task}, {cell.size_text} rows" if several_sizes else cell.task
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers and sentences, ready for JSON."""

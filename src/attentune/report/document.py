@@ -144,11 +144,6 @@ def format_p(p: float) -> str:
     return NOTHING if not math.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
-def format_size(size: str) -> str:
-    """Format the size of a training set: "250", "1,000" or "all"."""
-    return size if size == "all" else f"{int(size):,}"
-
-
 def format_median(values: Sequence[float], digits: int = 1) -> str:
     """Format the median over runs, which ignores a run that was suspended for hours, with the minimum and maximum."""
     if not values:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from attentune.report.analysis import Cell, Verdicts
-from attentune.report.document import Figure, Section, axis_label, format_size, metric_name, points_factor, slug
+from attentune.report.document import Figure, Section, axis_label, metric_name, points_factor, slug
 from attentune.report.figures.base import short
 from attentune.report.figures.grids import ranks_figure
 from attentune.report.figures.lines import Level, Line, lines_figure
@@ -106,14 +106,14 @@ def seeds_section(verdicts: Verdicts) -> Section | None:
     figures = []
     for task, sizes in _by_task(verdicts.cells).items():
         # The largest sizes if there are many.
-        chosen = dict(list(sizes.items())[-_MOST_PANELS:])
+        chosen = list(sizes.values())[-_MOST_PANELS:]
         metric, guess = next((cell.runs.metric, cell.runs.guess) for own in sizes.values() for cell in own if cell.runs)
         factor = points_factor(metric)
         panels = {
-            f"{format_size(size)} rows" if len(chosen) > 1 else "": [
+            f"{cells[0].size_text} rows" if len(chosen) > 1 else "": [
                 _score_row(verdicts, method, cells) for method in verdicts.methods
             ]
-            for size, cells in chosen.items()
+            for cells in chosen
         }
         span = span_of(
             [row for rows in panels.values() for row in rows],

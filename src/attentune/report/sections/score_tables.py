@@ -63,8 +63,8 @@ def _score_notes(verdicts: Verdicts) -> tuple[str, ...]:
     }
     over = f" over {' or '.join(sorted(sources))}" if sources else ""
     notes = [
-        f"Mean over seeds with its 95 % confidence interval{over} in brackets. Scores are in points (hundredths),"
-        " errors in the unit of the labels."
+        f"Mean over seeds, with its 95 % confidence interval{over} in brackets, in points (hundredths); errors are in"
+        " the unit of the labels."
     ]
     if verdicts.comparisons:
         notes.append(
