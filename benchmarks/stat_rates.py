@@ -24,7 +24,7 @@ from attentune.stats.bootstrap import bootstrap_mean
 from attentune.stats.compare import holm
 from attentune.stats.estimate import Estimate, mean_over_seeds, mean_over_seeds_and_examples
 from attentune.stats.paired_tests import mcnemar_p, paired_bootstrap_test, sign_flip_p, signed_ranks
-from attentune.stats.power import smallest_detectable_difference
+from attentune.stats.power import minimum_detectable_effect
 from attentune.stats.ranks import rank_methods
 from places import RESULTS
 from stat_tables import tables
@@ -156,7 +156,7 @@ def detectable(world: World, seeds: int, plays: int, key: str) -> dict[str, floa
         float(np.mean(np.concatenate([getattr(one, part) for one in seen])))
         for part in ("seed_variance", "example_variance")
     )
-    gap = smallest_detectable_difference(
+    gap = minimum_detectable_effect(
         seeds,
         math.sqrt(seed_variance * seeds),
         examples=world.examples,

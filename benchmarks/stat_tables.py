@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attentune.stats.power import smallest_detectable_difference
+from attentune.stats.power import minimum_detectable_effect
 from stat_worlds import WORLDS
 
 SEEDS = (3, 5, 10)
@@ -60,7 +60,7 @@ def _worlds(record: dict[str, Any]) -> str:
 
 def _seeds_needed() -> str:
     rows = {
-        str(seeds): [f"{smallest_detectable_difference(seeds, 1.0, alpha=alpha):.1f}" for alpha in (0.05, 0.005)]
+        str(seeds): [f"{minimum_detectable_effect(seeds, 1.0, alpha=alpha):.1f}" for alpha in (0.05, 0.005)]
         for seeds in (3, 4, 5, 6, 8, 10, 20)
     }
     return _table(["seeds", "one comparison", "one of ten"], rows)

@@ -13,7 +13,8 @@ from attentune.stats.runs import Summary, summarise
 BETTER, WORSE, COLLAPSED = "↑", "↓", "†"
 _FLAT = (
     "task", "train_size", "method", "metric", "mean", "sd", "low", "high", "seeds", "examples", "failed", "collapsed",
-    "baseline", "difference", "difference_low", "difference_high", "p", "p_holm", "p_sign_flip", "detectable", "shown",
+    "baseline", "difference", "difference_low", "difference_high", "p", "p_holm", "p_sign_flip",
+    "minimum_detectable_effect", "shown",
     "verdict",
 )  # fmt: skip
 
@@ -113,7 +114,9 @@ def differences_table(verdicts: Verdicts) -> Table:
             p_value(one.p),
             p_value(one.p_holm),
             p_value(one.p_sign_flip),
-            "> 100" if one.greater_is_better and one.detectable > 1 else score(one.detectable, one.metric),
+            "> 100"
+            if one.greater_is_better and one.minimum_detectable_effect > 1
+            else score(one.minimum_detectable_effect, one.metric),
             str(one.seeds),
             NOTHING if one.examples is None else f"{one.examples:,}",
         )
@@ -179,7 +182,8 @@ def _flat_line(verdicts: Verdicts, cell: Cell, found: Summary | None) -> tuple[s
     ]  # fmt: skip
     values += [failed, None if found is None else len(found.collapsed), verdicts.baseline]
     values += [None] * 9 if one is None else [
-        one.difference, one.low, one.high, one.p, one.p_holm, one.p_sign_flip, one.detectable, one.shown, one.sentence
+        one.difference, one.low, one.high, one.p, one.p_holm, one.p_sign_flip,
+        one.minimum_detectable_effect, one.shown, one.sentence
     ]  # fmt: skip
     return tuple(_flat_text(value) for value in values)
 

@@ -25,7 +25,9 @@ def seeds_section(verdicts: Verdicts) -> Section | None:
     for task, sizes in by_task(verdicts.cells).items():
         # The largest ones, if they are many.
         chosen = dict(list(sizes.items())[-_MOST_PANELS:])
-        metric, guess = next((cell.runs.metric, cell.runs.guess) for own in sizes.values() for cell in own if cell.runs)
+        metric, guess = next(
+            (cell.runs.metric, cell.runs.majority_score) for own in sizes.values() for cell in own if cell.runs
+        )
         panels = {
             f"{size_text(size)} rows" if len(chosen) > 1 else "": [
                 _score_row(verdicts, method, own) for method in verdicts.methods
