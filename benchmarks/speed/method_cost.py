@@ -119,7 +119,7 @@ def peak_memory(study: str, method: str, rows: int, layers: int | None) -> int:
 def print_memory(study: str, method: str, rows: int, layers: int | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = settings_of(study, method, rows, layers, folder)
-        result = train(load_config(overrides=settings), display=Display(quiet=True))
+        result = train(load_config(overrides=settings), display=ProgressDisplay(quiet=True))
     print(json.dumps({"peak_memory_bytes": result.train["peak_memory_bytes"]}))
 
 

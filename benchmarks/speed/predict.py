@@ -16,7 +16,7 @@ import sys
 import tempfile
 from typing import Any
 
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from benchmarks.common import RECORDS, command_of, interleaved_runs, write_record
 from benchmarks.speed import roofline
@@ -59,7 +59,7 @@ def summary(runs: dict[str, list[dict[str, Any]]], rows: int, peak_gflops: float
 def measure(task: str, rows: int, train_rows: int, repeats: int) -> dict[str, list[dict[str, Any]]]:
     """The facts of all runs on a task, by contender."""
     with tempfile.TemporaryDirectory() as folder:
-        train(settings(task, train_rows, folder, **{"training.num_train_epochs": 1}), display=Display(quiet=True))
+        train(settings(task, train_rows, folder, **{"training.num_train_epochs": 1}), display=ProgressDisplay(quiet=True))
         return interleaved_runs(RUN_MODULE, CONTENDERS, repeats, folder, task, rows, 1)
 
 

@@ -22,7 +22,7 @@ from attentune.stats.bootstrap import bootstrap_mean
 from attentune.stats.compare import holm
 from attentune.stats.estimate import Estimate, mean_over_seeds, mean_over_seeds_and_examples
 from attentune.stats.paired_tests import mcnemar_p, paired_bootstrap_test, sign_flip_p, signed_ranks
-from attentune.stats.power import smallest_detectable_difference
+from attentune.stats.power import minimum_detectable_effect
 from attentune.stats.ranks import rank_methods
 from benchmarks.common import RESULTS, command_of, table, write_record
 from benchmarks.statistics.simulation import WORLDS, World, batches, differences, matthews_values
@@ -153,7 +153,7 @@ def detectable(world: World, seeds: int, plays: int, key: str) -> dict[str, floa
         float(np.mean(np.concatenate([getattr(one, part) for one in seen])))
         for part in ("seed_variance", "example_variance")
     )
-    gap = smallest_detectable_difference(
+    gap = minimum_detectable_effect(
         seeds,
         math.sqrt(seed_variance * seeds),
         examples=world.examples,
@@ -210,7 +210,7 @@ def measure(plays: int) -> dict[str, Any]:
             by_seeds[str(seeds)] = {
                 "spread": spread(world, seeds, plays // 10, key),
                 "procedures": rates((*INTERVALS, *TESTS), world, seeds, plays, key),
-                "detectable": detectable(world, seeds, plays, key),
+                "minimum_detectable_effect": detectable(world, seeds, plays, key),
             }
         record["worlds"][key] = by_seeds
     small = WORLDS["277 examples"]
@@ -231,9 +231,9 @@ def tables(record: dict[str, Any]) -> dict[str, str]:
     found["seeds"] = _seeds_needed()
     rows = {}
     for key, by_seeds in record["worlds"].items():
-        stated = [by_seeds[str(seeds)]["detectable"] for seeds in SEEDS]
+        stated = [by_seeds[str(seeds)]["minimum_detectable_effect"] for seeds in SEEDS]
         rows[key] = [f"{100 * one['difference']:.1f} points, found in {_percent(one['power'])}" for one in stated]
-    found["detectable"] = _table(["world", *(f"{seeds} seeds" for seeds in SEEDS)], rows)
+    found["minimum_detectable_effect"] = _table(["world", *(f"{seeds} seeds" for seeds in SEEDS)], rows)
     rows = {
         "one or more of 8, without Holm": [_percent(record["family"][str(seeds)]["without_holm"]) for seeds in SEEDS],
         "one or more of 8, after Holm": [_percent(record["family"][str(seeds)]["with_holm"]) for seeds in SEEDS],
@@ -274,7 +274,7 @@ def _worlds(record: dict[str, Any]) -> str:
 
 def _seeds_needed() -> str:
     rows = {
-        str(seeds): [f"{smallest_detectable_difference(seeds, 1.0, alpha=alpha):.1f}" for alpha in (0.05, 0.005)]
+        str(seeds): [f"{minimum_detectable_effect(seeds, 1.0, alpha=alpha):.1f}" for alpha in (0.05, 0.005)]
         for seeds in (3, 4, 5, 6, 8, 10, 20)
     }
     return _table(["seeds", "one comparison", "one of ten"], rows)

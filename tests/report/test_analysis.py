@@ -78,7 +78,7 @@ def test_verdicts_are_those_of_the_statistics_on_the_same_numbers(tmp_path):
                 examples[seed] = read.labels_N == read.predictions_N
                 scores[seed] = float(examples[seed].mean())
             guess = max(np.bincount(read.labels_N)) / len(read.labels_N)
-            runs.append(Runs(method, task, "accuracy", scores, examples, guess=guess))
+            runs.append(Runs(method, task, "accuracy", scores, examples, majority_score=guess))
     expected = compare_all(runs, "bert")
     assert [one.sentence for one in found.comparisons] == [one.sentence for one in expected]
     assert found.comparisons[0].p_holm == pytest.approx(expected[0].p_holm)
@@ -86,7 +86,7 @@ def test_verdicts_are_those_of_the_statistics_on_the_same_numbers(tmp_path):
     assert "no difference shown between same and bert on rte" in found.text()
     cell = next(cell for cell in found.cells if (cell.task, cell.method) == ("sst2", "good"))
     assert found.comparison(cell) is found.comparisons[2]
-    assert verdicts_of(tmp_path, "good").comparisons[0].sentence.startswith("bert falls behind good on rte")
+    assert verdicts_of(tmp_path, "good").comparisons[0].sentence.startswith("bert is worse than good on rte")
 
 
 def test_sizes_are_compared_each_by_itself(tmp_path):
@@ -107,8 +107,8 @@ def test_runs_that_failed_or_collapsed_or_have_no_score_are_told(tmp_path):
     rows = predictions(labels, [common] * len(labels), ("no", "yes"))
     write_record(tmp_path, Run("rte", None, "good", 1), rows, score=labels.count(common) / len(labels))
     text = verdicts_of(tmp_path).text()
-    assert "1 of 3 runs of good score no better than the majority guess" in text
-    assert "Left out, since not both methods have a score there: seed 3." in text
+    assert "1 of 3 runs of good score no better than the majority class" in text
+    assert "Left out, because only one of the two methods has a score: seed 3." in text
 
 
 def _rows(file: Path) -> list[list[str]]:

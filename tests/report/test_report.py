@@ -128,7 +128,7 @@ def test_the_scores_say_what_the_verdicts_show(tmp_path):
     assert rows["bert (baseline)"][-1] == rows["same"][-1] == ")"
     assert [row[0] for row in tables["verdicts"].rows] == ["↓", "↑", "-"]
     assert tables["verdicts"].rows[1][1].startswith("good beats bert on rte by")
-    assert "no better than the majority guess" in " ".join(tables["verdicts"].notes)
+    assert "no better than the majority class" in " ".join(tables["verdicts"].notes)
 
 
 def test_what_is_shown_comes_first_and_is_counted(tmp_path):

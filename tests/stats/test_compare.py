@@ -15,7 +15,7 @@ from attentune.seeding import numpy_generator
 from attentune.stats.compare import compare_all, compare_runs, holm
 from attentune.stats.estimate import mean_over_seeds, mean_over_seeds_and_examples
 from attentune.stats.paired_tests import jackknife_values
-from attentune.stats.power import smallest_detectable_difference
+from attentune.stats.power import minimum_detectable_effect
 from attentune.stats.runs import Runs, summarise
 
 EXAMPLES = 200
@@ -47,7 +47,7 @@ def test_over_seeds_it_is_the_paired_t_test() -> None:
     assert (found.p_sign_flip, found.p_wilcoxon, found.smallest_p) == (0.0625, 0.0625, 0.0625)
     gaps = np.subtract(second, first)
     assert found.difference_sd == pytest.approx(gaps.std(ddof=1))
-    assert found.detectable == pytest.approx(smallest_detectable_difference(5, gaps.std(ddof=1)))
+    assert found.minimum_detectable_effect == pytest.approx(minimum_detectable_effect(5, gaps.std(ddof=1)))
     assert [found.baseline_mean, found.method_mean] == pytest.approx([0.626, 0.65])
     assert [found.baseline_sd, found.method_sd] == pytest.approx([np.std(first, ddof=1), np.std(second, ddof=1)])
     assert found.sentence == "ssa beats bert on rte by 2.4 points (95 % CI 0.7 to 4.1, p = 0.016, 5 seeds)"
@@ -63,8 +63,8 @@ def test_with_examples_it_is_the_mean_over_both() -> None:
     assert [found.low, found.high, found.p] == pytest.approx([known.low, known.high, known.p])
     assert found.p_seeds == pytest.approx(float(mean_over_seeds(values.mean(axis=1)).p))
     assert (found.over, found.examples) == ("seeds and examples", EXAMPLES)
-    assert found.detectable == pytest.approx(
-        smallest_detectable_difference(
+    assert found.minimum_detectable_effect == pytest.approx(
+        minimum_detectable_effect(
             5,
             math.sqrt(5 * known.seed_variance),
             examples=EXAMPLES,
@@ -102,7 +102,7 @@ def test_turning_the_two_round_turns_the_verdict_round(scores: list[tuple[int, i
     assert [back.difference, back.low, back.high] == pytest.approx(
         [-there.difference, -there.high, -there.low], abs=1e-12, nan_ok=True
     )
-    for name in ("p", "p_sign_flip", "p_wilcoxon", "detectable"):
+    for name in ("p", "p_sign_flip", "p_wilcoxon", "minimum_detectable_effect"):
         assert getattr(back, name) == pytest.approx(getattr(there, name), rel=1e-9, nan_ok=True)
     order = data.draw(st.permutations(range(len(scores))))
     shuffled = (Runs(one.method, "rte", "accuracy", {s: one.scores[s] for s in order}) for one in (first, second))
@@ -125,25 +125,27 @@ def test_seeds_that_only_one_has_are_left_out_and_named() -> None:
     )
     assert found.seeds == 2
     assert found.difference == pytest.approx(0.025)
-    assert found.notes[0] == "Left out, since not both methods have a score there: seeds 3, 4, 9."
+    assert found.notes[0] == "Left out, because only one of the two methods has a score: seeds 3, 4, 9."
     assert found.baseline_collapsed == (9,)
     assert compare_runs(scored("a", [0.5]), Runs("b", "rte", "accuracy", {7: 0.5})).sentence.endswith(
-        ": no seed was run with both"
+        ": no seed was run with both methods"
     )
 
 
 def test_collapsed_runs_are_counted_in_and_named() -> None:
-    found = compare_runs(scored("bert", [0.61, 0.62, 0.64], guess=0.52), scored("ssa", [0.66, 0.52, 0.67], guess=0.52))
+    found = compare_runs(
+        scored("bert", [0.61, 0.62, 0.64], majority_score=0.52), scored("ssa", [0.66, 0.52, 0.67], majority_score=0.52)
+    )
     assert (found.baseline_collapsed, found.method_collapsed) == ((), (1,))
     assert found.difference == pytest.approx((0.05 - 0.10 + 0.03) / 3)
-    said = "1 of 3 runs of ssa score no better than the majority guess, or have no defined score (seed 1)."
+    said = "1 of 3 runs of ssa score no better than the majority class, or have no defined score (seed 1)."
     assert found.notes[0] == said
 
 
 def test_examples_of_one_method_only_are_not_used() -> None:
     found = compare_runs(scored("bert", [0.61, 0.62, 0.64]), played("ssa", 0.7, seeds=3))
     assert (found.over, found.examples) == ("seeds", None)
-    assert found.notes[0].startswith("Not all runs have finite values of their examples")
+    assert found.notes[0].startswith("Not all runs have finite values per example")
 
 
 def test_two_seeds_are_enough_for_every_test() -> None:
@@ -155,7 +157,9 @@ def test_two_seeds_are_enough_for_every_test() -> None:
     assert [found.low, found.high, found.p] == pytest.approx([low, high, known.pvalue])
     assert (found.p_holm, found.p_sign_flip, found.p_wilcoxon, found.smallest_p) == (found.p, 0.5, 0.5, 0.5)
     assert (found.family, found.seeds, found.alpha) == (1, 2, 0.2)
-    assert found.detectable == pytest.approx(smallest_detectable_difference(2, np.std([0.1, 0.11], ddof=1), alpha=0.2))
+    assert found.minimum_detectable_effect == pytest.approx(
+        minimum_detectable_effect(2, np.std([0.1, 0.11], ddof=1), alpha=0.2)
+    )
     assert [found.baseline_sd, found.method_sd] == pytest.approx([np.std(first, ddof=1), np.std(second, ddof=1)])
     assert found.notes[0].startswith("With 2 seeds the exact")
     summary = summarise(scored("bert", first))
@@ -181,7 +185,9 @@ def test_one_seed_gives_an_interval_over_examples_and_no_verdict() -> None:
     assert math.isnan(found.method_sd)
     wider = stats.ttest_rel(second.examples[0].astype(float), first.examples[0].astype(float)).confidence_interval(0.99)
     assert compare_runs(first, second, alpha=0.01).low == pytest.approx(wider.low)
-    assert np.isnan([found.p, found.p_holm, found.p_seeds, found.p_sign_flip, found.smallest_p, found.detectable]).all()
+    assert np.isnan(
+        [found.p, found.p_holm, found.p_seeds, found.p_sign_flip, found.smallest_p, found.minimum_detectable_effect]
+    ).all()
     assert found.notes == ()
     assert math.isnan(compare_runs(scored("a", [0.5]), scored("b", [0.9])).low)
 
@@ -190,7 +196,7 @@ def test_the_same_difference_on_all_seeds_gets_the_sign_flip_tests_p() -> None:
     found = compare_runs(scored("a", [0.5, 0.6, 0.7]), scored("b", [0.6, 0.7, 0.8]))
     assert (found.p, found.shown) == (0.25, False)
     assert math.isnan(found.low)
-    assert found.notes[0].startswith("All seeds differ by the same amount")
+    assert found.notes[0].startswith("The difference is the same on all seeds")
     ten = compare_runs(scored("a", [0.5] * 10), scored("b", [0.6] * 10))
     assert (ten.p, ten.shown) == (2 / 1024, True)
     same = compare_runs(scored("a", [0.5, 0.6, 0.7]), scored("b", [0.5, 0.6, 0.7]))
@@ -208,9 +214,9 @@ def test_a_family_is_corrected_together() -> None:
     for one, (baseline, method) in zip(found, [(0, 1), (0, 2), (0, 3), (4, 5)], strict=True):
         alone = compare_runs(runs[baseline], runs[method])
         assert (one.p, one.low, one.difference) == (alone.p, alone.low, alone.difference)
-        assert one.detectable > alone.detectable
+        assert one.minimum_detectable_effect > alone.minimum_detectable_effect
         strictest = compare_runs(runs[baseline], runs[method], alpha=0.05 / 4)
-        assert one.detectable == pytest.approx(strictest.detectable)
+        assert one.minimum_detectable_effect == pytest.approx(strictest.minimum_detectable_effect)
         assert one.p_holm <= compare_runs(runs[baseline], runs[method], family=4).p_holm
 
 
@@ -229,19 +235,19 @@ def test_a_task_without_the_baseline_is_a_users_mistake() -> None:
         compare_all(runs, "bert")
     assert error.value.problems == (
         "compare: got no runs of the baseline 'bert' on cola (accuracy), only of a, b; expected the baseline on every "
-        "task: run it there too, name another baseline, or leave the task out.",
+        "task. Run it there too, choose another baseline, or leave the task out.",
     )
 
 
 def test_runs_that_do_not_belong_together_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"runs of a on rte \(accuracy\) are given twice; expected them once"):
+    with pytest.raises(ValueError, match=r"runs of a on rte \(accuracy\) are given twice; expected one entry"):
         compare_all([scored("bert", [0.5]), scored("a", [0.5]), scored("a", [0.6])], "bert")
     with pytest.raises(
         ValueError, match=r"runs are of \('cola', 'accuracy', True\) and of \('rte', 'accuracy', True\)"
     ):
         compare_runs(scored("bert", [0.5]), scored("a", [0.5], task="cola"))
     short = Runs("a", "rte", "accuracy", {0: 1.0, 1: 0.0}, examples={0: np.ones(9), 1: np.zeros(9)})
-    with pytest.raises(ValueError, match="a has values of 9 examples of rte, bert of 200; expected the same examples"):
+    with pytest.raises(ValueError, match="a has values for 9 examples of rte, bert for 200; expected the same"):
         compare_runs(played("bert", 0.6), short)
 
 

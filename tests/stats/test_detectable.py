@@ -12,7 +12,7 @@ from scipy import stats
 
 from attentune.seeding import numpy_generator
 from attentune.stats.estimate import mean_over_seeds_and_examples
-from attentune.stats.power import smallest_detectable_difference
+from attentune.stats.power import minimum_detectable_effect
 
 # From statsmodels 0.15.0: TTestPower().solve_power(nobs=seeds, alpha=..., power=...)
 STATSMODELS = [
@@ -32,7 +32,7 @@ def t_power(difference: float, seeds: int, alpha: float) -> float:
 
 @pytest.mark.parametrize(("seeds", "alpha", "power", "difference"), STATSMODELS)
 def test_over_seeds_it_is_the_power_of_the_t_test(seeds: int, alpha: float, power: float, difference: float) -> None:
-    found = smallest_detectable_difference(seeds, 1.0, alpha=alpha, power=power)
+    found = minimum_detectable_effect(seeds, 1.0, alpha=alpha, power=power)
     assert found == pytest.approx(difference, rel=5e-5)
     assert t_power(found, seeds, alpha) == pytest.approx(power, abs=5e-5)
 
@@ -40,13 +40,13 @@ def test_over_seeds_it_is_the_power_of_the_t_test(seeds: int, alpha: float, powe
 def test_where_seeds_add_nothing_it_is_the_normal_tests_power_with_the_examples_quantile() -> None:
     """Of a known spread: the chance to lie beyond t standard errors on either side, t of 4 degrees of freedom."""
     for alpha, power in ((0.05, 0.8), (0.6, 0.7)):
-        found = smallest_detectable_difference(3, 0.0, examples=5, example_sd=1.0, alpha=alpha, power=power)
+        found = minimum_detectable_effect(3, 0.0, examples=5, example_sd=1.0, alpha=alpha, power=power)
         bar, shift = stats.t.isf(alpha / 2, 4), found * math.sqrt(5)
         assert stats.norm.sf(bar - shift) + stats.norm.cdf(-bar - shift) == pytest.approx(power, abs=1e-9)
 
 
 def test_it_holds_deep_in_the_tail_that_holm_asks_for() -> None:
-    found = smallest_detectable_difference(3, 1.0, alpha=0.05 / 40)
+    found = minimum_detectable_effect(3, 1.0, alpha=0.05 / 40)
     assert t_power(found, 3, 0.05 / 40) == pytest.approx(0.8, abs=1e-3)
 
 
@@ -55,7 +55,7 @@ def test_it_is_found_in_four_of_five_plays(seeds: int, example_sd: float) -> Non
     """Normal effects: seeds 0.15, the rest 1, examples as given; 4,000 plays have a standard error of 0.6 points."""
     examples, plays = 60, 4000
     seed_sd = math.hypot(0.15, 1 / math.sqrt(examples))
-    gap = smallest_detectable_difference(seeds, seed_sd, examples=examples, example_sd=example_sd)
+    gap = minimum_detectable_effect(seeds, seed_sd, examples=examples, example_sd=example_sd)
     generator = numpy_generator("test-detectable", seeds)
     values = gap + generator.normal(size=(plays, seeds, examples))
     values += generator.normal(0, 0.15, (plays, seeds, 1)) + generator.normal(0, example_sd, (plays, 1, examples))
@@ -68,16 +68,16 @@ def test_it_is_found_in_four_of_five_plays(seeds: int, example_sd: float) -> Non
 def test_more_of_anything_helps_and_the_unit_does_not_matter(
     seeds: int, sd: float, example_sd: float, unit: float
 ) -> None:
-    found = smallest_detectable_difference(seeds, sd, examples=100, example_sd=example_sd)
-    assert smallest_detectable_difference(seeds + 1, sd, examples=100, example_sd=example_sd) < found * (1 + 1e-6)
-    assert smallest_detectable_difference(seeds, sd, examples=200, example_sd=example_sd) <= found * (1 + 1e-6)
-    assert smallest_detectable_difference(seeds, sd, examples=100, example_sd=example_sd, alpha=0.01) > found
-    scaled = smallest_detectable_difference(seeds, sd * unit, examples=100, example_sd=example_sd * unit)
+    found = minimum_detectable_effect(seeds, sd, examples=100, example_sd=example_sd)
+    assert minimum_detectable_effect(seeds + 1, sd, examples=100, example_sd=example_sd) < found * (1 + 1e-6)
+    assert minimum_detectable_effect(seeds, sd, examples=200, example_sd=example_sd) <= found * (1 + 1e-6)
+    assert minimum_detectable_effect(seeds, sd, examples=100, example_sd=example_sd, alpha=0.01) > found
+    scaled = minimum_detectable_effect(seeds, sd * unit, examples=100, example_sd=example_sd * unit)
     assert scaled == pytest.approx(found * unit, rel=1e-6)
 
 
 def test_where_nothing_varies_nothing_is_said() -> None:
-    assert math.isnan(smallest_detectable_difference(5, 0.0))
+    assert math.isnan(minimum_detectable_effect(5, 0.0))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_where_nothing_varies_nothing_is_said() -> None:
     [
         ({"seeds": 1}, "seeds is 1 and examples 2; expected at least 2 of each"),
         ({"examples": 1}, "seeds is 5 and examples 1; expected at least 2 of each"),
-        ({"seed_sd": -1.0}, "seed_sd is -1.0 and example_sd 0.0; expected no less than 0"),
+        ({"seed_sd": -1.0}, "seed_sd is -1.0 and example_sd 0.0; expected 0 or more"),
         ({"seed_sd": math.nan}, "seed_sd is nan"),
         ({"alpha": 0.0}, "alpha is 0.0 and power 0.8; expected 0 < alpha < power < 1"),
         ({"power": 0.05}, "alpha is 0.05 and power 0.05"),
@@ -95,4 +95,4 @@ def test_where_nothing_varies_nothing_is_said() -> None:
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        smallest_detectable_difference(**({"seeds": 5, "seed_sd": 1.0} | settings))
+        minimum_detectable_effect(**({"seeds": 5, "seed_sd": 1.0} | settings))

@@ -38,7 +38,7 @@ def test_a_comparison_of_folds_says_so_and_leaves_other_tests_out() -> None:
     assert "10 folds" in found.sentence
     assert "seeds" not in found.sentence
     said = (
-        "Folds share most of their training rows; interval and p are those of the corrected resampled t test "
+        "Folds share most of their training rows; the interval and p are those of the corrected resampled t test "
         "(Nadeau and Bengio 2003)."
     )
     assert found.notes == (said,)
@@ -47,8 +47,8 @@ def test_a_comparison_of_folds_says_so_and_leaves_other_tests_out() -> None:
     detectable = compare_runs(
         Runs("bert", "rte", "accuracy", dict(enumerate(0.7 + 0 * VALUES))),
         Runs("ssa", "rte", "accuracy", dict(enumerate(0.7 + VALUES))),
-    ).detectable
-    assert found.detectable == pytest.approx(detectable * math.sqrt((1 / 10 + 1 / 9) / (1 / 10)), rel=1e-3)
+    ).minimum_detectable_effect
+    assert found.minimum_detectable_effect == pytest.approx(detectable * math.sqrt((1 / 10 + 1 / 9) / (1 / 10)), rel=1e-3)
 
 
 def test_two_folds_are_compared_as_more_are() -> None:
@@ -67,7 +67,7 @@ def test_folds_that_all_differ_alike_have_no_p() -> None:
 
 
 def test_folds_and_seeds_are_not_compared() -> None:
-    with pytest.raises(ValueError, match="expected folds of one number, or none"):
+    with pytest.raises(ValueError, match="expected the same number of folds, or none"):
         compare_runs(fold_runs("bert", VALUES), Runs("ssa", "rte", "accuracy", dict(enumerate(VALUES, start=1))))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from attentune.seeding import numpy_generator
-from attentune.stats.power import smallest_detectable_accuracy_gap, smallest_detectable_correlation_gap
+from attentune.stats.power import minimum_detectable_accuracy_difference, minimum_detectable_correlation_difference
 
 Z_TWO_SIDED_5_PERCENT = 1.959964
 PLAYS = 20_000
@@ -52,7 +52,7 @@ def _fisher_rejection_rate(n: int, first: float, second: float) -> float:
 
 @pytest.mark.parametrize(("n", "disagreement"), [(277, 0.2), (1043, 0.1), (1043, 0.3), (5000, 0.05)])
 def test_mcnemar_finds_the_stated_gap_in_four_of_five_plays(n: int, disagreement: float) -> None:
-    gap = smallest_detectable_accuracy_gap(n, disagreement=disagreement)
+    gap = minimum_detectable_accuracy_difference(n, disagreement=disagreement)
     assert _mcnemar_rejection_rate(n, disagreement, gap) == pytest.approx(0.8, abs=0.02)
     assert _mcnemar_rejection_rate(n, disagreement, 0.8 * gap) < 0.7
 
@@ -63,19 +63,19 @@ def test_mcnemar_false_alarms_stay_at_alpha(n: int, disagreement: float) -> None
 
 
 def test_accuracy_gap_keeps_another_power() -> None:
-    gap = smallest_detectable_accuracy_gap(1500, disagreement=0.15, power=0.95)
+    gap = minimum_detectable_accuracy_difference(1500, disagreement=0.15, power=0.95)
     assert _mcnemar_rejection_rate(1500, 0.15, gap) == pytest.approx(0.95, abs=0.012)
 
 
 def test_accuracy_gap_above_the_disagreement_uses_the_least_disagreement_possible() -> None:
-    gap = smallest_detectable_accuracy_gap(60, disagreement=0.01)
+    gap = minimum_detectable_accuracy_difference(60, disagreement=0.01)
     assert gap > 0.01
-    assert gap == smallest_detectable_accuracy_gap(60, disagreement=0.02)
+    assert gap == minimum_detectable_accuracy_difference(60, disagreement=0.02)
 
 
 @pytest.mark.parametrize(("n", "disagreement"), [(20, 0.1), (60, 0.02), (100, 0.1), (277, 0.2), (5000, 0.05)])
 def test_the_exact_test_finds_the_stated_gap_almost_as_often(n: int, disagreement: float) -> None:
-    gap = smallest_detectable_accuracy_gap(n, disagreement=disagreement)
+    gap = minimum_detectable_accuracy_difference(n, disagreement=disagreement)
     assert 0.74 < _exact_rejection_rate(n, max(disagreement, gap), gap) < 0.8
 
 
@@ -83,7 +83,7 @@ def test_the_exact_test_finds_the_stated_gap_almost_as_often(n: int, disagreemen
 @pytest.mark.parametrize("disagreement", [0.05, 0.3, 1.0])
 @pytest.mark.parametrize(("power", "z_power"), [(0.5, 0.0), (0.8, 0.8416212335729143), (0.99, 2.3263478740408408)])
 def test_accuracy_gap_solves_the_equation(n: int, disagreement: float, power: float, z_power: float) -> None:
-    gap = smallest_detectable_accuracy_gap(n, disagreement=disagreement, power=power)
+    gap = minimum_detectable_accuracy_difference(n, disagreement=disagreement, power=power)
     d = max(disagreement, gap)
     needed = Z_TWO_SIDED_5_PERCENT * math.sqrt(d) + z_power * math.sqrt(d - gap**2)
     assert gap * math.sqrt(n) == pytest.approx(needed, rel=1e-6)
@@ -92,40 +92,40 @@ def test_accuracy_gap_solves_the_equation(n: int, disagreement: float, power: fl
 @pytest.mark.parametrize(("n", "baseline", "z_power"), [(4, 0.0, 0.0), (10, 0.8, 0.8416212335729143)])
 def test_correlation_rise_is_as_many_standard_errors_of_fishers_z(n: int, baseline: float, z_power: float) -> None:
     power = 0.5 if z_power == 0 else 0.8
-    better = baseline + smallest_detectable_correlation_gap(n, baseline=baseline, power=power)
+    better = baseline + minimum_detectable_correlation_difference(n, baseline=baseline, power=power)
     errors = (math.atanh(better) - math.atanh(baseline)) / math.sqrt(2 / (n - 3))
     assert errors == pytest.approx(Z_TWO_SIDED_5_PERCENT + z_power, rel=1e-6)
 
 
 def test_a_stricter_level_needs_more_rows_for_any_gap() -> None:
     # The square of the normal quantile: 3.84 at 0.05, 6.63 at 0.01.
-    assert smallest_detectable_accuracy_gap(4) <= 1
-    assert math.isnan(smallest_detectable_accuracy_gap(6, alpha=0.01))
-    assert smallest_detectable_accuracy_gap(7, alpha=0.01) <= 1
+    assert minimum_detectable_accuracy_difference(4) <= 1
+    assert math.isnan(minimum_detectable_accuracy_difference(6, alpha=0.01))
+    assert minimum_detectable_accuracy_difference(7, alpha=0.01) <= 1
 
 
 @pytest.mark.parametrize("n", [-1, 0, 1, 3])
 def test_no_accuracy_gap_can_be_found_on_three_rows(n: int) -> None:
-    assert math.isnan(smallest_detectable_accuracy_gap(n, disagreement=1.0))
+    assert math.isnan(minimum_detectable_accuracy_difference(n, disagreement=1.0))
 
 
 @given(n=st.integers(4, 10**7), disagreement=st.floats(1e-6, 1.0), power=st.floats(0.5, 0.999))
 def test_accuracy_gap_is_a_share_that_shrinks_with_rows(n: int, disagreement: float, power: float) -> None:
-    gap = smallest_detectable_accuracy_gap(n, disagreement=disagreement, power=power)
+    gap = minimum_detectable_accuracy_difference(n, disagreement=disagreement, power=power)
     assert 0 < gap <= 1
-    assert smallest_detectable_accuracy_gap(4 * n, disagreement=disagreement, power=power) < gap
+    assert minimum_detectable_accuracy_difference(4 * n, disagreement=disagreement, power=power) < gap
 
 
 @pytest.mark.parametrize(("n", "baseline"), [(150, 0.8), (400, 0.3)])
 def test_fisher_finds_the_stated_rise_in_four_of_five_plays(n: int, baseline: float) -> None:
-    rise = smallest_detectable_correlation_gap(n, baseline=baseline)
+    rise = minimum_detectable_correlation_difference(n, baseline=baseline)
     assert _fisher_rejection_rate(n, baseline, baseline + rise) == pytest.approx(0.8, abs=0.03)
     assert _fisher_rejection_rate(n, baseline, baseline) == pytest.approx(0.05, abs=0.015)
 
 
 def test_correlation_rise_is_an_upper_bound_for_models_scored_on_the_same_rows() -> None:
     n, baseline = 200, 0.8
-    better = baseline + smallest_detectable_correlation_gap(n, baseline=baseline)
+    better = baseline + minimum_detectable_correlation_difference(n, baseline=baseline)
     rng = numpy_generator("test-power-paired")
     gold = rng.standard_normal((3000, n))
     noise = rng.standard_normal((3000, n))
@@ -139,12 +139,12 @@ def test_correlation_rise_is_an_upper_bound_for_models_scored_on_the_same_rows()
 
 @pytest.mark.parametrize("n", [-1, 0, 3])
 def test_no_correlation_rise_can_be_found_on_three_rows(n: int) -> None:
-    assert math.isnan(smallest_detectable_correlation_gap(n))
+    assert math.isnan(minimum_detectable_correlation_difference(n))
 
 
 @given(n=st.integers(4, 10**7), baseline=st.floats(-0.99, 0.99))
 def test_correlation_rise_leaves_room_below_one(n: int, baseline: float) -> None:
-    assert 0 < smallest_detectable_correlation_gap(n, baseline=baseline) <= 1 - baseline
+    assert 0 < minimum_detectable_correlation_difference(n, baseline=baseline) <= 1 - baseline
 
 
 @pytest.mark.parametrize(
@@ -152,18 +152,18 @@ def test_correlation_rise_leaves_room_below_one(n: int, baseline: float) -> None
     [
         ({"disagreement": 0.0}, "disagreement is 0.0; expected a share above 0 and at most 1"),
         ({"disagreement": 1.1}, "disagreement is 1.1"),
-        ({"power": 0.3}, "power is 0.3; expected a chance from 0.5"),
+        ({"power": 0.3}, "power is 0.3; expected a probability from 0.5"),
         ({"power": 1.0}, "power is 1.0"),
-        ({"alpha": 0.0}, "alpha is 0.0; expected a chance between 0 and 1"),
+        ({"alpha": 0.0}, "alpha is 0.0; expected a probability between 0 and 1"),
         ({"alpha": 1.0}, "alpha is 1.0"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        smallest_detectable_accuracy_gap(100, **settings)
+        minimum_detectable_accuracy_difference(100, **settings)
 
 
 @pytest.mark.parametrize("baseline", [1.0, -1.0, -1.5, math.nan])
 def test_a_baseline_of_one_is_refused(baseline: float) -> None:
     with pytest.raises(ValueError, match=rf"baseline is {baseline}; expected a correlation between -1 and 1"):
-        smallest_detectable_correlation_gap(100, baseline=baseline)
+        minimum_detectable_correlation_difference(100, baseline=baseline)

@@ -23,17 +23,17 @@ def answers(seeds: int, examples: int = 50) -> dict[int, np.ndarray]:
 
 def test_a_run_at_or_below_the_majority_guess_has_collapsed() -> None:
     scores = {1: 0.53, 2: 0.52, 3: 0.31, 4: 0.5200000000000001}
-    assert runs(scores, guess=0.52).collapsed() == [2, 3, 4]
+    assert runs(scores, majority_score=0.52).collapsed() == [2, 3, 4]
     assert runs(scores).collapsed() == []
 
 
 def test_where_smaller_is_better_a_run_at_or_above_the_guess_has_collapsed() -> None:
-    assert runs({1: 0.4, 2: 0.9, 3: 1.2}, guess=0.9, greater_is_better=False).collapsed() == [2, 3]
+    assert runs({1: 0.4, 2: 0.9, 3: 1.2}, majority_score=0.9, greater_is_better=False).collapsed() == [2, 3]
 
 
 def test_an_undefined_score_is_the_guesses_where_that_is_known() -> None:
     scores = {2: None, 1: 0.4, 3: math.nan}
-    known, unknown = runs(scores, guess=0.0), runs(scores)
+    known, unknown = runs(scores, majority_score=0.0), runs(scores)
     assert (known.seeds(), [known.score(seed) for seed in (1, 2, 3)]) == ([1, 2, 3], [0.4, 0.0, 0.0])
     assert unknown.seeds() == [1]
     assert known.collapsed() == unknown.collapsed() == [2, 3]
@@ -48,7 +48,7 @@ def test_example_values_come_by_seed_or_not_at_all() -> None:
     assert found.example_values([0, 7]) is None
     assert found.example_values([]) is None
     assert runs({0: 0.5}).example_values([0]) is None
-    assert runs({0: None}, examples={0: np.full(9, np.nan)}, guess=0.0).example_values([0]) is None
+    assert runs({0: None}, examples={0: np.full(9, np.nan)}, majority_score=0.0).example_values([0]) is None
 
 
 def test_example_values_that_do_not_fit_are_refused() -> None:
@@ -56,7 +56,7 @@ def test_example_values_that_do_not_fit_are_refused() -> None:
         runs({1: 1.0, 2: 1.0}, examples={1: np.ones(3), 2: np.ones(4)}).example_values([1, 2])
     said = (
         r"bert on rte \(accuracy\), seed 1: the example values have the mean 0.25, but the score is 0.5; for a metric "
-        "that is no mean over examples pass its jackknife_values"
+        "that is not a mean over examples pass its jackknife_values"
     )
     with pytest.raises(ValueError, match=said):
         runs({1: 0.5}, examples={1: np.array([1, 0, 0, 0])}).example_values([1])
@@ -64,7 +64,7 @@ def test_example_values_that_do_not_fit_are_refused() -> None:
 
 def test_a_summary_over_seeds_has_the_t_interval() -> None:
     scores = {1: 0.71, 2: 0.74, 3: 0.70, 4: 0.52}
-    found = summarise(runs(scores, guess=0.52))
+    found = summarise(runs(scores, majority_score=0.52))
     low, high = stats.ttest_1samp(list(scores.values()), 0).confidence_interval(0.95)
     assert (found.method, found.task, found.metric) == ("bert", "rte", "accuracy")
     assert found.mean == pytest.approx(0.6675)
@@ -95,7 +95,7 @@ def test_two_examples_are_enough_and_tables_are_refused() -> None:
     assert two is not None
     assert two.tolist() == [[1.0, 0.0]]
     for bad in (np.ones(1), np.ones((1, 1)), np.ones((2, 3))):
-        with pytest.raises(ValueError, match="expected one .N,. for all"):
+        with pytest.raises(ValueError, match="expected the same .N,. for all seeds"):
             runs({1: 1.0}, examples={1: bad}).example_values([1])
 
 

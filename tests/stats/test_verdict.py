@@ -26,7 +26,7 @@ SHOWN = Comparison(
     seeds=5,
     examples=None,
     over="seeds",
-    detectable=0.0212,
+    minimum_detectable_effect=0.0212,
     p_seeds=0.0025,
     p_sign_flip=0.0625,
     p_wilcoxon=0.0625,
@@ -59,7 +59,7 @@ def test_a_difference_that_is_shown() -> None:
 
 def test_a_method_that_is_worse() -> None:
     assert sentence(difference=-0.0187, low=-0.0333, high=-0.0041) == (
-        "ssa-hybrid falls behind bert on RTE by 1.9 points (95 % CI 0.4 to 3.3, p = 0.01 after Holm, 5 seeds)"
+        "ssa-hybrid is worse than bert on RTE by 1.9 points (95 % CI 0.4 to 3.3, p = 0.01 after Holm, 5 seeds)"
     )
 
 
@@ -67,17 +67,17 @@ def test_no_difference_shown_says_what_could_have_been() -> None:
     settings = {"difference": 0.006, "low": -0.009, "high": 0.0213, "p": 0.21, "p_holm": 0.42}
     assert sentence(**settings) == (
         "no difference shown between ssa-hybrid and bert on RTE (+0.6, 95 % CI -0.9 to 2.1, p = 0.42 after Holm); "
-        "with 5 seeds only 2.1 points or more could have been"
+        "the minimum detectable effect with 5 seeds is 2.1 points"
     )
     assert sentence(**settings, over="seeds and examples", examples=277).endswith(
-        "; with 5 seeds and 277 examples only 2.1 points or more could have been"
+        "; the minimum detectable effect with 5 seeds and 277 examples is 2.1 points"
     )
 
 
 def test_what_only_holm_takes_away_is_said() -> None:
     assert sentence(p=0.03, p_holm=0.12) == (
-        "no difference shown between ssa-hybrid and bert on RTE (+1.9, 95 % CI 0.4 to 3.3, p = 0.03 alone, 0.12 after "
-        "Holm); with 5 seeds only 2.1 points or more could have been"
+        "no difference shown between ssa-hybrid and bert on RTE (+1.9, 95 % CI 0.4 to 3.3, p = 0.03 uncorrected, "
+        "0.12 after Holm); the minimum detectable effect with 5 seeds is 2.1 points"
     )
 
 
@@ -90,10 +90,17 @@ def test_where_smaller_is_better_the_unit_is_the_metrics() -> None:
 
 
 def test_all_seeds_alike() -> None:
-    settings = {"low": math.nan, "high": math.nan, "detectable": math.nan, "p": 0.0625, "p_holm": 0.0625, "family": 1}
+    settings = {
+        "low": math.nan,
+        "high": math.nan,
+        "minimum_detectable_effect": math.nan,
+        "p": 0.0625,
+        "p_holm": 0.0625,
+        "family": 1,
+    }
     assert sentence(**settings) == (
         "no difference shown between ssa-hybrid and bert on RTE (+1.9, p = 0.062); the difference is the same on all 5 "
-        "seeds, which leaves no spread to judge it by"
+        "seeds, so there is no variance to test it against"
     )
     assert sentence(**settings | {"p": 0.002, "p_holm": 0.002, "seeds": 10}) == (
         "ssa-hybrid beats bert on RTE by 1.9 points (p = 0.002, 10 seeds)"
@@ -101,15 +108,15 @@ def test_all_seeds_alike() -> None:
 
 
 def test_one_seed_and_none() -> None:
-    settings = {"p": math.nan, "p_holm": math.nan, "detectable": math.nan}
+    settings = {"p": math.nan, "p_holm": math.nan, "minimum_detectable_effect": math.nan}
     one = sentence(**settings, seeds=1, over="examples", examples=277)
     assert one == (
-        "no difference shown between ssa-hybrid and bert on RTE (+1.9 in the one seed run with both, 95 % CI 0.4 to "
-        "3.3 over its 277 examples); one seed cannot tell a better method from a luckier run"
+        "no difference shown between ssa-hybrid and bert on RTE (+1.9 with the only seed that both ran, 95 % CI 0.4 to "
+        "3.3 over its 277 examples); one seed cannot distinguish a better method from a lucky run"
     )
     assert "CI" not in sentence(**settings, seeds=1, low=math.nan, high=math.nan)
     assert sentence(**settings, seeds=0, difference=math.nan) == (
-        "no difference shown between ssa-hybrid and bert on RTE: no seed was run with both"
+        "no difference shown between ssa-hybrid and bert on RTE: no seed was run with both methods"
     )
     assert not dataclasses.replace(SHOWN, seeds=1).shown
 
@@ -158,15 +165,17 @@ def test_what_rounding_leaves_of_a_zero_is_written_as_zero() -> None:
 
 
 def test_what_no_score_can_reach_is_said_so() -> None:
-    text = sentence(p=0.5, p_holm=0.5, detectable=4.27, seeds=2)
-    assert text.endswith("; with 2 seeds not even a difference of 100 points could have been")
+    text = sentence(p=0.5, p_holm=0.5, minimum_detectable_effect=4.27, seeds=2)
+    assert text.endswith("; the minimum detectable effect with 2 seeds exceeds 100 points")
     over = {"over": "seeds and examples", "examples": 9}
-    text = sentence(p=0.5, p_holm=0.5, detectable=1.01, seeds=2, **over)
-    assert text.endswith("; with 2 seeds and 9 examples not even a difference of 100 points could have been")
-    assert "only 100.0 points or more" in sentence(p=0.5, p_holm=0.5, detectable=1.0, seeds=2)
-    assert "4.27 of" in sentence(p=0.5, p_holm=0.5, detectable=4.27, greater_is_better=False, metric="mse")
+    text = sentence(p=0.5, p_holm=0.5, minimum_detectable_effect=1.01, seeds=2, **over)
+    assert text.endswith("; the minimum detectable effect with 2 seeds and 9 examples exceeds 100 points")
+    assert "is 100.0 points" in sentence(p=0.5, p_holm=0.5, minimum_detectable_effect=1.0, seeds=2)
+    assert "4.27 of" in sentence(
+        p=0.5, p_holm=0.5, minimum_detectable_effect=4.27, greater_is_better=False, metric="mse"
+    )
 
 
 def test_a_p_at_the_level_is_not_shown_by_correction_alone() -> None:
-    assert "p = 0.05 alone, 0.1 after Holm" in sentence(p=0.05, p_holm=0.1)
+    assert "p = 0.05 uncorrected, 0.1 after Holm" in sentence(p=0.05, p_holm=0.1)
     assert "alone" not in sentence(p=0.05, p_holm=0.05)

@@ -13,7 +13,7 @@ from sklearn import metrics as sk
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
-from attentune.stats.decisions import chosen, shares_of
+from attentune.stats.decisions import class_probabilities, predict_labels
 
 Score = Callable[[np.ndarray, np.ndarray], float]
 
@@ -120,14 +120,14 @@ METRICS: dict[str, Metric] = {
 def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
     """(N,) class ids, or scores for regression; with several labels a row (N, C) int64, 1 where one is predicted.
 
-    Classes and labels are chosen as `stats.predicting.chosen` says.
+    Classes and labels are chosen as in `stats.decisions.predict_labels`.
     """
     if label_space.task_type == "regression":
         return logits_NC[:, 0]
     is_plain = label_space.thresholds is None and label_space.ordinal_prediction == "argmax"
     if is_plain and not label_space.is_multilabel:
         return logits_NC.argmax(axis=1)  # no probabilities are needed
-    return chosen(
+    return predict_labels(
         probabilities_of(logits_NC, label_space),
         task_type=label_space.task_type,
         ordinal_prediction=label_space.ordinal_prediction,
@@ -137,7 +137,7 @@ def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray
 
 def probabilities_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
     """(N, C) softmax of the logits, in float64; of several labels a row each one's sigmoid."""
-    return shares_of(logits_NC, several=label_space.is_multilabel)
+    return class_probabilities(logits_NC, is_multilabel=label_space.is_multilabel)
 
 
 def score_predictions(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from transformers import TextClassificationPipeline
 
-from attentune.stats.decisions import chosen, shares_of
+from attentune.stats.decisions import class_probabilities, predict_labels
 
 
 class AttentunePipeline(TextClassificationPipeline):
@@ -34,8 +34,8 @@ class AttentunePipeline(TextClassificationPipeline):
         """Return the names of the predicted labels."""
         config = self.model.config
         several = config.task_type == "multi_label"
-        predicted = chosen(
-            shares_of(logits_C[None], several=several),
+        found = predict_labels(
+            class_probabilities(logits_C[None], is_multilabel=several),
             task_type=config.task_type,
             ordinal_prediction=config.ordinal_prediction,
             thresholds=config.thresholds,

@@ -1,4 +1,4 @@
-"""From runs to verdicts: one comparison, or a family of them."""
+"""Compare methods: from the runs of two or more methods to comparisons, corrected for multiple testing."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from attentune.errors import ConfigError
 from attentune.stats.estimate import mean_over_seeds
 from attentune.stats.paired_tests import sign_flip_test, smallest_p, wilcoxon_test
-from attentune.stats.power import smallest_detectable_difference
-from attentune.stats.runs import Runs, estimate_of
+from attentune.stats.power import minimum_detectable_effect
+from attentune.stats.runs import Runs, estimate_mean
 from attentune.stats.verdict import Comparison
 
 
 @dataclasses.dataclass(frozen=True)
 class _Paired:
-    """What two methods have in common: advantages (better is above zero) by seed, and by example where known."""
+    """Two methods' scores on their common seeds; advantages (positive is better) by seed, and by example if known."""
 
     seeds: list[int]
     baseline_S: np.ndarray
@@ -30,7 +30,7 @@ class _Paired:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Primary:
+class _PrimaryTest:
     """The fields of a comparison that come from the primary test."""
 
     low: float
@@ -38,25 +38,25 @@ class _Primary:
     p: float
     examples: int | None
     over: str
-    detectable: float
+    minimum_detectable_effect: float
 
 
 def compare_runs(baseline: Runs, method: Runs, *, alpha: float = 0.05, family: int = 1) -> Comparison:
     """Compare a method with a baseline on one task, paired by seed.
 
-    The primary test and interval are those of `mean_over_seeds_and_examples` where both methods have values of
-    examples, of `mean_over_seeds` (the paired t test) otherwise; docs/statistics.md gives the reasons. Null hypothesis:
-    over the seeds (and examples) that could have been drawn, the two methods' mean scores are the same.
+    The primary test and interval are those of `mean_over_seeds_and_examples` if both methods have values per example,
+    and of `mean_over_seeds` (the paired t test) otherwise; docs/statistics.md gives the reasons. Null hypothesis: the
+    two methods have the same mean score over all seeds (and examples) that could have been sampled.
 
     Args:
-        baseline: the runs compared with.
-        method: the runs compared; seeds that only one of the two has are left out, with a note.
-        alpha: the level.
-        family: how many comparisons this is one of; the detectable difference is for level alpha / family, and p_holm
-            is the largest that Holm could give (Bonferroni's). `compare_all` fills in the real one.
+        baseline: the runs of the baseline.
+        method: the runs of the method; seeds that only one of the two has are left out, with a note.
+        alpha: the significance level.
+        family: the number of comparisons in the family; the minimum detectable effect is for level alpha / family, and
+            p_holm is the largest p that Holm could give (Bonferroni's). `compare_all` replaces it by Holm's.
 
     Raises:
-        ValueError: the two are not of one task, metric and direction, or their examples do not fit.
+        ValueError: the runs differ in task, metric or direction, or in their examples.
     """
     paired = _pair(baseline, method)
     main = _primary(paired, alpha, family)
@@ -81,29 +81,29 @@ def compare_runs(baseline: Runs, method: Runs, *, alpha: float = 0.05, family: i
 
 
 def compare_all(runs: Sequence[Runs], baseline: str, *, alpha: float = 0.05) -> list[Comparison]:
-    """Compare every method with one baseline on every task and metric there is, corrected together by Holm.
+    """Compare every method with one baseline on every task and metric, with Holm's correction over all of them.
 
-    The family is all comparisons that have a p, over all tasks: the chance of one or more false alarms in the whole
-    table stays at alpha. Choose what to compare before looking at scores.
+    The family is all comparisons that have a p, over all tasks: the family-wise error rate of the whole table is at
+    most alpha. Choose what to compare before looking at the scores.
 
     Args:
-        runs: one a method, task and metric.
+        runs: one entry per method, task and metric.
         baseline: the name of the method that all others are compared with.
-        alpha: the level of the family.
+        alpha: the family-wise significance level.
 
     Returns:
-        In the order of `runs`, without the baseline's own.
+        One comparison per entry of `runs` that is not the baseline's, in that order.
 
     Raises:
         ConfigError: a task has no runs of the baseline.
-        ValueError: a method has two sets of runs for one task and metric, or runs do not fit together.
+        ValueError: a method has two entries for one task and metric, or runs do not match.
     """
     baselines: dict[tuple[str, str], Runs] = {}
     seen: set[tuple[str, str, str]] = set()
     for one in runs:
         key = (one.method, one.task, one.metric)
         if key in seen:
-            raise ValueError(f"runs of {one.method} on {one.task} ({one.metric}) are given twice; expected them once")
+            raise ValueError(f"runs of {one.method} on {one.task} ({one.metric}) are given twice; expected one entry")
         seen.add(key)
         if one.method == baseline:
             baselines[one.task, one.metric] = one
@@ -112,9 +112,9 @@ def compare_all(runs: Sequence[Runs], baseline: str, *, alpha: float = 0.05) -> 
         raise ConfigError(_no_baseline(missing, baseline))
     pairs = [(baselines[one.task, one.metric], one) for one in runs if one.method != baseline]
     family = sum(len(_pair(*pair).seeds) >= 2 for pair in pairs)
-    found = [compare_runs(*pair, alpha=alpha, family=max(family, 1)) for pair in pairs]
-    corrected = holm([one.p for one in found])
-    return [dataclasses.replace(one, p_holm=float(p)) for one, p in zip(found, corrected, strict=True)]
+    comparisons = [compare_runs(*pair, alpha=alpha, family=max(family, 1)) for pair in pairs]
+    corrected = holm([one.p for one in comparisons])
+    return [dataclasses.replace(one, p_holm=float(p)) for one, p in zip(comparisons, corrected, strict=True)]
 
 
 def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -146,7 +146,7 @@ def _no_baseline(missing: Sequence[Runs], baseline: str) -> list[str]:
     return [
         f"compare: got no runs of the baseline {baseline!r} on {task} ({metric}), only of "
         f"{', '.join(sorted({one.method for one in missing if (one.task, one.metric) == (task, metric)}))}; expected "
-        "the baseline on every task: run it there too, name another baseline, or leave the task out."
+        "the baseline on every task. Run it there too, choose another baseline, or leave the task out."
         for task, metric in places
     ]
 
@@ -154,10 +154,11 @@ def _no_baseline(missing: Sequence[Runs], baseline: str) -> list[str]:
 def _pair(baseline: Runs, method: Runs) -> _Paired:
     ours, theirs = ((one.task, one.metric, one.greater_is_better) for one in (method, baseline))
     if ours != theirs:
-        raise ValueError(f"runs are of {ours} and of {theirs}; expected one task, metric and direction")
+        raise ValueError(f"runs are of {ours} and of {theirs}; expected the same task, metric and direction")
     if method.overlap != baseline.overlap:
         raise ValueError(
-            f"runs overlap by {method.overlap:g} and by {baseline.overlap:g}; expected folds of one number, or none"
+            f"runs have the overlaps {method.overlap:g} and {baseline.overlap:g}; expected the same number of "
+            "folds, or none"
         )
     have = set(baseline.seeds())
     seeds = [seed for seed in method.seeds() if seed in have]
@@ -168,39 +169,39 @@ def _pair(baseline: Runs, method: Runs) -> _Paired:
     if theirs_SN is not None and ours_SN is not None:
         if theirs_SN.shape != ours_SN.shape:
             raise ValueError(
-                f"{method.method} has values of {ours_SN.shape[1]} examples of {method.task}, {baseline.method} of "
+                f"{method.method} has values for {ours_SN.shape[1]} examples of {method.task}, {baseline.method} for "
                 f"{theirs_SN.shape[1]}; expected the same examples in the same order"
             )
         advantage_SN = sign * (ours_SN - theirs_SN)
     return _Paired(seeds, baseline_S, method_S, sign * (method_S - baseline_S), advantage_SN, method.overlap)
 
 
-def _primary(paired: _Paired, alpha: float, family: int) -> _Primary:
-    """The interval and p that the verdict rests on, and what they could have shown."""
+def _primary(paired: _Paired, alpha: float, family: int) -> _PrimaryTest:
+    """Compute the interval and p of the verdict, and the minimum detectable effect."""
     seeds, values_SN = len(paired.seeds), paired.advantage_SN
     if seeds == 1 and values_SN is not None:
-        # The same formula over examples. Its p stays out, so that nobody takes it for a verdict on the methods.
+        # The same formula over examples. Its p is left out, since it says nothing about the methods.
         alone = mean_over_seeds(values_SN[0], confidence=1.0 - alpha)
-        return _Primary(float(alone.low), float(alone.high), math.nan, values_SN.shape[1], "examples", math.nan)
-    estimate, examples = estimate_of(paired.advantage_S, values_SN, 1.0 - alpha, paired.overlap)
+        return _PrimaryTest(float(alone.low), float(alone.high), math.nan, values_SN.shape[1], "examples", math.nan)
+    estimate, examples = estimate_mean(paired.advantage_S, values_SN, 1.0 - alpha, paired.overlap)
     over = "folds" if paired.overlap else "seeds" if examples is None else "seeds and examples"
-    p, detectable = float(estimate.p), math.nan
+    p, effect = float(estimate.p), math.nan
     if seeds >= 2:
         if math.isnan(p) and not paired.overlap:
             p = sign_flip_test(paired.advantage_S).p
-        detectable = smallest_detectable_difference(
+        effect = minimum_detectable_effect(
             seeds,
             math.sqrt(float(estimate.seed_variance) * seeds),
             examples=examples or 2,
             example_sd=math.sqrt(float(estimate.example_variance) * (examples or 2)),
             alpha=alpha / family,
         )
-    return _Primary(float(estimate.low), float(estimate.high), p, examples, over, detectable)
+    return _PrimaryTest(float(estimate.low), float(estimate.high), p, examples, over, effect)
 
 
 def _other_tests(paired: _Paired) -> dict[str, Any]:
     advantage_S = paired.advantage_S
-    # Folds are not independent, which all of these take for granted.
+    # All of these tests assume independent runs, which folds are not.
     if len(advantage_S) < 2 or paired.overlap:
         return dict.fromkeys(("p_seeds", "p_sign_flip", "p_wilcoxon", "smallest_p"), math.nan)
     return {
@@ -225,19 +226,19 @@ def _notes(baseline: Runs, method: Runs, paired: _Paired) -> list[str]:
     notes = []
     left_out = sorted((set(baseline.scores) | set(method.scores)) - set(paired.seeds))
     if left_out:
-        notes.append(f"Left out, since not both methods have a score there: {_seeds(left_out)}.")
+        notes.append(f"Left out, because only one of the two methods has a score: {_seeds(left_out)}.")
     if paired.advantage_SN is None and (baseline.examples or method.examples):
-        notes.append("Not all runs have finite values of their examples, so the examples are taken as given.")
+        notes.append("Not all runs have finite values per example, so the examples are treated as fixed.")
     for one in (baseline, method):
         collapsed = one.collapsed()
         if collapsed:
             notes.append(
-                f"{len(collapsed)} of {len(one.scores)} runs of {one.method} score no better than the majority guess, "
+                f"{len(collapsed)} of {len(one.scores)} runs of {one.method} score no better than the majority class, "
                 f"or have no defined score ({_seeds(collapsed)})."
             )
     if paired.overlap and len(paired.seeds) >= 2:
         notes.append(
-            "Folds share most of their training rows; interval and p are those of the corrected resampled t test"
+            "Folds share most of their training rows; the interval and p are those of the corrected resampled t test"
             " (Nadeau and Bengio 2003)."
         )
     elif len(paired.seeds) >= 2:
@@ -247,10 +248,10 @@ def _notes(baseline: Runs, method: Runs, paired: _Paired) -> list[str]:
 
 def _notes_on_p(paired: _Paired) -> list[str]:
     notes = []
-    estimate, _ = estimate_of(paired.advantage_S, paired.advantage_SN, 0.95)
+    estimate, _ = estimate_mean(paired.advantage_S, paired.advantage_SN, 0.95)
     if math.isnan(float(estimate.p)):
         notes.append(
-            "All seeds differ by the same amount, which leaves no spread for an interval; p is the sign-flip test's."
+            "The difference is the same on all seeds, so there is no interval; p is that of the sign-flip test."
         )
     floor = smallest_p(len(paired.seeds))
     if floor > 0.05:

@@ -1,7 +1,7 @@
-"""A mean over seeds, or over seeds and examples, with its interval and its p value.
+"""Estimate a mean over seeds, or over seeds and examples, with its confidence interval and p value.
 
-The values are usually differences of two methods, paired by seed (and example), and the question is whether their mean
-is zero. All functions take any leading axes, so that many data sets can be asked at once.
+The values are usually differences of two methods, paired by seed (and example), and the null hypothesis is that their
+mean is zero. All functions accept leading axes, for many data sets at once.
 """
 
 from __future__ import annotations
@@ -14,35 +14,37 @@ from scipy.stats import binomtest
 
 
 def wilson_interval(successes: int, rows: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval of a share of rows; NaN where there are none.
+    """Compute Wilson's score interval of a proportion; NaN for no rows.
 
-    Source: Wilson 1927. Unlike mean +- 1.96 standard errors it keeps within 0 and 1, and has a width at both ends.
+    Unlike the mean +- 1.96 standard errors it stays within 0 and 1, and has a positive width at 0 and 1.
+
+    Source:
+        Wilson, JASA 22, 1927.
     """
     if rows == 0:
         return float("nan"), float("nan")
-    found = binomtest(successes, rows).proportion_ci(confidence, method="wilson")
-    return float(found.low), float(found.high)
+    interval = binomtest(successes, rows).proportion_ci(confidence, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 _BISECTIONS = 50
 _SMALLEST_LOG10_P = -100.0
-# A variance below this share of the largest value's square is rounding: of means, and of differences of mean squares.
+# A variance below this share of the largest squared value is rounding error: of means, of differences of mean squares.
 _ROUNDING = 1e-24
 _ROUNDING_OF_SQUARES = 1e-13
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean, and what is known of it; each field has the leading shape of the values (a number for one data set).
+    """A mean with its interval; each field has the leading shape of the values (a number for one data set).
 
     Attributes:
         value: the mean.
-        low: the lower end of the interval; NaN where there is none (one value, or no spread around a mean that is not
-            zero).
-        high: its upper end.
-        p: the chance of a mean at least as far from zero, were the true mean zero, two-sided; NaN as above.
-        seed_variance: the part of the mean's variance that more seeds would shrink.
-        example_variance: the part that only more examples would shrink; 0 where examples are taken as given.
+        low: the lower bound of the interval; NaN if there is none (one value, or no variance around a nonzero mean).
+        high: the upper bound.
+        p: two-sided, for the null hypothesis that the true mean is zero; NaN as above.
+        seed_variance: the part of the variance of the mean that more seeds would reduce.
+        example_variance: the part that only more examples would reduce; 0 if examples are treated as fixed.
     """
 
     value: np.ndarray
@@ -54,18 +56,20 @@ class Estimate:
 
 
 def mean_over_seeds(values_S: np.ndarray, *, confidence: float = 0.95, overlap: float = 0.0) -> Estimate:
-    """The mean of one number a seed, with the t interval.
+    """Estimate the mean of one number per seed, with the t interval.
 
-    Null hypothesis of p: over all seeds that could have been drawn, the mean is zero; the examples are those at hand.
-    For paired differences this is the paired t test. It takes the values for independent and about normal; those of
-    cross-validation are not independent, as they share training rows. With `overlap` the mean's variance is then
-    (1 / S + overlap) times that of the values, instead of 1 / S times: the corrected resampled t test (Nadeau and
-    Bengio, Machine Learning 52, 2003, section 3), for repeated folds as in Bouckaert and Frank 2004.
+    Null hypothesis of p: over all seeds that could have been drawn, the mean is zero, for these examples. For paired
+    differences this is the paired t test. It assumes independent and approximately normal values; those of
+    cross-validation are not independent, because folds share training rows. With `overlap` the variance of the mean is
+    (1 / S + overlap) times that of the values instead of 1 / S times: the corrected resampled t test.
 
     Args:
-        values_S: (..., S), one value a seed; for two methods their differences, seed by seed.
-        confidence: of the interval.
-        overlap: rows scored on over rows trained on, 1 / (K - 1) for K folds; 0 for runs that were drawn apart.
+        values_S: (..., S), one value per seed; for two methods their differences by seed.
+        confidence: the confidence level.
+        overlap: the ratio of evaluation rows to training rows, 1 / (K - 1) for K folds; 0 for independent runs.
+
+    Source:
+        Nadeau and Bengio, Machine Learning 52, 2003, section 3; for repeated folds Bouckaert and Frank, PAKDD 2004.
     """
     values_S = np.asarray(values_S, dtype=np.float64)
     seeds = values_S.shape[-1]
@@ -78,26 +82,31 @@ def mean_over_seeds(values_S: np.ndarray, *, confidence: float = 0.95, overlap: 
 
 
 def mean_over_seeds_and_examples(values_SN: np.ndarray, *, confidence: float = 0.95) -> Estimate:
-    """The mean of one number a seed and example, where both could have been others.
+    """Estimate the mean of one number per seed and example, with both treated as random samples.
 
     Null hypothesis of p: over all seeds and all examples that could have been drawn, the mean is zero.
 
-    Seeds and examples are crossed random effects: value = mean + seed + example + rest. With the mean squares MS of a
-    two-way table without repeats (Searle, Casella and McCulloch, "Variance Components", 1992, chapter 4), the mean has
-    the variance
+    Seeds and examples are crossed random effects: value = mean + seed + example + residual. With the mean squares MS of
+    a two-way table without replication, the mean has the variance
 
-        MS_seed / (S N)  +  max(0, MS_example - MS_rest) / (S N)
+        MS_seed / (S N)  +  max(0, MS_example - MS_residual) / (S N)
 
-    The first part is what the spread of the seeds' own means shows, the second what the examples add. The half-widths
-    of the two parts, each with the t quantile of its own degrees of freedom, add as squares (modified large samples:
-    Graybill and Wang, JASA 75, 1980). So the interval is never narrower than the t interval over seeds, and it goes
-    over into it where the examples add nothing; p is the level at which the interval just touches zero. It is an
-    approximation on the cautious side: docs/statistics.md has the measured rates.
+    The first part is the variance between the means of the seeds, the second is added by the examples. The half-widths
+    of the two parts, each with the t quantile of its own degrees of freedom, add as squares (modified large-sample
+    method). So the interval is never narrower than the t interval over seeds, and equal to it if the examples add
+    nothing; p is the level at which the interval just touches zero. The approximation is conservative:
+    docs/statistics.md has the measured rates.
 
     Args:
-        values_SN: (..., S, N), for example +1, 0 or -1 where only the one, both or neither, or only the other method
-            is right. For a metric that is no mean over examples see `jackknife_values`.
-        confidence: of the interval.
+        values_SN: (..., S, N), for example +1, 0 or -1 where only the first, both or neither, or only the second method
+            is right. For a metric that is not a mean over examples see `jackknife_values`.
+        confidence: the confidence level.
+
+    Raises:
+        ValueError: fewer than two seeds or examples.
+
+    Source:
+        Searle, Casella and McCulloch, "Variance Components", 1992, chapter 4; Graybill and Wang, JASA 75, 1980.
     """
     values_SN = np.asarray(values_SN, dtype=np.float64)
     seeds, examples = values_SN.shape[-2:]
@@ -124,29 +133,27 @@ def _without_rounding(variance: np.ndarray, largest: np.ndarray, share: float = 
 def _estimate(
     mean: np.ndarray, seed: tuple[np.ndarray, int], example: tuple[np.ndarray, int], confidence: float
 ) -> Estimate:
-    """From the two parts of the variance, each with its degrees of freedom."""
-    half_width = half_width_of(seed, example, 1.0 - confidence)
+    """Build the estimate from the two parts of the variance, each with its degrees of freedom."""
+    width = half_width(seed, example, 1.0 - confidence)
     certain = seed[0] + example[0] == 0
-    # All values alike: at zero there is nothing to tell apart; elsewhere no spread to measure the mean against.
-    half_width = np.where(certain & (mean != 0), np.nan, half_width)
+    # All values are equal: p is 1 for a mean of zero; otherwise there is no variance to compare the mean with.
+    width = np.where(certain & (mean != 0), np.nan, width)
     p = np.where(certain, np.where(mean == 0, 1.0, np.nan), _p_value(np.abs(mean), seed, example))
-    # [()] makes plain numbers of what one data set gives.
-    return Estimate(mean, mean - half_width, mean + half_width, p[()], seed[0][()], example[0][()])
+    # [()] turns the 0-d arrays of one data set into numbers.
+    return Estimate(mean, mean - width, mean + width, p[()], seed[0][()], example[0][()])
 
 
-def half_width_of(
-    seed: tuple[np.ndarray, int], example: tuple[np.ndarray, int], alpha: float | np.ndarray
-) -> np.ndarray:
-    """Half the interval's width at level `alpha`, from (variance, degrees of freedom) of the two parts."""
+def half_width(seed: tuple[np.ndarray, int], example: tuple[np.ndarray, int], alpha: float | np.ndarray) -> np.ndarray:
+    """Compute half the width of the interval at level `alpha`, from (variance, degrees of freedom) of the two parts."""
     tail = np.asarray(alpha) / 2.0
     return np.sqrt(stdtrit(seed[1], tail) ** 2 * seed[0] + stdtrit(example[1], tail) ** 2 * example[0])
 
 
 def _p_value(distance: np.ndarray, seed: tuple[np.ndarray, int], example: tuple[np.ndarray, int]) -> np.ndarray:
-    """The level at which the half-width is the mean's distance from zero, by bisection on its logarithm."""
+    """Find the level at which the half-width is the distance of the mean from zero, by bisection on its logarithm."""
     low, high = np.full_like(distance, _SMALLEST_LOG10_P), np.zeros_like(distance)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2.0
-        too_wide = half_width_of(seed, example, 10.0**middle) > distance
+        too_wide = half_width(seed, example, 10.0**middle) > distance
         low, high = np.where(too_wide, middle, low), np.where(too_wide, high, middle)
     return 10.0 ** ((low + high) / 2.0)

@@ -1,4 +1,4 @@
-"""The scores of one method on one task, by seed: what every comparison starts from."""
+"""The scores of one method on one task by seed: the input of every comparison."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from attentune.stats.estimate import Estimate, mean_over_seeds, mean_over_seeds_
 
 @dataclass(frozen=True)
 class Runs:
-    """One method's runs on one task, one a seed.
+    """The runs of one method on one task, one per seed.
 
-    Two methods are compared seed by seed, so a seed must mean the same to both: the same training rows in the same
-    order, the same examples, and the same start of whatever parts they share.
+    Two methods are compared seed by seed, so a seed must mean the same for both: the same training rows in the same
+    order, the same examples, and the same initial weights of the parts that they share.
 
     Attributes:
-        method: its name.
-        task: its name.
-        metric: its name.
-        scores: by seed; NaN (or None) where the metric is undefined, as a correlation with a constant is.
+        method: the name of the method.
+        task: the name of the task.
+        metric: the name of the metric.
+        scores: the score by seed; NaN (or None) where the metric is undefined, such as a correlation with a constant.
         examples: by seed, (N,) values whose mean is the score, in the same order in all runs of the task: correctness
             for accuracy, errors for a mean error, `jackknife_values` for any other metric. Without them a comparison
-            takes the examples as given.
-        greater_is_better: the metric's direction.
-        guess: what the majority guess scores, where that is known. Runs at or below it count as collapsed, and an
-            undefined score counts as it.
-        overlap: of cross-validation, whose runs share training rows, the rows scored on over the rows trained on: with
-            K folds 1 / (K - 1). 0 where runs were drawn apart.
+            treats the examples as fixed.
+        greater_is_better: the direction of the metric.
+        majority_score: the score of always predicting the majority class, if known. Runs at or below it count as
+            collapsed, and it replaces an undefined score.
+        overlap: for cross-validation, whose runs share training rows, the ratio of evaluation rows to training rows:
+            1 / (K - 1) with K folds. 0 for independent runs.
     """
 
     method: str
@@ -39,36 +39,36 @@ class Runs:
     scores: Mapping[int, float | None]
     examples: Mapping[int, np.ndarray] | None = None
     greater_is_better: bool = True
-    guess: float | None = None
+    majority_score: float | None = None
     overlap: float = 0.0
 
     def score(self, seed: int) -> float:
-        """The score of a seed, the guess's where it is undefined; NaN if that is not known either."""
+        """Return the score of a seed, the majority score if it is undefined, or NaN if that is unknown too."""
         score = self.scores.get(seed)
         if score is None or not math.isfinite(score):
-            return math.nan if self.guess is None else self.guess
+            return math.nan if self.majority_score is None else self.majority_score
         return score
 
     def seeds(self) -> list[int]:
-        """The seeds with a score, ascending."""
+        """List the seeds with a score, ascending."""
         return [seed for seed in sorted(self.scores) if math.isfinite(self.score(seed))]
 
     def collapsed(self) -> list[int]:
-        """The seeds whose run scores no better than the majority guess, or has no defined score."""
-        sign = 1.0 if self.greater_is_better else -1.0
-        found = []
+        """List the seeds whose run scores no better than the majority class, or has no defined score."""
+        sign, majority = 1.0 if self.greater_is_better else -1.0, self.majority_score
+        collapsed = []
         for seed in sorted(self.scores):
             score = self.scores[seed]
             undefined = score is None or not math.isfinite(score)
-            if undefined or (self.guess is not None and sign * (self.score(seed) - self.guess) <= 1e-12):
-                found.append(seed)
-        return found
+            if undefined or (majority is not None and sign * (self.score(seed) - majority) <= 1e-12):
+                collapsed.append(seed)
+        return collapsed
 
     def example_values(self, seeds: list[int]) -> np.ndarray | None:
-        """(S, N) the example values of these seeds; None unless all have theirs.
+        """Return the (S, N) values per example of these seeds; None unless all of them have values.
 
         Raises:
-            ValueError: the values of two seeds differ in number, or do not have the score as their mean.
+            ValueError: two seeds differ in the number of values, or the mean of the values is not the score.
         """
         if self.examples is None or not seeds or any(seed not in self.examples for seed in seeds):
             return None
@@ -77,12 +77,14 @@ class Runs:
             return None
         shapes = {row.shape for row in rows}
         if len(shapes) > 1 or len(rows[0].shape) != 1 or rows[0].size < 2:
-            raise ValueError(f"{self._name()}: example values have shapes {sorted(shapes)}; expected one (N,) for all")
+            raise ValueError(
+                f"{self._name()}: example values have shapes {sorted(shapes)}; expected the same (N,) for all seeds"
+            )
         for seed, row in zip(seeds, rows, strict=True):
             if not math.isclose(row.mean(), self.score(seed), rel_tol=1e-5, abs_tol=1e-6):
                 raise ValueError(
                     f"{self._name()}, seed {seed}: the example values have the mean {row.mean():g}, but the score is "
-                    f"{self.score(seed):g}; for a metric that is no mean over examples pass its jackknife_values"
+                    f"{self.score(seed):g}; for a metric that is not a mean over examples pass its jackknife_values"
                 )
         return np.stack(rows)
 
@@ -92,20 +94,20 @@ class Runs:
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean and spread of one method's scores on one task, in the metric's own unit.
+    """Mean and spread of one method's scores on one task, in the unit of the metric.
 
     Attributes:
-        method: its name.
-        task: its name.
-        metric: its name.
-        mean: over seeds; NaN without a score.
-        sd: the standard deviation over seeds, with S - 1; NaN for fewer than two.
-        low: the lower end of the mean's interval; NaN for fewer than two seeds.
-        high: its upper end.
-        over: what the interval takes for drawn: "seeds", "seeds and examples", or "folds".
-        seeds: how many have a score.
-        examples: how many were used; None where they are taken as given.
-        collapsed: the seeds whose run scores no better than the majority guess, or has no defined score.
+        method: the name of the method.
+        task: the name of the task.
+        metric: the name of the metric.
+        mean: the mean over seeds; NaN without a score.
+        sd: the sample standard deviation over seeds; NaN for fewer than two.
+        low: the lower bound of the interval of the mean; NaN for fewer than two seeds.
+        high: the upper bound.
+        over: what the interval treats as random: "seeds", "seeds and examples", or "folds".
+        seeds: the number of seeds with a score.
+        examples: the number of examples; None if they are treated as fixed.
+        collapsed: the seeds whose run scores no better than the majority class, or has no defined score.
     """
 
     method: str
@@ -122,10 +124,10 @@ class Summary:
 
 
 def summarise(runs: Runs, *, confidence: float = 0.95) -> Summary:
-    """The summary of a method's runs, with the interval that its comparisons use too."""
+    """Summarise the runs of a method, with the same kind of interval as its comparisons."""
     seeds = runs.seeds()
     scores_S = np.array([runs.score(seed) for seed in seeds])
-    estimate, examples = estimate_of(scores_S, runs.example_values(seeds), confidence, runs.overlap)
+    estimate, examples = estimate_mean(scores_S, runs.example_values(seeds), confidence, runs.overlap)
     return Summary(
         method=runs.method,
         task=runs.task,
@@ -141,10 +143,10 @@ def summarise(runs: Runs, *, confidence: float = 0.95) -> Summary:
     )
 
 
-def estimate_of(
+def estimate_mean(
     scores_S: np.ndarray, values_SN: np.ndarray | None, confidence: float, overlap: float = 0.0
 ) -> tuple[Estimate, int | None]:
-    """Over seeds and examples where there are values of examples and two seeds, over seeds alone otherwise."""
+    """Estimate the mean over seeds and examples if there are values per example and two seeds, else over seeds."""
     if values_SN is None or len(scores_S) < 2:
         return mean_over_seeds(scores_S, confidence=confidence, overlap=overlap), None
     return mean_over_seeds_and_examples(values_SN, confidence=confidence), values_SN.shape[1]

@@ -1,52 +1,53 @@
-"""What a comparison found, and the sentence that says it."""
+"""The result of comparing two methods, and the sentence that states it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-# Means of equal scores differ by this much at most.
+# Means of equal scores differ by at most this much.
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two methods on one task, paired by seed.
+    """The comparison of two methods on one task, paired by seed.
 
-    Differences are advantages of the method: above zero where it is better than the baseline, also where a smaller
-    metric is better. They are in the metric's own unit (0.019, not 1.9 points).
+    Differences are advantages of the method: positive where it is better than the baseline, also for metrics where
+    smaller is better. They are in the unit of the metric (0.019, not 1.9 points).
 
     Attributes:
-        baseline: the name of what is compared with.
-        method: the name of what is compared.
-        task: its name.
-        metric: its name.
-        difference: the mean advantage over seeds; NaN without a seed in common.
-        low: the lower end of its interval, for this comparison alone; NaN where there is none.
-        high: its upper end.
-        p: of the primary test, for this comparison alone; NaN where there is none.
-        p_holm: p after Holm's correction over the family; p itself in a family of one.
-        family: how many comparisons were corrected for together.
-        seeds: how many both methods have a score for.
-        examples: how many were used as drawn by chance; None where they are taken as given.
-        over: what the interval and p take for drawn: "seeds", "seeds and examples", "examples" (one seed), or "folds"
-            (of cross-validation, whose overlap they allow for; `seeds` then counts the folds).
-        detectable: the smallest true difference that this many seeds and examples, with the spread seen, show with a
-            chance of 80 % at level alpha / family (the strictest of Holm's levels); NaN where nothing varies.
-        p_seeds: of the paired t test over seeds, the examples taken as given.
-        p_sign_flip: of the exact sign-flip test over seeds.
-        p_wilcoxon: of Wilcoxon's signed-rank test over seeds.
-        smallest_p: what the last two could at best have been with this many seeds.
-        baseline_mean: the baseline's mean score over the shared seeds.
-        method_mean: the method's.
-        baseline_sd: the baseline's standard deviation over the shared seeds; NaN for one.
-        method_sd: the method's.
-        difference_sd: that of the differences, seed by seed.
-        baseline_collapsed: seeds on which the baseline scores no better than the majority guess.
-        method_collapsed: seeds on which the method does.
-        alpha: the level; the interval has the confidence 1 - alpha.
-        greater_is_better: the metric's direction.
-        notes: what a reader must know besides, as sentences.
+        baseline: the name of the baseline.
+        method: the name of the method.
+        task: the name of the task.
+        metric: the name of the metric.
+        difference: the mean advantage over seeds; NaN without a common seed.
+        low: the lower bound of its interval, without correction; NaN if there is none.
+        high: the upper bound.
+        p: the p of the primary test, without correction; NaN if there is none.
+        p_holm: p after Holm's correction over the family; equal to p in a family of one.
+        family: the number of comparisons that are corrected together.
+        seeds: the number of seeds for which both methods have a score.
+        examples: the number of examples treated as a random sample; None if they are treated as fixed.
+        over: what the interval and p treat as random: "seeds", "seeds and examples", "examples" (one seed), or "folds"
+            (cross-validation, with a correction for their overlap; `seeds` then counts the folds).
+        minimum_detectable_effect: the smallest true difference that this number of seeds and examples, with the
+            observed spread, detects with a power of 80 % at level alpha / family (the strictest of Holm's levels); NaN
+            if nothing varies.
+        p_seeds: the p of the paired t test over seeds, with the examples as fixed.
+        p_sign_flip: the p of the exact sign-flip test over seeds.
+        p_wilcoxon: the p of Wilcoxon's signed-rank test over seeds.
+        smallest_p: the smallest p that the last two can give with this number of seeds.
+        baseline_mean: the baseline's mean score over the common seeds.
+        method_mean: the method's mean score over the common seeds.
+        baseline_sd: the baseline's standard deviation over the common seeds; NaN for one seed.
+        method_sd: the method's standard deviation.
+        difference_sd: the standard deviation of the differences by seed.
+        baseline_collapsed: seeds on which the baseline scores no better than the majority class.
+        method_collapsed: seeds on which the method scores no better than the majority class.
+        alpha: the significance level; the interval has the confidence 1 - alpha.
+        greater_is_better: the direction of the metric.
+        notes: further remarks for the reader, as sentences.
     """
 
     baseline: str
@@ -62,7 +63,7 @@ class Comparison:
     seeds: int
     examples: int | None
     over: str
-    detectable: float
+    minimum_detectable_effect: float
     p_seeds: float
     p_sign_flip: float
     p_wilcoxon: float
@@ -80,39 +81,40 @@ class Comparison:
 
     @property
     def shown(self) -> bool:
-        """Whether a difference between the methods is shown: p after Holm at most alpha, with two seeds or more."""
+        """Whether the difference is significant: p after Holm is at most alpha, with at least two seeds."""
         return self.seeds >= 2 and self.p_holm <= self.alpha
 
     @property
     def sentence(self) -> str:
-        """The verdict in words, without the notes."""
+        """The verdict as a sentence, without the notes."""
         if self.seeds < 2:
             return self._too_few_seeds()
         if not self.shown:
             return self._nothing_shown()
-        verb = "beats" if self.difference > 0 else "falls behind"
+        verb = "beats" if self.difference > 0 else "is worse than"
         low, high = (self.low, self.high) if self.difference > 0 else (-self.high, -self.low)
-        found = f"{self.method} {verb} {self.baseline} on {self.task} by {self._amount(abs(self.difference))}"
+        claim = f"{self.method} {verb} {self.baseline} on {self.task} by {self._amount(abs(self.difference))}"
         facts = [self._interval(low, high), self._p_text(), self._counts(", ")]
-        return f"{found} ({', '.join(fact for fact in facts if fact)})"
+        return f"{claim} ({', '.join(fact for fact in facts if fact)})"
 
     def _nothing_shown(self) -> str:
         facts = [self._number(self.difference, sign=True), self._interval(self.low, self.high), self._p_text()]
-        found = f"{self._pair()} ({', '.join(fact for fact in facts if fact)})"
-        if math.isnan(self.detectable):
+        claim = f"{self._pair()} ({', '.join(fact for fact in facts if fact)})"
+        effect, counts = self.minimum_detectable_effect, self._counts(" and ")
+        if math.isnan(effect):
             every = f"all {self.seeds} {self._runs()}"
-            return f"{found}; the difference is the same on {every}, which leaves no spread to judge it by"
-        if self.greater_is_better and self.detectable > 1:
-            return f"{found}; with {self._counts(' and ')} not even a difference of 100 points could have been"
-        return f"{found}; with {self._counts(' and ')} only {self._amount(self.detectable)} or more could have been"
+            return f"{claim}; the difference is the same on {every}, so there is no variance to test it against"
+        if self.greater_is_better and effect > 1:
+            return f"{claim}; the minimum detectable effect with {counts} exceeds 100 points"
+        return f"{claim}; the minimum detectable effect with {counts} is {self._amount(effect)}"
 
     def _too_few_seeds(self) -> str:
         if not self.seeds:
-            return f"{self._pair()}: no seed was run with both"
-        facts = [f"{self._number(self.difference, sign=True)} in the one seed run with both"]
+            return f"{self._pair()}: no seed was run with both methods"
+        facts = [f"{self._number(self.difference, sign=True)} with the only seed that both ran"]
         if not math.isnan(self.low):
             facts.append(f"{self._interval(self.low, self.high)} over its {self.examples} examples")
-        return f"{self._pair()} ({', '.join(facts)}); one seed cannot tell a better method from a luckier run"
+        return f"{self._pair()} ({', '.join(facts)}); one seed cannot distinguish a better method from a lucky run"
 
     def _pair(self) -> str:
         return f"no difference shown between {self.method} and {self.baseline} on {self.task}"
@@ -125,9 +127,9 @@ class Comparison:
     def _p_text(self) -> str:
         if self.family == 1:
             return _p_number(self.p)
-        alone = f"{_p_number(self.p)} alone, " if self.p <= self.alpha < self.p_holm else ""
-        after = _p_number(self.p_holm) if not alone else _p_number(self.p_holm).removeprefix("p = ")
-        return f"{alone}{after} after Holm"
+        uncorrected = f"{_p_number(self.p)} uncorrected, " if self.p <= self.alpha < self.p_holm else ""
+        after = _p_number(self.p_holm) if not uncorrected else _p_number(self.p_holm).removeprefix("p = ")
+        return f"{uncorrected}{after} after Holm"
 
     def _runs(self) -> str:
         return "folds" if self.over == "folds" else "seeds"
@@ -140,13 +142,13 @@ class Comparison:
         return f"{self._number(value)} {self._unit()}"
 
     def _unit(self) -> str:
-        # Scores between 0 and 1 are read in hundredths; errors have the unit of their labels.
+        # Scores between 0 and 1 are stated in hundredths (points); errors have the unit of their labels.
         return "points" if self.greater_is_better else f"of {self.metric}"
 
     def _number(self, value: float, *, sign: bool = False) -> str:
         if self.greater_is_better:
             text = f"{100 * value:.1f}"
-            # A bound that is not zero must not read as zero; what rounding leaves of a zero must.
+            # A bound that is not zero must not be printed as zero, unless it is floating-point error.
             text = f"{100 * value:.1g}" if abs(value) > _ROUNDING and not float(text) else text
         else:
             text = f"{value:.3g}"
@@ -158,7 +160,7 @@ def _p_number(p: float) -> str:
     if p < 0.001:
         return "p < 0.001"
     text = f"{p:.2g}"
-    # Rounding must not move p across a level that people compare it with.
+    # Rounding must not move p across a common significance level.
     if any((p <= level) != (float(text) <= level) for level in (0.01, 0.05, 0.1)):
         text = f"{p:.4g}"
     return f"p = {text}"

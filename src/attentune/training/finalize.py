@@ -184,7 +184,7 @@ def _fit_output_scale(components: TrainingComponents) -> str | None:
 
 def _row_facts(train: TextRows) -> dict[str, Any]:
     """Return the sources and weights of the training rows, if there are several sources."""
-    return {} if train.sources is None else {"rows_from": [asdict(part) for part in train.parts()]}
+    return {} if train.sources is None else {"rows_from": [asdict(part) for part in train.row_sources()]}
 
 
 def _train_facts(

@@ -20,7 +20,7 @@ from attentune.inference.scoring import make_accelerator
 from attentune.metrics.metrics import Metric, choose_metric
 from attentune.models.build import load_tokenizer
 from attentune.models.loading import Tokenizer
-from attentune.training.calibration_check import check_calibration
+from attentune.training.calibrating import check_calibration
 from attentune.training.objective import with_ordinal_prediction
 from attentune.training.progress import ProgressDisplay
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attentune.data.checks.doctor import examine, full_lines
 from attentune.metrics.metrics import METRICS
-from attentune.stats.power import smallest_detectable_accuracy_gap, smallest_detectable_correlation_gap
+from attentune.stats.power import minimum_detectable_accuracy_difference, minimum_detectable_correlation_difference
 from helpers.doctor_samples import distinct, find, make_rows, make_task
 
 
@@ -59,7 +59,7 @@ def test_regression_reports_the_spread_and_the_detectable_correlation() -> None:
     assert (split.scores.lowest, split.scores.highest, split.scores.mean) == (0.0, 5.0, pytest.approx(2.5))
     assert (split.class_counts, split.guess_scores) == (None, None)
     assert split.detectable_metric == "correlation"
-    assert split.detectable_gap == pytest.approx(smallest_detectable_correlation_gap(60))
+    assert split.detectable_gap == pytest.approx(minimum_detectable_correlation_difference(60))
     assert any("always guessing the mean has no correlation (undefined)" in line for line in full_lines(report))
 
 
@@ -71,7 +71,7 @@ def test_small_evaluation_splits_are_warned_of(size: int, warned: bool) -> None:
     }
     report = examine(make_task(splits))
     gap = report.splits["validation"].detectable_gap
-    assert gap == (None if size == 3 else pytest.approx(smallest_detectable_accuracy_gap(size)))
+    assert gap == (None if size == 3 else pytest.approx(minimum_detectable_accuracy_difference(size)))
     assert report.splits["train"].detectable_metric is None
     assert [finding.split for finding in find(report, "small")] == (["validation"] if warned else [])
     if size == 100:

@@ -10,7 +10,7 @@ import numpy as np
 
 from attentune.data.checks.report import Finding, ScoreSpread, SplitReport, percent
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.stats.power import smallest_detectable_accuracy_gap, smallest_detectable_correlation_gap
+from attentune.stats.power import minimum_detectable_accuracy_difference, minimum_detectable_correlation_difference
 
 IMBALANCE_SHARE = 0.8
 SMALL_GAP = 0.05
@@ -39,7 +39,8 @@ def label_facts(name: str, labels: np.ndarray, train: TextRows | None, data: Tas
         facts["guess_scores"] = _guess_scores(labels, guess, data.label_space, data.metrics)
     if name != "train":
         rows = len(labels)
-        gap = smallest_detectable_correlation_gap(rows) if regression else smallest_detectable_accuracy_gap(rows)
+        detectable = minimum_detectable_correlation_difference if regression else minimum_detectable_accuracy_difference
+        gap = detectable(rows)
         facts["detectable_metric"] = "correlation" if regression else "accuracy"
         facts["detectable_gap"] = None if math.isnan(gap) else gap
     return facts

@@ -126,7 +126,7 @@ def differences_table(verdicts: Verdicts) -> Table:
             format_p(one.p),
             format_p(one.p_holm),
             format_p(one.p_sign_flip),
-            "> 100" if one.greater_is_better and one.detectable > 1 else format_score(one.detectable, one.metric),
+            "> 100" if one.greater_is_better and one.minimum_detectable_effect > 1 else format_score(one.minimum_detectable_effect, one.metric),
             str(one.seeds),
             NOTHING if one.examples is None else f"{one.examples:,}",
         )
@@ -204,6 +204,6 @@ def _result(verdicts: Verdicts, cell: Cell) -> dict[str, object]:
         "difference": of_comparison("difference"),
         "difference_low": of_comparison("low"),
         "difference_high": of_comparison("high"),
-        **{name: of_comparison(name) for name in ("p", "p_holm", "p_sign_flip", "detectable", "shown")},
+        **{name: of_comparison(name) for name in ("p", "p_holm", "p_sign_flip", "minimum_detectable_effect", "shown")},
         "verdict": of_comparison("sentence"),
     }
