@@ -48,7 +48,7 @@ def test_run_folders_together_are_a_comparison(attentune, tiny, tmp_path):
         ((".",), ["--output_file: is missing; name the report: --output_file report.html"]),
         ((".", "--output_file", "."), ["--output_file: . is a folder, expected a file"]),
         ((".", "--figures", "here.txt"), ["--figures: here.txt is a file, expected a folder"]),
-        ((".", "--output_fle", "r.md"), ["--output_fle: there is no such flag. Did you mean '--output_file'"]),
+        ((".", "--output_fle", "r.md"), ["--output_fle: unknown flag. Did you mean '--output_file'"]),
         (("nowhere", "--output_file", "r.md"), ["nowhere: there is no such folder"]),
         ((".", "--output_file", "r.md"), [".: holds no finished run"]),
         ((), ["the following arguments are required: DIR"]),

@@ -25,7 +25,7 @@ of them. Interrupted, the same command goes on where it was. Flags of settings h
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune compare",
         usage="attentune compare --presets NAME,NAME --output_dir DIR [flags]",
@@ -53,7 +53,7 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Compare; the exit status is returned."""
+    """Compare; return the exit status."""
     parsed, problems = parser().parse(arguments)
     wishes = _options(parsed, problems)
     _check_baseline(parsed.baseline, wishes, problems)

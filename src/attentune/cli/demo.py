@@ -23,7 +23,7 @@ Accuracy on 600 reviews each, one seed: another seed can turn the order round; `
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(prog="attentune demo", usage="attentune demo [flags]", description=_ABOUT)
     made.add_argument("--presets", default="", help="names with commas between, or all (default: a telling few)")
     made.add_argument("--output_dir", default="runs/demo", help="where data and runs go (default: runs/demo)")
@@ -36,7 +36,7 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the demo; the exit status is returned."""
+    """Run the demo; return the exit status."""
     parsed, problems = parser().parse(arguments)
     presets = _chosen(parsed.presets, problems)
     training = _training(parsed, problems)

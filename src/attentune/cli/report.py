@@ -20,7 +20,7 @@ layers.json. Run folders together make a comparison, by preset and seed. The pag
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune report",
         usage="attentune report DIR [DIR ...] --output_file report.html [flags]",
@@ -39,7 +39,7 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write the report; the exit status is returned."""
+    """Write the report; return the exit status."""
     parsed, problems = parser().parse(arguments)
     if parsed.output_file is None and parsed.figures is None:
         problems.append("--output_file: is missing; name the report: --output_file report.html")

@@ -22,7 +22,7 @@ train, so that dev stays unseen. Interrupted, the same command goes on where it 
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune search",
         usage="attentune search --space NAME --output_dir DIR [flags]",
@@ -88,7 +88,7 @@ def _add_work_flags(made: Parser) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Search; the exit status is returned."""
+    """Search; return the exit status."""
     parsed, problems = parser().parse(arguments)
     wishes = _options(parsed, problems)
     if problems:

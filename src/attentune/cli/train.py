@@ -20,7 +20,7 @@ Flags may be written with hyphens or underscores. Settings without a flag of the
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune train",
         usage="attentune train [flags]",
@@ -34,7 +34,7 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train; the exit status is returned."""
+    """Train; return the exit status."""
     parsed, problems = parser().parse(arguments)
     config = config_from(parsed, problems)
     # Imported late, so that mistakes in flags show at once.
