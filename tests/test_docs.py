@@ -109,7 +109,7 @@ def command_lines() -> Iterator[Any]:
                 words = shlex.split(line.removeprefix("$ "), comments=True)
                 while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
                     words = words[1:]
-                if words[:1] == ["attentune"] and words[1:2] != ["VERB"]:
+                if words[:1] == ["attentune"] and words[1:2] != ["COMMAND"]:
                     yield pytest.param(words[1:], id=f"{name_of(path)}: {' '.join(words)}")
 
 

@@ -68,7 +68,7 @@ def test_it_serves_until_it_is_stopped_and_leaves_nothing(
     started: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
 ) -> None:
     line = said_line(started)
-    found = re.fullmatch(r"The page is at http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends it\)\.\n", line)
+    found = re.fullmatch(r"The page is at http://127\.0\.0\.1:(\d+)/ \(stop it with Ctrl-C\)\.\n", line)
     assert found
     # A visitor who waits for an answer that never ends does not keep it from ending.
     connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=90)

@@ -44,10 +44,10 @@ def test_tables_rank_methods_with_a_sign_and_without_apart(run: Path, attentune:
     assert out.startswith("20 texts, accuracy ")
     for part in ("erased by mask", "erased by delete"):
         table = out.split(part)[1].split("erased by")[0]
-        assert table.index("(with a sign)") < table.index("gradient") < table.index("(without a sign)")
-        assert table.index("(without a sign)") < table.index("ssa") < table.index("(floor)") < table.index("random")
+        assert table.index("(signed)") < table.index("gradient") < table.index("(unsigned)")
+        assert table.index("(unsigned)") < table.index("ssa") < table.index("(baseline)") < table.index("random")
     assert "NAOPC compr. (" in out
-    assert "passes a text" in out
+    assert "passes per text" in out
     assert "erasing by delete ..." in err
 
 
@@ -71,9 +71,9 @@ def test_sanity_and_cost_come_beside(run: Path, attentune: Command) -> None:
     words = ("--methods", "ssa", "--erasures", "mask", "--beam", 0, "--max-samples", 3, "--sanity", "--cost")
     status, out, _ = attentune("faithfulness", run, *words)
     assert status == 0
-    assert "do scores repeat? Kendall's tau, 3 texts" in out
-    assert "shuffled down to" in out
-    assert "times predict" in out
+    assert "repeatability (Kendall's tau), 3 texts" in out
+    assert "shuffled to" in out
+    assert "x predict" in out
     assert "32 x 32" in out  # the run reads 32 tokens
     assert "NAOPC compr." not in out
 
@@ -83,8 +83,8 @@ def test_the_demo_s_reviews_and_the_words_that_decide(demo_run: Path, attentune:
     words = ("--demo", "--max-samples", 16, "--methods", "gradient", "--erasures", "mask", "--beam", 0)
     status, out, _ = attentune("faithfulness", demo_run, *words, "--output-dir", tmp_path / "out")
     assert status == 0
-    assert "words known to decide, in the texts that the run gets right" in out
-    assert "found first" in out
+    assert "ground-truth words, in correctly predicted texts" in out
+    assert "top-1 hit" in out
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert {own["method"] for own in report["planted"]} == {"gradient", "random"}
     annotations = (tmp_path / "out" / "eraser" / "test.jsonl").read_text().splitlines()
@@ -97,7 +97,7 @@ def test_the_demo_s_reviews_and_the_words_that_decide(demo_run: Path, attentune:
         (["--methods", "sssa"], "method: got 'sssa', expected one of ssa, "),
         (["--erasures", "blur"], "erasures: got 'blur', expected some of mask, delete, attention."),
         (["--max-samples", "0"], "--max_samples: got '0', expected a whole number of at least 1."),
-        (["--demo", "--task", "cola"], "--demo: makes its own reviews; leave out data.task."),
+        (["--demo", "--task", "cola"], "--demo: uses synthetic reviews; leave out data.task."),
         (["--demo"], "predicts bad, good; expected a run of single texts, negative or positive"),
         (["--split", "dev"], "split: got 'dev', expected train, validation or test."),
     ],

@@ -181,15 +181,15 @@ def test_other_spellings(words):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--task", "cola", "--task_name", "rte"), "--task_name: asks for data.task = rte, but another flag for cola"),
-        (("--max_length", "8", "--max_seq_length", "9"), "--max_seq_length: asks for data.max_length = 9"),
-        (("--bf16", "--fp16"), "--fp16: asks for training.precision = fp16, but another flag for bf16"),
-        (("--bf16", "--precision", "fp32"), "--bf16: asks for training.precision = bf16, but another flag for fp32"),
+        (("--task", "cola", "--task_name", "rte"), "--task_name: sets data.task = rte, but another flag sets cola"),
+        (("--max_length", "8", "--max_seq_length", "9"), "--max_seq_length: sets data.max_length = 9"),
+        (("--bf16", "--fp16"), "--fp16: sets training.precision = fp16, but another flag sets bf16"),
+        (("--bf16", "--precision", "fp32"), "--bf16: sets training.precision = bf16, but another flag sets fp32"),
         (("--bf16", "maybe"), "--bf16: got 'maybe', expected true or false"),
         (("--use_cpu", "maybe"), "training.use_cpu: got 'maybe', expected true or false"),
         (("--task_name",), "argument --task_name: expected one argument"),
-        (("--learning-rte=1",), "--learning_rte: there is no such flag. Did you mean '--learning_rate'?"),
-        (("--num_train",), "--num_train: there is no such flag."),  # no abbreviations
+        (("--learning-rte=1",), "--learning_rte: unknown flag. Did you mean '--learning_rate'?"),
+        (("--num_train",), "--num_train: unknown flag."),  # no abbreviations
         (("--set", "training.seed"), "--set training.seed: expected SECTION.KEY=VALUE"),
         (("--set", "labels.ratoi=1"), "labels.ratoi: there is no such setting. Did you mean 'ratio'?"),
         (("--set", "model.name_or_path.x=1"), "model.name_or_path"),

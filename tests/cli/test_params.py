@@ -102,7 +102,7 @@ def test_a_table(attentune: Command, tiny: Tiny) -> None:
     status, out, _ = attentune("params", "task-attention", "--pairs", "--model_name_or_path", tiny("bert"))
     assert status == 0
     assert [line.split()[0] for line in out.splitlines()[2:9]] == [
-        "encoder", "blur", "layer", "token", "head", "classifier", "in",
+        "encoder", "blur", "layer", "token", "head", "classifier", "total",
     ]  # fmt: skip
     assert "5,120 in the head's attention matrices, 1,024 in the projection" in out
     status, out, _ = attentune("params", "bert", "--model_name_or_path", tiny("bert"))
@@ -118,8 +118,8 @@ def test_a_table(attentune: Command, tiny: Tiny) -> None:
         (("bert", "--num_labels", "0"), "--num_labels: got '0', expected a whole number of at least 1"),
         (("task-attention", "--pairs", "--num_labels", "3"), "Set it to concat."),
         ((".",), "holds no config.json"),
-        ((".", "--pairs"), "a run's model is what it is"),
-        ((".", "--set", "model.head.kind=mean"), "a run's model is what it is"),
+        ((".", "--pairs"), "go with a preset, not with a run"),
+        ((".", "--set", "model.head.kind=mean"), "go with a preset, not with a run"),
         ((), "the following arguments are required: RUN|PRESET"),
     ],
 )

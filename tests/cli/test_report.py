@@ -66,7 +66,7 @@ def test_a_comparison_is_packed_and_then_only_read(attentune, tmp_path):
         ((".", ".", "--pack", "p"), ["--pack: got 2 folders, expected one comparison"]),
         ((".", "--pack", "p"), [".: holds no records of a comparison. Expected the folder of attentune compare"]),
         ((".", "--figures", "here.txt"), ["--figures: here.txt is a file, expected a folder"]),
-        ((".", "--output_fle", "r.md"), ["--output_fle: there is no such flag. Did you mean '--output_file'"]),
+        ((".", "--output_fle", "r.md"), ["--output_fle: unknown flag. Did you mean '--output_file'"]),
         (("nowhere", "--output_file", "r.md"), ["nowhere: there is no such folder"]),
         ((".", "--output_file", "r.md"), [".: holds no finished run"]),
         ((), ["the following arguments are required: DIR"]),

@@ -171,7 +171,7 @@ def test_labels_for_tokens_without_a_token_head_are_refused(
     status, out, err = attentune("train", "--preset", preset, *flags, "--set", "labels.generator=flip")
     assert (status, out) == (2, "")
     assert err.strip().splitlines() == [
-        "attentune: labels.generator: flip makes labels for single tokens, which need a token head; set"
+        "attentune: labels.generator: flip makes token labels, which need a token head; set"
         " model.token_gate.kind ssa, or take a preset such as ssa-co."
     ]
     assert not (tmp_path / "run").exists()

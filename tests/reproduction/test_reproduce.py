@@ -63,7 +63,7 @@ def test_layers_on_what_is_at_hand(attentune, tiny, tmp_path):
         (("ssa-table-9", "--output_dir", "x"), "'ssa-table-9': there is no such recipe"),
         (("ssa-table-2",), "--output_dir: is missing"),
         (("ssa-table-2", "--output_dir", "x", "--fraction", "2"), "--fraction: got '2', expected a number above 0"),
-        (("ssa-table-2", "--output_dir", "x", "--preset", "bert"), "--preset: the recipe says that"),
+        (("ssa-table-2", "--output_dir", "x", "--preset", "bert"), "--preset: is set by the recipe"),
         (("--seeds", "2", "--output_dir", "x"), "got no recipe"),
     ],
 )

@@ -80,7 +80,7 @@ def test_two_runs_stand_side_by_side(runs: tuple[Path, Path], attentune: Command
         assert line["difference"]["low"] <= line["difference"]["value"] <= line["difference"]["high"]
     status, out, _ = attentune("stress", *runs)
     assert status == 0
-    for text in ("fall of run 1", "difference", "length low", "Telling words that were left out:"):
+    for text in ("drop of run 1", "difference", "length low", "Label-indicative words that were excluded:"):
         assert text in out
 
 

@@ -25,7 +25,7 @@ settings of single methods: NAME: {preset: PRESET, set: {section.key: value}, ta
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune compare",
         usage="attentune compare --presets NAME,NAME --output_dir DIR [flags]",

@@ -23,11 +23,11 @@ Accuracy on 600 reviews each, with one seed: another seed can change the order; 
 
 
 def parser() -> Parser:
-    """The flags of this command."""
-    made = Parser(prog="attentune demo", usage="attentune demo [flags]", description=_DESCRIPTION)
-    made.add_argument("--presets", default="", help="comma-separated names, or all (default: a selection)")
-    made.add_argument("--output_dir", default="runs/demo", help="folder for data and runs (default: runs/demo)")
-    made.add_argument("--model_name_or_path", default="embedded", help="encoder (default: embedded)")
+    """Build the parser of this command."""
+    made = Parser(prog="attentune demo", usage="attentune demo [flags]", description=_ABOUT)
+    made.add_argument("--presets", default="", help="names with commas between, or all (default: a telling few)")
+    made.add_argument("--output_dir", default="runs/demo", help="where data and runs go (default: runs/demo)")
+    made.add_argument("--model_name_or_path", default="embedded", help="the encoder (default: embedded)")
     made.add_argument("--num_train_epochs", default="3", help="passes over the reviews (default: 3)")
     made.add_argument("--seed", default="42", help="seed of the reviews and of training (default: 42)")
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format of the table")

@@ -22,7 +22,7 @@ train, so that dev stays unseen. After an interruption, the same command resumes
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune search",
         usage="attentune search --space NAME --output_dir DIR [flags]",

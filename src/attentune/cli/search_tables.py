@@ -1,4 +1,4 @@
-"""What a search has found, as text."""
+"""The result of a search, as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attentune.experiments.search.selection import TrialOutcome
 
 
 def search_text(result: SearchResult) -> str:
-    """The trials, best first, and what to do with the best."""
+    """Format the trials, best first, and the command that trains with the best."""
     names = list(dict.fromkeys(name for trial in result.trials for name in trial.params))
     has_spread = any(trial.std is not None for trial in result.trials)
     by_parts = result.criterion.rule == "three-parts"
@@ -26,7 +26,7 @@ def search_text(result: SearchResult) -> str:
         rows.append([*row, f"{trial.seconds:.0f}", trial.status])
     lines = [table(header, rows, right=range(1, len(header) - 1)), "", *_importance_lines(result)]
     if result.best is None:
-        return "\n".join([*lines, "No trial is done, so there is none to take."]) + "\n"
+        return "\n".join([*lines, "No trial is finished, so none can be selected."]) + "\n"
     return "\n".join([*lines, *_winner_lines(result, result.best)]) + "\n"
 
 
@@ -39,15 +39,15 @@ def _importance_lines(result: SearchResult) -> list[str]:
 
 def _winner_lines(result: SearchResult, best: TrialOutcome) -> list[str]:
     by = "its mean score"
-    if result.criterion.rule == "three-parts":
-        sign = "-" if result.criterion.greater_is_better else "+"
-        by = f"mean {sign} {result.criterion.k:g} std over three parts of the rows scored"
-    where = "rows cut from train; dev was not looked at" if result.rows.score_on == "train" else "dev itself"
+    if result.choice.rule == "three-parts":
+        sign = "-" if result.choice.greater_is_better else "+"
+        by = f"mean {sign} {result.choice.k:g} std over three parts of the validation rows"
+    where = "rows held out of train; dev was not used" if result.rows.score_on == "train" else "dev itself"
     done = sum(trial.value is not None for trial in result.trials)
     equal = sum(trial.value == best.value for trial in result.trials)
-    shared = f" {equal} trials share this value; the first of them is taken." if equal > 1 else ""
+    shared = f" {equal} trials share this value; the first is selected." if equal > 1 else ""
     return [
         f"best: {best.name}, by {by}, on {where}.{shared}",
-        f"As the best of {done}, its score is too good to be true of new rows.",
+        f"As the best of {done}, its score is optimistically biased; expect less on new rows.",
         f"train with it: attentune train --config {shlex.quote(str(result.config))}",
     ]

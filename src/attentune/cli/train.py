@@ -20,7 +20,7 @@ Flags may be written with hyphens or underscores. Settings without a flag of the
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune train",
         usage="attentune train [flags]",

@@ -1,4 +1,4 @@
-"""From presets, YAML files and flags to one `Config`, and back to YAML."""
+"""Load one `Config` from presets, YAML files and overrides, and write it as YAML."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _TRUST = "model.trust_remote_code"
 
 
 def preset_names() -> tuple[str, ...]:
-    """The names of the presets that come with Attentune, sorted."""
+    """The names of the built-in presets, sorted."""
     folder = resources.files("attentune.config") / "presets"
     return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
 def load_preset(name: str) -> dict[str, Any]:
-    """The settings of a preset: a mapping with `description`, `source` and the sections it fills.
+    """Load a preset: a mapping with `description`, `source` and the sections it sets.
 
     Raises:
         ConfigError: there is no preset of this name.
@@ -47,21 +47,21 @@ def load_config(
     preset: str | None = None,
     as_record: bool = False,
 ) -> Config:
-    """One checked configuration.
+    """Build and check a configuration.
 
-    What is said later goes before what is said earlier: defaults, the file's preset, the file, `preset`, `overrides`.
-    `preset` first takes back what the file has from its own preset.
+    Later sources override earlier ones: defaults, the file's preset, the file, `preset`, `overrides`. `preset` first
+    removes the settings that the file has from its own preset.
 
     Args:
         file: a YAML file of the shape of a run's `config.yaml`.
-        overrides: dotted names and values, such as {"training.learning_rate": 2e-5}; texts are read as what the
-            setting is.
+        overrides: dotted names and values, such as {"training.learning_rate": 2e-5}; strings are converted to the
+            type of the setting.
         preset: the name of a preset.
-        as_record: the file only tells what was done. Else it cannot ask for `model.trust_remote_code`: that runs code
-            of others, so whoever starts the command has to say it.
+        as_record: the file records a finished run. Otherwise it cannot set `model.trust_remote_code`, which runs
+            foreign code: that has to be given as an override.
 
     Raises:
-        ConfigError: with every problem found, each with the nearest known name.
+        ConfigError: with all problems found; unknown names come with the nearest valid one.
     """
     problems: list[str] = []
     merged: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def load_config(
     overrides = dict(overrides or {})
     preset = overrides.pop("preset", None) if preset is None else preset
     if preset is not None:
-        # What the file has from its own preset goes with that preset; what was set beside it stays.
+        # Settings that the file has from its own preset go with it; explicitly set ones stay.
         _remove_equal(merged, _preset_sections(merged.get("preset"), []))
         merged["preset"] = preset
         _merge(merged, _preset_sections(preset, problems))
@@ -94,13 +94,13 @@ def _refuse_trust(
     asked = model.get("trust_remote_code") if isinstance(model, Mapping) else None
     if asked not in (None, False) and _TRUST not in overrides:
         problems.append(
-            f"{file}: {_TRUST}: got {format_value(asked)}, but a file cannot ask for that, as it runs the code that comes with"
-            " a model. If you trust the model, add --trust_remote_code; else take the line out of the file."
+            f"{file}: {_TRUST}: got {format_value(asked)}, but a file cannot ask for that, as it runs code that comes"
+            " with a model. If you trust the model, add --trust_remote_code; otherwise delete the line from the file."
         )
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A section, or the whole configuration, as nested mappings of plain values."""
+    """Convert a section, or the whole configuration, to nested mappings of plain values."""
     return {
         field.name: to_dict(value)
         if dataclasses.is_dataclass(value)
@@ -112,13 +112,8 @@ def to_dict(config: Any) -> dict[str, Any]:
     }
 
 
-def to_flat(config: Config) -> dict[str, Any]:
-    """Return every setting by dotted name, as plain values for JSON; `load_config(overrides=...)` is the inverse."""
-    return flatten(to_dict(config))
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested sections as one mapping by dotted name; a setting whose value is a mapping is kept whole."""
+def to_flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Flatten to dotted names, as `load_config` takes overrides; a setting whose value is a mapping stays whole."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
@@ -138,7 +133,7 @@ def _setting_names(section: Any = Config, prefix: str = "") -> frozenset[str]:
 
 
 def to_yaml(config: Config) -> str:
-    """The whole configuration, defaults included, as YAML that `load_config` reads back to the same."""
+    """Write the whole configuration, defaults included, as YAML; `load_config` reads it back unchanged."""
     return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
 
 
@@ -162,7 +157,7 @@ def _remove_equal(target: dict[str, Any], values: Mapping[str, Any]) -> None:
 
 
 def _merge(target: dict[str, Any], extra: Mapping[str, Any], cls: Any = Config) -> None:
-    """Put `extra` on top: section by section, each single setting whole. An empty section says nothing."""
+    """Merge `extra` into `target`: sections recursively, settings as a whole. Empty sections are ignored."""
     hints = typing.get_type_hints(cls)
     for key, value in extra.items():
         section = hints.get(key)

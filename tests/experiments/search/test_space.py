@@ -91,7 +91,7 @@ def test_values_become_what_their_settings_are():
         (("data.max_train_samples=100,200",), "data.max_train_samples: cannot be varied"),
         (("training.learning_rate=1e-5,0.00001",), "named more than once"),
         (("training.learning_rate=1e-5,1e-4", "training.learning_rate=1:2"), "is given more than once"),
-        (("labels.generator=none,flip",), "flip makes labels for single tokens"),
+        (("labels.generator=none,flip",), "flip makes token labels"),
         ((), "got nothing to vary, expected --space NAME or --search"),
     ],
 )  # fmt: skip

@@ -107,7 +107,7 @@ def test_values_that_do_not_go_together_fail_their_trial_only(tiny, tmp_path):
     trials = plan.study.trials()
     failed = [trial for trial in trials if trial.status == "failed"]
     assert [trial.params for trial in failed] == [{"labels.generator": "gradient", "model.token_gate.kind": "none"}]
-    assert "gradient makes labels for single tokens" in failed[0].message
+    assert "gradient makes token labels" in failed[0].message
     assert len(trials) == 4
     assert {run.method for run in plan.grid.runs} == {trial.name for trial in trials} - {failed[0].name}
 
