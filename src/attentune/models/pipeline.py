@@ -34,7 +34,7 @@ class AttentunePipeline(TextClassificationPipeline):
         """Return the names of the predicted labels."""
         config = self.model.config
         several = config.task_type == "multi_label"
-        found = predict_labels(
+        predicted = predict_labels(
             class_probabilities(logits_C[None], is_multilabel=several),
             task_type=config.task_type,
             ordinal_prediction=config.ordinal_prediction,

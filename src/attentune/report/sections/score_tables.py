@@ -126,7 +126,9 @@ def differences_table(verdicts: Verdicts) -> Table:
             format_p(one.p),
             format_p(one.p_holm),
             format_p(one.p_sign_flip),
-            "> 100" if one.greater_is_better and one.minimum_detectable_effect > 1 else format_score(one.minimum_detectable_effect, one.metric),
+            "> 100"
+            if one.greater_is_better and one.minimum_detectable_effect > 1
+            else format_score(one.minimum_detectable_effect, one.metric),
             str(one.seeds),
             NOTHING if one.examples is None else f"{one.examples:,}",
         )
