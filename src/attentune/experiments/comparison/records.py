@@ -40,10 +40,10 @@ class Run:
     """One run of a comparison.
 
     Attributes:
-        task: a known task's name, or "own".
-        train_size: rows to train on; None is all.
-        method: a preset's name, or that of a method with settings of its own.
-        seed: of the rows taken, of fresh weights, order and masks.
+        task: the name of a built-in task, or "own" for custom data.
+        train_size: number of training rows; None is all.
+        method: the name of a preset, or of a method with custom settings.
+        seed: seed of the sampled rows, new weights, data order and masks.
     """
 
     task: str
@@ -58,26 +58,27 @@ class Run:
 
     @property
     def name(self) -> str:
-        """A path that no other run has."""
+        """The relative path of this run, which no other run has."""
         return f"{self.task}/{self.size}/{self.method}/seed-{self.seed}"
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """All that a comparison keeps of a run.
+    """The record of one run of a comparison.
 
     Attributes:
         run: task, size of the training part, method, seed.
-        status: "done" or "failed"; in a search also "pruned", given up as it did worse than others.
-        metric: the one to compare by: that of `metric_for_best_model`, else the task's first; None if failed.
-        score: its value on the first validation split; None where it is undefined or not there.
+        status: "done" or "failed"; in a search also "pruned": stopped early, as it did worse than others.
+        metric: the metric to compare by, `metric_for_best_model` or the task's first; None if the run failed.
+        score: the metric's value on the first validation split; None where it is undefined or missing.
         scores, train, best, config, seed, versions, data_fingerprint, notes: as in `RunResult`.
-        predictions: by split the file with ids, labels, predictions and probabilities, beside the record.
-        labels_by_epoch: what the log says of each epoch's token labels.
-        curve: step, epoch, seconds in training steps, tokens and mean loss since the line before, as logged.
-        scored: the validation scores while it trained: step, epoch, and metrics by split.
-        wall_seconds: of its last sitting, with loading, scoring and saving.
-        host: the machine.
+        predictions: by split the name of the file with ids, labels, predictions and probabilities, in the record's
+            folder.
+        labels_by_epoch: the logged statistics of each epoch's token labels.
+        curve: the logged steps: step, epoch, seconds in training steps, tokens and mean loss since the previous line.
+        scored: the validation scores during training: step, epoch, and metrics by split.
+        wall_seconds: time of the last call that trained it, with loading, scoring and saving.
+        host: the name of the machine.
         error: kind, message and traceback of a failed run, else None.
     """
 
@@ -103,7 +104,7 @@ class RunRecord:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has scores."""
+        """Whether the run finished and has scores."""
         return self.status == "done"
 
     @property
@@ -112,12 +113,12 @@ class RunRecord:
         return next((split for split in self.scores if split.startswith("validation")), None)
 
     def result(self) -> RunResult:
-        """The run's own record."""
+        """Return the run's result, without what only a comparison records."""
         names = (part.name for part in dataclasses.fields(RunResult))
         return RunResult(**{name: getattr(self, name) for name in names})
 
     def to_json(self) -> str:
-        """JSON text; not-a-number becomes null."""
+        """Return the record as JSON text; NaN becomes null."""
         return to_json({"format": _FORMAT, **dataclasses.asdict(self)})
 
     @classmethod
@@ -184,21 +185,28 @@ class Predictions:
 def score_to_compare_by(
     scores: dict[str, dict[str, float | None]], wanted: str | None
 ) -> tuple[str | None, float | None]:
-    """The metric, `metric_for_best_model` or the task's first, and its value on the first validation split; None where
-    it is not there or not defined."""
+    """Return the metric to compare by and its value on the first validation split, each None where it is missing.
+
+    Args:
+        scores: by split and metric.
+        wanted: `metric_for_best_model`; None for the task's first metric.
+    """
     validation = next((part for split, part in scores.items() if split.startswith("validation")), {})
     metric = next(iter(validation), None) if wanted is None else wanted.removeprefix("eval_")
     return metric, None if metric is None else validation.get(metric)
 
 
 def log_facts(folder: Path) -> dict[str, Any]:
-    """The log's lines by what they tell of; none where there is no log. A last line that was cut short is left out."""
+    """Read the fields of a record that come from a run's log; they are empty where there is no log.
+
+    A last line that was cut short is left out.
+    """
     lines: list[dict[str, Any]] = []
     try:
         for text in read_text(folder / LOG_FILE).removesuffix("\n").split("\n"):
             line = parse_json(text)
             if not isinstance(line, dict) or not isinstance(line.get("labels", {}), dict):
-                raise ValueError("no line of ours")
+                raise ValueError("not a line of a run's log")
             lines.append(line)
     except (OSError, ValueError):
         pass
@@ -212,12 +220,12 @@ def log_facts(folder: Path) -> dict[str, Any]:
 
 
 def record_file(folder: Path, run: Run) -> Path:
-    """Where the record of a run is or will be in a comparison's folder."""
+    """Return where the record of a run is, or will be, in a comparison's folder."""
     return folder / "records" / f"{run.name}.json"
 
 
 def is_packed(folder: Path) -> bool:
-    """Whether `pack_records` wrote the records of this folder."""
+    """Return whether this folder holds a packed comparison."""
     return (folder / PACKED_RUNS_FILE).is_file() and not (folder / "records").is_dir()
 
 
@@ -382,9 +390,9 @@ def _order(record: RunRecord) -> tuple[Any, ...]:
 
 
 def unpaired(records: Iterable[RunRecord]) -> list[str]:
-    """Tasks, sizes and seeds whose methods did not all see the same rows, one text each.
+    """Return tasks, sizes and seeds whose methods were not trained and scored on the same rows, one text each.
 
-    Rows of extra files are a matter of the method, and do not count.
+    Rows of extra training files are part of a method and do not count.
     """
     seen: dict[tuple[str, str, int], dict[str, list[str]]] = {}
     for record in records:
