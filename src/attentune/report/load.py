@@ -1,4 +1,4 @@
-"""Read the runs, HANS results and layer weights of the folders that a report is made from."""
+"""Read the runs and further results that a report shows from the folders that a user names."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class RecordedRun:
 
     @property
     def split(self) -> str | None:
-        """The split that its score is of: the first of validation; None if it failed or has none."""
+        """The split that the score is of: the first validation split; None if the run failed or has none."""
         return self.record.split
 
     def predictions(self) -> Predictions | None:
-        """Those on the split of the score; None where the file is not there.
+        """Return the predictions on the split of the score; None where there are none.
 
         Raises:
             CheckpointError: the file cannot be read.
@@ -59,7 +59,7 @@ class RecordedRun:
 
 
 def recorded_runs(folder: Path, records: Iterable[RunRecord]) -> list[RecordedRun]:
-    """These records of a comparison's folder with their predictions.
+    """Attach the predictions in a comparison's folder to its records.
 
     Raises:
         CheckpointError: the predictions of a packed comparison cannot be read.
