@@ -163,7 +163,8 @@ def check_same(before: Methods, now: Methods, where: str, *, free: Iterable[str]
         listed = [*list(changes)[:_SHOWN], *([f"and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else [])]
         raise CheckpointError(
             f"{where}: was begun with other settings, so its runs could not be compared: {'; '.join(listed)}. Go on"
-            " with the settings it has, or name another --output_dir. More presets, tasks, sizes and seeds may be added."
+            " with the settings it has, or name another --output_dir. More presets, tasks, sizes and seeds may be"
+            " added."
         )
 
 
