@@ -87,13 +87,13 @@ def calibrate_run(
     config = saved.model.config
     before = {"temperature": config.calibration_temperature, "thresholds": config.thresholds}
     plain_run = replace(saved, label_space=replace(saved.label_space, thresholds=None))
-    found = Calibration(0)
-    config.update(found.settings())
+    calibration = Calibration(0)
+    config.update(calibration.settings())
     prints: dict[str, str] = {}
     if temperature or thresholds:
-        found, prints = _fit(plain_run, data, split, precision, before["temperature"], temperature, thresholds)
-    config.update(found.settings())
-    done = Recalibration(saved.folder, found, found.space(saved.label_space), before, prints)
+        calibration, prints = _fit(plain_run, data, split, precision, before["temperature"], temperature, thresholds)
+    config.update(calibration.settings())
+    done = Recalibration(saved.folder, calibration, calibration.space(saved.label_space), before, prints)
     _write(done)
     return done
 
@@ -129,20 +129,24 @@ def _fit(
     evaluator = saved.evaluator(rows, precision=precision)
     logits_NC = np.concatenate([evaluator.predict(name) for name in labelled])
     labels = np.concatenate([np.asarray(rows.splits[name].labels) for name in labelled])
-    found = fit(logits_NC, labels, saved.label_space, temperature=temperature, thresholds=thresholds)
-    errors = tuple(error_of(logits_NC / t, labels, saved.label_space) for t in (temperature_before, found.temperature))
-    return replace(found, errors={_ROWS: (errors[0], errors[1])}), {name: rows.fingerprint()[name] for name in labelled}
+    calibration = fit(logits_NC, labels, saved.label_space, temperature=temperature, thresholds=thresholds)
+    errors = tuple(
+        error_of(logits_NC / t, labels, saved.label_space) for t in (temperature_before, calibration.temperature)
+    )
+    return replace(calibration, errors={_ROWS: (errors[0], errors[1])}), {
+        name: rows.fingerprint()[name] for name in labelled
+    }
 
 
 def _write(done: Recalibration) -> None:
     """Write card and record first and `config.json` last, so that readers see the old or the new calibration."""
-    folder, found = done.folder, done.calibration
+    folder, calibration = done.folder, done.calibration
     with locked_folder(folder):
-        settings = {**read_json(folder / "config.json"), **found.settings()}
+        settings = {**read_json(folder / "config.json"), **calibration.settings()}
         card = folder / CARD_FILE
         if card.is_file():
             sentence = plain(done.sentence())
-            if found.rows:
+            if calibration.rows:
                 sentence += (
                     " This was fitted after the run: the scores above are of before, and the error of the same rows."
                 )

@@ -154,7 +154,7 @@ def test_importance_is_told_of_enough_trials_only(tmp_path):
     score = lambda params: float(params["kind"] == "good") + params["rate"]  # noqa: E731
     play(storage_config, RATE, sampler_config, score, 9)
     study = SearchStudy(storage_config, RATE, sampler_config, SelectionCriterion())
-    assert study.importance() == (None, "9 finished trials are too few; 10 or more say something")
+    assert study.importance() == (None, "9 finished trials are too few; at least 10 are needed")
     play(storage_config, RATE, sampler_config, score)
     shares, note = study.importance()
     assert shares is not None

@@ -163,10 +163,11 @@ def check_same(before: Methods, now: Methods, where: str, *, free: Iterable[str]
             compared = [] if old is None else [setting for setting in flat if setting not in allowed | own]
             changes |= dict.fromkeys(f"{label}{line}" for line in _differences(old or {}, flat, compared))
     if changes:
-        shown = [*list(changes)[:_SHOWN], *([f"and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else [])]
+        listed = [*list(changes)[:_SHOWN], *([f"and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else [])]
         raise CheckpointError(
-            f"{where}: was begun with other settings, so its runs could not be compared: {'; '.join(shown)}. Go on with"
-            " the settings it has, or name another --output_dir. More presets, tasks, sizes and seeds may be added."
+            f"{where}: was begun with other settings, so its runs could not be compared: {'; '.join(listed)}. Go on"
+            " with the settings it has, or name another --output_dir. More presets, tasks, sizes and seeds may be"
+            " added."
         )
 
 

@@ -134,9 +134,9 @@ def search(
     setup = set_up(space, vary, options, preset=preset, file=config, overrides=overrides or {})
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs: got {jobs}, expected a whole number of at least 1.")
-    shown, folder = display or ComparisonProgress(), Path(output_dir)
+    display, folder = display or ComparisonProgress(), Path(output_dir)
     for note in setup.notes:
-        shown.info(note)
+        display.info(note)
     name = "search" if storage is None else study or folder.resolve().name
     storage_config = StorageConfig(str(folder), open_search(folder, setup.content), storage, name, heartbeat_s)
     plan = _plan(setup, storage_config)
@@ -144,7 +144,7 @@ def search(
         plan.retry_failed()
     plan.advance(0, ())
     if not plan.is_complete:
-        _run(plan, setup, shown, jobs, retry_failed=retry_failed)
+        _run(plan, setup, display, jobs, retry_failed=retry_failed)
     return _result(plan, folder)
 
 

@@ -103,14 +103,14 @@ def whole_space(
     problems = [f"--search {name}: is given more than once." for name in own if names.count(name) > 1]
     problems += [f"--search {name}: has a value of its own too; give one of both." for name in own if name in fixed]
     space, notes = named or Space(), []
-    kept = []
+    remaining = []
     for dimension in space.dimensions:
         taken = [name for name in dimension.setting_names if name in fixed]
         if taken:
             notes.append(f"{dimension.name}: is not varied, as {taken[0]} is set to {fixed[taken[0]]}.")
         elif not own.intersection(dimension.setting_names):
-            kept.append(dimension)
-    dimensions = (*kept, *searched)
+            remaining.append(dimension)
+    dimensions = (*remaining, *searched)
     if not dimensions and not problems:
         problems.append("search: got nothing to vary, expected --space NAME or --search NAME=VALUES.")
     if problems:

@@ -31,9 +31,9 @@ _DECIDES = ("data.task", "data.max_train_samples")
 
 def description(settings: Mapping[str, Any], space: list[dict[str, Any]], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return what must stay the same while a search goes on, as a flat mapping of plain values."""
-    kept = {name: value for name, value in settings.items() if name not in MAY_DIFFER or name in _DECIDES}
+    constant = {name: value for name, value in settings.items() if name not in MAY_DIFFER or name in _DECIDES}
     varied = {f"space {part['name']}": {key: value for key, value in part.items() if key != "name"} for part in space}
-    content = {**kept, **varied, **options}
+    content = {**constant, **varied, **options}
     return json.loads(json.dumps(content))
 
 
@@ -88,9 +88,9 @@ def check_same_search(
         if name not in allowed and before.get(name) != now.get(name)
     ]
     if changes:
-        shown = [*changes[:_SHOWN], *([f"and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else [])]
+        listed = [*changes[:_SHOWN], *([f"and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else [])]
         raise CheckpointError(
-            f"{where}: was begun as another search, so its trials could not be ranked together: {'; '.join(shown)}. Go"
+            f"{where}: was begun as another search, so its trials could not be ranked together: {'; '.join(listed)}. Go"
             " on as it was begun, or name another --output_dir. Only --trials may be raised."
         )
 

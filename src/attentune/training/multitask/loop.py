@@ -119,20 +119,22 @@ def build_multitask_components(inputs: Mapping[str, RunInputs], training: Traini
         ConfigError: an objective does not fit its task.
     """
     models: dict[str, Any] = {}
-    for task, own in inputs.items():
-        models[task] = new_model(own, share_encoder_of=next(iter(models.values()), None))
-    frozen = {task: freeze_encoder(own, models[task]) for task, own in inputs.items()}
+    for task, task_inputs in inputs.items():
+        models[task] = new_model(task_inputs, share_encoder_of=next(iter(models.values()), None))
+    frozen = {task: freeze_encoder(task_inputs, models[task]) for task, task_inputs in inputs.items()}
     model, accelerator = SharedModel(models), next(iter(inputs.values())).accelerator
-    embeddings = VocabularySubset(model.encoder, np.concatenate([used_token_ids(own) for own in inputs.values()]))
-    planners = {task: build_planner(own, models[task]) for task, own in inputs.items()}
+    embeddings = VocabularySubset(
+        model.encoder, np.concatenate([used_token_ids(task_inputs) for task_inputs in inputs.values()])
+    )
+    planners = {task: build_planner(task_inputs, models[task]) for task, task_inputs in inputs.items()}
     steps = steps_per_task(
-        {task: count_steps(own, planners[task]) for task, own in inputs.items()},
-        {task: len(own.features["train"]) for task, own in inputs.items()},
+        {task: count_steps(task_inputs, planners[task]) for task, task_inputs in inputs.items()},
+        {task: len(task_inputs.features["train"]) for task, task_inputs in inputs.items()},
         training.task_sampling_exponent,
         training.max_steps,
     )
-    inputs = {task: _with_max_steps(own, steps[task]) for task, own in inputs.items()}
-    schedules = {task: build_schedule(own, planners[task]) for task, own in inputs.items()}
+    inputs = {task: _with_max_steps(task_inputs, steps[task]) for task, task_inputs in inputs.items()}
+    schedules = {task: build_schedule(task_inputs, planners[task]) for task, task_inputs in inputs.items()}
     optimizer = accelerator.prepare_optimizer(new_optimizer(training, model))
     states = {task: TrainingState() for task in inputs}
 
@@ -143,10 +145,10 @@ def build_multitask_components(inputs: Mapping[str, RunInputs], training: Traini
         return factor
 
     tasks = {}
-    for task, own in inputs.items():
+    for task, task_inputs in inputs.items():
         frozen_states, note = frozen[task]
         tasks[task] = assemble(
-            own,
+            task_inputs,
             model=models[task],
             wrapped=accelerator.prepare_model(models[task]),
             embeddings=embeddings,
@@ -203,9 +205,9 @@ def train_together(
         Interrupted: a stop was requested and all was saved.
     """
     inputs = {}
-    for task, own in configs.items():
+    for task, task_config in configs.items():
         display.info(f"{task}:")
-        inputs[task] = prepare_inputs(own, None, display)
+        inputs[task] = prepare_inputs(task_config, None, display)
     accelerator = next(iter(inputs.values())).accelerator
     if accelerator.num_processes > 1:
         raise ConfigError(
@@ -215,8 +217,12 @@ def train_together(
     note = f"Trained together with {', '.join(configs)}, on one encoder."
     components = build_multitask_components(
         {
-            task: replace(own, accelerator=accelerator, data=replace(own.data, notes=(*own.data.notes, note)))
-            for task, own in inputs.items()
+            task: replace(
+                task_inputs,
+                accelerator=accelerator,
+                data=replace(task_inputs.data, notes=(*task_inputs.data.notes, note)),
+            )
+            for task, task_inputs in inputs.items()
         },
         config.training,
     )
@@ -304,12 +310,12 @@ def _callbacks(
 
 def _finalize(folder: Path, components: MultiTaskComponents, task: str, display: ProgressDisplay) -> RunResult:
     """Evaluate and save one task with the final weights of the shared encoder."""
-    own, state = components.tasks[task], components.states[task]
+    task_components, state = components.tasks[task], components.states[task]
     state.last_scored_step = -1  # the other tasks have changed the encoder since
     with storage_errors(folder):
         folder.mkdir(exist_ok=True)
-    write_text(folder / CONFIG_FILE, to_yaml(own.inputs.config))
-    result = finalize_run(folder, own, state)
+    write_text(folder / CONFIG_FILE, to_yaml(task_components.inputs.config))
+    result = finalize_run(folder, task_components, state)
     display.info(f"{task}: {one_line(result.scores)}; saved in {folder}")
     return result
 
@@ -358,8 +364,8 @@ class MultiTaskCheckpointer:
 
     def _write(self) -> None:
         components = self._components
-        for task, own in components.tasks.items():
-            own.loop.check_weights(components.states[task])
+        for task, task_components in components.tasks.items():
+            task_components.loop.check_weights(components.states[task])
         content = {
             "tasks": {task: state.to_dict() for task, state in components.states.items()},
             "identity": components.resume_fingerprint(),
@@ -372,8 +378,8 @@ class MultiTaskCheckpointer:
             weights = {name: weight.detach().contiguous() for name, weight in components.model.named_parameters()}
             save_file(weights, folder / MODEL_FILE)
             save_file(optimizer, folder / OPTIMIZER_FILE)
-            for task, own in components.tasks.items():
-                if tensors := own.planner.tensors():
+            for task, task_components in components.tasks.items():
+                if tensors := task_components.planner.tensors():
                     save_arrays(tensors, folder / f"labels-{task}.safetensors")
 
         with components.embeddings.whole(components.decay()):
@@ -400,7 +406,7 @@ class MultiTaskCheckpointer:
             load_optimizer_tensors(components.bare_optimizer, components.model, load_file(folder / OPTIMIZER_FILE))
             if content.get("scaler") and components.scaler is not None:
                 components.scaler.load_state_dict(content["scaler"])
-            for task, own in components.tasks.items():
+            for task, task_components in components.tasks.items():
                 if (folder / f"labels-{task}.safetensors").is_file():
-                    own.planner.restore(load_arrays(folder / f"labels-{task}.safetensors"))
+                    task_components.planner.restore(load_arrays(folder / f"labels-{task}.safetensors"))
         self._saved_steps = components.steps_done

@@ -69,10 +69,10 @@ def train_tasks(config: Config, *, display: ProgressDisplay | None = None) -> Ta
         with opened_folder(config) as run:
             try:
                 results = train_together(run, configs, config, display) if config.training.multi_task else {}
-                for task, own in configs.items():
+                for task, task_config in configs.items():
                     if task not in results:
                         display.info(f"{task}:")
-                        results[task] = train(_resumable(own), display=display)
+                        results[task] = train(_resumable(task_config), display=display)
             except Interrupted as stop:
                 raise Interrupted(str(run), stop.step) from None
             return _summary(run, results, display)
@@ -98,11 +98,11 @@ def task_configs(config: Config) -> dict[str, Config]:
     if problems:
         raise ConfigError(problems)
     names = [load_spec(name).name for name in config.data.tasks or ()]
-    given = {load_spec(str(name)).name: dict(own) for name, own in (config.data.task_settings or {}).items()}
+    given = {load_spec(str(name)).name: dict(settings) for name, settings in (config.data.task_settings or {}).items()}
     whole = to_flat(config)
-    found = {}
+    configs = {}
     for task in names:
-        own = {
+        overrides = {
             "data.task": task,
             "data.tasks": None,
             "data.task_settings": None,
@@ -111,10 +111,10 @@ def task_configs(config: Config) -> dict[str, Config]:
             "training.overwrite_output_dir": False,
             "training.resume": False,
         }
-        found[task] = load_config(overrides={**whole, **own, **given.get(task, {})})
+        configs[task] = load_config(overrides={**whole, **overrides, **given.get(task, {})})
     if config.training.multi_task:
-        _check_agree(found)
-    return found
+        _check_agree(configs)
+    return configs
 
 
 def _problems(config: Config) -> list[str]:
@@ -124,15 +124,15 @@ def _problems(config: Config) -> list[str]:
     if len(set(names)) != len(names) or not names:
         problems.append(f"data.tasks: got {', '.join(data.tasks or ('nothing',))}, expected each task once.")
     given = data.task_settings or {}
-    if not isinstance(given, dict) or not all(isinstance(own, dict) for own in given.values()):
+    if not isinstance(given, dict) or not all(isinstance(settings, dict) for settings in given.values()):
         return [
             *problems,
             f"data.task_settings: got {given!r}, expected a mapping such as {{sts: {{objective.loss: pearson}}}}.",
         ]
-    for task, own in given.items():
+    for task, settings in given.items():
         if load_spec(str(task)).name not in names:
             problems.append(f"data.task_settings: {task} is not among data.tasks ({', '.join(names)}).")
-        wrong = [name for name in own if name in _NOT_OF_ONE_TASK]
+        wrong = [name for name in settings if name in _NOT_OF_ONE_TASK]
         if wrong:
             problems.append(f"data.task_settings: {task}: {', '.join(wrong)} cannot be set for one task.")
     if training.multi_task and (training.load_best_model_at_end or training.early_stopping_patience is not None):
@@ -146,11 +146,11 @@ def _problems(config: Config) -> list[str]:
 def _check_agree(configs: dict[str, Config]) -> None:
     first, *others = ({task: _shared_settings(config) for task, config in configs.items()}).items()
     problems = [
-        f"data.task_settings: {task}: {name} is {own[name]!r}, but {first[0]} has {value!r}; with training.multi_task"
-        " all tasks share encoder, blur and training settings."
-        for task, own in others
+        f"data.task_settings: {task}: {name} is {settings[name]!r}, but {first[0]} has {value!r}; with"
+        " training.multi_task all tasks share encoder, blur and training settings."
+        for task, settings in others
         for name, value in first[1].items()
-        if own[name] != value
+        if settings[name] != value
     ]
     if problems:
         raise ConfigError(problems)
