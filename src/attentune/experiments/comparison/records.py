@@ -35,10 +35,10 @@ class Run:
     """One run of a comparison.
 
     Attributes:
-        task: the name of a built-in task, or "own" for custom data.
-        train_size: number of training rows; None is all.
-        method: the name of a preset, or of a method with custom settings.
-        seed: seed of the sampled rows, new weights, data order and masks.
+        task: a built-in task's name; "own" for custom data.
+        train_size: number of training rows; None for all.
+        method: the name of a preset or method.
+        seed: of subsampling, new weights, row order and masks.
     """
 
     task: str
@@ -53,28 +53,26 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The relative path of this run, which no other run has."""
+        """A relative path that is unique in the comparison."""
         return f"{self.task}/{self.size}/{self.method}/seed-{self.seed}"
 
 
-@dataclass(frozen=True)
-class RunRecord:
-    """The record of one run of a comparison.
+@dataclass(frozen=True, kw_only=True)
+class RunRecord(RunResult):
+    """The record of a run in a comparison: a run's own result, and what the comparison adds.
 
     Attributes:
-        run: task, size of the training part, method, seed.
-        status: "done" or "failed"; in a search also "pruned": stopped early, as it did worse than others.
-        metric: the metric to compare by, `metric_for_best_model` or the task's first; None if the run failed.
-        score: the metric's value on the first validation split; None where it is undefined or missing.
-        scores, train, best, config, seed, versions, data_fingerprint, notes: as in `RunResult`.
-        predictions: by split the name of the file with ids, labels, predictions and probabilities, in the record's
-            folder.
-        labels_by_epoch: the logged statistics of each epoch's token labels.
-        curve: the logged steps: step, epoch, seconds in training steps, tokens and mean loss since the previous line.
+        run: task, training size, method and seed.
+        status: "done", "failed", or in a search "pruned".
+        metric: the metric to compare by: `metric_for_best_model`, or the task's first; None if the run failed.
+        score: its value on the first validation split; None if it is undefined or missing.
+        predictions: by split, the file of ids, labels, predictions and probabilities, next to the record.
+        labels_by_epoch: counts of each epoch's token labels, from the log.
+        curve: step, epoch, seconds of training steps, tokens and mean loss since the line before, from the log.
         scored: the validation scores during training: step, epoch, and metrics by split.
-        wall_seconds: time of the last call that trained it, with loading, scoring and saving.
-        host: the name of the machine.
-        error: kind, message and traceback of a failed run, else None.
+        wall_seconds: wall time since the run was last started or resumed, with loading, evaluation and saving.
+        host: the machine's name.
+        error: kind, message and traceback of a failed run; None otherwise.
     """
 
     run: Run
@@ -105,7 +103,7 @@ class RunRecord:
         return RunResult(**{name: getattr(self, name) for name in names})
 
     def to_json(self) -> str:
-        """Return the record as JSON text; NaN becomes null."""
+        """Return the record as JSON; NaN becomes null."""
         return to_json({"format": _FORMAT, **dataclasses.asdict(self)})
 
     @classmethod
@@ -172,7 +170,7 @@ class Predictions:
 def score_to_compare_by(
     scores: dict[str, dict[str, float | None]], wanted: str | None
 ) -> tuple[str | None, float | None]:
-    """Return the metric to compare by and its value on the first validation split, each None where it is missing.
+    """Return the metric to compare by and its value on the first validation split, None if missing or undefined.
 
     Args:
         scores: by split and metric.
@@ -184,16 +182,13 @@ def score_to_compare_by(
 
 
 def log_facts(folder: Path) -> dict[str, Any]:
-    """Read the fields of a record that come from a run's log; they are empty where there is no log.
-
-    A last line that was cut short is left out.
-    """
+    """Return the content of a run's log by kind of line; nothing if there is no log. Stops at an incomplete line."""
     lines: list[dict[str, Any]] = []
     try:
         for text in read_text(folder / LOG_FILE).removesuffix("\n").split("\n"):
             line = parse_json(text)
             if not isinstance(line, dict) or not isinstance(line.get("labels", {}), dict):
-                raise ValueError("not a line of a run's log")
+                raise ValueError("not a line of the log")
             lines.append(line)
     except (OSError, ValueError):
         pass
@@ -207,7 +202,7 @@ def log_facts(folder: Path) -> dict[str, Any]:
 
 
 def record_file(folder: Path, run: Run) -> Path:
-    """Return where the record of a run is, or will be, in a comparison's folder."""
+    """Return the path of a run's record in a comparison's folder."""
     return folder / "records" / f"{run.name}.json"
 
 
@@ -374,9 +369,9 @@ def _order(record: RunRecord) -> tuple[Any, ...]:
 
 
 def unpaired(records: Iterable[RunRecord]) -> list[str]:
-    """Return tasks, sizes and seeds whose methods were not trained and scored on the same rows, one text each.
+    """Return a text for each task, size and seed whose methods were not trained and scored on the same rows.
 
-    Rows of extra training files are part of a method and do not count.
+    Rows of extra files belong to the method, and are ignored.
     """
     seen: dict[tuple[str, str, int], dict[str, list[str]]] = {}
     for record in records:
