@@ -233,8 +233,9 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             got, reads = ("no", "apart") if second_start is None else ("a", "in one row")
             raise ValueError(
                 f"got {got} second_start, but this model reads the texts of a pair {reads}. Encode them as it does:"
-                " attentune.predict(run, texts, pairs), or encode_rows(..., bi_encoder=...) and pad_batch. (Of rows from its"
-                " tokenizer, such as pairs in a pipeline, the second text is found by itself, if each holds two texts.)"
+                " attentune.predict(run, texts, pairs), or encode_rows(..., bi_encoder=...) and pad_batch. (Of rows"
+                " from its tokenizer, such as pairs in a pipeline, the second text is found by itself, if each holds two"
+                " texts.)"
             )
         return None if second_start is None else find_texts(mask_BT, second_start)
 
