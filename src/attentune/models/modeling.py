@@ -234,8 +234,8 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             raise ValueError(
                 f"got {got} second_start, but this model reads the texts of a pair {reads}. Encode them as it does:"
                 " attentune.predict(run, texts, pairs), or encode_rows(..., bi_encoder=...) and pad_batch. (Of rows"
-                " from its tokenizer, such as pairs in a pipeline, the second text is found by itself, if each holds two"
-                " texts.)"
+                " from its tokenizer, such as pairs in a pipeline, the second text is found by itself, if it holds"
+                " two texts.)"
             )
         return None if second_start is None else find_texts(mask_BT, second_start)
 
