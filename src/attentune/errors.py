@@ -1,7 +1,7 @@
-"""What can go wrong for a user, one class a kind of cause.
+"""User errors: one class per cause.
 
-Every message says what was got, what was expected and how to mend it. The command line prints the message without a
-traceback and ends with status 2; anything else that escapes is a bug of ours and ends with status 1.
+Every message says what was given, what was expected and how to fix it. The command line prints the message without a
+traceback and exits with status 2; any other exception is a bug and exits with status 1.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 
 
 class AttentuneError(Exception):
-    """The base of all errors that a user can mend."""
+    """The base class of all errors that a user can fix."""
 
 
 class ConfigError(AttentuneError):
-    """Settings that cannot be used. Holds all problems found, not only the first."""
+    """Invalid settings. Holds all problems, not only the first."""
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
@@ -23,9 +23,9 @@ class ConfigError(AttentuneError):
 
 
 class DataError(AttentuneError):
-    """A file or data set that cannot be read as asked.
+    """A file or dataset that cannot be read.
 
-    The text starts with `path:line:` where both are known, so that editors can jump to the place.
+    The message starts with `path:line:` if both are known, so that editors can jump to the line.
     """
 
     def __init__(self, message: str, *, path: str | Path | None = None, line: int | None = None) -> None:
@@ -36,24 +36,24 @@ class DataError(AttentuneError):
 
 
 class LabelError(DataError):
-    """Labels that do not fit the task, or the labels that a model was trained on."""
+    """Labels that do not fit the task or the model."""
 
 
 class UnsupportedEncoderError(AttentuneError):
-    """An encoder that cannot be loaded, or cannot take what was asked of it."""
+    """An encoder that cannot be loaded, or does not support a setting."""
 
 
 class CheckpointError(AttentuneError):
-    """A run folder or checkpoint that is missing, torn, finished or not of this run."""
+    """A run folder or checkpoint that is missing, damaged, finished or of another run."""
 
 
 class StorageError(AttentuneError):
-    """A disk that is full or a folder that cannot be written to."""
+    """A full disk, or a folder that cannot be written to."""
 
 
 class ExportError(AttentuneError):
-    """A run that cannot be exported, or whose export does not say what the run says."""
+    """A run that cannot be exported, or whose export predicts something else than the run."""
 
 
 class NonFiniteLossError(AttentuneError):
-    """The loss or a gradient became NaN or infinite; the message names the step and the rows."""
+    """A loss, gradient or logit that is NaN or infinite; the message names the step and the rows."""

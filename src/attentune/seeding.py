@@ -1,7 +1,7 @@
-"""The only place that makes randomness.
+"""Random generators from keys.
 
-Every random choice is a function of a key such as (seed, epoch, row), never of how many numbers were drawn before. So a
-resumed run, another batch size or another number of processes makes the same choices.
+Every random choice is a function of a key such as (seed, epoch, row), and not of the numbers drawn before. So it does
+not depend on resuming, on the batch size or on the number of processes.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ if TYPE_CHECKING:
 
 
 def derive_key(*parts: int | str) -> int:
-    """A 63-bit number that depends on every part and on their order.
+    """Hash the parts of a key, in their order, to a 63-bit integer.
 
-    Stable between processes, machines and versions of Python (unlike `hash`).
+    The result is the same in all processes, machines and versions of Python (unlike `hash`).
     """
-    # NumPy's integers count as integers.
+    # NumPy integers are treated as integers.
     text = "\x1f".join(f"{'str' if isinstance(part, str) else 'int'}:{part}" for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def numpy_generator(*parts: int | str) -> np.random.Generator:
-    """A NumPy generator for this key."""
+    """Return a NumPy generator for this key."""
     return np.random.Generator(np.random.PCG64(derive_key(*parts)))
 
 
 def torch_generator(*parts: int | str) -> torch.Generator:
-    """A PyTorch generator on the CPU for this key."""
+    """Return a PyTorch CPU generator for this key."""
     import torch
 
     return torch.Generator().manual_seed(derive_key(*parts))
 
 
 def seed_global(*parts: int | str) -> None:
-    """Set PyTorch's global generators (CPU and accelerators) from this key: dropout draws from them.
+    """Seed PyTorch's global generators (CPU and accelerators), from which dropout draws, with this key.
 
-    Called before each forward pass in training, so that no generator state needs to be kept in a checkpoint.
+    It is called before each forward pass in training, so that checkpoints need no generator state.
     """
     import torch
 
     key = derive_key(*parts)
     if torch.accelerator.is_available():
         torch.manual_seed(key)
-    else:  # the same, without the stack trace that it makes for devices that are not there: a millisecond
+    else:  # the same, but without the stack trace recorded for missing devices, which takes a millisecond
         torch.default_generator.manual_seed(key)

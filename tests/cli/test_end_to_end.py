@@ -183,7 +183,7 @@ def test_doctor_tasks_presets_and_help(attentune, tiny, tmp_path):
     assert json.loads(out)["splits"]["train"]["rows"] > 0
     status, out, _ = attentune("doctor", "--train_file", train, "--model_name_or_path", tiny("bert"))
     assert status == 0
-    assert "always guessing" in out
+    assert "always predicting" in out
     status, out, _ = attentune("tasks", "--format", "json")
     assert {"cola", "hans", "sick"} <= {task["name"] for task in json.loads(out)}
     status, out, _ = attentune("presets")

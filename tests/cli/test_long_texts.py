@@ -88,8 +88,8 @@ def test_words_beyond_the_first_window_are_scored(attentune, files: Path, traine
 
 def test_the_doctor_and_the_card_know_where_texts_end(attentune, files: Path, trained: Path) -> None:
     own = ("--train_file", files / "train.csv", "--max_length", "16")
-    assert "100.0 % of the rows will be cut" in attentune("doctor", *own)[1]
-    assert "100.0 % of the rows will be cut" not in attentune("doctor", *own, *WINDOWS)[1]
+    assert "100.0 % of the rows will be truncated" in attentune("doctor", *own)[1]
+    assert "100.0 % of the rows will be truncated" not in attentune("doctor", *own, *WINDOWS)[1]
     assert "at most 56 tokens are read, 16 at once; the rest is cut" in (trained / "README.md").read_text()
 
 

@@ -192,7 +192,7 @@ def test_csv_with_a_separator_and_a_cut_validation_part(attentune, tiny, files: 
     ]
     status, out, _ = attentune("doctor", *own, "--label_separator", ";")
     assert status == 0
-    assert "into 4 labels, any number of them a row" in out
+    assert "into 4 labels, any number per row" in out
 
 
 @pytest.mark.integration

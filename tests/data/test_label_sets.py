@@ -143,7 +143,7 @@ def test_the_doctor_counts_labels_and_finds_those_that_teach_nothing(tmp_path: P
     data = load(train_file=train, validation_file=train, label_names=("anger", "joy", "love", "fear"))
     report = examine(data)
     lines = "\n".join(full_lines(report))
-    assert "multi_label into 4 labels, any number of them a row" in lines
+    assert "multi_label into 4 labels, any number per row" in lines
     assert "labels: anger 8 (32.0 %), joy 13 (52.0 %), love 8 (32.0 %), fear 0 (0.0 %), no label 4 (16.0 %)" in lines
     assert [f.message for f in report.findings if f.kind == "missing-class" and f.split == "train"] == [
         "train: no row has the label 'fear'."

@@ -179,5 +179,5 @@ def test_the_command_line_under_two_processes(tiny: Tiny, tmp_path: Path) -> Non
 
 def test_models_spread_over_processes_are_refused() -> None:
     accelerator = SimpleNamespace(distributed_type=DistributedType.FSDP)
-    with pytest.raises(ConfigError, match=r"started with FSDP, which spreads a model .* expected one that gives each"):
+    with pytest.raises(ConfigError, match=r"started with FSDP, which shards a model .* expected one that gives each"):
         check_whole_models(accelerator)

@@ -91,10 +91,10 @@ def _refuse_trust(
     content: Mapping[str, Any], file: str | Path, overrides: Mapping[str, Any], problems: list[str]
 ) -> None:
     model = content.get("model")
-    asked = model.get("trust_remote_code") if isinstance(model, Mapping) else None
-    if asked not in (None, False) and _TRUST not in overrides:
+    value = model.get("trust_remote_code") if isinstance(model, Mapping) else None
+    if value not in (None, False) and _TRUST not in overrides:
         problems.append(
-            f"{file}: {_TRUST}: got {format_value(asked)}, but a file cannot ask for that, as it runs code that comes"
+            f"{file}: {_TRUST}: got {format_value(value)}, but a file cannot ask for that, as it runs code that comes"
             " with a model. If you trust the model, add --trust_remote_code; otherwise delete the line from the file."
         )
 

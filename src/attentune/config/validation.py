@@ -14,11 +14,11 @@ def find_conflicts(config: Config) -> list[str]:
         problems.append("training.eval_steps: eval_strategy 'steps' needs a number of steps.")
     needs_scores = [
         name
-        for name, asked in (
+        for name, is_set in (
             ("load_best_model_at_end", training.load_best_model_at_end),
             ("early_stopping_patience", training.early_stopping_patience is not None),
         )
-        if asked
+        if is_set
     ]
     if training.eval_strategy == "no" and needs_scores:
         problems.append(f"training.{needs_scores[0]}: needs scores; set training.eval_strategy to epoch or steps.")

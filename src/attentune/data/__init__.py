@@ -1,6 +1,6 @@
 """From files to checked, tokenised, batched rows.
 
-`load.load_data` is the one entry for any data set; `dataset` defines what it returns, `tokenization` and `batching`
-turn that into tensors. `readers/` parses files, `checks/` is `attentune doctor`, `builtin_tasks/` describes the known
-tasks, one YAML file each.
+Start with `load.load_data`, the entry for any dataset; `dataset` defines what it returns, `tokenization` and `batching`
+turn that into tensors. `readers/` parses files, `checks/` is `attentune doctor`, `builtin_tasks/` has one YAML file per
+built-in task.
 """

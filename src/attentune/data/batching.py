@@ -1,6 +1,6 @@
-"""Which rows go together, and padded tensors made of them.
+"""Batching: the order of the rows, and padded tensors.
 
-The order is a function of (seed, epoch) alone, so that a resumed run needs no saved position but a number.
+The order is a function of (seed, epoch), so that a run is resumed from the number of a step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from attentune.data.tokenization import Features
 from attentune.seeding import numpy_generator
 
-# Rows are sorted by length within windows of this many batches: enough to pad little, and still shuffled well.
+# Rows are sorted by length within windows of this many batches: little padding, and still well shuffled.
 _WINDOW_BATCHES = 64
 
 
@@ -23,11 +23,11 @@ class Batch:
     """A padded batch.
 
     Attributes:
-        inputs: input_ids, attention_mask and, where the encoder knows them, token_type_ids: (B, T) int64 each; for
-            pairs of texts apart second_start, (B,) int64, where in each row the second one begins.
-        samples: (B,) the places of these rows in the epoch's plan (or in the split, in evaluation).
-        tokens: the number of real tokens.
-        token_labels: (B, T) float32, negative where a token has no label; None where no labels were given.
+        inputs: input_ids, attention_mask and, if the encoder has them, token_type_ids, (B, T) int64 each; for a
+            bi-encoder also second_start, (B,) int64, the offset of the second text in each row.
+        samples: (B,) the indices of the rows in the plan of the epoch (in evaluation: in the split).
+        tokens: the number of tokens without padding.
+        token_labels: (B, T) float32, negative at tokens without a token label; None without token labels.
     """
 
     inputs: dict[str, torch.Tensor]
@@ -37,16 +37,16 @@ class Batch:
 
 
 def bucketed_order(lengths: np.ndarray, batch_rows: int, *, seed: int, epoch: int) -> list[np.ndarray]:
-    """The batches of a training epoch: rows of like length together, all else random.
+    """Make the batches of a training epoch: rows of similar length together, otherwise in random order.
 
     Args:
-        lengths: (N,) tokens of each row.
-        batch_rows: rows in a batch; one batch may be smaller.
+        lengths: (N,) the length of each row in tokens.
+        batch_rows: rows per batch; one batch may be smaller.
         seed: with `epoch`, the key of the shuffle.
         epoch: from 0.
 
     Returns:
-        Arrays of places in `lengths`; each place stands in exactly one.
+        Arrays of row indices; each row is in exactly one.
     """
     generator = numpy_generator("order", seed, epoch)
     shuffled = generator.permutation(len(lengths))
@@ -60,15 +60,15 @@ def bucketed_order(lengths: np.ndarray, batch_rows: int, *, seed: int, epoch: in
 
 
 def sorted_order(lengths: np.ndarray, batch_rows: int) -> list[np.ndarray]:
-    """The batches of an evaluation: longest rows first, so that too little memory shows at once."""
+    """Make the batches of an evaluation, longest rows first, so that running out of memory shows at once."""
     order = np.argsort(-lengths, kind="stable")
     return [order[place : place + batch_rows] for place in range(0, len(order), batch_rows)]
 
 
 def budget_order(lengths: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
-    """Batches of rows of like length, longest first, with at most so many tokens each, padding included.
+    """Make batches of at most `batch_tokens` tokens, with padding, longest rows first.
 
-    A row that is longer than that has a batch of its own.
+    A longer row is a batch by itself.
     """
     order = np.argsort(-lengths, kind="stable")
     batches = []
@@ -91,17 +91,17 @@ def pad_batch(
     samples: np.ndarray | None = None,
     token_labels: Sequence[np.ndarray] | None = None,
 ) -> Batch:
-    """Tensors of these rows, padded on the right to the longest.
+    """Make tensors of some rows, padded on the right to the longest.
 
     Args:
-        features: the split's tokens.
-        rows: which rows, in this order.
-        pad_token_id: fills up.
-        mask_token_id: stands at the masked places.
-        masked: for each row the places to mask, or None for none; not given: nothing is masked.
-        attention_excluded: for each row the places that attention leaves out as if they were padding, or None for none.
-        samples: what `Batch.samples` is to be; the rows themselves if not given.
-        token_labels: for each row one number a token, negative where there is no label.
+        features: the tokens of the split.
+        rows: the indices of the rows, in this order.
+        pad_token_id: the id of padding.
+        mask_token_id: the id at masked positions.
+        masked: for each row the positions to mask, or None; not given: nothing is masked.
+        attention_excluded: for each row the positions that attention ignores like padding, or None.
+        samples: the value of `Batch.samples`; default: `rows`.
+        token_labels: for each row one token label per token, negative where there is none.
     """
     lengths = features.lengths[np.asarray(rows, dtype=np.int64)]
     shape = (len(rows), int(lengths.max(initial=1)))
@@ -129,6 +129,6 @@ def pad_batch(
     labels = None
     if token_labels is not None:
         labels = torch.full(shape, -1.0)
-        for number, own in enumerate(token_labels):
-            labels[number, : len(own)] = torch.from_numpy(own)
+        for number, row_labels in enumerate(token_labels):
+            labels[number, : len(row_labels)] = torch.from_numpy(row_labels)
     return Batch(inputs, np.asarray(rows if samples is None else samples), int(lengths.sum()), labels)

@@ -1,4 +1,4 @@
-"""Loading the known tasks from their published files."""
+"""Built-in tasks: their specifications (`builtin_tasks/*.yaml`), and loading them from their published files."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class SplitSpec:
     """The file of one split.
 
     Attributes:
-        files: names that the file may have, the first found is taken.
-        text, pair, label, id: its columns; `pair` and `id` may be None.
-        header: the columns' names where the file has no header line.
-        optional: whether the task can be used without it.
+        files: possible names of the file; the first that exists is read.
+        text, pair, label, id: column names; `pair` and `id` may be None.
+        header: the column names, if the file has no header line.
+        optional: whether the task can be used without this split.
     """
 
     files: tuple[str, ...]
@@ -46,26 +46,26 @@ class SplitSpec:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """A known task.
+    """The specification of a built-in task.
 
     Attributes:
-        name: how it is named in settings and results.
-        title: its full name.
-        suite: what it is published in: "glue", "cs224n", "sick" or "hans".
-        aliases: other names that users type; see `load_spec`.
-        description: one line on what is asked.
-        source: where a user gets the files.
+        name: the name in settings and results.
+        title: the full name.
+        suite: the collection it is published in: "glue", "cs224n", "sick" or "hans".
+        aliases: other accepted names; see `load_spec`.
+        description: one line on the task.
+        source: where to get the files.
         task_type: "classification", "regression" or "ordinal".
-        label_names: the classes in the order of their ids (GLUE's own order); empty for regression.
-        label_values: from what the files hold to the classes' names; a name always stands for itself.
-        metrics: the one to choose by first.
-        folders: where the files may lie, under the data folder.
-        quoting: "none" or "csv" (see `delimited.Dialect`); fields are separated by tabs.
+        label_names: the classes in the order of their ids (as in GLUE); empty for regression.
+        label_values: maps values in the files to class names; names map to themselves.
+        metrics: the metrics; the first selects the best model.
+        folders: possible folders of the files, relative to the data folder.
+        quoting: "none" or "csv" (see `readers.csv.Dialect`); fields are separated by tabs.
         splits: in the order train, validation, test.
-        score_range: the lowest and highest score of a regression, ends included.
-        missing_labels: what stands for no label, besides an empty field.
-        drop_unlabelled: leave rows without a label out of train and validation, and say so.
-        drop_broken: leave rows with missing or extra fields out, and say so.
+        score_range: the lowest and highest valid score of a regression.
+        missing_labels: values that mean "no label", besides an empty field.
+        drop_unlabelled: leave rows without a label out of train and validation, with a note.
+        drop_broken: leave rows with missing or extra fields out, with a note.
     """
 
     name: str
@@ -88,20 +88,20 @@ class TaskSpec:
 
 
 def spec_names() -> tuple[str, ...]:
-    """The names of all known tasks, sorted."""
+    """Return the names of all built-in tasks, sorted."""
     return tuple(sorted(_all_specs()))
 
 
 def load_spec(name: str) -> TaskSpec:
-    """A known task by its name or an alias; case, spaces and punctuation do not matter (`STS-B`, `sts_b`, `stsb`).
+    """Load a task by its name or an alias, ignoring case, spaces and punctuation (`STS-B`, `sts_b`, `stsb`).
 
     Raises:
-        ConfigError: if there is no such task, with the nearest names.
+        ConfigError: if the task does not exist; the message has the nearest names.
     """
-    known = _spellings()
-    if _plain(name) in known:
-        return _all_specs()[known[_plain(name)]]
-    near = dict.fromkeys(known[word] for word in difflib.get_close_matches(_plain(name), known, n=3, cutoff=0.6))
+    names = _spellings()
+    if _plain(name) in names:
+        return _all_specs()[names[_plain(name)]]
+    near = dict.fromkeys(names[word] for word in difflib.get_close_matches(_plain(name), names, n=3, cutoff=0.6))
     hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     raise ConfigError(f"data.task: there is no task {name!r}.{hint} Known tasks: {', '.join(spec_names())}.")
 
@@ -120,7 +120,7 @@ def _all_specs() -> dict[str, TaskSpec]:
 
 @lru_cache(maxsize=1)
 def _spellings() -> dict[str, str]:
-    """From every spelling without case and punctuation to the task's name."""
+    """Map each name and alias, without case and punctuation, to the name of the task."""
     spellings: dict[str, str] = {}
     for spec in _all_specs().values():
         for alias in (spec.name, *spec.aliases):
@@ -130,7 +130,7 @@ def _spellings() -> dict[str, str]:
 
 
 def _parse(raw: dict[str, Any]) -> TaskSpec:
-    """A task from its YAML file. These files are the project's own: a mistake in one is a bug, not a user's error."""
+    """Parse a task file. These files are part of the package: an error in one is a bug, not a user error."""
     values = dict(raw)
     columns = values.pop("columns")
     if values["task_type"] not in TASK_TYPES:
@@ -266,11 +266,11 @@ def _root(config: DataConfig, spec: TaskSpec) -> Path:
 
 
 def find_builtin_file(task: str, split: str, data_dir: str | None) -> Path:
-    """The file of one split of a known task, in `data_dir` or the folder that ATTENTUNE_DATA names.
+    """Find the file of one split of a built-in task, in `data_dir` or the folder named by ATTENTUNE_DATA.
 
     Raises:
-        ConfigError: no folder is named.
-        DataError: the folder or the file is not there.
+        ConfigError: no folder is given.
+        DataError: the folder or the file does not exist.
     """
     spec = load_spec(task)
     return _find_files(spec, _root(DataConfig(task=task, data_dir=data_dir), spec), {split: True})[split]
@@ -282,7 +282,7 @@ def _layout(spec: TaskSpec) -> str:
 
 
 def _wanted(spec: TaskSpec, splits: Sequence[str] | None) -> dict[str, bool]:
-    """The splits to load, and whether each must be there."""
+    """The splits to load, and whether each is required."""
     if splits is None:
         return {name: not split.optional for name, split in spec.splits.items()}
     wanted = [name for name in spec.splits for split in splits if name == split or name.startswith(f"{split}_")]
@@ -312,10 +312,10 @@ def _find_files(spec: TaskSpec, root: Path, wanted: dict[str, bool]) -> dict[str
 
 
 def require_column(table: Table, column: str, spec: TaskSpec) -> None:
-    """Check that a known task's file has this column.
+    """Check that the file of a built-in task has a column.
 
     Raises:
-        DataError: if not, with those that it has.
+        DataError: if not; the message lists the columns.
     """
     if column not in table.names:
         raise DataError(

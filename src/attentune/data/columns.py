@@ -21,7 +21,7 @@ from attentune.data.readers.table import Table, has_return
 from attentune.errors import DataError
 
 IDS = ("id", "idx", "index")
-# Reads the rows again, chunk by chunk.
+# Iterates over the tables from the start again.
 Tables = Callable[[], Iterable[Table]]
 
 TEXT_PAIRS = (
@@ -53,7 +53,7 @@ LABELS = (
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns to use: `pair` None for single texts, `label` None without labels, `id` None for the default."""
+    """The columns to read: `pair` None for single texts, `label` None without labels, `id` None for the default."""
 
     text: str
     pair: str | None = None
@@ -62,10 +62,10 @@ class Columns:
 
 
 def require(names: Sequence[str], column: str, source: str, setting: str) -> str:
-    """The column, if it is there.
+    """Return the column if it exists.
 
     Raises:
-        DataError: if not, with those that are.
+        DataError: if not; the message lists the columns.
     """
     if column in names:
         return column
@@ -79,19 +79,19 @@ def require(names: Sequence[str], column: str, source: str, setting: str) -> str
 def choose_columns(
     names: Sequence[str], config: DataConfig, source: str, *, want_label: bool = True
 ) -> tuple[Columns, tuple[str, ...]]:
-    """The columns that the settings name, else those with conventional names.
+    """Choose the columns given in the settings, otherwise those with conventional names.
 
     Args:
-        names: the columns at hand.
-        config: the settings; a pair is guessed only where neither text column is named.
+        names: the columns of the table.
+        config: the settings; a pair is only guessed if no text column is given.
         source: the file, for messages.
-        want_label: whether not finding a label column is an error.
+        want_label: whether a missing label column is an error.
 
     Returns:
-        The columns, and a sentence on what was guessed (or none).
+        The columns, and a note on what was guessed, if anything.
 
     Raises:
-        DataError: if a named column is missing, or none can be guessed.
+        DataError: if a given column is missing, or none can be guessed.
     """
     label = config.label_column
     if label is not None:
@@ -122,8 +122,8 @@ def _choose_texts(names: Sequence[str], config: DataConfig, source: str, label: 
             found = _first((first,), rest), _first((second,), rest)
             if found[0] is not None and found[1] is not None:
                 return found[0], found[1]
-    known = tuple(first for first, second in TEXT_PAIRS if pair is not None and second == pair.lower()) + TEXTS
-    text = _first(known, rest)
+    candidates = tuple(first for first, second in TEXT_PAIRS if pair is not None and second == pair.lower()) + TEXTS
+    text = _first(candidates, rest)
     unnamed = [name for name in rest if name.lower() not in IDS]
     if text is None and len(unnamed) == 1:
         text = unnamed[0]
@@ -133,7 +133,7 @@ def _choose_texts(names: Sequence[str], config: DataConfig, source: str, label: 
 
 
 def _first(wanted: Sequence[str], names: Sequence[str]) -> str | None:
-    """The first wanted name that is there, whatever its case."""
+    """Return the first wanted name that exists, ignoring case."""
     by_lower = {name.lower(): name for name in reversed(names)}
     return next((by_lower[name] for name in wanted if name in by_lower), None)
 
@@ -152,12 +152,12 @@ def _listed(names: Sequence[str]) -> str:
 
 
 class IdColumns:
-    """Finds the first of some columns that names each row once. Of each row 8 bytes a column are kept.
+    """Finds the first of some columns whose values are unique ids, in memory of 8 bytes per row and column.
 
     Args:
         names: the columns.
-        strict: whether a column that cannot be used is an error, or passed over.
-        hash_of: of ids; equal ones are compared themselves before anything is said of them.
+        strict: whether a column that cannot be used is an error; otherwise it is skipped.
+        hash_of: hashes an id; ids with equal hashes are compared.
     """
 
     def __init__(self, names: Sequence[str], *, strict: bool, hash_of: Callable[[str], int] = hash) -> None:
@@ -167,14 +167,14 @@ class IdColumns:
 
     @property
     def names(self) -> list[str]:
-        """The columns that may still be it."""
+        """The columns that are still candidates."""
         return list(self._hashes)
 
     def add(self, table: Table) -> None:
-        """Take in the next part.
+        """Add the ids of the next chunk.
 
         Raises:
-            DataError: a row has no id, and the columns are strict.
+            DataError: a row has no id, and `strict` is set.
         """
         for name in self.names:
             try:
@@ -189,17 +189,17 @@ class IdColumns:
                 self._returning.add(name)
 
     def has_return(self, name: str | None) -> bool:
-        """Whether an id in this column holds a carriage return; without a column none does."""
+        """Whether an id in this column holds a carriage return; False without a column."""
         return name in self._returning
 
     def first_usable(self, tables: Tables) -> str | None:
-        """The first column that names each row once, or None.
+        """Return the first column with unique ids, or None.
 
         Args:
-            tables: reads what was taken in again, if two ids look alike.
+            tables: iterates over the chunks again, to compare ids with equal hashes.
 
         Raises:
-            DataError: an id is repeated, and the columns are strict.
+            DataError: an id is repeated, and `strict` is set.
         """
         for name, hashes in self._hashes.items():
             error = _repeated(name, np.frombuffer(hashes, dtype=np.int64), tables)
@@ -211,25 +211,25 @@ class IdColumns:
 
 
 def id_columns(names: Iterable[str], column: str | None, *, strict: bool) -> IdColumns:
-    """The columns that may hold the ids: the one that was asked for, else those with a usual name."""
+    """The candidate id columns: the given one, otherwise those with a conventional name."""
     wanted = [column] if column is not None else [name for name in names if name.lower() in IDS]
     return IdColumns(wanted, strict=strict and column is not None)
 
 
 def row_ids(table: Table, column: str | None, *, strict: bool = True) -> tuple[tuple[str, ...], str | None]:
-    """The id of each row.
+    """Read the id of each row.
 
     Args:
         table: the rows.
-        column: the column that was asked for; None takes `id`, `idx` or `index` where it names each row once, else
-            the row's number from 0.
-        strict: whether an asked column that cannot be used is an error, or passed over like the others.
+        column: the id column; None takes `id`, `idx` or `index` if its values are unique, otherwise the row numbers
+            from 0.
+        strict: whether a given column that cannot be used is an error.
 
     Returns:
-        The ids, and a sentence where such a column could not be used.
+        The ids, and a note if such a column could not be used.
 
     Raises:
-        DataError: if the asked column has empty or repeated values.
+        DataError: if the given column has empty or repeated values.
     """
     candidates = id_columns(table.columns, column, strict=strict)
     names = candidates.names
@@ -242,7 +242,7 @@ def row_ids(table: Table, column: str | None, *, strict: bool = True) -> tuple[t
 
 
 def ids_of(table: Table, column: str | None) -> tuple[str, ...]:
-    """The ids in a column that names each row once; without one the rows' numbers in their source."""
+    """Return the ids in a column with unique values; without a column the row numbers in the source."""
     if column is not None:
         return table.texts(column)
     return tuple(str(number) for number in range(table.first_row, table.first_row + len(table)))
@@ -257,7 +257,7 @@ def _ids(table: Table, column: str) -> Sequence[str]:
 
 
 def _repeated(column: str, hashes: np.ndarray, tables: Tables) -> DataError | None:
-    """What to say of the first row whose id was used before."""
+    """Return the error for the first repeated id, or None."""
     ordered = np.sort(hashes)
     if not (ordered[1:] == ordered[:-1]).any():
         return None
@@ -272,7 +272,7 @@ def _repeated(column: str, hashes: np.ndarray, tables: Tables) -> DataError | No
 
 
 def _used_before(column: str, alike: np.ndarray, tables: Iterable[Table]) -> DataError | None:
-    """What to say of the last of these rows, ascending, if one of the others has the same id."""
+    """Return the error for the last of these rows, if one of the others has the same id."""
     seen: dict[str, str] = {}
     for table in tables:
         here = alike[(alike >= table.first_row) & (alike < table.first_row + len(table))] - table.first_row

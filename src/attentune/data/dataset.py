@@ -1,4 +1,4 @@
-"""What a data set is once it has been read and checked: columns of the same length, and the labels' names."""
+"""The data classes that the loader returns: `TaskData`, with the `TextRows` of each split and the `LabelSpace`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CUSTOM_NAME = "own"
 # The split that probabilities are calibrated on.
 CALIBRATION = "calibration"
 TASK_TYPES = ("classification", "regression", "ordinal", "multi_label")
-# Stands between the labels of a row with several, in files that we write and, unless told otherwise, read.
+# Separates the labels of a row in files that we write, and by default in files that we read.
 SEPARATOR = "|"
 
 
@@ -25,13 +25,13 @@ class LabelSpace:
     """What a model predicts.
 
     Attributes:
-        task_type: "classification", "regression", "ordinal" (classes with an order, lowest first) or "multi_label"
-            (any number of the labels at once, each on its own).
+        task_type: "classification", "regression", "ordinal" (ordered classes, lowest first) or "multi_label" (any
+            number of labels per row).
         names: the classes in the order of their ids; empty for regression.
-        ordinal_prediction: "argmax", the likeliest class, or, for ordered classes, "expected-value", the one nearest to
-            the mean of class numbers.
-        thresholds: the probability from which on each label is predicted, of two classes the second one; None for a
-            half, or for the likeliest class.
+        ordinal_prediction: "argmax", the most likely class, or, for ordinal tasks, "expected-value", the class nearest
+            to the expected class number.
+        thresholds: the decision threshold of each label, or of the second of two classes; None for 0.5, or for the
+            most likely class.
     """
 
     task_type: str
@@ -41,16 +41,16 @@ class LabelSpace:
 
     @property
     def num_labels(self) -> int:
-        """The number of outputs: one a class, or one for regression."""
+        """The number of outputs: one per class, or one for regression."""
         return 1 if self.task_type == "regression" else len(self.names)
 
     @property
     def is_multilabel(self) -> bool:
-        """Whether a row may have several labels, or none."""
+        """Whether a row may have any number of labels."""
         return self.task_type == "multi_label"
 
     def text_of(self, value: Any) -> str:
-        """A label or prediction as files have it: its name, several joined by `SEPARATOR`, or a score."""
+        """Format a label or prediction for files: its name, several names joined by `SEPARATOR`, or a score."""
         if self.task_type == "regression":
             return f"{float(value):.6g}"
         if self.is_multilabel:
@@ -58,7 +58,7 @@ class LabelSpace:
         return self.names[int(value)]
 
     def names_of(self, ones_C: Any) -> list[str]:
-        """The names of the labels that are there, for rows with several."""
+        """Return the names of the labels that are 1, for multi-label rows."""
         return [name for name, there in zip(self.names, ones_C, strict=True) if there]
 
     @property
@@ -72,7 +72,7 @@ class LabelSpace:
 
 @dataclass(frozen=True)
 class RowSource:
-    """Rows of one split that come from one place and count alike in training."""
+    """The number of rows of a split that come from one source and have the same weight in training."""
 
     source: str
     rows: int
@@ -84,15 +84,15 @@ class TextRows:
     """The rows of one split.
 
     Attributes:
-        ids: the file's own index of each row, else the row's number from 0, as text.
+        ids: the id of each row in its file, otherwise its number from 0, as text.
         texts: the first (or only) text of each row.
-        pairs: the second text of each row, or None where the task has one text.
-        labels: class ids (int64) or scores (float64), one a row; with several labels a row (N, C) int64, 1 where a
-            row has the label; None where the split has no labels.
-        source: where the rows came from, for messages.
-        lines: the line of the file that each row began at (from 1), or None where the source has no lines.
-        weights: (N,) float64, what each row counts in training; None where each counts 1.
-        sources: where each row came from, where not all are from `source`; None where they are.
+        pairs: the second text of each row, or None for single texts.
+        labels: class ids (int64) or scores (float64), one per row; multi-label (N, C) int64, 1 where a row has the
+            label; None without labels.
+        source: the file or dataset, for messages.
+        lines: the line at which each row begins (from 1), or None if the source has no lines.
+        weights: (N,) float64, the loss weight of each row; None if all are 1.
+        sources: the source of each row; None if it is `source` for all.
     """
 
     ids: tuple[str, ...]
@@ -109,17 +109,17 @@ class TextRows:
 
     @property
     def original_rows(self) -> np.ndarray:
-        """The places of the rows that are from `source`, ascending."""
+        """The indices of the rows from `source`, without extra rows, ascending."""
         every = np.arange(len(self))
         return every if self.sources is None else every[np.array(self.sources, dtype=object) == self.source]
 
     def where(self, row: int) -> str:
-        """The source of a row, with its line where that is known; for messages."""
+        """Return the source of a row, with its line if known, for messages."""
         source = self.source if self.sources is None else self.sources[row]
         return source if self.lines is None else f"{source}:{self.lines[row]}"
 
     def row_sources(self) -> list[RowSource]:
-        """How many rows of which weight come from where, in the order of the first of each."""
+        """Count the rows by source and weight, in the order of their first rows."""
         counts: dict[tuple[str, float], int] = {}
         weights = [1.0] * len(self) if self.weights is None else self.weights.tolist()
         for key in zip(self.sources or (self.source,) * len(self), weights, strict=True):
@@ -127,7 +127,7 @@ class TextRows:
         return [RowSource(source, rows, weight) for (source, weight), rows in counts.items()]
 
     def take(self, indices: Sequence[int] | np.ndarray) -> TextRows:
-        """The rows at these places, in this order."""
+        """Return the rows at these indices, in this order."""
         places = [int(index) for index in indices]
 
         def pick(column: Any) -> Any:
@@ -145,7 +145,7 @@ class TextRows:
         )
 
     def fingerprint(self) -> str:
-        """A SHA-256 over ids, texts, labels, weights: equal for equal rows in the same order, whatever their file."""
+        """Return a SHA-256 of ids, texts, labels and weights; it does not depend on the file."""
         digest = hashlib.sha256()
         for column in (self.ids, self.texts, self.pairs or ()):
             digest.update(f"{len(column)}\x1e".encode())
@@ -164,11 +164,11 @@ class TaskData:
     """A task with its rows.
 
     Attributes:
-        name: the task's name, or "own" for a user's own files.
-        label_space: what is predicted.
-        metrics: names of the metrics, the one to choose by first (see `evaluation.metrics.METRICS`).
+        name: the name of the task, or `CUSTOM_NAME` for custom data.
+        label_space: the labels.
+        metrics: names of metrics; the first selects the best model (see `metrics.metrics.METRICS`).
         splits: "train", "validation", "test" (MNLI: "validation_matched", "validation_mismatched", ...), in that order.
-        notes: what was decided for the user and should be said, one sentence each.
+        notes: sentences on what was decided automatically, to be logged.
     """
 
     name: str
@@ -183,11 +183,10 @@ class TaskData:
         return any(rows.pairs is not None for rows in self.splits.values())
 
     def fingerprint(self) -> dict[str, str]:
-        """The SHA-256 of each split; where extra rows are mixed into train, also that of its own rows
-        (`ORIGINAL_TRAIN`)."""
+        """Return the SHA-256 of each split; with extra rows, also that of train without them (`ORIGINAL_TRAIN`)."""
         prints = {name: rows.fingerprint() for name, rows in self.splits.items()}
         train = self.splits.get("train")
         if train is not None and train.sources is not None:
-            own = replace(train.take(train.original_rows), weights=None)
-            prints[ORIGINAL_TRAIN] = own.fingerprint()
+            original = replace(train.take(train.original_rows), weights=None)
+            prints[ORIGINAL_TRAIN] = original.fingerprint()
         return prints

@@ -1,4 +1,4 @@
-"""From what a file holds as labels to class ids and scores."""
+"""Labels: find the label space of a task, and read label columns as class ids, scores or multi-hot rows."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _UNKNOWN_SCORES = frozenset({"-1", "-1.0"})
 
 
 def decide_task_type(config: DataConfig, default: str | None) -> tuple[str, str]:
-    """What the labels are, and a sentence that says why.
+    """Decide the type of the labels, and explain it in a note.
 
     Args:
-        config: the settings; `task_type` goes first.
-        default: the known task's own type, or None for a user's own data (then: classification).
+        config: the settings; `task_type` overrides the default.
+        default: the type of the built-in task; None for custom data (then: classification).
     """
     if config.task_type is not None:
         return config.task_type, f"Task type: {config.task_type}, as asked (task_type)."
@@ -40,16 +40,16 @@ def decide_task_type(config: DataConfig, default: str | None) -> tuple[str, str]
 
 
 def find_space(task_type: str, config: DataConfig, table: Table, column: str) -> tuple[LabelSpace, tuple[str, ...]]:
-    """The label space of a user's own data, from its training rows.
+    """Find the label space of custom data in its training rows.
 
-    Classes come in the order of `label_names`, else (classification) in that of the column's own declaration, else
-    sorted (as numbers where all are whole numbers).
+    The order of the classes is that of `label_names`, otherwise (classification) that of the column's declaration,
+    otherwise sorted (by value if all are integers).
 
     Returns:
-        The label space, and sentences on what was found.
+        The label space, and notes.
 
     Raises:
-        ConfigError: if `label_names` do not fit, or an ordinal task's order is not known.
+        ConfigError: if `label_names` is invalid, or the order of an ordinal task is unknown.
         LabelError: if there are fewer than two classes.
     """
     if task_type == "regression":
@@ -115,10 +115,10 @@ def _continuous_note(found: Sequence[str], column: str) -> str:
 
 
 def check_names(names: Sequence[str], source: str) -> None:
-    """See that names can stand beside each other in our own files.
+    """Check that label names can be joined by `SEPARATOR` in our files.
 
     Raises:
-        LabelError: one holds what stands between them there.
+        LabelError: a name contains the separator.
     """
     wrong = next((name for name in names if SEPARATOR in name), None)
     if wrong is not None:
@@ -130,7 +130,7 @@ def check_names(names: Sequence[str], source: str) -> None:
 
 
 def separator_note(table: Table, column: str, separator: str | None) -> tuple[str, ...]:
-    """A sentence where the labels' texts never hold the separator, but hold what may be one."""
+    """Return a note if no label text contains the separator, but some contain another likely one."""
     texts = [cell for cell in table.columns[column] if isinstance(cell, str)]
     wanted = separator or SEPARATOR
     if not texts or any(wanted in text for text in texts):
@@ -146,14 +146,14 @@ def separator_note(table: Table, column: str, separator: str | None) -> tuple[st
 
 @dataclass(frozen=True)
 class LabelReader:
-    """How labels are read.
+    """Reads the labels of a column.
 
     Attributes:
-        space: what they are read as.
-        values: from what the file holds to the classes' names, besides the names themselves.
-        score_range: the lowest and highest score allowed.
-        missing: what stands for no label, besides an empty field and null.
-        separator: with several labels a row, what stands between them in a text (`SEPARATOR` if not given).
+        space: the labels.
+        values: maps values in the file to class names; the names themselves are valid too.
+        score_range: the lowest and highest valid score.
+        missing: values that mean "no label", besides empty and null.
+        separator: multi-label: the separator in a cell (default: `SEPARATOR`).
     """
 
     space: LabelSpace
@@ -163,20 +163,21 @@ class LabelReader:
     separator: str | None = None
 
     def read(self, table: Table, column: str, *, is_test: bool = False) -> np.ndarray | None:
-        """Class ids (int64) or scores (float64), one a row; None for a test split without labels.
+        """Read class ids (int64) or scores (float64), one per row; multi-label (N, C) int64, 1 for each label of a row.
 
-        With several labels a row (N, C) int64, 1 where a row has the label; a row without any is one of zeros.
-
-        Spaces around a label do not count.
+        White space around labels is ignored.
 
         Args:
             table: the rows.
-            column: the labels' column.
+            column: the label column.
             is_test: whether labels that are all missing (empty, null or -1) mean that the split has none.
 
+        Returns:
+            The labels; None for a test split without labels.
+
         Raises:
-            LabelError: for missing labels, unknown classes (all of them, with the place of the first of each), and
-                scores that are no finite numbers or out of range.
+            LabelError: for missing labels, unknown classes (all of them, with the first row of each), and scores that
+                are not finite or out of range.
         """
         if self.space.is_multilabel:
             return self._sets(table, column, is_test=is_test)
@@ -186,26 +187,26 @@ class LabelReader:
         for row, label in enumerate(labels):
             if self._is_missing(label, is_test=False):
                 raise _no_label(table, row, column)
-        known = [label or "" for label in labels]
-        return self._scores(known, table) if self.space.task_type == "regression" else self._classes(known, table)
+        present = [label or "" for label in labels]
+        return self._scores(present, table) if self.space.task_type == "regression" else self._classes(present, table)
 
     def _sets(self, table: Table, column: str, *, is_test: bool) -> np.ndarray | None:
         sets = label_sets(table, column, self.separator)
         if is_test and all(not names or self._is_missing(SEPARATOR.join(names), is_test=True) for names in sets):
             return None
-        known: list[LabelSet] = []
+        present: list[LabelSet] = []
         for row, names in enumerate(sets):
             if names is None:
                 raise _no_label(table, row, column)
-            known.append(names)
+            present.append(names)
         ids = self.space.label2id
-        places = [(label, row) for row, names in enumerate(known) for label in names if label not in ids]
+        places = [(label, row) for row, names in enumerate(present) for label in names if label not in ids]
         if places:
             raise _unknown_labels(dict(reversed(places)), table, self.space.names)
-        return multi_hot(known, ids, self.space.num_labels)
+        return multi_hot(present, ids, self.space.num_labels)
 
     def missing_rows(self, table: Table, column: str) -> list[int]:
-        """The rows without a label."""
+        """Return the indices of the rows without a label."""
         return [row for row, label in enumerate(label_values(table, column)) if self._is_missing(label, is_test=False)]
 
     def _is_missing(self, label: str | None, *, is_test: bool) -> bool:
@@ -238,7 +239,7 @@ class LabelReader:
 
 
 def multi_hot(sets: Sequence[LabelSet], ids: Mapping[str, int], count: int) -> np.ndarray:
-    """(N, C) int64, 1 where a row has a label. `ids` knows every name."""
+    """Encode label sets as (N, C) int64 of ones and zeros; `ids` maps every name to its column."""
     labels_NC = np.zeros((len(sets), count), dtype=np.int64)
     for row, names in enumerate(sets):
         labels_NC[row, [ids[name] for name in names]] = 1
@@ -246,10 +247,10 @@ def multi_hot(sets: Sequence[LabelSet], ids: Mapping[str, int], count: int) -> n
 
 
 def map_labels(rows: TextRows, source: LabelSpace, target: LabelSpace) -> TextRows:
-    """Rows whose labels are of one label space, with the labels of another: classes by name, scores as they are.
+    """Map the labels of rows from one label space to another: classes by name, scores unchanged.
 
     Raises:
-        LabelError: if one space has classes and the other scores, or a class has no namesake.
+        LabelError: if the spaces are of different types, or a class does not exist in the target.
     """
     check_same_labels(source, target, rows.source)
     if rows.labels is None or source.task_type == "regression" or source.names == target.names:
@@ -259,13 +260,13 @@ def map_labels(rows: TextRows, source: LabelSpace, target: LabelSpace) -> TextRo
 
 
 def check_same_labels(source: LabelSpace, target: LabelSpace, where: str) -> None:
-    """Check that labels of one space can be told in another.
+    """Check that labels of one space can be mapped to another.
 
     Raises:
         LabelError: as `map_labels`.
     """
-    told = {"regression": "scores", "multi_label": "sets of labels"}
-    kinds = [told.get(space.task_type, "classes") for space in (source, target)]
+    words = {"regression": "scores", "multi_label": "sets of labels"}
+    kinds = [words.get(space.task_type, "classes") for space in (source, target)]
     if kinds[0] != kinds[1]:
         raise LabelError(
             f"the labels are {kinds[0]}, but the model was trained on {kinds[1]}. Score it on data of its own kind.",
@@ -281,12 +282,12 @@ def check_same_labels(source: LabelSpace, target: LabelSpace, where: str) -> Non
 
 
 def label_sets(table: Table, column: str, separator: str | None = None) -> list[LabelSet | None]:
-    """The labels of each row without spaces around them, each once: () where there are none, None for a null.
+    """Read the set of labels of each row, stripped and without repetitions: () if it is empty, None for null.
 
     Args:
-        table: the rows; a cell is a list, or a text with a separator between labels.
-        column: the labels' column.
-        separator: what stands between labels in a text; `SEPARATOR` if not given.
+        table: the rows; a cell is a list, or a text with separated labels.
+        column: the label column.
+        separator: the separator in a text (default: `SEPARATOR`).
 
     Raises:
         LabelError: a cell is neither, or a list holds something other than texts and numbers.
@@ -298,8 +299,8 @@ def label_sets(table: Table, column: str, separator: str | None = None) -> list[
 
 
 def _label_set(table: Table, row: int, column: str, cell: Any, separator: str) -> LabelSet:
-    parts = cell.split(separator) if isinstance(cell, str) else cell
-    names = [as_cell(part) for part in parts] if isinstance(parts, list) else [None]
+    values = cell.split(separator) if isinstance(cell, str) else cell
+    names = [as_cell(value) for value in values] if isinstance(values, list) else [None]
     if not all(isinstance(name, str) for name in names):
         raise table.error(
             row,
@@ -311,7 +312,7 @@ def _label_set(table: Table, row: int, column: str, cell: Any, separator: str) -
 
 
 def label_values(table: Table, column: str) -> tuple[str | None, ...]:
-    """The labels of a column without spaces around them, None where there is none.
+    """Read the labels of a column, stripped; None for missing ones.
 
     Raises:
         DataError: a row has a list of labels.
@@ -328,7 +329,7 @@ def label_values(table: Table, column: str) -> tuple[str | None, ...]:
 
 
 def parse_number(text: str) -> float | None:
-    """A finite number, or None. Only plain decimal notation counts (no 1_000, no nan)."""
+    """Parse a finite number in decimal notation (no 1_000, no nan); None if it is none."""
     try:
         number = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
@@ -349,6 +350,6 @@ def _unknown_labels(first_rows: Mapping[str, int], table: Table, names: Sequence
         for label, row in ordered[:10]
     ]
     more = f" and {len(ordered) - 10} more" if len(ordered) > 10 else ""
-    known = ", ".join(map(quote, names[:30])) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
-    message = f"unknown labels: {'; '.join(listed)}{more}. Known: {known}. Mend the rows (or label_names, where given)."
+    valid = ", ".join(map(quote, names[:30])) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
+    message = f"unknown labels: {'; '.join(listed)}{more}. Known: {valid}. Mend the rows (or label_names, where given)."
     return table.error(ordered[0][1], message, LabelError)

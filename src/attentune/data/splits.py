@@ -1,4 +1,4 @@
-"""Seeded parts of a data set that keep its balance of labels."""
+"""Seeded, stratified samples, splits and folds."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _NUM_BINS = 10
 
 
 def stratified_sample(labels: np.ndarray | None, size: int, *key: int | str, num_rows: int | None = None) -> np.ndarray:
-    """Choose rows so that each class (or each tenth of the scores) has its share.
+    """Draw a sample with the same share of each class (or of each tenth of the scores).
 
     Args:
-        labels: class ids (whole numbers) or scores (floats), one a row, or (N, C) ones and zeros; None draws from all
-            rows alike.
-        size: how many rows; where there are fewer, all are taken. Every class gets a row as long as `size` allows.
-        key: what the choice depends on, such as (seed, "train").
-        num_rows: the number of rows, where there are no labels.
+        labels: class ids (integers) or scores (floats), one per row, or (N, C) ones and zeros; None for an
+            unstratified sample.
+        size: the number of rows, at most all. Every class gets at least one row if `size` allows it.
+        key: the random key, such as (seed, "train").
+        num_rows: the number of rows, if there are no labels.
 
     Returns:
-        Places of the chosen rows, ascending (the file's order).
+        The indices of the sample, ascending.
     """
     strata = _strata(labels, num_rows)
     counts = np.bincount(strata)
@@ -28,55 +28,55 @@ def stratified_sample(labels: np.ndarray | None, size: int, *key: int | str, num
 
 
 def stratified_split(labels: np.ndarray, share: float, *key: int | str) -> tuple[np.ndarray, np.ndarray]:
-    """Cut rows in two, each part with the whole's balance of labels.
+    """Split rows in two, both with the same balance of labels.
 
-    A class with one row stays in the first part; a larger class has a row or more in each, where the share allows.
+    A class with one row goes to the first split; a larger class has at least one row in both, if the share allows it.
 
     Args:
-        labels: class ids (whole numbers) or scores (floats), one a row, or (N, C) ones and zeros; at least two.
-        share: of the rows in the second part, above 0 and below 1.
-        key: what the choice depends on.
+        labels: class ids (integers) or scores (floats), one per row, or (N, C) ones and zeros; at least two.
+        share: the share of the second split, between 0 and 1.
+        key: the random key.
 
     Returns:
-        Places of the first and of the second part, each ascending.
+        The indices of the first and of the second split, each ascending.
     """
     strata = _strata(labels, None)
     counts = np.bincount(strata)
     size = min(max(1, round(len(strata) * share)), len(strata) - 1)
     quotas = _allocate(counts, np.maximum(counts - 1, 0), size)
     if quotas.sum() == 0:
-        # Every class has a single row: one row has to go over, whichever.
+        # Every class has a single row, but the second split needs one.
         quotas[np.argmax(counts)] = 1
     second = _draw(strata, quotas, key)
     return np.setdiff1d(np.arange(len(strata)), second), second
 
 
 def stratified_folds(labels: np.ndarray, count: int, *key: int | str) -> list[np.ndarray]:
-    """Cut rows evenly in so many parts, each with the whole's balance of labels.
+    """Split rows evenly into folds with the same balance of labels.
 
-    Sizes differ by one row at most, and so does each class (or tenth of the scores) between parts.
+    The sizes of the folds differ by at most one row, and so do the counts of each class (or tenth of the scores).
 
     Args:
-        labels: class ids (whole numbers) or scores (floats), one a row, or (N, C) ones and zeros; at least `count`.
-        count: of parts.
-        key: what the cut depends on.
+        labels: class ids (integers) or scores (floats), one per row, or (N, C) ones and zeros; at least `count`.
+        count: the number of folds.
+        key: the random key.
 
     Returns:
-        Places of each part's rows, ascending.
+        The indices of each fold, ascending.
     """
     strata = _strata(labels, None)
-    # All rows in the order of their strata, each stratum shuffled, are dealt out like cards.
+    # The rows, ordered by stratum and shuffled within each, are dealt to the folds in turn.
     order = np.concatenate(
         [
             numpy_generator("parts", *key, stratum).permutation(np.flatnonzero(strata == stratum))
             for stratum in range(int(strata.max()) + 1)
         ]
     )
-    return [np.sort(order[part::count]) for part in range(count)]
+    return [np.sort(order[fold::count]) for fold in range(count)]
 
 
 def _strata(labels: np.ndarray | None, num_rows: int | None) -> np.ndarray:
-    """The stratum of each row: its class, its tenth of the scores (equal scores together), or its rarest label."""
+    """The stratum of each row: its class, its decile of the scores, or its rarest label."""
     if labels is None:
         return np.zeros(num_rows or 0, dtype=np.int64)
     if np.issubdtype(labels.dtype, np.floating):
@@ -88,13 +88,13 @@ def _strata(labels: np.ndarray | None, num_rows: int | None) -> np.ndarray:
 
 
 def _rarest(labels_NC: np.ndarray) -> np.ndarray:
-    """(N,) the label of each row that the fewest rows have; C where a row has none."""
+    """(N,) the rarest label of each row; C for rows without a label."""
     counts_NC = np.where(labels_NC > 0, labels_NC.sum(axis=0), len(labels_NC) + 1)
     return np.where(labels_NC.any(axis=1), counts_NC.argmin(axis=1), labels_NC.shape[1])
 
 
 def _allocate(counts: np.ndarray, limits: np.ndarray, size: int) -> np.ndarray:
-    """How many rows of each stratum: in proportion, none above its limit, one each if possible."""
+    """The number of rows per stratum: proportional, within the limits, and at least one if possible."""
     size = min(size, int(limits.sum()))
     if size == 0:
         return np.zeros_like(counts)

@@ -1,9 +1,9 @@
-"""Short made-up reviews with a planted shortcut, for which it is known which words decide the label.
+"""Synthetic reviews with a spurious shortcut and known ground truth: the words that decide the label.
 
-Each review holds one decisive sentence of one of three kinds, one sentence that names a cinema, and some that say
-nothing. Two of the cinema names are the shortcut: in the training and validation rows they go with the label, in the
-challenge rows against it, while the decisive words tell the truth everywhere. So a model that leans on the shortcut
-scores well on validation and falls on the challenge, and an explanation can be held against the words that decide.
+Each review has one decisive sentence of one of three kinds, one sentence that names a cinema, and neutral ones. Two of
+the cinema names are the shortcut: they correlate with the label in the training and validation rows, and with the
+opposite label in the challenge rows. The decisive words are always right. So a model that relies on the shortcut scores
+well on validation and badly on the challenge rows, and explanations can be compared with the decisive words.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from attentune.seeding import derive_key, numpy_generator
 
 LABEL_NAMES = ("negative", "positive")
 KINDS = ("single", "context", "pair")
-# Half of the rows are of the first kind: if all were as frequent, a good word would stand in as many negative as
-# positive rows, and a model would have next to nothing to start from but the shortcut.
+# Half of the rows are "single": with equal shares, positive words would be as frequent in negative rows as in positive
+# ones, and a model could learn little but the shortcut.
 _KIND_TURNS = ("single", "context", "single", "pair")
 SPLITS = ("train", "validation", "challenge")
 WORDS_IN_TEXT = (12, 30)
-# These rows name a cinema that goes with neither label: they show what the decisive words do on their own.
+# The share of rows with a cinema that is not correlated with the label.
 SHORTCUT_FREE_SHARE = 0.1
 _MAX_DRAWS = 2000
 _MARK = re.compile(r"\[(\w+)\]|\{(\w+)\}")
@@ -42,7 +42,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class DemoRow:
-    """One made-up review and the truth about it.
+    """A synthetic review and its ground truth.
 
     Attributes:
         text: the review.
@@ -50,7 +50,7 @@ class DemoRow:
         kind: "single" (one word decides), "context" (a word and what reverses it) or "pair" (a good and a bad word,
             whose order decides).
         decisive: the characters `text[start:end]` of each word that decides the label, in reading order.
-        shortcut: the characters of the cinema name that goes with a label, or None where the row has none.
+        shortcut: the characters of the cinema name that is correlated with a label, or None.
     """
 
     text: str
@@ -61,19 +61,19 @@ class DemoRow:
 
 
 def generate(split: str, n: int, *, seed: int, shortcut_strength: float) -> list[DemoRow]:
-    """Make the first `n` rows of a split.
+    """Generate the first `n` rows of a split.
 
-    Labels alternate and kinds take turns (every other one is "single"), independent of each other and of the shortcut.
-    The rows of a smaller `n` are the first rows of a larger one. No text, with the cinema's name left out, stands twice
-    in a split, or in two splits, whatever the seeds and sizes.
+    Labels and kinds alternate (every other row is "single"), independently of each other and of the shortcut. The rows
+    of a smaller `n` are the first rows of a larger one. Apart from the cinema, no text is repeated within or between
+    splits, for any seeds and sizes.
 
     Args:
-        split: "train", "validation" or "challenge". About a third of the sentiment words of the last two never stand
-            in the first.
-        n: rows.
+        split: "train", "validation" or "challenge". About a third of the sentiment words of the last two do not occur
+            in train.
+        n: the number of rows.
         seed: the key of all random choices.
-        shortcut_strength: in train and validation the chance that the cinema's name goes with the label; in the
-            challenge rows the chance that it goes against it. 0.5 is no shortcut at all.
+        shortcut_strength: the probability that the cinema agrees with the label in train and validation, and that it
+            disagrees in the challenge rows. 0.5 is no shortcut.
 
     Raises:
         ConfigError: for an unknown split, a negative `n`, a strength outside 0..1, or more rows than there are texts.
@@ -92,7 +92,7 @@ def generate(split: str, n: int, *, seed: int, shortcut_strength: float) -> list
 def demo_task(
     *, train_size: int = 1600, eval_size: int = 600, seed: int = 42, shortcut_strength: float = 0.8
 ) -> TaskData:
-    """The demo as a task with the splits train, validation and challenge; `eval_size` rows in each of the last two.
+    """Make the demo task, with the splits train, validation and challenge; `eval_size` rows in each of the last two.
 
     A row's id is "SPLIT-NUMBER"; `look_up` gives the truth behind ids.
 
@@ -118,7 +118,7 @@ def demo_task(
 
 
 def look_up(ids: Sequence[str], *, seed: int = 42, shortcut_strength: float = 0.8) -> list[DemoRow]:
-    """The rows behind ids of `demo_task`, made again with the same seed and strength.
+    """Generate the rows with given ids of `demo_task` again, with the same seed and strength.
 
     Raises:
         ConfigError: for an id that `demo_task` does not give.
@@ -144,7 +144,7 @@ def write_files(
     seed: int = 42,
     shortcut_strength: float = 0.8,
 ) -> dict[str, Path]:
-    """Write train.csv, validation.csv and challenge.csv, to look at or to train on.
+    """Write train.csv, validation.csv and challenge.csv.
 
     Columns: id, text, label, kind, and decisive and shortcut as JSON ([[start, end], ...]; [start, end] or null).
 
@@ -177,7 +177,7 @@ def _check(split: str, n: int, shortcut_strength: float) -> None:
 
 
 def _draw_venue(rng: np.random.Generator, label: int, agreement: float) -> str:
-    # Drawn apart from the text, so that nothing in the text can lean with it.
+    # A separate generator, so that the shortcut is independent of the text.
     free, agrees = rng.random() < SHORTCUT_FREE_SHARE, rng.random() < agreement
     if free:
         return _pick(rng, vocabulary.NEUTRAL_VENUES)
@@ -185,12 +185,12 @@ def _draw_venue(rng: np.random.Generator, label: int, agreement: float) -> str:
 
 
 def _draw_row(rng: np.random.Generator, split: str, label: int, kind: str, venue: str, seen: set[str]) -> DemoRow:
-    """Draw texts until one is of the right length, belongs to this split and is new."""
+    """Draw texts until one has a valid length, belongs to this split and is new."""
     for _ in range(_MAX_DRAWS):
         marked = _draw_marked(rng, split, label, kind)
         if not WORDS_IN_TEXT[0] <= len(marked.split()) <= WORDS_IN_TEXT[1]:
             continue
-        # A text belongs to one split for good, by its hash: so no seed and no size can make it leak.
+        # The split of a text is a function of its hash, so that no seed or size leaks it.
         if derive_key("demo-split", marked) % len(SPLITS) != SPLITS.index(split) or marked in seen:
             continue
         seen.add(marked)
@@ -199,7 +199,7 @@ def _draw_row(rng: np.random.Generator, split: str, label: int, kind: str, venue
 
 
 def _draw_marked(rng: np.random.Generator, split: str, label: int, kind: str) -> str:
-    """A whole review with its decisive words in brackets, and {venue} where the cinema's name will stand."""
+    """Draw a review with its decisive words in brackets, and {venue} for the name of the cinema."""
     fillers = rng.choice(len(vocabulary.FILLER_TEMPLATES), size=rng.integers(0, 3), replace=False)
     sentences = [
         _draw_decisive(rng, split, label, kind),
@@ -210,7 +210,7 @@ def _draw_marked(rng: np.random.Generator, split: str, label: int, kind: str) ->
 
 
 def _draw_decisive(rng: np.random.Generator, split: str, label: int, kind: str) -> str:
-    """A template of this kind with its sentiment words chosen and bracketed, so that it says what the label says."""
+    """Fill a template of this kind with sentiment words, in brackets, that match the label."""
     known = vocabulary.WORD_PAIRS[: vocabulary.TRAIN_WORDS] if split == "train" else vocabulary.WORD_PAIRS
     words = {1: _pick(rng, known)[0], 0: _pick(rng, known)[1]}
     if kind == "pair":
@@ -233,7 +233,7 @@ def _fill(rng: np.random.Generator, template: str) -> str:
 
 
 def _unmark(marked: str, label: int, kind: str, venue: str) -> DemoRow:
-    """Take the marks out, put the cinema's name in, and keep where the marked words stand."""
+    """Remove the brackets, insert the name of the cinema, and return the positions of the marked words."""
     text, done = "", 0
     decisive: list[Span] = []
     shortcut: Span | None = None
@@ -265,14 +265,14 @@ def _as_csv(split: str, rows: Sequence[DemoRow]) -> str:
 
 
 def _write_whole(path: Path, content: str) -> None:
-    """Write under another name first, so that a full disk leaves no half file behind."""
+    """Write to a temporary name first, so that a full disk leaves no partial file."""
     draft = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(content, encoding="utf-8", newline="")
         draft.replace(path)
     except OSError as error:
-        # Where the folder itself is the trouble there is no draft, and taking it away fails too.
+        # If the folder is the problem, there is no temporary file, and deleting it fails too.
         with contextlib.suppress(OSError):
             draft.unlink()
         raise StorageError(f"{path} cannot be written ({error.strerror}); free space or name another folder") from error

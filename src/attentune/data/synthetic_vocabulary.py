@@ -6,8 +6,7 @@ words of its sentence. Every template takes words of both polarities, so that no
 
 from __future__ import annotations
 
-# (positive, negative): each the other's opposite where a text is to be flipped. Training draws from the first
-# TRAIN_WORDS only.
+# (positive, negative) opposites. Training uses only the first TRAIN_WORDS pairs.
 WORD_PAIRS = (
     ("charming", "tiresome"),
     ("gripping", "dull"),
@@ -33,7 +32,7 @@ WORD_PAIRS = (
     ("excellent", "terrible"),
     ("graceful", "awkward"),
     ("absorbing", "plodding"),
-    # From here on: never seen in training.
+    # From here on: not used in training.
     ("dazzling", "drab"),
     ("captivating", "wearisome"),
     ("splendid", "dismal"),
@@ -49,7 +48,7 @@ WORD_PAIRS = (
 )
 TRAIN_WORDS = 24
 
-# The shortcut: the first name goes with negative, the second with positive, each as often as the strength says.
+# The shortcut: the first name goes with negative, the second with positive, with the given strength.
 SHORTCUT_VENUES = ("Forum", "Plaza")
 NEUTRAL_VENUES = ("Apollo", "Empire", "Globe", "Regent")
 
@@ -98,7 +97,7 @@ CONTEXT_TEMPLATES = (
     "You may fear or hope that the {noun} is {word}, but it is [not].",
 )
 
-# The order of the two words decides: in the first group the earlier one, in the second group the later one.
+# The order of the words decides the label: the first word in the first group, the second word in the second.
 EARLIER_DECIDES = (
     "The {noun} was {earlier} rather than {later}.",
     "I thought the {noun} more {earlier} than {later}.",
@@ -135,7 +134,7 @@ VENUE_TEMPLATES = (
     "Row nine at the {venue}, at {hour} on {day}.",
 )
 
-# Sentences without a view. Some hold a "not" or a "nothing", so that those words alone say nothing either.
+# Neutral sentences. Some contain "not" or "nothing", so that these words alone carry no information.
 FILLER_TEMPLATES = (
     "We had seats near the back.",
     "It runs for about two hours.",

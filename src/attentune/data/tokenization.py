@@ -1,4 +1,4 @@
-"""From texts to token ids, kept flat: one array of ids and where each row begins."""
+"""Tokenise rows into flat arrays: the ids of all rows, and the offset of each row."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from transformers import PreTrainedTokenizerBase
 from attentune.data.dataset import TextRows
 from attentune.errors import DataError
 
-# What is tokenised at once: a tokenizer holds some hundred bytes for each token.
+# Chunk size: a tokenizer needs some hundred bytes per token.
 _CHUNK_ROWS, _CHUNK_CHARACTERS = 4096, 1 << 20
 
-# Of each token of a row: None for special ones, else "text" or "pair" and where it begins and ends there.
+# Per token of a row: None for special tokens, otherwise "text" or "pair" and its start and end there.
 Spans = list[tuple[str, int, int] | None]
 
 
@@ -25,13 +25,13 @@ class Features:
     """The token ids of the rows of one split.
 
     Attributes:
-        ids: (sum of lengths,) int32, all rows one after the other.
-        type_ids: (sum of lengths,) int8 segment numbers, or None where the encoder knows none.
-        special: (sum of lengths,) bool, True at tokens that the tokenizer added ([CLS], [SEP], ...).
+        ids: (sum of lengths,) int32, the rows one after the other.
+        type_ids: (sum of lengths,) int8 segment ids, or None if the encoder has none.
+        special: (sum of lengths,) bool, True at special tokens ([CLS], [SEP], ...).
         starts: (N + 1,) int64; row n is ids[starts[n]:starts[n + 1]].
-        full_lengths: (N,) int64, the length in tokens before cutting at the maximum; of two texts apart, the longer's.
-        second_starts: (N,) int64, where in its row the second text begins, with special tokens of its own; None where a
-            row is read as one.
+        full_lengths: (N,) int64, the length in tokens before truncation; for a bi-encoder that of the longer text.
+        second_starts: (N,) int64, for a bi-encoder the offset of the second text in its row, at its own special tokens;
+            None for a cross-encoder.
     """
 
     ids: np.ndarray
@@ -46,61 +46,61 @@ class Features:
 
     @property
     def lengths(self) -> np.ndarray:
-        """(N,) int64, the length of each row in tokens, as the model sees it."""
+        """(N,) int64, the length of each row in tokens, after truncation."""
         return np.diff(self.starts)
 
     @property
     def padded_lengths(self) -> np.ndarray:
-        """(N,) int64, the tokens that the model reads for each row by itself, padding included.
+        """(N,) int64, the tokens that the model processes for a row alone, with padding.
 
-        That is its length; of two texts apart, which are read side by side, twice the longer one's.
+        This is the length of the row; a bi-encoder pads both texts to the longer one.
         """
         if self.second_starts is None:
             return self.lengths
         return 2 * np.maximum(self.second_starts, self.lengths - self.second_starts)
 
     def fingerprint(self) -> str:
-        """A SHA-256 of all that a model is given of these rows: another tokenizer makes another one."""
+        """Return a SHA-256 of all model inputs; it depends on the rows and the tokenizer."""
         digest = hashlib.sha256()
         for array in (self.ids, self.type_ids, self.special, self.starts, self.second_starts):
             digest.update(b"none" if array is None else f"{array.dtype}{array.shape}".encode() + array.tobytes())
         return digest.hexdigest()
 
     def row(self, index: int) -> slice:
-        """Where row `index` lies in the flat arrays."""
+        """Return the slice of row `index` in the flat arrays."""
         return slice(int(self.starts[index]), int(self.starts[index + 1]))
 
     def non_special_positions(self, index: int) -> np.ndarray:
-        """The places within row `index` that hold ordinary tokens, ascending."""
+        """Return the positions of the non-special tokens in row `index`, ascending."""
         return np.flatnonzero(~self.special[self.row(index)])
 
 
 def encode_rows(
     rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, bi_encoder: bool = False
 ) -> Features:
-    """Tokenise texts or pairs; those longer than `max_length` tokens are cut, of a pair the longer text first.
+    """Tokenise texts or pairs, truncated to `max_length` tokens; of a pair the longer text is truncated first.
 
-    Text that looks like a special token ("[SEP]") stays text.
+    Text that looks like a special token ("[SEP]") is tokenised as text.
 
     Args:
-        rows: texts, or pairs of them.
-        tokenizer: the encoder's.
-        max_length: maximum number of tokens of a row; of each text of a row for a bi-encoder.
-        bi_encoder: encode the two texts of a pair separately: a row is then the first text with its special tokens,
-            followed by the second with its own. It does not affect rows of single texts.
+        rows: texts or pairs.
+        tokenizer: the tokenizer of the encoder.
+        max_length: the maximum length of a row in tokens; for a bi-encoder that of each text.
+        bi_encoder: tokenise the texts of a pair separately, each with its own special tokens; a row holds the first
+            text followed by the second. Ignored for single texts.
 
     Raises:
-        DataError: a text holds half of a surrogate pair, which is no character.
+        DataError: a text holds an unpaired surrogate.
     """
     if bi_encoder and rows.pairs is not None:
-        return _beside(*(encode_rows(part, tokenizer, max_length=max_length) for part in _parted(rows, rows.pairs)))
+        return _interleaved(*(encode_rows(side, tokenizer, max_length=max_length) for side in _sides(rows, rows.pairs)))
     return _encoded(rows, tokenizer, max_length, None)
 
 
 def encode_with_spans(
     rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, bi_encoder: bool = False
 ) -> tuple[Features, list[Spans]]:
-    """`encode_rows` and `token_spans`, from texts that are tokenised once (twice, where they are apart)."""
+    """Return the results of `encode_rows` and `token_spans`, tokenising only once (twice for a bi-encoder)."""
     if bi_encoder and rows.pairs is not None:
         features = encode_rows(rows, tokenizer, max_length=max_length, bi_encoder=True)
         return features, token_spans(rows, tokenizer, max_length=max_length, bi_encoder=True)
@@ -111,7 +111,7 @@ def encode_with_spans(
 def _encoded(
     rows: TextRows, tokenizer: PreTrainedTokenizerBase, max_length: int, spans: list[Spans] | None
 ) -> Features:
-    """The features of rows that are read as one; `spans`, if there is a list, is filled with those of the tokens."""
+    """Tokenise each row as one sequence; token spans are appended to `spans`, if it is given."""
     ids: list[np.ndarray] = []
     type_ids: list[np.ndarray] = []
     special: list[np.ndarray] = []
@@ -134,52 +134,52 @@ def _encoded(
                     column.append(np.asarray(source, dtype=dtype))
         if spans is not None:
             for place in places:
-                home, number = (cut, replaced[place]) if place in replaced else (whole, place - places.start)
-                spans.append(_spans(rows, place, home, number))
+                encoding, number = (cut, replaced[place]) if place in replaced else (whole, place - places.start)
+                spans.append(_spans(rows, place, encoding, number))
     starts = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum([len(row) for row in ids], out=starts[1:])
     return Features(
-        ids=_joined(ids, np.int32),
-        type_ids=_joined(type_ids, np.int8) if type_ids else None,
-        special=_joined(special, np.bool_),
+        ids=_concatenated(ids, np.int32),
+        type_ids=_concatenated(type_ids, np.int8) if type_ids else None,
+        special=_concatenated(special, np.bool_),
         starts=starts,
         full_lengths=full_lengths,
     )
 
 
 def _chunks(rows: TextRows) -> Iterator[range]:
-    """Places of consecutive rows to tokenise together; each row's tokens are its own, whatever stands beside it."""
+    """Yield ranges of consecutive rows to tokenise in one call."""
     begin, characters = 0, 0
     for place in range(len(rows)):
-        own = len(rows.texts[place]) + (0 if rows.pairs is None else len(rows.pairs[place]))
-        if place - begin >= _CHUNK_ROWS or (place > begin and characters + own > _CHUNK_CHARACTERS):
+        size = len(rows.texts[place]) + (0 if rows.pairs is None else len(rows.pairs[place]))
+        if place - begin >= _CHUNK_ROWS or (place > begin and characters + size > _CHUNK_CHARACTERS):
             yield range(begin, place)
             begin, characters = place, 0
-        characters += own
+        characters += size
     if begin < len(rows):
         yield range(begin, len(rows))
 
 
-def _parted(rows: TextRows, pairs: tuple[str, ...]) -> tuple[TextRows, TextRows]:
-    """The first texts and the second ones, as rows of single texts."""
+def _sides(rows: TextRows, pairs: tuple[str, ...]) -> tuple[TextRows, TextRows]:
+    """Return the first and the second texts, each as rows of single texts."""
     return replace(rows, pairs=None), replace(rows, texts=pairs, pairs=None)
 
 
-def _beside(first: Features, second: Features) -> Features:
-    """Each row of the one with that of the other behind it."""
+def _interleaved(first: Features, second: Features) -> Features:
+    """Concatenate both features row by row."""
     starts = first.starts + second.starts
     firsts = np.arange(len(first.ids)) + np.repeat(second.starts[:-1], first.lengths)
     seconds = np.arange(len(second.ids)) + np.repeat(first.starts[1:], second.lengths)
 
-    def woven(ones: np.ndarray, others: np.ndarray) -> np.ndarray:
+    def merge(ones: np.ndarray, others: np.ndarray) -> np.ndarray:
         both = np.empty(len(ones) + len(others), dtype=ones.dtype)
         both[firsts], both[seconds] = ones, others
         return both
 
     return Features(
-        ids=woven(first.ids, second.ids),
-        type_ids=None if first.type_ids is None or second.type_ids is None else woven(first.type_ids, second.type_ids),
-        special=woven(first.special, second.special),
+        ids=merge(first.ids, second.ids),
+        type_ids=None if first.type_ids is None or second.type_ids is None else merge(first.type_ids, second.type_ids),
+        special=merge(first.special, second.special),
         starts=starts,
         full_lengths=np.maximum(first.full_lengths, second.full_lengths),
         second_starts=first.lengths,
@@ -189,17 +189,17 @@ def _beside(first: Features, second: Features) -> Features:
 def token_spans(
     rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, bi_encoder: bool = False
 ) -> list[Spans]:
-    """Where each token of `encode_rows` stands in its text.
+    """Return the character span of each token of `encode_rows`.
 
     Returns:
-        For each row one entry a token: None for special tokens, else "text" or "pair" and the characters' start and
-        end, without the white space that some tokenizers count in.
+        One entry per token of each row: None for special tokens, otherwise "text" or "pair" and the start and end in
+        characters, without the white space that some tokenizers include.
     """
     if bi_encoder and rows.pairs is not None:
-        parts = [token_spans(part, tokenizer, max_length=max_length) for part in _parted(rows, rows.pairs)]
+        sides = [token_spans(side, tokenizer, max_length=max_length) for side in _sides(rows, rows.pairs)]
         return [
             [*first, *(None if span is None else ("pair", *span[1:]) for span in second)]
-            for first, second in zip(*parts, strict=True)
+            for first, second in zip(*sides, strict=True)
         ]
     spans: list[Spans] = []
     for places in _chunks(rows):
@@ -209,7 +209,7 @@ def token_spans(
 
 
 def _spans(rows: TextRows, place: int, encoded: Any, number: int) -> Spans:
-    """Of one row, which is this one of those encoded."""
+    """The spans of the row at `place`, which is entry `number` of the encoding."""
     offsets = encoded["offset_mapping"][number]
     if rows.pairs is None:
         text = rows.texts[place]
@@ -225,17 +225,17 @@ def _spans(rows: TextRows, place: int, encoded: Any, number: int) -> Spans:
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """The span without white space at its ends; as it is where there is nothing else."""
-    own = text[start:end]
-    inner = own.strip()
-    if not inner or inner == own:
+    """Strip white space from a span, unless it is all white space."""
+    whole = text[start:end]
+    inner = whole.strip()
+    if not inner or inner == whole:
         return start, end
-    first = start + own.index(inner)
+    first = start + whole.index(inner)
     return first, first + len(inner)
 
 
-def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
+def _concatenated(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)
 
 
 def _tokenise(

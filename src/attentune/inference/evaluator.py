@@ -1,4 +1,4 @@
-"""Scoring the splits of a task with one model."""
+"""`Evaluator`: predict and score the splits of a task with one model."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _SHOWN_ROWS = 8
 
 @dataclass
 class Evaluator:
-    """Predicts and scores splits; keeps the newest logits, so that they need not be computed again to be written.
+    """Predicts and scores splits; the latest logits are kept, so that they can be written without a second pass.
 
     Attributes:
-        model: on the accelerator's device.
+        model: the model, on the device of the accelerator.
         splits: the rows of each split.
-        features: their tokens.
-        metrics: names of the metrics, in order.
-        batch_size: rows in a batch; None for as many as a number of tokens allows.
-        logits: (N, C) of each split, as of the last call.
+        features: the tokens of each split.
+        metrics: the names of the metrics, in order.
+        batch_size: rows per batch; None for batches by number of tokens.
+        logits: the latest logits (N, C) of each split.
     """
 
     model: nn.Module
@@ -42,10 +42,10 @@ class Evaluator:
     logits: dict[str, np.ndarray] = field(default_factory=dict)
 
     def predict(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
-        """(N, C) logits of a split.
+        """Compute the (N, C) logits of a split.
 
         Raises:
-            NonFiniteLossError: some are infinite or NaN.
+            NonFiniteLossError: some logits are infinite or NaN.
         """
         self.logits[split] = predict_logits(
             self.model,
@@ -59,11 +59,11 @@ class Evaluator:
         return self.logits[split]
 
     def logits_of(self, split: str, *, reuse: bool, progress: Callable[[int], None] | None = None) -> np.ndarray:
-        """(N, C) logits of a split: with `reuse` those of the last call where there are some, else anew."""
+        """Return the (N, C) logits of a split; with `reuse` those of the last call, if they exist."""
         return self.logits[split] if reuse and split in self.logits else self.predict(split, progress)
 
     def _check_finite(self, split: str) -> None:
-        """No score and no prediction is made of numbers that are none."""
+        """Refuse logits with NaN or infinity."""
         bad = np.flatnonzero(~np.isfinite(self.logits[split]).all(axis=1))
         if len(bad):
             names = ", ".join(self.splits[split].ids[row] for row in bad[:_SHOWN_ROWS])
@@ -76,12 +76,12 @@ class Evaluator:
     def score(
         self, splits: Sequence[str], *, reuse: bool = False, progress: Callable[[int], None] | None = None
     ) -> dict[str, dict[str, float]]:
-        """Predict these splits and score those that have labels, by split and metric.
+        """Predict splits and score those with labels; returns scores by split and metric.
 
         Args:
-            splits: which ones.
-            reuse: take the logits of the last call where there are some; the weights must not have changed since.
-            progress: called with the number of rows done in each batch.
+            splits: the names of the splits.
+            reuse: reuse the logits of the last call; the weights must not have changed since.
+            progress: called with the number of rows of each finished batch.
         """
         scores = {}
         for split in splits:

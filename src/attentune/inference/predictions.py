@@ -1,4 +1,4 @@
-"""`predictions_SPLIT.csv`: one row a text, readable by any spreadsheet."""
+"""The format of `predictions_SPLIT.csv`: one row per text."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ def predictions_csv(
     label_space: LabelSpace,
     more: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
-    """CSV text with the columns id, label, prediction, for classes p_<label> for each, and then those of `more`.
+    """Format CSV text with the columns id, label, prediction, one p_<label> per class, and those of `more`.
 
-    `label` is empty where the rows have none. For regression `prediction` is the score. With several labels a row the
-    columns are called labels and predictions, and hold names with `SEPARATOR` between them. `more` has by name one
-    entry a row.
+    `label` is empty for unlabelled rows. For regression `prediction` is the score. For multi-label the columns are
+    called labels and predictions, and names are joined by `SEPARATOR`. `more` maps column names to one entry per row.
     """
     more = more or {}
     quotes_all = has_return(itertools.chain(rows.ids, label_space.names, *more.values()))
@@ -33,7 +32,7 @@ def predictions_csv(
 
 
 def csv_header(label_space: LabelSpace, more: Sequence[str] = (), *, quotes_all: bool = False) -> str:
-    """The first line of `predictions_csv`."""
+    """Format the header line of `predictions_csv`."""
     s = "s" if label_space.is_multilabel else ""
     names = ["id", f"label{s}", f"prediction{s}", *(f"p_{name}" for name in label_space.names), *more]
     return _csv([names], quotes_all)
@@ -47,15 +46,15 @@ def csv_rows(
     *,
     quotes_all: bool = False,
 ) -> str:
-    """The lines of `predictions_csv` below the first.
+    """Format the lines of `predictions_csv` below the header.
 
     Args:
-        rows: the rows, or a part of them.
-        logits_NC: (N, C) what the model says of them.
-        label_space: what it predicts.
-        more: the entries of further columns, one a row.
-        quotes_all: every field is put in quotes. Needed where any field of any row holds a carriage return: older
-            versions of Python leave one without quotes, where readers see the end of a line.
+        rows: the rows, or a chunk of them.
+        logits_NC: (N, C) logits.
+        label_space: the labels of the model.
+        more: the entries of further columns, one per row.
+        quotes_all: quote every field. Needed if a field of any row holds a carriage return: older versions of Python
+            do not quote it, and readers take it for a line end.
     """
     predictions = predictions_of(logits_NC, label_space)
     is_regression = label_space.task_type == "regression"
@@ -79,21 +78,20 @@ def _csv(lines: Iterable[Iterable[str]], quotes_all: bool) -> str:
 
 
 def values_of(texts: Iterable[str], names: Sequence[str], *, several: bool = False) -> np.ndarray:
-    """What a column of labels or predictions says: (N,) class ids, or scores where there are no names.
+    """Parse a column of labels or predictions: (N,) class ids, or scores if there are no names.
 
     Args:
-        texts: its cells.
+        texts: the cells.
         names: the classes in the order of their ids.
-        several: the column is called labels or predictions, and a cell may hold several names; then (N, C) ones and
-            zeros.
+        several: multi-label: a cell may hold several names; the result is (N, C) ones and zeros.
 
     Raises:
-        KeyError, ValueError: a cell holds no such name, or no number.
+        KeyError, ValueError: a cell holds an unknown name, or no number.
     """
     if not names:
         return np.array([float(text) for text in texts])
-    number = {name: place for place, name in enumerate(names)}
+    number = {name: index for index, name in enumerate(names)}
     if not several:
         return np.array([number[text] for text in texts], dtype=np.int64)
     sets = [{number[name] for name in text.split(SEPARATOR) if name} for text in texts]
-    return np.array([[int(place in own) for place in range(len(names))] for own in sets], dtype=np.int64)
+    return np.array([[int(index in ids) for index in range(len(names))] for ids in sets], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Scoring and predicting with a saved run."""
+"""`Predictor`: a saved run that evaluates and predicts; and the functions `evaluate` and `predict`."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Predictor:
-    """A trained model, ready to predict as it did when it was scored: same precision, same batches.
+    """A trained model that predicts as it did in training: same precision, same batches.
 
     Attributes:
         folder: the run folder or checkpoint.
-        config: the run's configuration, for a checkpoint that of its run; the defaults where there is none.
-        label_space: what the model predicts.
+        config: the configuration of the run; the defaults if the folder has none.
+        label_space: the labels that the model predicts.
     """
 
     folder: Path
@@ -53,11 +53,11 @@ class Predictor:
         """Load a run folder.
 
         Args:
-            folder: a run folder or checkpoint, or the folder of several tasks.
-            task: in the folder of several tasks, which one.
+            folder: a run folder or checkpoint, or the folder of a multi-task run.
+            task: the task, for the folder of a multi-task run.
 
         Raises:
-            CheckpointError: it holds no saved model, or several.
+            CheckpointError: the folder holds no saved model, or several.
         """
         path = _run_of_task(Path(folder), task)
         model, tokenizer = load_model(path)
@@ -67,29 +67,29 @@ class Predictor:
         return cls(path, config, label_space_of(model.config), model, tokenizer)
 
     def evaluator(self, data: TaskData, *, encode: Encode = encode_rows, **training: Any) -> Evaluator:
-        """What predicts and scores these rows.
+        """Make an evaluator of these rows.
 
         Args:
-            data: the rows; pairs or single texts as the model was trained on.
-            encode: makes features of rows, as `encode_rows` does.
-            training: settings of the training section to change, such as `precision`; None keeps the run's own.
+            data: the rows; pairs or single texts, as in training.
+            encode: tokenises rows, as `encode_rows` does.
+            training: training settings to change, such as `precision`; None keeps the setting of the run.
 
         Raises:
-            ConfigError: a setting that cannot be used.
-            DataError: pairs for a model of single texts, or the other way round.
+            ConfigError: for an invalid setting.
+            DataError: for pairs given to a model of single texts, or the reverse.
         """
         settings = self._settings(training)
         self._check_pairs(data)
         accelerator, _ = make_accelerator(precision=settings.precision, use_cpu=settings.use_cpu)
         lengths = {"max_length": self.model.config.max_seq_length, "bi_encoder": self.model.config.is_bi_encoder}
         if accelerator.device.type == "cpu":
-            # As in training, so that scores repeat to the last digit.
+            # The same kernels as in training, for identical scores.
             use_own_attention(self.model)
             if settings.fused_layers:
                 use_fused_layers(self.model)
         return Evaluator(
-            # Not prepared by Accelerate, which would bind the model itself to this precision for good: who asks it sets
-            # the precision around the question.
+            # Not prepared by Accelerate, which would patch the model for this precision permanently; `score_rows` uses
+            # autocast instead.
             model=self.model.to(accelerator.device),
             accelerator=accelerator,
             splits=data.splits,
@@ -101,13 +101,13 @@ class Predictor:
         )
 
     def predictor(self, data: TaskData, *, precision: str | None) -> Evaluator:
-        """What predicts and scores these rows in the run's precision or another one.
+        """Make an evaluator of these rows in a given precision, for prediction only.
 
-        Two more are for prediction alone, by a copy of the model and in batches by tokens: "bf16-true", of which also
-        weights and hidden states are bf16, and on a CPU "int8".
+        Besides the precisions of training there are "bf16-true", with weights and hidden states in bf16, and, on a
+        CPU, "int8". Both use a copy of the model, and batches by number of tokens.
 
         Raises:
-            ConfigError, DataError: as `evaluator`; or this PyTorch has no int8.
+            ConfigError, DataError: as `evaluator`; or if PyTorch has no int8 support.
         """
         if precision == TRUE_BF16:
             made = self.evaluator(data, precision="bf16")
@@ -139,21 +139,20 @@ class Predictor:
         return bool(self.model.config.is_pair)
 
     def with_columns(self, config: DataConfig) -> DataConfig:
-        """These data settings, with the run's own column names where own files are read and none are named."""
+        """Return data settings with the column names of the run, if the data is custom and none are given."""
         if config.task is not None or config.text_column is not None:
             return config
         names = ("text_column", "text_pair_column", "label_column", "id_column", "task_type", "label_separator")
-        own = {name: getattr(self.config.data, name) for name in names}
-        return replace(config, **{name: value for name, value in own.items() if getattr(config, name) is None})
+        saved = {name: getattr(self.config.data, name) for name in names}
+        return replace(config, **{name: value for name, value in saved.items() if getattr(config, name) is None})
 
     def data(self, data_config: DataConfig | None, splits: Sequence[str]) -> TaskData:
-        """The rows to score, their labels mapped by name onto the model's; the run's own data if none are named.
+        """Load rows to score, with labels mapped by name to those of the model; by default the data of the run.
 
-        Settings that name no data, such as `max_eval_samples`, go on top of the run's own.
+        Settings that select no data, such as `max_eval_samples`, are combined with those of the run.
 
         Raises:
-            ConfigError: no data are named and the folder does not say what it was trained on; or a split that no data
-                have.
+            ConfigError: no data is given and the folder has no configuration; or the split is invalid.
         """
         for split in splits:
             if split.split("_")[0] not in _SPLITS:
@@ -163,35 +162,35 @@ class Predictor:
         if data_config is not None and _names_data(data_config):
             config = self.with_columns(data_config)
         else:
-            config = _on_top(self.config.data, data_config or DataConfig())
+            config = _merged(self.config.data, data_config or DataConfig())
         if not _names_data(config):
             raise ConfigError(f"{self.folder}: does not say what it was trained on; name data, as with --task cola.")
         try:
-            found = load_data(config, seed=self.config.training.seed, splits=splits, label_space=self.label_space)
+            loaded = load_data(config, seed=self.config.training.seed, splits=splits, label_space=self.label_space)
         except DataError as error:
             if data_config is not None and _names_data(data_config):
                 raise
-            # The path is not one that the user has just typed, so say where it comes from.
+            # The user has not typed this path, so the message says where it comes from.
             raise type(error)(f"{error} (These data are named in {self.folder / 'config.yaml'}.)") from error
-        if not found.splits:
-            raise DataError(f"{found.name}: has no split named {', '.join(splits)}.")
-        return found
+        if not loaded.splits:
+            raise DataError(f"{loaded.name}: has no split named {', '.join(splits)}.")
+        return loaded
 
 
 def _run_of_task(folder: Path, task: str | None) -> Path:
-    """The run folder itself; of several tasks that of the one that is meant."""
+    """Return the run folder; for a multi-task run, that of the given task."""
     if not (folder / TASKS_FILE).is_file():
         return folder
     runs = sorted(entry.parent for entry in folder.glob("*/config.json"))
     name = None if task is None else load_spec(task).name
-    found = [run for run in runs if run.name == name]
-    if not found:
+    matching = [run for run in runs if run.name == name]
+    if not matching:
         got = "no task" if name is None else f"task {name}"
         raise CheckpointError(
             f"{folder}: holds a run for each of {', '.join(run.name for run in runs)}; got {got}. Name one of them with"
             f" --task, or its folder: {runs[0] if runs else folder}."
         )
-    return found[0]
+    return matching[0]
 
 
 def _names_data(config: DataConfig) -> bool:
@@ -199,10 +198,10 @@ def _names_data(config: DataConfig) -> bool:
     return any(source is not None for source in sources)
 
 
-def _on_top(own: DataConfig, given: DataConfig) -> DataConfig:
-    """The run's own settings, with those of the given ones that are not the defaults."""
+def _merged(saved: DataConfig, given: DataConfig) -> DataConfig:
+    """The settings of the run, overridden by the given ones that differ from the defaults."""
     changed = {field.name: getattr(given, field.name) for field in fields(DataConfig)}
-    return replace(own, **{name: value for name, value in changed.items() if value != getattr(DataConfig(), name)})
+    return replace(saved, **{name: value for name, value in changed.items() if value != getattr(DataConfig(), name)})
 
 
 def evaluate(
@@ -213,33 +212,33 @@ def evaluate(
     precision: str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Score a saved run.
+    """Evaluate a saved run.
 
     Args:
-        run: a run folder.
-        data: which rows; the run's own validation rows if not given.
-        splits: "validation", "test", ...
-        precision: another one than the run's: auto, fp32, bf16, fp16, bf16-true, or int8 on a CPU.
-        progress: called with the number of rows done in each batch.
+        run: a run folder or a loaded run.
+        data: the data settings; default: the data of the run.
+        splits: the splits to score: "validation", "test", ...
+        precision: auto, fp32, bf16, fp16, bf16-true, or int8 on a CPU; default: that of training.
+        progress: called with the number of rows of each finished batch.
 
     Returns:
         Scores by split and metric.
 
     Raises:
-        AttentuneError: anything that the user can mend; the message says how.
+        AttentuneError: for any user error; the message says how to fix it.
     """
     saved = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
-    found = saved.data(data, splits)
-    scores = saved.predictor(found, precision=precision).score(tuple(found.splits), progress=progress)
+    rows = saved.data(data, splits)
+    scores = saved.predictor(rows, precision=precision).score(tuple(rows.splits), progress=progress)
     if not scores:
-        raise DataError(f"{found.name}: {', '.join(splits)} has no labels to score against; use predict for such rows.")
+        raise DataError(f"{rows.name}: {', '.join(splits)} has no labels to score against; use predict for such rows.")
     return scores
 
 
 def predict_rows(
     run: str | Path | Predictor, rows: TextRows, *, precision: str | None = None, progress: Progress | None = None
 ) -> np.ndarray:
-    """(N, C) logits of a saved run for these rows, in its precision or another one (see `Predictor.predictor`)."""
+    """Compute the (N, C) logits of a saved run; for the precisions see `Predictor.predictor`."""
     saved = run if isinstance(run, Predictor) else Predictor.load(run)
     data = TaskData("input", saved.label_space, (), {"input": rows})
     return saved.predictor(data, precision=precision).predict("input", progress)
@@ -251,17 +250,16 @@ def predict(
     """Predict texts, or pairs of texts.
 
     Args:
-        run: a run folder.
+        run: a run folder or a loaded run.
         texts: the (first) texts.
         pairs: the second texts, for a model of pairs.
 
     Returns:
-        For each text {"prediction": label name or score, "probabilities": {label: probability}}; of a run that predicts
-        several labels a text the prediction is a list of names; regression has no probabilities.
+        For each text {"prediction": label name or score, "probabilities": {label: probability}}. The prediction of a
+        multi-label run is a list of names; regression has no probabilities.
 
     Raises:
-        DataError: the two lists differ in length, or there are pairs for a model of single texts (or none for one of
-            pairs).
+        DataError: the two lists differ in length, or pairs are given to a model of single texts (or the reverse).
     """
     if isinstance(texts, str) or isinstance(pairs, str):
         raise DataError("got one text, expected a list of texts: put it in [brackets].")

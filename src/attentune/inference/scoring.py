@@ -1,4 +1,4 @@
-"""What a model says of the rows of a split: logits, and the importance of tokens."""
+"""Run a model over rows: logits, token importances and layer weights; and set up Accelerate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from attentune.models.fused import frozen_weights
 from attentune.models.precision import MIXED_PRECISION, resolve_precision
 from attentune.nn.cpu.memory import kept_memory
 
-# Enough to keep matrix products busy, and little enough that what lies between them stays near the cores.
+# Large enough for efficient matrix products, small enough for activations to stay in the cache.
 BATCH_TOKENS = 2048
 _TRACKERS = {"tensorboard": is_tensorboard_available, "mlflow": is_mlflow_available, "wandb": is_wandb_available}
 
@@ -30,44 +30,44 @@ _TRACKERS = {"tensorboard": is_tensorboard_available, "mlflow": is_mlflow_availa
 def make_accelerator(
     *, precision: str, use_cpu: bool = False, tracker: str = "none", folder: str | None = None
 ) -> tuple[Accelerator, str]:
-    """Accelerate's view of the hardware, and the precision that was settled on.
+    """Make an accelerator, and resolve the precision.
 
     Args:
         precision: "auto", "fp32", "bf16" or "fp16".
-        use_cpu: leave accelerators alone.
-        tracker: "none" or a tracker that Accelerate knows.
-        folder: where the tracker writes.
+        use_cpu: use the CPU even if an accelerator is available.
+        tracker: "none" or the name of a tracker that Accelerate supports.
+        folder: the folder of the tracker.
 
     Raises:
-        ConfigError: the device cannot do what is wanted, or the tracker is not installed.
+        ConfigError: the device does not support the precision, or the tracker is not installed.
     """
     if tracker != "none" and not _TRACKERS[tracker]():
         raise ConfigError(
             f"training.report_to: {tracker} is not installed; run: pip install {tracker} (all trackers: pip install"
             " 'attentune[trackers]')"
         )
-    # Without an accelerator Accelerate does not see that torchrun has started several processes, unless told to.
+    # On machines without an accelerator, Accelerate detects processes started by torchrun only with cpu=True.
     use_cpu = use_cpu or ("LOCAL_RANK" in os.environ and not torch.accelerator.is_available())
     device = PartialState(cpu=use_cpu).device
-    settled = resolve_precision(precision, device)
-    # One process may make several of these with other settings; Accelerate keeps the first unless told to forget it.
+    resolved = resolve_precision(precision, device)
+    # Accelerate keeps the settings of the first accelerator in a process unless its state is reset.
     AcceleratorState._reset_state()
     accelerator = Accelerator(
         cpu=use_cpu,
-        mixed_precision=MIXED_PRECISION[settled],
+        mixed_precision=MIXED_PRECISION[resolved],
         log_with=None if tracker == "none" else tracker,
         project_dir=folder,
     )
     check_whole_models(accelerator)
-    return accelerator, settled
+    return accelerator, resolved
 
 
 def check_whole_models(accelerator: Accelerator) -> None:
-    """Refuse ways of spreading one model over processes: weights, checkpoints and labels here are of whole models."""
+    """Refuse FSDP, DeepSpeed and Megatron: checkpoints and token labels need the whole model in each process."""
     kind = accelerator.distributed_type
     if kind in (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
         raise ConfigError(
-            f"accelerate was started with {kind.value}, which spreads a model over processes; expected one that gives"
+            f"accelerate was started with {kind.value}, which shards a model over processes; expected one that gives"
             " each process the whole model (DDP). Leave the option out: accelerate launch --multi_gpu -m"
             " attentune.cli.main train ..."
         )
@@ -75,12 +75,12 @@ def check_whole_models(accelerator: Accelerator) -> None:
 
 @dataclass(frozen=True)
 class RowScores:
-    """What a model says of some rows.
+    """The outputs of a model for some rows.
 
     Attributes:
         logits_NC: (N, C) float32.
-        token_scores: the importance of each row's tokens, (length,) float32 each; None where the model gives none.
-        layer_weights_NL: (N, L) float32 excitation of the layers; None where the model gives none.
+        token_scores: the importance of the tokens of each row, (length,) float32 each; None if the model has none.
+        layer_weights_NL: (N, L) float32 excitation of the layers; None if the model has none.
     """
 
     logits_NC: np.ndarray
@@ -88,8 +88,8 @@ class RowScores:
     layer_weights_NL: np.ndarray | None = None
 
 
-class _Collected:
-    """Gathers what a model says batch by batch, at the rows' places."""
+class _OutputCollector:
+    """Collects the outputs of batches in the order of the rows."""
 
     def __init__(self, lengths: np.ndarray, outputs: int, *, with_details: bool) -> None:
         self._lengths, self._with_details = lengths, with_details
@@ -134,21 +134,21 @@ def score_rows(
     with_details: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> RowScores:
-    """Score rows in evaluation mode; under several processes each scores its share and all get all logits.
+    """Run the model over rows in evaluation mode; several processes share the batches, and all get all logits.
 
     Args:
-        model: on the accelerator's device; its mode is put back afterwards.
-        features: the split's tokens.
-        pad_token_id: fills up shorter rows.
-        accelerator: where and in which precision.
-        batch_size: rows in a batch; if not given, as many as `batch_tokens` allows.
-        batch_tokens: tokens in a batch, padding included.
-        rows: which rows, in this order, one as often as you like; all if not given.
-        masked: for each of them the places to mask, or None for none; nothing is masked if not given.
-        mask_token_id: stands at masked places.
-        attention_excluded: for each of them the places that attention leaves out, or None for none.
-        with_details: keep the tokens' scores and the layers' weights (of one process only).
-        progress: called with the number of rows done in each batch; what it raises ends the scoring.
+        model: the model, on the device of the accelerator; its mode is restored afterwards.
+        features: the tokens of the split.
+        pad_token_id: the id of padding.
+        accelerator: defines device and precision.
+        batch_size: rows per batch; default: batches of `batch_tokens` tokens.
+        batch_tokens: tokens per batch, with padding.
+        rows: the indices of the rows, in any order, repetitions allowed; default: all.
+        masked: for each row the positions to mask, or None; default: nothing is masked.
+        mask_token_id: the id at masked positions.
+        attention_excluded: for each row the positions that attention ignores, or None.
+        with_details: also return token scores and layer weights (one process only).
+        progress: called with the number of rows of each finished batch; an exception stops the scoring.
     """
     rows = np.arange(len(features)) if rows is None else rows
     lengths, padded_lengths = features.lengths[rows], features.padded_lengths[rows]
@@ -156,8 +156,8 @@ def score_rows(
         budget_order(padded_lengths, batch_tokens) if batch_size is None else sorted_order(padded_lengths, batch_size)
     )
     outputs = _inner(model, accelerator).config.num_labels
-    found = _Collected(lengths, outputs, with_details=with_details)
-    # One autocast around all batches: it then halves the weights' precision once and not in each batch.
+    collected = _OutputCollector(lengths, outputs, with_details=with_details)
+    # One autocast around all batches casts the weights only once.
     is_half = next(model.parameters()).dtype == torch.bfloat16
     precision = contextlib.nullcontext() if is_half else accelerator.autocast()
     with _evaluating(model), frozen_weights(model), precision:
@@ -173,10 +173,10 @@ def score_rows(
                 else [attention_excluded[place] for place in places],
             )
             inputs = {name: tensor.to(accelerator.device) for name, tensor in batch.inputs.items()}
-            found.add(places, model(**inputs))
+            collected.add(places, model(**inputs))
             if progress is not None:
                 progress(len(places))
-    return found.scores(summed_over_processes(found.logits_NC, accelerator))
+    return collected.scores(summed_over_processes(collected.logits_NC, accelerator))
 
 
 @contextlib.contextmanager
@@ -198,7 +198,7 @@ def predict_logits(
     accelerator: Accelerator,
     progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """(N, C) float32 logits of every row, in the order of the rows; see `score_rows`."""
+    """Compute the (N, C) float32 logits of all rows; see `score_rows`."""
     with kept_memory():
         return score_rows(
             model,
@@ -211,7 +211,7 @@ def predict_logits(
 
 
 def summed_over_processes(values: np.ndarray, accelerator: Accelerator) -> np.ndarray:
-    """The sum over all processes, on each of them."""
+    """Sum an array over all processes; each gets the sum."""
     if accelerator.num_processes == 1:
         return values
     total = accelerator.reduce(torch.from_numpy(values).to(accelerator.device), reduction="sum")
@@ -219,5 +219,5 @@ def summed_over_processes(values: np.ndarray, accelerator: Accelerator) -> np.nd
 
 
 def _inner(model: Any, accelerator: Accelerator) -> Any:
-    """The model inside what Accelerate has wrapped around it for several processes."""
+    """Unwrap a model that Accelerate has wrapped for several processes."""
     return accelerator.unwrap_model(model) if accelerator.num_processes > 1 else model

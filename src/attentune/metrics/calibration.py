@@ -1,4 +1,4 @@
-"""Fitting a temperature and thresholds to rows that were kept out of training, and saying what that changed."""
+"""Fit a softmax temperature and decision thresholds on held-out rows, and measure the effect."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from attentune.stats.calibration import best_threshold, calibration_error, fit_t
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was fitted.
+    """The fitted values.
 
     Attributes:
-        rows: how many rows it was fitted on.
-        temperature: what logits are divided by; 1 where none was asked for or needed.
-        thresholds: of each label, or of the second of two classes; None where none were asked for.
-        errors: by split the expected calibration error before and after.
+        rows: the number of rows it was fitted on.
+        temperature: the softmax temperature; 1 if none was fitted.
+        thresholds: the decision threshold of each label, or of the second of two classes; None if not fitted.
+        errors: by split, the expected calibration error before and after.
     """
 
     rows: int
@@ -30,16 +30,16 @@ class Calibration:
     errors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def space(self, label_space: LabelSpace) -> LabelSpace:
-        """The label space whose predictions obey the thresholds."""
+        """Return the label space with the thresholds."""
         return replace(label_space, thresholds=self.thresholds)
 
     def settings(self) -> dict[str, Any]:
-        """What a model's configuration holds of it, by the names there."""
+        """Return the entries for the configuration of a model."""
         thresholds = None if self.thresholds is None else list(self.thresholds)
         return {"calibration_temperature": self.temperature, "thresholds": thresholds}
 
     def facts(self, label_space: LabelSpace) -> dict[str, Any]:
-        """For a run's record."""
+        """Return the entries for the record of a run."""
         names = label_space.names if label_space.is_multilabel else label_space.names[1:]
         return {
             "rows": self.rows,
@@ -51,27 +51,27 @@ class Calibration:
         }
 
     def sentence(self) -> str:
-        """One for the user."""
-        said = [f"Calibrated on {self.rows} rows: logits are divided by {self.temperature:.4g}"]
+        """Summarise the calibration in one sentence."""
+        clauses = [f"Calibrated on {self.rows} rows: logits are divided by {self.temperature:.4g}"]
         if self.thresholds is not None:
-            said.append(f"thresholds {', '.join(f'{value:.3f}' for value in self.thresholds)}")
-        said += [
+            clauses.append(f"thresholds {', '.join(f'{value:.3f}' for value in self.thresholds)}")
+        clauses += [
             f"expected calibration error on {split} {before:.4f} before, {after:.4f} after"
             for split, (before, after) in self.errors.items()
         ]
-        return "; ".join(said) + "."
+        return "; ".join(clauses) + "."
 
 
 def fit(
     logits_NC: np.ndarray, labels: np.ndarray, label_space: LabelSpace, *, temperature: bool, thresholds: bool
 ) -> Calibration:
-    """Fit what is asked for; thresholds to the probabilities that the temperature leaves.
+    """Fit a temperature, and then thresholds on the scaled probabilities.
 
     Args:
-        logits_NC: of the rows that were kept out.
+        logits_NC: the logits of held-out rows.
         labels: (N,) class ids, or (N, C) ones and zeros.
-        label_space: classes, or labels of which any number may be there; with thresholds two classes or labels.
-        temperature, thresholds: what to fit.
+        label_space: classes, or multi-label; thresholds need two classes or multi-label.
+        temperature, thresholds: whether to fit them.
     """
     found = fit_temperature(logits_NC, labels) if temperature else 1.0
     chosen: tuple[float, ...] | None = None
@@ -84,7 +84,7 @@ def fit(
 
 
 def error_of(logits_NC: np.ndarray, labels: np.ndarray, label_space: LabelSpace) -> float:
-    """The expected calibration error: of the likeliest class, or of every label of every row."""
+    """Compute the expected calibration error: of the most likely class, or over all labels of all rows."""
     shares_NC = probabilities_of(logits_NC, label_space)
     if label_space.is_multilabel:
         return calibration_error(shares_NC.reshape(-1), labels.reshape(-1))

@@ -1,4 +1,4 @@
-"""Metrics by the names that `evaluate`'s GLUE uses, each with the direction in which it is better."""
+"""Metrics, with the names used by GLUE in the `evaluate` library, and whether greater is better."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Score = Callable[[np.ndarray, np.ndarray], float]
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric over labels and predictions, both (N,): class ids, or scores for regression; or (N, C) ones and zeros.
+    """A metric over labels and predictions: (N,) class ids or scores, or multi-label (N, C) ones and zeros.
 
     Attributes:
-        needs: "classes", "two classes", "an order" (ordinal classes or scores), "sets" (several labels a row), or
-            "classes or sets".
+        needs: the labels it is defined for: "classes", "two classes", "an order" (ordinal classes or scores), "sets"
+            (multi-label), or "classes or sets".
     """
 
     name: str
@@ -35,7 +35,7 @@ class Metric:
 
 def _correlation(function: Callable) -> Score:
     def score(labels: np.ndarray, predictions: np.ndarray) -> float:
-        # Undefined, not zero: a constant has no correlation with anything.
+        # The correlation with a constant is undefined, not zero.
         if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
             return float("nan")
         return float(function(labels, predictions).statistic)
@@ -44,10 +44,10 @@ def _correlation(function: Callable) -> Score:
 
 
 def _averaged(function: Callable, average: str) -> Score:
-    """F1, precision or recall: of the second class ("binary"), or averaged over classes; 0 where nothing is divided."""
+    """F1, precision or recall: of the second class ("binary"), or averaged over classes; 0 for 0 / 0."""
 
     def score(labels: np.ndarray, predictions: np.ndarray) -> float:
-        # A row without labels of which none is predicted is all right; a class that never occurs says nothing good.
+        # For samples, no labels and no predictions are correct; for classes, 0 / 0 counts as 0.
         return float(function(labels, predictions, average=average, zero_division=float(average == "samples")))
 
     return score
@@ -59,14 +59,16 @@ def _balanced_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 def _matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a single label: scikit-learn says 0, as GLUE does, but warns of its shape
+        warnings.simplefilter(
+            "ignore"
+        )  # for a single label scikit-learn returns 0, as GLUE does, but warns about the shape
         return float(sk.matthews_corrcoef(labels, predictions))
 
 
 def _quadratic_kappa(labels: np.ndarray, predictions: np.ndarray) -> float:
     if np.array_equal(labels, predictions):
         return 1.0
-    # All classes in between, so that the distance of two classes does not depend on which others occur.
+    # Include all classes in between, so that distances do not depend on which classes occur.
     both = np.concatenate([labels, predictions])
     classes = np.arange(both.min(), both.max() + 1)
     return float(sk.cohen_kappa_score(labels, predictions, labels=classes, weights="quadratic"))
@@ -118,9 +120,9 @@ METRICS: dict[str, Metric] = {
 
 
 def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
-    """(N,) class ids, or scores for regression; with several labels a row (N, C) int64, 1 where one is predicted.
+    """Return the predictions of logits: (N,) class ids or scores, or multi-label (N, C) int64 ones and zeros.
 
-    Classes and labels are chosen as in `stats.decisions.predict_labels`.
+    Thresholds and ordinal predictions are applied by `stats.decisions.chosen`.
     """
     if label_space.task_type == "regression":
         return logits_NC[:, 0]
@@ -136,23 +138,23 @@ def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray
 
 
 def probabilities_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
-    """(N, C) softmax of the logits, in float64; of several labels a row each one's sigmoid."""
-    return class_probabilities(logits_NC, is_multilabel=label_space.is_multilabel)
+    """Return the (N, C) softmax of the logits in float64; for multi-label the sigmoid."""
+    return shares_of(logits_NC, several=label_space.is_multilabel)
 
 
 def score_predictions(
     names: Sequence[str], labels: np.ndarray, logits_NC: np.ndarray, label_space: LabelSpace
 ) -> dict[str, float]:
-    """The metrics of these predictions, by name in the order asked; NaN where one is undefined."""
+    """Compute metrics of predictions, by name; NaN if one is undefined."""
     predictions = predictions_of(logits_NC, label_space)
     return {name: METRICS[name].score(labels, predictions) for name in names}
 
 
 def choose_metric(wanted: str | None, names: Sequence[str], label_space: LabelSpace) -> Metric:
-    """The metric that tells the best model: the wanted one, else the task's first.
+    """Choose the metric that selects the best model: the wanted one, otherwise the task's first.
 
     Raises:
-        ConfigError: the wanted metric is not known, or cannot be computed for this task.
+        ConfigError: the wanted metric does not exist, or is not defined for this task.
     """
     if wanted is None:
         return METRICS[names[0]]

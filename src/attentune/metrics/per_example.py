@@ -1,4 +1,4 @@
-"""What each example adds to a score, and what a guess would have scored: what statistics need besides the score."""
+"""Per-example values of metrics, and baseline scores of constant predictions; used by the statistical tests."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from attentune.stats.paired_tests import jackknife_values
 
 
 def example_values(metric: str, labels_N: np.ndarray, predictions_N: np.ndarray) -> np.ndarray:
-    """(N,) float64 values whose mean is the metric.
+    """Compute (N,) float64 values whose mean is the metric.
 
     Correctness for accuracy, errors for mean errors, `jackknife_values` for F1, kappa and correlations.
 
     Args:
         metric: a name in `METRICS`.
         labels_N: (N,) class ids or scores, or (N, C) ones and zeros.
-        predictions_N: the same.
+        predictions_N: predictions of the same shape.
 
     Raises:
         ValueError: fewer than 2 examples.
@@ -34,7 +34,7 @@ def example_values(metric: str, labels_N: np.ndarray, predictions_N: np.ndarray)
     if metric == "pearson" and len(labels_N) > 2:
         return _pearson_values(labels_N, predictions_N)
     score = METRICS[metric].score
-    # Rows of the same label and prediction add the same, so that large sets of few classes are quick.
+    # Rows with equal label and prediction have equal values, so they are computed once.
     _, kind_N = np.unique(np.column_stack([labels_N, predictions_N]), axis=0, return_inverse=True)
     return jackknife_values(
         lambda rows: score(labels_N[rows], predictions_N[rows]), len(labels_N), alike_N=kind_N.reshape(-1)
@@ -42,7 +42,7 @@ def example_values(metric: str, labels_N: np.ndarray, predictions_N: np.ndarray)
 
 
 def _pearson_values(labels_N: np.ndarray, predictions_N: np.ndarray) -> np.ndarray:
-    """The jackknife values of Pearson's correlation, all at once: sums without a row follow from those with it."""
+    """The jackknife values of Pearson's correlation, vectorised: sums without a row follow from the total sums."""
     rows = len(labels_N)
     x_N, y_N = labels_N - labels_N.mean(), predictions_N - predictions_N.mean()
     share = rows / (rows - 1)
@@ -54,11 +54,10 @@ def _pearson_values(labels_N: np.ndarray, predictions_N: np.ndarray) -> np.ndarr
 
 
 def baseline_score(metric: str, labels_N: np.ndarray, *, is_regression: bool) -> float:
-    """What guessing the same for every example scores: the commonest class, or the mean or median score.
+    """Score the best constant prediction: the most frequent class, or the mean or median score.
 
-    Of several labels those are guessed that at least half of the examples have.
-
-    A correlation with a constant counts as 0.
+    For multi-label it consists of the labels that at least half of the examples have. A correlation with a constant
+    counts as 0.
     """
     guess: float
     if labels_N.ndim == 2:

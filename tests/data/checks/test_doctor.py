@@ -129,7 +129,7 @@ def test_token_lengths_and_the_share_that_is_cut() -> None:
     assert tokens.p95 == pytest.approx(95.05)
     finding = find(report, "cut")[0]
     assert finding.level == "warning"
-    assert finding.message == "train: 10.0 % of the rows have more than 90 tokens and will be cut."
+    assert finding.message == "train: 10.0 % of the rows have more than 90 tokens and will be truncated."
     assert "Raise --max_length" in finding.cure
     assert finding.examples == ("row r99: 100 tokens", "row r98: 99 tokens", "row r97: 98 tokens")
     mild = find(examine(make_task(splits), token_lengths={"train": lengths}, max_length=99), "cut")[0]

@@ -59,8 +59,8 @@ def test_regression_reports_the_spread_and_the_detectable_correlation() -> None:
     assert (split.scores.lowest, split.scores.highest, split.scores.mean) == (0.0, 5.0, pytest.approx(2.5))
     assert (split.class_counts, split.guess_scores) == (None, None)
     assert split.detectable_metric == "correlation"
-    assert split.detectable_gap == pytest.approx(minimum_detectable_correlation_difference(60))
-    assert any("always guessing the mean has no correlation (undefined)" in line for line in full_lines(report))
+    assert split.detectable_gap == pytest.approx(smallest_detectable_correlation_gap(60))
+    assert any("always predicting the mean has an undefined correlation" in line for line in full_lines(report))
 
 
 @pytest.mark.parametrize(("size", "warned"), [(3, True), (100, True), (1000, False)])
@@ -85,7 +85,7 @@ def test_imbalance_matters_most_where_accuracy_is_the_metric(metric: str, level:
     splits = {"validation": make_rows(distinct(1000), [1] * 900 + [0] * 100)}
     finding = find(examine(make_task(splits, metrics=(metric,))), "imbalance")[0]
     assert finding.level == level
-    assert finding.message == "validation: 90.0 % of the rows are 'yes'; always guessing it has that accuracy."
+    assert finding.message == "validation: 90.0 % of the rows are 'yes'; always predicting it has that accuracy."
 
 
 def test_classes_without_rows_and_constant_labels() -> None:

@@ -35,11 +35,12 @@ def test_summary_is_brief_and_says_what_it_leaves_out() -> None:
     report = examine(make_task(splits), token_lengths={"train": np.array([3, 3, 4, 2, 9])}, max_length=8)
     assert summary_lines(report) == [
         "toy: classification into 2 classes (no, yes); rows: train 5, validation 4",
-        "train texts: median 3 tokens, 95 % have at most 8, the longest has 9; 20.0 % of the rows will be cut",
-        "train: no 40.0 %, yes 60.0 %; always guessing 'yes' on validation: accuracy 0.750",
-        "validation has 4 rows: two models must differ by about 99.8 points of accuracy to be told apart (80 % power)",
-        "warning: validation: 1 row also in train (25.0 %), white space and case ignored: the score flatters what is "
-        "learnt by heart.",
+        "train texts: median 3 tokens, 95 % have at most 8, the longest has 9; 20.0 % of the rows will be truncated",
+        "train: no 40.0 %, yes 60.0 %; always predicting 'yes' on validation: accuracy 0.750",
+        "validation has 4 rows: two models must differ by about 99.8 points of accuracy for a significant difference "
+        "(80 % power)",
+        "warning: validation: 1 row also in train (25.0 %), white space and case ignored: memorised rows inflate "
+        "the score.",
         "warning: train: 1 row without any text. (2 more: see `attentune doctor`)",
     ]
 
@@ -73,7 +74,7 @@ def test_full_lines_hold_every_finding_with_cure_and_rows() -> None:
         place = lines.index(f"  {finding.level}: {finding.message}")
         assert lines[place + 1] == f"    {finding.cure}"
         assert lines[place + 2 : place + 2 + len(finding.examples)] == [f"      {row}" for row in finding.examples]
-    assert lines[-1].startswith("Differences that can be told apart: McNemar's test at the 5 % level")
+    assert lines[-1].startswith("Detectable differences: McNemar's test at the 5 % level")
 
 
 def test_report_goes_through_json() -> None:

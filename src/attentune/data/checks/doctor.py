@@ -1,4 +1,4 @@
-"""Look a task's rows over before hours are spent on them: leaks, contradictions, cut texts, what a score can tell."""
+"""`examine`: check the rows of a task for leaks, conflicting labels, truncated texts and too few rows."""
 
 from __future__ import annotations
 
@@ -26,23 +26,22 @@ MAX_EXAMPLES = 3
 CUT_WARNING_SHARE = 0.05
 CONFLICT_WARNING_SHARE = 0.001
 
-# One entry a row; None for a row with an empty text, which is reported once and not as a duplicate of its like.
+# One entry per row; None for a row with an empty text, which is not reported as a duplicate too.
 Keys = list[tuple[str, ...] | None]
 
 
 def examine(
     data: TaskData, *, token_lengths: Mapping[str, np.ndarray] | None = None, max_length: int = 128
 ) -> DoctorReport:
-    """Look all splits over.
+    """Examine all splits of a task.
 
     Args:
-        data: the task; the split named "train" is what the others are compared with.
-        token_lengths: for each split (some may be left out) the tokens of each row before anything is cut, special
-            tokens counted; without it nothing is said about lengths.
-        max_length: the longest row in tokens that the model will see whole.
+        data: the task; the other splits are compared with "train".
+        token_lengths: by split (optional), the length of each row in tokens before truncation, with special tokens.
+        max_length: the maximum length in tokens; longer rows are truncated.
 
     Raises:
-        ValueError: where a split's lengths are not one a row.
+        ValueError: if a split does not have one length per row.
     """
     train = data.splits.get("train")
     train_places = None if train is None else _first_places(_keys(train, _normalise))
@@ -78,7 +77,7 @@ def _gravity(finding: Finding) -> tuple[bool, int]:
 def _examine_texts(
     name: str, rows: TextRows, space: LabelSpace, lengths: np.ndarray | None, max_length: int
 ) -> tuple[SplitReport, list[Finding]]:
-    """What one split says by itself, its labels' balance left out."""
+    """Examine the texts of one split."""
     keys = _keys(rows, str)
     empty = [place for place, key in enumerate(keys) if key is None]
     repeated = _repeated(keys)
@@ -119,7 +118,7 @@ def _first_places(keys: Keys) -> dict[tuple[str, ...], int]:
 
 
 def _repeated(keys: Keys) -> list[list[int]]:
-    """The places of each text that stands in more than one row, in the order of their first rows."""
+    """Group the rows with equal texts, in the order of their first rows."""
     first = _first_places(keys)
     groups: dict[int, list[int]] = {}
     for place, key in enumerate(keys):
@@ -129,13 +128,13 @@ def _repeated(keys: Keys) -> list[list[int]]:
 
 
 def _conflicting(labels: np.ndarray, repeated: list[list[int]], space: LabelSpace) -> list[list[int]]:
-    """The repeated texts whose labels differ; scores differ where they are more than a standard deviation apart."""
+    """The groups of repeated texts with different labels; scores differ by more than one standard deviation."""
     allowed = float(np.std(labels)) if space.task_type == "regression" and len(labels) else 0.0
     return [places for places in repeated if np.ptp(labels[places], axis=0).max() > allowed]
 
 
 def _leaked(rows: TextRows, train_places: Mapping[tuple[str, ...], int]) -> list[tuple[int, int]]:
-    """(place here, place in train) of each row whose text stands in train."""
+    """(row here, row in train) for each row whose text is in train."""
     keys = enumerate(_keys(rows, _normalise))
     return [(place, train_places[key]) for place, key in keys if key is not None and key in train_places]
 
@@ -161,8 +160,8 @@ def _token_lengths(lengths: np.ndarray, max_length: int) -> TokenLengths:
 
 
 def _place(rows: TextRows, place: int) -> str:
-    known = rows.lines is not None or rows.sources is not None
-    return f"row {rows.ids[place]}" + (f" ({rows.where(place)})" if known else "")
+    has_place = rows.lines is not None or rows.sources is not None
+    return f"row {rows.ids[place]}" + (f" ({rows.where(place)})" if has_place else "")
 
 
 def _count(number: int, what: str) -> str:
@@ -178,7 +177,7 @@ def _empty_findings(name: str, rows: TextRows, empty: list[int]) -> list[Finding
             "empty",
             name,
             f"{name}: {_count(len(empty), 'row')} without any text.",
-            "Fill the texts in, or leave these rows out.",
+            "Fill in the texts, or remove these rows.",
             tuple(_place(rows, place) for place in empty[:MAX_EXAMPLES]),
         )
     ]
@@ -195,7 +194,7 @@ def _repeat_findings(
         message = (
             f"{name}: {_count(len(conflicting), 'text')} in more than one row, with labels that contradict each other."
         )
-        cure = "Correct the labels, or leave these rows out: no model can get all of them right."
+        cure = "Correct the labels, or remove these rows: no model can predict all of them correctly."
         conflicts = [[places[0], _first_other(rows, places)] for places in conflicting]
         share = sum(map(len, conflicting)) / len(rows)
         level = "warning" if share >= CONFLICT_WARNING_SHARE else "note"
@@ -203,13 +202,13 @@ def _repeat_findings(
     if repeated:
         extra = sum(len(places) - 1 for places in repeated)
         message = f"{name}: {_count(extra, 'row')} with the text of an earlier row ({percent(extra / len(rows))})."
-        cure = "Leave the repetitions out, unless a text is meant to count as often as it stands there."
+        cure = "Remove the repetitions, unless they are meant as weights."
         findings.append(Finding("note", "duplicates", name, message, cure, examples(repeated)))
     return findings
 
 
 def _first_other(rows: TextRows, places: list[int]) -> int:
-    """The row among these whose label is furthest from the first one's."""
+    """The row whose label differs most from that of the first row."""
     labels = np.asarray(rows.labels)[places]
     return places[int(np.argmax(np.abs(labels - labels[0]).reshape(len(places), -1).sum(axis=1)))]
 
@@ -223,8 +222,8 @@ def _leak_findings(name: str, rows: TextRows, train: TextRows, leaked: list[tupl
             "leak",
             name,
             f"{name}: {_count(len(leaked), 'row')} also in train ({percent(len(leaked) / len(rows))}), "
-            "white space and case ignored: the score flatters what is learnt by heart.",
-            "Leave these rows out of train.",
+            "white space and case ignored: memorised rows inflate the score.",
+            "Remove these rows from train.",
             tuple(f"{_place(rows, here)} and train {_place(train, there)}" for here, there in leaked[:MAX_EXAMPLES]),
         )
     ]
@@ -236,7 +235,7 @@ def _cut_finding(name: str, rows: TextRows, lengths: np.ndarray, tokens: TokenLe
         "warning" if tokens.cut_share >= CUT_WARNING_SHARE else "note",
         "cut",
         name,
-        f"{name}: {percent(tokens.cut_share)} of the rows have more than {max_length} tokens and will be cut.",
-        f"Raise --max_length if their ends matter (the longest row has {tokens.longest:,} tokens); it costs time.",
+        f"{name}: {percent(tokens.cut_share)} of the rows have more than {max_length} tokens and will be truncated.",
+        f"Raise --max_length if their ends matter (the longest row has {tokens.longest:,} tokens); it takes more time.",
         tuple(f"{_place(rows, int(p))}: {int(lengths[p]):,} tokens" for p in longest_first if lengths[p] > max_length),
     )

@@ -1,4 +1,4 @@
-"""What the labels of a split say: their balance, what a guess scores, and how small a difference can be seen."""
+"""Label statistics of a split: class balance, baseline scores and the minimum detectable difference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL_GAP = 0.05
 
 
 def label_facts(name: str, labels: np.ndarray, train: TextRows | None, data: TaskData) -> dict[str, Any]:
-    """The fields of a `SplitReport` that come from its labels (at least one)."""
+    """Compute the fields of a `SplitReport` that depend on the labels (at least one)."""
     facts: dict[str, Any] = {}
     if data.label_space.is_multilabel:
         counts_C = labels.sum(axis=0)
@@ -47,9 +47,9 @@ def label_facts(name: str, labels: np.ndarray, train: TextRows | None, data: Tas
 
 
 def _guess_scores(labels: np.ndarray, guess: int, space: LabelSpace, metrics: Sequence[str]) -> dict[str, float | None]:
-    """The task's metrics, as far as they are known here, and accuracy, of guessing one class for all rows."""
+    """Score the constant prediction of one class: accuracy and the supported metrics of the task."""
     right = float(np.mean(labels == guess))
-    known: dict[str, float | None] = {
+    scores: dict[str, float | None] = {
         "accuracy": right,
         "matthews_correlation": 0.0,
         "quadratic_weighted_kappa": float(right == 1),
@@ -62,20 +62,20 @@ def _guess_scores(labels: np.ndarray, guess: int, space: LabelSpace, metrics: Se
     wanted = [*metrics, "accuracy"]
     if space.num_labels == 2:
         all_positive = _constant_f1(float(np.mean(labels == 1)))
-        known["f1"] = all_positive if guess == 1 else 0.0
-        known["f1_all_positive"] = all_positive
+        scores["f1"] = all_positive if guess == 1 else 0.0
+        scores["f1_all_positive"] = all_positive
         if "f1" in metrics and guess != 1:
             wanted.append("f1_all_positive")
-    return {metric: known[metric] for metric in dict.fromkeys(wanted) if metric in known}
+    return {metric: scores[metric] for metric in dict.fromkeys(wanted) if metric in scores}
 
 
 def _constant_f1(share: float) -> float:
-    """The F1 of a class of this share of the rows when it is guessed for all of them: recall 1, precision the share."""
+    """The F1 of predicting a class for all rows: recall is 1, precision is the share of the class."""
     return 2 * share / (1 + share)
 
 
 def label_findings(name: str, split: SplitReport, data: TaskData) -> list[Finding]:
-    """What is to be said about a split's labels; `split` holds their facts."""
+    """Make the findings about the labels of a split from its report."""
     findings = []
     if split.scores is not None and split.scores.lowest == split.scores.highest:
         findings.append(_constant(name, f"score {split.scores.lowest:g}"))
@@ -89,20 +89,20 @@ def label_findings(name: str, split: SplitReport, data: TaskData) -> list[Findin
 
 
 def _constant(name: str, what: str) -> Finding:
-    cure = "Check the label column; nothing can be learnt from or measured on labels that are all alike."
+    cure = "Check the label column; equal labels can neither be learnt from nor measured on."
     return Finding("warning", "constant", name, f"{name}: all rows have the {what}.", cure)
 
 
 def _set_findings(name: str, split: SplitReport) -> list[Finding]:
-    """Of rows that may have several labels: those that tell nothing of a label, as all rows or none have it."""
+    """Findings for multi-label rows: labels that all rows or no rows have."""
     counts, findings = split.class_counts or {}, []
     for label, count in counts.items():
         if count in (0, split.rows):
-            level, cure = "note", "Add such rows, if it matters: nothing here tells how well it is predicted."
+            level, cure = "note", "Add such rows if the label matters: here its predictions cannot be evaluated."
             if name == "train":
                 level, cure = (
                     "warning",
-                    "Add such rows, or take it out of the label names: nothing can be learnt of it.",
+                    "Add such rows, or remove it from the label names: it cannot be learnt.",
                 )
             message = f"{name}: {'no row has' if count == 0 else 'all rows have'} the label {label!r}."
             findings.append(Finding(level, "missing-class", name, message, cure))
@@ -116,16 +116,16 @@ def _class_findings(name: str, counts: dict[str, int], rows: int, data: TaskData
     findings = []
     missing = ", ".join(repr(label) for label in counts if label not in present)
     if missing and name == "train":
-        cure = "Add rows of it, or take it out of the label names: a model will hardly ever predict it."
+        cure = "Add rows of it, or remove it from the label names: it cannot be learnt."
         findings.append(Finding("warning", "missing-class", name, f"{name}: no row has the label {missing}.", cure))
     elif missing:
-        cure = "Add rows of it, if it matters: nothing here tells how well it is predicted."
+        cure = "Add rows of it if the label matters: here its predictions cannot be evaluated."
         findings.append(Finding("note", "missing-class", name, f"{name}: no row has the label {missing}.", cure))
     largest = max(counts, key=lambda label: counts[label])
     share = counts[largest] / rows
     if share >= IMBALANCE_SHARE and name != "train":
         by_accuracy = data.metrics[:1] == ("accuracy",)
-        message = f"{name}: {percent(share)} of the rows are {largest!r}; always guessing it has that accuracy."
+        message = f"{name}: {percent(share)} of the rows are {largest!r}; always predicting it has that accuracy."
         cure = "Compare by matthews_correlation or F1, and try --class_weights balanced."
         findings.append(Finding("warning" if by_accuracy else "note", "imbalance", name, message, cure))
     return findings
@@ -133,7 +133,7 @@ def _class_findings(name: str, counts: dict[str, int], rows: int, data: TaskData
 
 def _small(name: str, split: SplitReport) -> Finding:
     if split.detectable_gap is None:
-        message = f"{name}: {split.rows:,} rows are too few to tell any two models apart."
+        message = f"{name}: {split.rows:,} rows are too few to distinguish any two models."
     elif split.detectable_metric == "accuracy":
         message = (
             f"{name}: {split.rows:,} rows will often miss differences below {100 * split.detectable_gap:.1f} points "

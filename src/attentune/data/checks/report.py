@@ -1,4 +1,4 @@
-"""What the doctor found, as data, and the plain lines that say it."""
+"""The report of `attentune doctor`: data classes, and their text format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attentune.stats.power import DEFAULT_CORRELATION, DEFAULT_DISAGREEMENT
 
 SUMMARY_WARNINGS = 2
 SHOWN_CLASSES = 6
-# What spoils a result most comes first.
+# The most serious first.
 FINDING_KINDS = (
     "leak",
     "constant",
@@ -26,15 +26,15 @@ FINDING_KINDS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """Something about the data that a user should know.
+    """A finding about the data.
 
     Attributes:
-        level: "warning" (likely to spoil a result) or "note".
-        kind: a short name for programs, one of `FINDING_KINDS`.
-        split: the split it is about.
-        message: one sentence, what was found.
-        cure: one sentence, how to mend it.
-        examples: up to three rows, each by its id and, where known, its file and line.
+        level: "warning" (likely to invalidate a result) or "note".
+        kind: one of `FINDING_KINDS`.
+        split: the name of the split.
+        message: one sentence on what was found.
+        cure: one sentence on how to fix it.
+        examples: up to three rows, by id and, if known, file and line.
     """
 
     level: str
@@ -47,7 +47,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class TokenLengths:
-    """Lengths in tokens before anything is cut, special tokens counted.
+    """Lengths in tokens before truncation, with special tokens.
 
     Attributes:
         median, p95, longest: of the split's rows.
@@ -62,7 +62,7 @@ class TokenLengths:
 
 @dataclass(frozen=True)
 class ScoreSpread:
-    """The scores of a regression split: `std` is the root mean squared error of always guessing their mean."""
+    """The scores of a regression split; `std` is the root mean squared error of predicting their mean."""
 
     mean: float
     std: float
@@ -72,26 +72,26 @@ class ScoreSpread:
 
 @dataclass(frozen=True)
 class SplitReport:
-    """The figures of one split.
+    """The statistics of one split.
 
     Attributes:
         rows: all rows.
-        empty: rows in which a text holds nothing but white space; the next three counts leave them out.
-        duplicates: rows whose text (or pair) stands in an earlier row of the split, letter for letter.
-        conflicts: different texts that stand in the split with more than one label (regression: with scores more than
-            one standard deviation apart); None without labels.
-        found_in_train: rows whose text also stands in train, white space and case ignored; None for train itself.
-        parts: how many rows of which weight come from where; None where all are of one source.
-        tokens: None where no token lengths were given.
-        class_counts: rows a class, in the order of the labels; None without labels and for regression.
-        unlabelled: rows without any label, where a row may have several; else None.
-        guess: the class that is always guessed for `guess_scores`: the most frequent one in train.
-        guess_scores: what that guess scores. None stands for a score that is undefined (any correlation of a constant).
-            "f1_all_positive" is the F1 of always guessing the second of two classes, where F1 is among the metrics.
-        scores: the spread of the scores; None but for regression.
+        empty: rows with a text that is empty or white space; the next three counts exclude them.
+        duplicates: rows with exactly the text (or pair) of an earlier row of the split.
+        conflicts: distinct texts with more than one label in the split (regression: scores that differ by more than one
+            standard deviation); None without labels.
+        found_in_train: rows whose text is also in train, ignoring white space and case; None for train itself.
+        parts: the number of rows by source and weight; None if all are from one source.
+        tokens: the lengths in tokens; None if none were given.
+        class_counts: rows per class, in the order of the labels; None without labels and for regression.
+        unlabelled: multi-label: rows without any label; otherwise None.
+        guess: the constant prediction of `guess_scores`: the most frequent class in train.
+        guess_scores: the scores of that prediction; None for an undefined score (any correlation with a constant).
+            "f1_all_positive" is the F1 of always predicting the second of two classes, if F1 is among the metrics.
+        scores: the spread of the scores; only for regression.
         detectable_metric: "accuracy" or "correlation"; None for train and without labels.
-        detectable_gap: the smallest difference in it that these rows show at 80 % power (see `stats.power` for what is
-            assumed); None where they can show none.
+        detectable_gap: the minimum detectable difference at 80 % power (for the assumptions see `stats.power`); None if
+            there are too few rows.
     """
 
     rows: int
@@ -112,7 +112,7 @@ class SplitReport:
 
 @dataclass(frozen=True)
 class DoctorReport:
-    """The figures of each split, and what a user should know, the warnings first."""
+    """The statistics of all splits, and the findings, warnings first."""
 
     name: str
     task_type: str
@@ -125,16 +125,16 @@ class DoctorReport:
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """The findings that are likely to spoil a result."""
+        """The findings that are likely to invalidate a result."""
         return tuple(finding for finding in self.findings if finding.level == "warning")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists, dicts, strings and numbers, with None for what is undefined: ready for JSON."""
+        """Convert to plain values for JSON, with None for undefined numbers."""
         return asdict(self)
 
 
 def percent(share: float) -> str:
-    """A share as "12.3 %"; what would round to 0 or 100 without being it is shown as "< 0.1 %" or "> 99.9 %"."""
+    """Format a share as "12.3 %", or "< 0.1 %" and "> 99.9 %" instead of rounding to 0 or 100."""
     if 0 < share < 0.0005:
         return "< 0.1 %"
     if 0.9995 <= share < 1:
@@ -143,7 +143,7 @@ def percent(share: float) -> str:
 
 
 def summary_lines(report: DoctorReport) -> list[str]:
-    """One to six lines for the start of `train`: sizes, lengths, classes, what can be told apart, worst warnings."""
+    """Format one to six lines for the log of `train`: sizes, lengths, classes, detectable difference, warnings."""
     lines = [_headline(report)]
     scored = next((name for name, split in report.splits.items() if split.detectable_metric), None)
     first = "train" if "train" in report.splits else scored
@@ -154,7 +154,7 @@ def summary_lines(report: DoctorReport) -> list[str]:
         lines += [balance + line for line in _label_lines(guessed, report.splits[guessed])]
     if scored is not None:
         lines.append(_power_line(scored, report.splits[scored]))
-    # What is too small to tell models apart has just been said.
+    # The power line above already says that a split is small.
     warnings = [finding for finding in report.warnings if finding.kind != "small"]
     lines += [f"warning: {finding.message}" for finding in warnings[:SUMMARY_WARNINGS]]
     if len(warnings) > SUMMARY_WARNINGS:
@@ -163,9 +163,9 @@ def summary_lines(report: DoctorReport) -> list[str]:
 
 
 def full_lines(report: DoctorReport) -> list[str]:
-    """All figures, split by split, then each finding with its cure and its rows, then what the figures assume.
+    """Format the full report: statistics by split, findings with cures and examples, and assumptions.
 
-    The task's own notes are left out: whoever read the data has them, and says them first.
+    The notes of the task are not included; the caller prints them first.
     """
     lines = [_headline(report)]
     for name, split in report.splits.items():
@@ -184,7 +184,7 @@ def _headline(report: DoctorReport) -> str:
     if report.label_names:
         shown = ", ".join(report.label_names[:SHOWN_CLASSES])
         shown += ", ..." if len(report.label_names) > SHOWN_CLASSES else ""
-        what = "labels, any number of them a row" if kind == "multi_label" else "classes"
+        what = "labels, any number per row" if kind == "multi_label" else "classes"
         kind += f" into {len(report.label_names)} {what} ({shown})"
     sizes = ", ".join(f"{name} {split.rows:,}" for name, split in report.splits.items())
     return f"{report.name}: {kind}; rows: {sizes or 'none'}"
@@ -221,7 +221,7 @@ def _balance(split: SplitReport) -> str:
 def _token_text(tokens: TokenLengths) -> str:
     return (
         f"median {tokens.median:.0f} tokens, 95 % have at most {tokens.p95:.0f}, the longest has {tokens.longest:,}; "
-        f"{percent(tokens.cut_share)} of the rows will be cut"
+        f"{percent(tokens.cut_share)} of the rows will be truncated"
     )
 
 
@@ -231,34 +231,34 @@ def _label_lines(name: str, split: SplitReport) -> list[str]:
         scores = split.scores
         return [
             f"scores{place} from {scores.lowest:g} to {scores.highest:g}, mean {scores.mean:.3f}, standard deviation "
-            f"{scores.std:.3f}; always guessing the mean has no correlation (undefined)"
+            f"{scores.std:.3f}; always predicting the mean has an undefined correlation"
         ]
     if split.guess_scores is None:
         return []
     figures = ", ".join(
         f"{metric} {'undefined' if score is None else f'{score:.3f}'}" for metric, score in split.guess_scores.items()
     )
-    return [f"always guessing {split.guess!r}{place}: {figures}"]
+    return [f"always predicting {split.guess!r}{place}: {figures}"]
 
 
 def _power_line(name: str, split: SplitReport) -> str:
     place = f"{name} has {split.rows:,} row{'' if split.rows == 1 else 's'}: " if name else ""
     if split.detectable_gap is None:
-        return f"{place}too few to tell two models apart"
+        return f"{place}too few to distinguish two models"
     if split.detectable_metric == "accuracy":
         gap = f"{100 * split.detectable_gap:.1f} points of accuracy"
     else:
         gap = f"{split.detectable_gap:.3f} of correlation"
-    return f"{place}two models must differ by about {gap} to be told apart (80 % power)"
+    return f"{place}two models must differ by about {gap} for a significant difference (80 % power)"
 
 
 def _assumption(task_type: str) -> str:
     if task_type == "regression":
         return (
-            f"Differences that can be told apart: Fisher's z at the 5 % level, above a correlation of "
+            f"Detectable differences: Fisher's z at the 5 % level, above a correlation of "
             f"{DEFAULT_CORRELATION:g}, as if the two models were independent (an upper bound)."
         )
     return (
-        f"Differences that can be told apart: McNemar's test at the 5 % level, for two models of which exactly one is "
+        f"Detectable differences: McNemar's test at the 5 % level, for two models of which exactly one is "
         f"right on {100 * DEFAULT_DISAGREEMENT:.0f} % of the rows."
     )

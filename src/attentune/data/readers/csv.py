@@ -1,4 +1,4 @@
-"""Rows of comma- or tab-separated files."""
+"""Reader of comma- and tab-separated files."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 from attentune.data.readers.table import WHOLE, ChunkLimit, Table, in_chunks
 from attentune.errors import DataError
 
-# A row's line and its fields.
+# The line of a row, and its fields.
 _Row = tuple[int, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a delimited file is written.
+    """The format of a delimited file.
 
     Attributes:
-        delimiter: what stands between fields.
-        quoting: "csv" (a field may be quoted, then holds anything; quotes in it are doubled) or "none" (a quote is a
-            character like any other, as in GLUE's files).
-        header: the columns' names, where the file has no header line.
-        drop_broken: leave rows with too few or too many fields out, and keep their lines in `Table.dropped`.
+        delimiter: the separator of fields.
+        quoting: "csv" (fields may be quoted, with doubled quotes inside) or "none" (quotes are plain characters, as in
+            the files of GLUE).
+        header: the column names, if the file has no header line.
+        drop_broken: leave rows with too few or too many fields out; `Table.dropped` has their lines.
     """
 
     delimiter: str = ","
@@ -37,18 +37,18 @@ class Dialect:
 def parse_delimited(
     lines: Iterable[str], path: Path, dialect: Dialect, keep: Collection[str] | None = None, limit: ChunkLimit = WHOLE
 ) -> Iterator[Table]:
-    """Tables from the lines of a file, one for each part of it; of a whole file one.
+    """Parse the lines of a file; yields one table per chunk.
 
     Args:
-        lines: the file's lines with their line ends.
-        path: the file's path, for messages.
-        dialect: how the file is written.
-        keep: the columns to hold in memory; all of them if None.
-        limit: of a part.
+        lines: the lines of the file, with line ends.
+        path: the path of the file, for messages.
+        dialect: the format of the file.
+        keep: the columns to read; None reads all.
+        limit: the maximum size of a chunk.
 
     Raises:
         DataError: for a missing header or rows, repeated names, blank lines between rows, rows with another number of
-            fields than the header, and quotes that do not close.
+            fields than the header, and unclosed quotes.
     """
     records = _without_blank_end(_records(lines, path, dialect), path)
     header = dialect.header or _header(records, path)
@@ -79,7 +79,7 @@ def _rows(
     path: Path,
     dialect: Dialect,
 ) -> Iterator[tuple[_Row, int]]:
-    """Each row's line and wanted fields, and how many characters they have."""
+    """Yield the line and the wanted fields of each row, and their number of characters."""
     pick = itemgetter(*wanted) if len(wanted) > 1 else lambda fields: tuple(fields[place] for place in wanted)
     for line, fields in records:
         if len(fields) == len(header):
@@ -92,13 +92,13 @@ def _rows(
 
 
 def _records(lines: Iterable[str], path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
-    """Each record with the line that it began at; a blank line is a record without fields."""
+    """Yield each record with the line at which it begins; a blank line is a record without fields."""
     if dialect.quoting == "none":
         for number, line in enumerate(lines, start=1):
             text = line.removesuffix("\n").removesuffix("\r")
             yield number, text.split(dialect.delimiter) if text else []
         return
-    # The limit is the process's own: it is lifted for each record and put back, since a text may be a whole book.
+    # The limit is global to the process, so it is lifted for each record and restored; a text may be a whole book.
     reader = csv.reader(lines, delimiter=dialect.delimiter, strict=True)
     while True:
         start = reader.line_num + 1
@@ -158,7 +158,7 @@ def _ragged(fields: Sequence[str], header: Sequence[str], path: Path, line: int,
 
 
 def separator_hint(header: Sequence[str]) -> str:
-    """What to say where a header is one field, and holds what may be another separator (else an empty text)."""
+    """Return a hint if the header is one field that contains another separator, otherwise an empty string."""
     if len(header) == 1:
         for mark, what, ending in (("\t", "tabs", ".tsv"), (",", "commas", ".csv")):
             if mark in header[0]:

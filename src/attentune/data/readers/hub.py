@@ -1,4 +1,4 @@
-"""Tables from Hugging Face data sets: by their name on the hub, or from a folder of `save_to_disk`."""
+"""Reader of Hugging Face datasets: from the hub, or from a folder of `save_to_disk`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SPLITS = {"train": "train", "validation": "validation", "valid": "validation", 
 
 
 def read_dataset(config: DataConfig) -> tuple[dict[str, Table], tuple[str, ...]]:
-    """The train, validation and test splits of a data set, in that order.
+    """Read the train, validation and test splits of a dataset, in that order.
 
     Returns:
-        A table a split, and a sentence on splits that are not used (or none).
+        One table per split, and a note on splits that are not used, if any.
 
     Raises:
         DataError: if the data set cannot be loaded, or has no such splits.
@@ -38,7 +38,7 @@ def read_dataset(config: DataConfig) -> tuple[dict[str, Table], tuple[str, ...]]
 
 
 def _our_name(key: str) -> str | None:
-    """Our name of a split, or None for one that has no use here; "validation_matched" and the like keep theirs."""
+    """Map the name of a split to ours, or None if it is not used; "validation_matched" and the like are kept."""
     head, _, tail = key.partition("_")
     ours = _SPLITS.get(head.lower())
     return ours if ours is None or not tail else f"{ours}_{tail}"
@@ -49,7 +49,7 @@ def _load(name: str, config_name: str | None) -> Mapping[str, Any]:
 
     folder = Path(name).expanduser()
     try:
-        # A folder from save_to_disk has one of these; any other folder is for load_dataset, as a name is.
+        # A folder from save_to_disk has one of these files; other folders are loaded by load_dataset.
         if any((folder / file).is_file() for file in ("dataset_dict.json", "dataset_info.json", "state.json")):
             if config_name is not None:
                 raise ConfigError("data.dataset_config_name: a data set from a folder has none. Leave it out.")
@@ -59,7 +59,7 @@ def _load(name: str, config_name: str | None) -> Mapping[str, Any]:
     except ConfigError:
         raise
     except Exception as error:
-        # `datasets` raises a dozen kinds of errors of its own and of its parts; each means that it cannot be loaded.
+        # `datasets` raises many types of errors, also of its dependencies.
         reason = (str(error).strip().split("\n")[0] or type(error).__name__).rstrip(".")
         raise DataError(
             f"this data set cannot be loaded: {reason}. Check the name, the configuration (--dataset_config_name)"
@@ -89,6 +89,6 @@ def _table(split: Any, source: str) -> Table:
         elif isinstance(getattr(feature, "feature", None), datasets.Value):
             columns[name] = [values if values is None else list(values) for values in split[name]]
         else:
-            # Lists of lists, images and the like are not decoded: they are only an error if a setting asks for them.
+            # Nested lists, images and the like are not decoded; they are an error only if a setting names them.
             columns[name] = [feature] * len(split)
     return Table(source, tuple(columns), columns, len(split), class_names=class_names)

@@ -1,4 +1,4 @@
-"""Rows of JSON and JSON-lines files."""
+"""Reader of JSON and JSON-lines files."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return record
 
 
-# Numbers are kept as they are written: 1.0 stays "1.0", and long numbers lose no digits.
+# Numbers stay as they are written: 1.0 is "1.0", and long numbers lose no digits.
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_float=str, parse_constant=str)
 
 
 def parse_json_lines(
     lines: Iterable[str], path: Path, keep: Collection[str] | None = None, limit: ChunkLimit = WHOLE
 ) -> Iterator[Table]:
-    """Tables from lines that hold one object each, one for each part of them; blank lines are passed over.
+    """Parse lines of one object each; yields one table per chunk. Blank lines are skipped.
 
-    A part names the columns that its own objects have.
+    A chunk has the columns of its objects.
 
     Raises:
         DataError: for a line that is not one JSON object, with its number.
@@ -57,10 +57,10 @@ def parse_json_lines(
 
 
 def parse_json(text: str, path: Path, keep: Collection[str] | None = None) -> Table:
-    """A table from a list of objects, `{"data": [...]}`, or objects one a line.
+    """Parse a list of objects, `{"data": [...]}`, or one object per line.
 
     Raises:
-        DataError: for text that is none of them.
+        DataError: for other text.
     """
     start = _blank_end(text, 0)
     first_line = text[start:].split("\n", 1)[0]
@@ -79,7 +79,7 @@ def parse_json(text: str, path: Path, keep: Collection[str] | None = None) -> Ta
 
 
 def _is_record(line: str) -> bool:
-    """Whether a line is a whole record by itself: then the file has one a line, whatever its name ends in."""
+    """Whether a line is a whole record; then the file is JSON lines, whatever its extension."""
     try:
         value = _DECODER.decode(line)
     except (ValueError, RecursionError):
@@ -88,7 +88,7 @@ def _is_record(line: str) -> bool:
 
 
 def _decode(text: str, path: Path, line: int) -> Any:
-    """The value of a JSON text; `line` is its line in the file, or 0 for a whole file."""
+    """Decode a JSON text; `line` is its line in the file, or 0 for a whole file."""
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
@@ -113,7 +113,7 @@ def _blank_end(text: str, place: int) -> int:
 
 
 def _data_place(text: str, start: int, whole: Any) -> int | None:
-    """Where the list of `{"data": [...]}` begins, or None if the text is no such object."""
+    """The offset of the list in `{"data": [...]}`, or None if the text is no such object."""
     if not isinstance(whole, dict) or not isinstance(whole.get("data"), list):
         return None
     place = start + 1
@@ -127,7 +127,7 @@ def _data_place(text: str, start: int, whole: Any) -> int | None:
 
 
 def _items(text: str, place: int) -> tuple[list[Any], list[int]]:
-    """The items of the list that begins at `place`, and the line of each. The text is known to be valid."""
+    """The items of the list that begins at `place`, and the line of each. The text must be valid."""
     items, lines = [], []
     line = 1 + text.count("\n", 0, place)
     counted = place

@@ -1,4 +1,4 @@
-"""Rows of Parquet files, bounded: a few kilobytes of it can stand for terabytes of the same text."""
+"""Reader of Parquet files, with size limits: a few kilobytes can encode terabytes of repeated text."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from attentune.data.readers.streams import check_ratio
 from attentune.data.readers.table import WHOLE, ChunkLimit, Table, as_cell
 from attentune.errors import DataError
 
-# What is written out at once: so many rows, or fewer if they may have more bytes.
+# Batch size: so many rows, or fewer if they may have more bytes.
 _BATCH_ROWS, _BATCH_BYTES = 4096, 1 << 24
-# What a cell takes at least, whatever it holds.
+# The minimum size of a cell.
 _CELL_BYTES = 8
 
 
 def parse_parquet(
     stream: IO[bytes], path: Path, keep: Collection[str] | None, max_bytes: int, limit: ChunkLimit = WHOLE
 ) -> Iterator[Table]:
-    """Tables from a Parquet file, one for each part of it; of a whole file one.
+    """Parse a Parquet file; yields one table per chunk.
 
     Args:
-        stream: the file, unpacked where its name ends in .gz; else it is read by its path, piece by piece.
-        path: the file's path.
-        keep: the columns to hold in memory; all of them if None.
-        max_bytes: the most that its texts may have, told before they are unpacked.
-        limit: of a part.
+        stream: the unpacked content of a .gz file; other files are read from `path`, batch by batch.
+        path: the path of the file.
+        keep: the columns to read; None reads all.
+        max_bytes: the maximum size of the unpacked texts, checked before unpacking.
+        limit: the maximum size of a chunk.
 
     Raises:
-        DataError: it is no whole Parquet file, has no rows or repeated names, or is too large.
+        DataError: it is not a complete Parquet file, has no rows or repeated names, or is too large.
     """
     import pyarrow as pa
 
     try:
-        # Parquet is read from its end, so what is packed has to be unpacked first.
+        # Parquet is read from its end, so a packed file has to be unpacked first.
         source = stream.read() if path.suffix.lower() == ".gz" else path
         file = _opened(source, ())
         names = tuple(file.schema_arrow.names)
@@ -43,7 +43,7 @@ def parse_parquet(
         texts = [field.name for field in file.schema_arrow if field.name in kept and _is_text(field.type)]
         total, done = file.metadata.num_rows, 0
         batches = _batches(file, _opened(source, texts), kept, texts)
-        for columns, rows in _parts(batches, path, kept, max_bytes, limit):
+        for columns, rows in _chunks(batches, path, kept, max_bytes, limit):
             done += rows
             if done > total:
                 break
@@ -56,7 +56,7 @@ def parse_parquet(
 
 
 def _opened(source: bytes | Path, texts: Collection[str]) -> Any:
-    """The file; of these columns a text that many rows share comes once for all of them."""
+    """Open the file; the columns in `texts` are read as dictionaries, so that repeated texts are held once."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -70,7 +70,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def _check(file: Any, path: Path, names: tuple[str, ...], kept: Collection[str], max_bytes: int) -> None:
-    """What the file says of itself, before anything of it is unpacked."""
+    """Check the metadata of the file before unpacking it."""
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise DataError(
@@ -90,18 +90,18 @@ def _check(file: Any, path: Path, names: tuple[str, ...], kept: Collection[str],
 
 
 def _batches(file: Any, shared: Any, kept: list[str], texts: list[str]) -> Iterator[Any]:
-    """The rows of each group, few at a time where their texts are long.
+    """Yield the rows of each row group in batches, which are small if texts are long.
 
     Args:
-        file: with each row's texts written out.
-        shared: the same file, with texts that rows share given once.
+        file: the file, with plain columns.
+        shared: the same file, with dictionary-encoded text columns.
         kept: the columns to read.
         texts: those of them that hold texts.
     """
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
         longest = group.total_byte_size // max(group.num_rows, 1)
-        # Texts that rows share come with the first row that has one of them.
+        # The first row of a dictionary column comes with the whole dictionary.
         first = next(shared.iter_batches(batch_size=1, row_groups=[number], columns=texts), None) if texts else None
         for array in () if first is None else first.columns:
             longest = max(longest, _longest_bytes(array))
@@ -110,7 +110,7 @@ def _batches(file: Any, shared: Any, kept: list[str], texts: list[str]) -> Itera
 
 
 def _longest_bytes(array: Any) -> int:
-    """Of the texts that rows share."""
+    """The length of the longest text in the dictionary."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -118,12 +118,12 @@ def _longest_bytes(array: Any) -> int:
     return pc.max(pc.binary_length(texts)).as_py() or 0
 
 
-def _parts(
+def _chunks(
     batches: Iterable[Any], path: Path, kept: list[str], max_bytes: int, limit: ChunkLimit
 ) -> Iterator[tuple[dict[str, list[Any]], int]]:
-    """The kept columns' cells and the number of rows of each part."""
+    """Yield the cells of the kept columns and the number of rows of each chunk."""
     columns: dict[str, list[Any]] = {name: [] for name in kept}
-    rows, own, unpacked, packed = 0, 0, 0, path.stat().st_size
+    rows, chunk_size, unpacked, packed = 0, 0, 0, path.stat().st_size
     for batch in batches:
         found = [_of_array(array) for array in batch.columns]
         size = sum(size for _, size in found)
@@ -131,17 +131,17 @@ def _parts(
         if unpacked > max_bytes:
             raise DataError(f"holds more than the {max_bytes} bytes that are read. Split the file.", path=path)
         check_ratio(unpacked, packed, path)
-        if rows and (rows + batch.num_rows > limit.rows or own + size > limit.characters):
+        if rows and (rows + batch.num_rows > limit.rows or chunk_size + size > limit.characters):
             yield columns, rows
-            columns, rows, own = {name: [] for name in kept}, 0, 0
+            columns, rows, chunk_size = {name: [] for name in kept}, 0, 0
         for name, (cells, _) in zip(batch.schema.names, found, strict=True):
             columns[name] += cells
-        rows, own = rows + batch.num_rows, own + size
+        rows, chunk_size = rows + batch.num_rows, chunk_size + size
     yield columns, rows
 
 
 def _of_array(array: Any) -> tuple[list[Any], int]:
-    """Its cells, and how many bytes they are of when each is written out. Equal texts are held once."""
+    """Return the cells of an array and their size in bytes. Equal texts are held once."""
     import pyarrow as pa
 
     if isinstance(array, pa.DictionaryArray):
@@ -152,6 +152,6 @@ def _of_array(array: Any) -> tuple[list[Any], int]:
         return [None if place is None else values[place] for place in places], size
     cells = [as_cell(value) for value in array.to_pylist()]
     if _is_text(array.type):
-        known: dict[str | None, str | None] = {}
-        cells = [known.setdefault(cell, cell) for cell in cells]
+        interned: dict[str | None, str | None] = {}
+        cells = [interned.setdefault(cell, cell) for cell in cells]
     return cells, array.nbytes

@@ -1,6 +1,6 @@
-"""Strict readers: a file comes back row for row and character for character, or an error says where it cannot.
+"""Strict readers: a file is read row by row and character by character, or an error names the line.
 
-Nothing is guessed from the content: "None", "NA", "nan" and "null" are texts, and numbers stay as they are written.
+No types are inferred: "None", "NA", "nan" and "null" are texts, and numbers stay as they are written.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ def read_table(path: str | Path, *, keep: Collection[str] | None = None, max_byt
     """Read a file by its extension: .csv, .tsv, .json, .jsonl (.ndjson) or .parquet, each also with .gz.
 
     A .csv or .tsv has a header line; its fields may be in double quotes, and then hold separators, line ends and
-    doubled quotes (in a .tsv too: for files without quoting, such as GLUE's, see `read_delimited`).
+    doubled quotes (also in a .tsv; for files without quoting, such as those of GLUE, see `read_delimited`).
 
     Args:
         path: the file.
-        keep: the columns to hold in memory; all of them if None.
-        max_bytes: the most that is read, after unpacking.
+        keep: the columns to read; None reads all.
+        max_bytes: the maximum size, after unpacking.
 
     Raises:
-        DataError: if the file is missing, empty, of an unknown kind or broken; with the line where there is one.
+        DataError: if the file is missing, empty, of an unknown format or broken; with the line if there is one.
     """
     (table,) = read_chunks(path, keep=keep, max_bytes=max_bytes, limit=WHOLE)
     return table
@@ -39,13 +39,13 @@ def read_table(path: str | Path, *, keep: Collection[str] | None = None, max_byt
 def read_chunks(
     path: str | Path, *, keep: Collection[str] | None = None, max_bytes: int = MAX_BYTES, limit: ChunkLimit = CHUNK
 ) -> Iterator[Table]:
-    """Read a file as `read_table` does, in parts of consecutive rows, of which one is held at a time.
+    """Read a file as `read_table` does, in chunks of consecutive rows, with one in memory at a time.
 
-    A .json file comes as one part, since it may be a list; a .parquet.gz file is unpacked as a whole. A part of a
-    .jsonl file names only the columns that its own rows have.
+    A .json file is one chunk, since it may be a list; a .parquet.gz file is unpacked as a whole. A chunk of a .jsonl
+    file has only the columns of its rows.
 
     Raises:
-        DataError: as `read_table`; where a later part is broken, after the earlier ones were given out.
+        DataError: as `read_table`; for a broken later chunk after the earlier ones were returned.
     """
     path = check_file(path)
     kind = path.with_suffix("").suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
@@ -70,7 +70,7 @@ def read_chunks(
 def read_delimited(
     path: str | Path, dialect: Dialect, *, keep: Collection[str] | None = None, max_bytes: int = MAX_BYTES
 ) -> Table:
-    """Read a delimited file of any name, written as the dialect says.
+    """Read a delimited file of any name, in the given dialect.
 
     Raises:
         DataError: as `read_table`.

@@ -1,4 +1,4 @@
-"""Opening files: plain or gzipped, bounded in size, as lines of UTF-8."""
+"""Open plain or gzipped files, with size limits, and decode UTF-8 lines."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from attentune.config.parse import did_you_mean
 from attentune.errors import DataError
 
 MAX_BYTES = 8 * 2**30
-# No file of texts shrinks to less than a 200th; what unpacks to more than that, and to more than this, is a bomb.
+# Real texts do not compress by more than 200; larger ratios, above a minimum size, are decompression bombs.
 MAX_RATIO, BOMB_BYTES = 200, 64 * 2**20
 _BOM = b"\xef\xbb\xbf"
-# How files begin that are often given for texts, and what to do with them.
+# The first bytes of formats that are often given by mistake, and how to mend it.
 _OTHERS = {
     b"PK\x03\x04": " The file looks like a zip archive. Unpack it; if it is a spreadsheet (.xlsx), save it as .csv.",
     b"\x1f\x8b": " The file looks gzipped: let its name end in .gz.",
@@ -28,7 +28,7 @@ _OTHERS = {
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that stops with an error after so many bytes: a small gzip file can unpack to terabytes."""
+    """A stream with a maximum size, since a small gzip file can unpack to terabytes."""
 
     def __init__(self, stream: IO[bytes], path: Path, max_bytes: int, packed_bytes: int | None = None) -> None:
         self._stream = stream
@@ -55,10 +55,10 @@ class _Bounded(io.RawIOBase):
 
 
 def check_ratio(unpacked: int, packed: int, path: Path) -> None:
-    """Refuse a packed file that unpacks to what no file of texts does.
+    """Refuse a decompression bomb.
 
     Raises:
-        DataError: it is a bomb.
+        DataError: the compression ratio is too high.
     """
     if unpacked > max(BOMB_BYTES, MAX_RATIO * packed):
         raise DataError(
@@ -69,10 +69,10 @@ def check_ratio(unpacked: int, packed: int, path: Path) -> None:
 
 
 def check_file(path: str | Path) -> Path:
-    """The path, if a file is there.
+    """Return the path if it is a file.
 
     Raises:
-        DataError: if nothing is there, or a folder.
+        DataError: if it does not exist or is a folder.
     """
     path = Path(path).expanduser()
     if path.is_dir():
@@ -80,15 +80,15 @@ def check_file(path: str | Path) -> Path:
     if path.exists() and not path.is_file():
         raise DataError("this is a pipe or a device, expected a file. Copy what it gives into one.", path=path)
     if not path.exists():
-        known = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         where = "" if path.parent.is_dir() else f" Its folder {path.parent} does not exist either."
-        raise DataError(f"there is no such file.{where}{did_you_mean(path.name, known)}", path=path)
+        raise DataError(f"there is no such file.{where}{did_you_mean(path.name, names)}", path=path)
     return path
 
 
 @contextmanager
 def open_bytes(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[IO[bytes]]:
-    """Open a file for reading, unpacking it if its name ends in .gz.
+    """Open a file for reading; it is unpacked if its name ends in .gz.
 
     Raises:
         DataError: if it cannot be opened or unpacked, is empty, or holds more than `max_bytes` when unpacked.
@@ -111,12 +111,12 @@ def open_bytes(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[IO[bytes]]:
 
 
 def text_lines(stream: IO[bytes], path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file with their line ends; a byte order mark is left out.
+    """Yield the lines of a UTF-8 file with their line ends, without a byte order mark.
 
-    Only a line feed ends a line, so that odd characters in a text (U+2028, form feeds) stay in it.
+    Only a line feed ends a line, so that U+2028, form feeds and the like stay part of a text.
 
     Raises:
-        DataError: for bytes that are not UTF-8, and for NUL bytes, with the line and the byte in it.
+        DataError: for bytes that are not UTF-8, and for NUL bytes, with line and byte position.
     """
     for number, line in enumerate(stream, start=1):
         start = len(_BOM) if number == 1 and line.startswith(_BOM) else 0

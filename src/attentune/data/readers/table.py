@@ -1,4 +1,4 @@
-"""A file's columns as they were read, before anyone decides what they mean."""
+"""`Table`: the columns of a file as they were read, not yet interpreted; and chunks of rows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Table:
     """Columns of the same length, in the file's order.
 
     Attributes:
-        source: the file (or data set and split) they came from, for messages.
-        names: all of the columns' names, also of those that were not kept.
-        columns: the cells of each kept column: text, None (null), or a value that is not text (a list, say).
+        source: the file (or dataset and split), for messages.
+        names: the names of all columns, including those that were not read.
+        columns: the cells of each column that was read: text, None (null), or another value (such as a list).
         num_rows: the number of rows.
-        lines: the line that each row began at (from 1), or None where the source has no lines.
+        lines: the line at which each row begins (from 1), or None if the source has no lines.
         class_names: the classes of columns that declare them (`datasets.ClassLabel`), in the order of their ids.
-        dropped: lines of broken rows that were left out, where that was asked for.
-        first_row: the number of its first row in the source (from 0), where this is a part of it.
+        dropped: the lines of broken rows that were left out (`Dialect.drop_broken`).
+        first_row: the number of the first row in the source (from 0), for a chunk.
     """
 
     source: str
@@ -39,25 +39,25 @@ class Table:
         return self.num_rows
 
     def take(self, rows: Sequence[int]) -> Table:
-        """The rows at these places, in this order."""
+        """Return the rows at these indices, in this order."""
         columns = {name: tuple(cells[row] for row in rows) for name, cells in self.columns.items()}
         lines = None if self.lines is None else tuple(self.lines[row] for row in rows)
         return replace(self, columns=columns, lines=lines, num_rows=len(rows))
 
     def place(self, row: int) -> str:
-        """Where a row is, as an editor can jump to: `path:line`, or `source, row N` where there are no lines."""
+        """Format the location of a row: `path:line`, or `source, row N` if there are no lines."""
         return (
             f"{self.source}, row {self.first_row + row}" if self.lines is None else f"{self.source}:{self.lines[row]}"
         )
 
     def error(self, row: int, message: str, kind: type[DataError] = DataError) -> DataError:
-        """An error that names the row's place. Rows without lines are counted from 0."""
+        """Make an error with the location of a row. Rows without lines are counted from 0."""
         if self.lines is None:
             return kind(f"row {self.first_row + row}: {message}", path=self.source)
         return kind(message, path=self.source, line=self.lines[row])
 
     def values(self, column: str) -> tuple[str | None, ...]:
-        """A column whose cells may be null, such as labels.
+        """Return a column whose cells may be null, such as labels.
 
         Raises:
             DataError: if a cell is neither text, a number, true/false nor null, or holds a NUL or half of a surrogate
@@ -80,7 +80,7 @@ class Table:
         return tuple(cells)
 
     def texts(self, column: str) -> tuple[str, ...]:
-        """A column whose cells must all be texts; empty ones are kept.
+        """Return a column whose cells must all be texts; they may be empty.
 
         Raises:
             DataError: for a null, and as `values`.
@@ -97,7 +97,7 @@ class Table:
 
 
 def quote(text: str, limit: int = 60) -> str:
-    """A text in quotes, its middle left out where it is long; nothing in it can be obeyed by a terminal."""
+    """Quote a text for a message, shortened if it is long, without control characters."""
     whole = ascii(text) if any(not sign.isprintable() for sign in text[: 2 * limit]) else repr(text)
     return whole if len(whole) <= limit else f"{whole[: limit - 20]}...{whole[-10:]} ({len(text)} characters)"
 
@@ -108,9 +108,9 @@ def has_return(texts: Iterable[str]) -> bool:
 
 
 def as_cell(value: Any) -> Any:
-    """Numbers and true/false as text, null and texts as they are, anything else untouched.
+    """Convert numbers and booleans to text; other values are returned unchanged.
 
-    A floating-point NaN is null: it is how typed files (Parquet) from pandas say that there is no value.
+    A floating-point NaN becomes null: typed files (Parquet) from pandas mark missing values with it.
     """
     if value is None or isinstance(value, str):
         return value
@@ -141,11 +141,11 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class ChunkLimit:
-    """How much a part holds at most; one row alone may have more characters.
+    """The maximum size of a chunk; a single row may have more characters.
 
     Attributes:
         rows: the number of rows.
-        characters: the characters of their texts.
+        characters: the number of characters.
     """
 
     rows: float
@@ -153,34 +153,34 @@ class ChunkLimit:
 
 
 WHOLE = ChunkLimit(math.inf, math.inf)
-# Enough rows to find many of like length, so that batches are padded little; few enough for any machine's memory.
+# Enough rows to batch by similar length, few enough for the memory of any machine.
 CHUNK = ChunkLimit(1 << 16, 1 << 23)
 
 
 def in_chunks(
     rows: Iterable[tuple[Row, int]], limit: ChunkLimit, build: Callable[[list[Row]], Table]
 ) -> Iterator[Table]:
-    """Tables of consecutive rows. A part is given out when a row comes that it has no room for, or at the end.
+    """Yield tables of consecutive rows; each holds as many rows as the limit allows.
 
     Args:
         rows: each row with its number of characters.
-        limit: of a part.
-        build: makes a table of rows.
+        limit: the maximum size of a chunk.
+        build: makes a table from rows.
     """
-    part: list[Row] = []
+    chunk: list[Row] = []
     characters = 0
     for row, size in rows:
-        if part and (len(part) >= limit.rows or characters + size > limit.characters):
-            yield _emptied(part, build)
+        if chunk and (len(chunk) >= limit.rows or characters + size > limit.characters):
+            yield _flush(chunk, build)
             characters = 0
-        part.append(row)
+        chunk.append(row)
         characters += size
-    if part:
-        yield _emptied(part, build)
+    if chunk:
+        yield _flush(chunk, build)
 
 
-def _emptied(part: list[Row], build: Callable[[list[Row]], Table]) -> Table:
-    """The rows as a table; they are not kept beside it."""
-    table = build(part)
-    part.clear()
+def _flush(chunk: list[Row], build: Callable[[list[Row]], Table]) -> Table:
+    """Build the table and clear the rows, so that they are not held twice."""
+    table = build(chunk)
+    chunk.clear()
     return table
