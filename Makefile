@@ -32,11 +32,15 @@ demo: $(STAMP)  ## train the presets on generated reviews with planted shortcuts
 	$(BIN)/attentune demo $(DEMO_ARGS)
 
 .PHONY: test
-test: $(STAMP)  ## the tests that CI runs
-	$(PYTEST) -n 2 -m "not slow"
+test: $(STAMP)  ## unit and contract tests and one end-to-end test a command, in 6 minutes; needs no data, compiler or network
+	$(PYTEST) -n 2 -m "not integration and not slow"
+
+.PHONY: test-integration
+test-integration: $(STAMP)  ## the rest of what CI runs: kills, processes, comparisons, searches, full products of cases
+	$(PYTEST) -n 2 -m "integration and not slow"
 
 .PHONY: test-all
-test-all: $(STAMP)  ## every test, the slow ones too, and 1,000 cases of each property
+test-all: $(STAMP)  ## every test, with real data, Chromium and 1,000 cases of each property; what is missing fails
 	$(PYTEST) -n 2 --hypothesis-profile=all
 
 .PHONY: coverage
@@ -53,27 +57,27 @@ lint: $(STAMP)  ## ruff, import-linter (the layers), mypy
 .PHONY: bench
 bench: $(STAMP)  ## measure speed against the peers, and what each method costs; JSON into results/bench/
 	$(PIP) install --quiet -c $(CONSTRAINTS) -e '.[bench]'
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/roofline.py
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/peers.py
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/step_profile.py
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/step_profile.py --task rte --rows 500
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/step_profile.py --task rte --rows 300 --predict ours
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/step_profile.py --task rte --rows 300 --predict pipeline
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/attention_curves.py
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/attention_speed.py
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/predict.py
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/scale.py
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/stream.py
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/gpu.py
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/method_cost.py labels
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/method_cost.py sesame
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/method_cost.py cross-attention
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/method_cost.py self-attention
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.roofline
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.peers
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.step_profile
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.step_profile --task rte --rows 500
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.step_profile --task rte --rows 300 --predict ours
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.step_profile --task rte --rows 300 --predict pipeline
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.attention_curves
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.attention_speed
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.predict
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.scale
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.stream
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.gpu
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.method_cost labels
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.method_cost sesame
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.method_cost cross-attention
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.method_cost self-attention
 
 .PHONY: mutants
 mutants: $(STAMP)  ## put small faults into stats, labels and nn, and count those their own tests notice
 	$(PIP) install --quiet -c $(CONSTRAINTS) -e '.[mutation]'
-	for package in stats labels nn; do $(BIN)/python benchmarks/mutants.py $$package || exit 1; done
+	for package in stats token_labels nn; do $(BIN)/python -m benchmarks.quality.mutants $$package || exit 1; done
 
 # In an environment of its own, so that it changes none of what it looks at; what cannot be looked up is an error.
 .PHONY: audit

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import attentune
-from attentune.report.analysis import judge
+from attentune.report.analysis import compare_methods
 from attentune.report.load import collect
 from attentune.report.sections.contents import make_report
 from attentune.report.writing import write_report
@@ -39,7 +39,7 @@ records = attentune.compare(
 for record in records:
     print(record.run.method, record.run.seed, record.status, record.score)
 
-material = collect([str(folder / "comparison")])
-for comparison in judge(material.kept, "bert").comparisons:
+data = collect([str(folder / "comparison")])
+for comparison in compare_methods(data.runs, "bert").comparisons:
     print(comparison.sentence)
-write_report(make_report(material, baseline="bert"), folder / "report.html")
+write_report(make_report(data, baseline="bert"), folder / "report.html")

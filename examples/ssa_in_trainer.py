@@ -7,6 +7,7 @@ from datasets import Dataset
 from transformers import Trainer, TrainingArguments
 
 import attentune
+from attentune.integrations.hf_trainer.building import new_model
 
 encoder = sys.argv[1] if len(sys.argv) > 1 else "embedded"  # or a folder, or a name on the Hugging Face hub
 folder = Path(sys.argv[2] if len(sys.argv) > 2 else "runs/trainer-example")
@@ -16,11 +17,11 @@ things = ["film", "story", "music", "ending", "hero", "dialogue", "picture", "pl
 names = ["bad", "good"]
 texts = [(f"The {thing} was {word}.", label) for label in words for word in words[label] for thing in things]
 
-model, tokenizer = attentune.new_model(encoder, names, preset="ssa-hybrid", max_length=32)
+model, tokenizer = new_model(encoder, names, preset="ssa-hybrid", max_length=32)
 rows = Dataset.from_list([{"text": text, "label": names.index(label)} for text, label in texts])
 rows = rows.map(lambda row: tokenizer(row["text"], truncation=True))
 
-ssa = attentune.SSACallback(model, tokenizer, rows)  # asks the model before each epoch but the first
+ssa = attentune.SSACallback(model, tokenizer, rows)  # labels tokens before each epoch but the first
 arguments = TrainingArguments(
     str(folder),
     num_train_epochs=4,

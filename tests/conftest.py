@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 # Before torch, transformers or tokenizers are imported: they read these on import. One thread here and in the programs
 # that tests start, as the last digits of a run hang on their number.
@@ -15,6 +16,21 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+# They need forks, signals that kill, pseudo-terminals or resource limits, which Windows has not.
+_POSIX_ONLY = [
+    "cli/test_explain.py",
+    "cli/test_storage.py",
+    "cli/test_streaming.py",
+    "data/readers/test_bad_files.py",
+    "experiments/execution/test_*kills.py",
+    "experiments/execution/test_postgres.py",
+    "hostile/*",
+    "training/test_kills.py",
+    "training/test_processes.py",
+    "training/test_refusals.py",
+    "training/test_run_folder.py",
+]
+collect_ignore_glob = _POSIX_ONLY if os.name == "nt" else []
 
 
 # Properties are tried with a few cases here, and with many by `make test-all` (--hypothesis-profile=all).
@@ -34,14 +50,56 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.set_num_threads(1)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put tests of real data into the slow tier; leave out tests of the C code where it cannot be compiled."""
+    for item in items:
+        if "data_dir" in getattr(item, "fixturenames", ()):
+            item.add_marker("real_data")
+            item.add_marker("slow")
+    native = [item for item in items if item.get_closest_marker("native")]
+    reason = _no_native_code() if native else None
+    if reason is not None:
+        items[:] = [item for item in items if not item.get_closest_marker("native")]
+        config.hook.pytest_deselected(items=native)
+        _LEFT_OUT.append(f"{len(native)} tests of the C code deselected: {reason}")
+
+
+_LEFT_OUT: list[str] = []
+
+
+def _no_native_code() -> str | None:
+    from attentune.nn.cpu.native import unavailable_reason
+
+    return unavailable_reason()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell pytest-xdist's controller what its workers have left out; they all collect the same."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = _LEFT_OUT
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a worker has left out."""
+    _LEFT_OUT[:] = getattr(node, "workeroutput", {}).get("left_out", _LEFT_OUT)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Report tests that this machine cannot run."""
+    for line in _LEFT_OUT:
+        terminalreporter.write_line(line)
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """The folder with `glue_data`, `hans`, `sick` and `cs224n`; skips where there is none."""
+    """The folder with `glue_data`, `hans`, `sick` and `cs224n`; the test fails where there is none."""
     folder = Path(os.environ.get("ATTENTUNE_DATA") or REPOSITORY.parent / "shared" / "data")
     if not folder.is_dir():
-        pytest.skip(
+        pytest.fail(
             f"no data sets at {folder}: unpack them into a folder that holds glue_data/, hans/, sick/ and cs224n/ "
-            "and set ATTENTUNE_DATA to its path"
+            'and set ATTENTUNE_DATA to its path, or deselect these tests with -m "not real_data"',
+            pytrace=False,
         )
     return folder
 

@@ -153,6 +153,7 @@ def test_modernbert_has_both_kinds_of_layers(tiny: Tiny) -> None:
     }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("pooler", [None, True, False])
 @pytest.mark.parametrize("family", POOLER_FAMILIES)
 def test_pooler_weights_are_in_the_checkpoint_as_asked(tiny: Tiny, family: str, pooler: bool | None) -> None:
@@ -171,6 +172,7 @@ def test_asking_for_a_pooler_where_there_is_none_is_an_error(tmp_path: Path, fam
         build_tiny(family, tmp_path, pooler=True)
 
 
+@pytest.mark.integration
 @every_family
 def test_the_same_seed_gives_the_same_files(tmp_path: Path, family: str) -> None:
     before = torch.random.get_rng_state()
@@ -181,6 +183,7 @@ def test_the_same_seed_gives_the_same_files(tmp_path: Path, family: str) -> None
     assert (one / "model.safetensors").read_bytes() != (other / "model.safetensors").read_bytes()
 
 
+@pytest.mark.integration
 @every_family
 @pytest.mark.parametrize("layers", [2, 4])
 def test_sizes_are_as_asked(tiny: Tiny, family: str, layers: int) -> None:

@@ -57,6 +57,8 @@ def test_the_installed_wheel_trains_and_predicts_outside_of_the_checkout(
     command = python.parent / "attentune"
     assert said(command, "--version", cwd=tmp_path).strip().endswith(attentune.__version__)
     assert "ssa-hybrid" in said(command, "presets", cwd=tmp_path)
+    templates = "from attentune.report.templating import html_templates; print(html_templates.list_templates())"
+    assert "report.html.jinja" in said(python, "-c", templates, cwd=tmp_path)
     assert "cola" in said(command, "tasks", cwd=tmp_path)
     (tmp_path / "rows.csv").write_text(ROWS)
     flags = ["--model_name_or_path", tiny("bert"), "--num_train_epochs", "1", "--output_dir", "run", "--quiet"]

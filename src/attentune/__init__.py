@@ -1,4 +1,4 @@
-"""Attentune: fine-tune text encoders that attend to what matters, and find out whether B is really better than A.
+"""Attentune: fine-tune text encoders with methods that guide attention, and compare them with statistics.
 
 >>> import attentune
 >>> config = attentune.load_config(preset="bert", overrides={"data.task": "cola", "data.data_dir": "glue_data",
@@ -17,63 +17,56 @@ from attentune.models.registration import register_with_transformers
 
 __version__ = "0.1.0"
 
-# Loaded when first used: `import attentune` stays fast, and a settings file can be read without PyTorch.
-_HOMES = {
-    "AttentuneConfig": "attentune.models.configuration",
+# Each public name and the module that defines it. They are imported on first use, so that `import attentune` is fast
+# and settings can be read without PyTorch.
+_PUBLIC = {
     "AttentuneClassifier": "attentune.integrations.sklearn",
     "AttentuneError": "attentune.errors",
     "AttentuneForSequenceClassification": "attentune.models.modeling",
     "AttentuneRegressor": "attentune.integrations.sklearn",
-    "Config": "attentune.config",
-    "DataConfig": "attentune.config",
-    "Explanation": "attentune.explain.explanation",
-    "RunResult": "attentune.results",
-    "SSACallback": "attentune.integrations.hf_trainer.callback",
     "Predictor": "attentune.inference.predictor",
+    "SSACallback": "attentune.integrations.hf_trainer.callback",
     "compare": "attentune.experiments.comparison.runner",
     "evaluate": "attentune.inference.predictor",
     "explain_texts": "attentune.explain.texts",
-    "list_tokens": "attentune.token_labels.listing",
-    "export_run": "attentune.integrations.onnx.export",
     "load_config": "attentune.config",
-    "load_data": "attentune.data.load",
-    "make_submission": "attentune.suites.glue",
-    "measure_faithfulness": "attentune.explain.faithfulness.measure",
-    "new_model": "attentune.integrations.hf_trainer.building",
     "predict": "attentune.inference.predictor",
-    "score_hans": "attentune.suites.hans",
     "search": "attentune.experiments.search.search",
     "train": "attentune.training.train",
 }
 
-# Names of 0.1.0, which work for a release.
+# Public names that are imported from their own module. `attentune.NAME` still works, with a warning.
+_MOVED = {
+    "AttentuneConfig": "attentune.models.configuration",
+    "Config": "attentune.config",
+    "DataConfig": "attentune.config",
+    "Explanation": "attentune.explain.explanation",
+    "RunResult": "attentune.results",
+    "export_run": "attentune.integrations.onnx.export",
+    "list_tokens": "attentune.token_labels.listing",
+    "load_data": "attentune.data.load",
+    "make_submission": "attentune.suites.glue",
+    "measure_faithfulness": "attentune.explain.faithfulness.measure",
+    "new_model": "attentune.integrations.hf_trainer.building",
+    "score_hans": "attentune.suites.hans",
+}
+
+# Old names of 0.1.0 and their new names.
 _RENAMED = {"SavedRun": "Predictor"}
 
 __all__ = [
     "AttentuneClassifier",
-    "AttentuneConfig",
     "AttentuneError",
     "AttentuneForSequenceClassification",
     "AttentuneRegressor",
-    "Config",
-    "DataConfig",
-    "Explanation",
     "Predictor",
-    "RunResult",
     "SSACallback",
     "__version__",
     "compare",
     "evaluate",
     "explain_texts",
-    "export_run",
-    "list_tokens",
     "load_config",
-    "load_data",
-    "make_submission",
-    "measure_faithfulness",
-    "new_model",
     "predict",
-    "score_hans",
     "search",
     "train",
 ]
@@ -82,17 +75,26 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _RENAMED:
         new = _RENAMED[name]
-        warnings.warn(f"attentune.{name} is now attentune.{new}; the old name goes in 0.3", FutureWarning, stacklevel=2)
+        _warn(f"attentune.{name} is deprecated and will be removed in 0.3; use attentune.{new} instead")
         return __getattr__(new)
-    if name not in _HOMES:
+    if name in _MOVED:
+        home = _MOVED[name]
+        _warn(f"attentune.{name} is deprecated and will be removed in 0.3; use `from {home} import {name}` instead")
+        return getattr(importlib.import_module(home), name)
+    if name not in _PUBLIC:
         raise AttributeError(f"module 'attentune' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    value = getattr(importlib.import_module(_PUBLIC[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def _warn(message: str) -> None:
+    """Warn at the line that used the old name: the caller of `__getattr__`."""
+    warnings.warn(message, FutureWarning, stacklevel=3)
 
 
 register_with_transformers()

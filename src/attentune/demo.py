@@ -1,4 +1,4 @@
-"""The demo: presets trained side by side on made-up reviews whose shortcut turns against them in a challenge set."""
+"""The demo: trains presets on synthetic reviews with a shortcut that is reversed in a challenge set."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from attentune.config import load_config
 from attentune.data.synthetic import write_files
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 
-# Enough reviews and a high enough rate to learn the words, and few enough that the shortcut still tempts.
+# Enough reviews and learning rate to learn the words, few enough reviews that the shortcut is still learnt too.
 TRAIN_ROWS = 1200
 LEARNING_RATE = 2e-4
-# Few enough for five minutes on two cores; `--presets all` takes the rest too.
-TELLING_PRESETS = (
+# Five minutes on two cores; `--presets all` runs the other presets too.
+DEFAULT_PRESETS = (
     "bert",
     "bert-mean",
     "bert-cls-mean",
@@ -33,9 +33,9 @@ class DemoLine:
 
     Attributes:
         preset: its name.
-        validation: accuracy where the shortcut goes with the label, as in training.
-        challenge: accuracy where the shortcut goes against the label.
-        seconds: wall time in training steps.
+        validation: accuracy where the shortcut agrees with the label, as in training.
+        challenge: accuracy where the shortcut contradicts the label.
+        seconds: wall time of training steps.
         folder: the run folder.
     """
 
@@ -47,19 +47,19 @@ class DemoLine:
 
 
 def run_demo(
-    presets: Sequence[str], folder: Path, *, seed: int, model: str, epochs: float, display: Display
+    presets: Sequence[str], folder: Path, *, seed: int, model: str, epochs: float, display: ProgressDisplay
 ) -> Iterator[DemoLine]:
-    """Train each preset on the demo's files and yield its line when it is done.
+    """Train each preset on the demo's files, and yield its line when it is done.
 
-    Runs that are there and finished are used again, broken-off ones go on where they were.
+    Finished runs are reused; interrupted ones resume.
 
     Args:
         presets: names of presets.
-        folder: where the data and the runs go.
+        folder: the folder of data and runs.
         seed: of the reviews and of training.
         model: the encoder.
         epochs: passes over the reviews.
-        display: where progress is shown.
+        display: shows progress.
     """
     files = write_files(folder / "data", train_size=TRAIN_ROWS, seed=seed)
     for number, preset in enumerate(presets, start=1):

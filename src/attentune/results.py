@@ -1,4 +1,4 @@
-"""The record of a run, to and from JSON."""
+"""The record of a run (`run.json`), to and from JSON."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from attentune.io.files import read_json
 
 _PACKAGES = ("attentune", "torch", "transformers", "tokenizers", "accelerate", "numpy", "safetensors")
 
-# The record of a finished run, and what it logged, in its folder.
+# In a run folder: the record of a finished run, and its log.
 RESULT_FILE, LOG_FILE = "run.json", "log.jsonl"
-# Marks the folder of several finished tasks, each of which has a run folder in it.
+# Marks the folder of several finished tasks, which has a run folder for each.
 TASKS_FILE = "tasks.json"
-# What fingerprints call the rows of train without those of extra files, where there are some.
+# The key of fingerprints for the rows of train without those of extra files, if there are some.
 ORIGINAL_TRAIN = "train without extra files"
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """All that a finished run says of itself.
+    """The record of a finished run.
 
     Attributes:
-        scores: by split, metric names and values; None where a metric is undefined (a correlation of constants).
-        train: seconds, tokens (real ones, padding not counted), tokens_per_second, peak_memory_bytes and more.
-        best: the best score on validation rows: metric, value, step; None without scores.
+        scores: by split, metric names and values; None if a metric is undefined, such as the correlation of constants.
+        train: seconds, tokens (padding not counted), tokens_per_second, peak_memory_bytes and more.
+        best: metric, value and step of the best score on validation rows; None without scores.
         config: the complete configuration.
         seed: the run's seed.
-        versions: of Python, the platform and the packages that matter.
-        data_fingerprint: a SHA-256 a split; with extra training rows also one of train without them
+        versions: of Python, the platform and the main packages.
+        data_fingerprint: the SHA-256 of each split; with extra training files also that of train without them
             (`ORIGINAL_TRAIN`).
-        notes: what was decided for the user.
+        notes: notes on the data and decisions made automatically.
     """
 
     scores: dict[str, dict[str, float | None]]
@@ -53,11 +53,11 @@ class RunResult:
     notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> str:
-        """JSON text; not-a-number becomes null."""
+        """Return the record as JSON; NaN becomes null."""
         return to_json(dataclasses.asdict(self))
 
     def metrics(self) -> dict[str, Any]:
-        """The content of `metrics.json`: `train`, then each split's scores."""
+        """Return the content of `metrics.json`: `train`, then each split's scores."""
         return {"train": self.train, **self.scores}
 
     @classmethod
@@ -65,7 +65,7 @@ class RunResult:
         """Read a run's `run.json`.
 
         Raises:
-            CheckpointError: the file is missing or not such a record.
+            CheckpointError: the file is missing or invalid.
         """
         try:
             content = read_json(file)
@@ -76,10 +76,12 @@ class RunResult:
 
 
 def check_fields(cls: type, content: Any) -> None:
-    """Check that a record's fields hold what they are declared to hold, since anyone may have written it.
+    """Check the types of a record's fields, which anyone may have written.
+
+    Missing and unknown fields are left to the record's constructor.
 
     Raises:
-        ValueError: one holds something else; what is missing or unknown is left to the record's own class.
+        ValueError: a field has a value of another type.
     """
     if not isinstance(content, dict):
         raise ValueError(f"it holds a {type(content).__name__}, expected an object")
@@ -105,12 +107,12 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def to_json(value: Any) -> str:
-    """Indented JSON with not-a-number as null: what every JSON reader takes."""
+    """Return indented JSON, with NaN and infinity as null, which every JSON parser accepts."""
     return json.dumps(without_nan(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def without_nan(value: Any) -> Any:
-    """The same nested value with None for each NaN or infinity."""
+    """Return the nested value with None for each NaN or infinity."""
     if isinstance(value, dict):
         return {key: without_nan(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -119,11 +121,11 @@ def without_nan(value: Any) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python, of the platform and of the packages that a result may depend on."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    """Return the versions of Python, the platform and the packages that a result may depend on."""
+    installed = {"python": platform.python_version(), "platform": platform.platform()}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            installed[package] = "not installed"
+    return installed

@@ -28,8 +28,6 @@ from helpers.app_server import asked
 from helpers.hostile_texts import HOSTILE
 from helpers.samples import write_reviews
 
-pytest.importorskip("gradio", reason="pip install 'attentune[app]'")
-
 CLIENTS, REQUESTS = 64, int(os.environ.get("ATTENTUNE_LOAD_REQUESTS", "10000"))
 TEXTS = ("yes", "the film was fine " * 20, "😀 שלום " * 40, "word " * 2_000, *HOSTILE[:6])
 

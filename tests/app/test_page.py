@@ -18,7 +18,7 @@ from helpers.browser import Page, browser_page
 from helpers.explain_runs import TEXTS, tiny_run
 from helpers.hostile_texts import HOSTILE
 
-pytest.importorskip("gradio", reason="pip install 'attentune[app]'")
+pytestmark = pytest.mark.slow  # Chromium is needed
 
 Tiny = Callable[..., Path]
 READY = "document.querySelector('#text textarea') && document.querySelector('button#explain')"
@@ -80,7 +80,6 @@ def test_type_a_text_and_see_what_the_runs_say(page: Page, served: Served) -> No
     assert only_own_host(page, served)
 
 
-@pytest.mark.slow
 def test_hostile_texts_do_nothing(page: Page, served: Served) -> None:
     page.open(served.url, READY)
     for number, text in enumerate(HOSTILE):
@@ -99,7 +98,6 @@ def test_hostile_texts_do_nothing(page: Page, served: Served) -> None:
     assert only_own_host(page, served)
 
 
-@pytest.mark.slow
 def test_a_megabyte_of_text_is_answered_with_a_message(page: Page, served: Served) -> None:
     page.open(served.url, READY)
     ask(page, "word " * 200_000)
@@ -111,7 +109,6 @@ def test_a_megabyte_of_text_is_answered_with_a_message(page: Page, served: Serve
     assert page.errors == []
 
 
-@pytest.mark.slow
 def test_methods_units_heads_and_files(page: Page, served: Served, tmp_path: Path) -> None:
     page.open(served.url, READY)
     ask(page, TEXT)
@@ -148,7 +145,6 @@ def test_methods_units_heads_and_files(page: Page, served: Served, tmp_path: Pat
     assert only_own_host(page, served)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pair", "regression", "ordinal"])
 def test_pages_of_other_runs(page: Page, tiny: Tiny, kind: str) -> None:
     with serving(ExplanationService([("mine", tiny_run(tiny(), kind))])) as found:
@@ -165,7 +161,6 @@ def test_pages_of_other_runs(page: Page, tiny: Tiny, kind: str) -> None:
     assert page.errors == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(1200, 900), (390, 844)])
 def test_nothing_is_wider_than_the_window(page: Page, served: Served, width: int, height: int) -> None:
     page.resize(width, height, phone=width < 500)

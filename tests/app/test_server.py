@@ -30,8 +30,6 @@ from helpers.explain_runs import TEXTS, tiny_run
 from helpers.hostile_texts import HOSTILE
 from helpers.tiny_models import rows_of
 
-pytest.importorskip("gradio", reason="pip install 'attentune[app]'")
-
 Tiny = Callable[..., Path]
 LIMITS = RequestLimits(characters=50_000, upload_bytes=100_000, rows=50)
 OPTIONS = ("ssa", "word", PREDICTED)

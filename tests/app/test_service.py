@@ -84,6 +84,7 @@ class Strict(HTMLParser):
         return "".join(self.texts)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_says_what_predict_and_explain_say(runs: dict[str, Predictor], kind: str) -> None:
     run = runs[kind]
@@ -217,6 +218,7 @@ def test_methods_on_offer(runs: dict[str, Predictor], monkeypatch: pytest.Monkey
     assert set(plain.methods) == {"gradient", "leave-one-out", "attention", "attention-gradient", "random"}
 
 
+@pytest.mark.integration
 def test_lime_takes_fewer_copies_here(runs: dict[str, Predictor]) -> None:
     assert f"{LIME_SAMPLES + 1:,} passes" in Strict(desk_of(runs["plain"]).explain("Yes and no", "", "lime").html).text
 
@@ -333,6 +335,7 @@ def test_files_that_are_not_taken(
 # Hostile texts
 
 
+@pytest.mark.integration
 def test_hostile_texts_stay_texts(runs: dict[str, Predictor]) -> None:
     service = desk_of(runs["classification"])
     for number, text in enumerate(HOSTILE):

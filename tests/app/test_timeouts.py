@@ -14,8 +14,6 @@ import pytest
 
 from attentune.app.security import SecurityMiddleware
 
-pytest.importorskip("uvicorn", reason="pip install 'attentune[app]'")
-
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
@@ -45,6 +43,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         thread.join(20)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("sent", [b"", b"G", b"GET / HTTP/1.1\r\nHost: x\r\n"])
 def test_a_head_that_does_not_come_is_not_waited_for(port: int, sent: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=20) as one:
@@ -52,6 +51,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(port: int, sent: bytes) -> 
         assert one.recv(10) == b""
 
 
+@pytest.mark.integration
 def test_a_slow_answer_is_waited_for_and_the_next_head_is_not(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=20) as one:
         one.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")

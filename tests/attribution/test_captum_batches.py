@@ -23,6 +23,7 @@ from helpers.tiny_models import rows_of
 Tiny = Callable[..., Path]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("name", "settings", "error"),
@@ -45,6 +46,7 @@ def test_scores_add_up_to_what_masking_all_tokens_takes(
     assert max(map(abs, differences)) > 0.3
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_shap_comes_near_exact_shapley_values(tiny: Tiny, kind: str) -> None:
     run, rows = tiny_run(tiny(), kind), rows_of(["the plot never moves !", "great, not dull"])
@@ -65,6 +67,7 @@ def nearly_linear(run: Predictor) -> None:
             weight.mul_(0.05)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["lime", "shap", "integrated-gradients", "gradient"])
 def test_on_a_nearly_linear_model_all_agree(tiny: Tiny, name: str) -> None:
     run, rows = tiny_run(tiny(), head=HeadConfig(kind="mean"), gate=False), rows_for("classification")
@@ -73,7 +76,7 @@ def test_on_a_nearly_linear_model_all_agree(tiny: Tiny, name: str) -> None:
     ours = explainer.attributions("leave-one-out")
     theirs = explainer.attributions(name, settings=Settings(samples=800))
     for row in (0, 3, 4):
-        places = explainer.scorer.features.ordinary_positions(row)
+        places = explainer.scorer.features.non_special_positions(row)
         one, other = ours[row].scores[places], theirs[row].scores[places]
         # Equal words have nearly equal scores, whose order says nothing; a gradient is no finite difference.
         assert spearmanr(one, other).statistic > (0.7 if name == "gradient" else 0.95)
@@ -96,6 +99,7 @@ def test_more_steps_come_nearer(tiny: Tiny) -> None:
     assert errors[2] < 1e-3
 
 
+@pytest.mark.integration
 def test_default_samples_are_those_of_the_papers(tiny: Tiny) -> None:
     run, rows = tiny_run(tiny()), rows_of(["great plot"])
     explainer = Explainer(run, rows)
@@ -104,10 +108,11 @@ def test_default_samples_are_those_of_the_papers(tiny: Tiny) -> None:
     assert explainer.attributions("integrated-gradients")[0].passes == 101
 
 
+@pytest.mark.integration
 def test_long_texts_are_asked_in_parts(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     run, rows = tiny_run(tiny()), rows_for("classification")
     whole = Explainer(run, rows).attributions("integrated-gradients")
-    monkeypatch.setattr("attentune.attribution.captum_methods.BATCH_TOKENS", 70)
+    monkeypatch.setattr("attentune.attribution.gradient.BATCH_TOKENS", 70)
     sizes = []
     run.model.register_forward_pre_hook(lambda module, inputs: sizes.append(module) or None)
     parts = Explainer(run, rows).attributions("integrated-gradients")

@@ -21,6 +21,7 @@ from attentune.inference.predictor import Predictor
 from helpers import explain_references as loops
 from helpers.explain_references import OneText
 from helpers.explain_runs import KINDS, SPACES, hooks_of, rows_for, tiny_run
+from helpers.tiers import covering
 from helpers.tiny import FAMILIES
 
 Tiny = Callable[..., Path]
@@ -52,8 +53,7 @@ def test_every_method_has_a_loop() -> None:
     assert {*LOOPS, "shap"} == set(METHODS)  # SHAP's is in test_shares.py
 
 
-@pytest.mark.parametrize("name", LOOPS)
-@pytest.mark.parametrize("kind", KINDS)
+@covering("name, kind", list(LOOPS), list(KINDS))
 def test_scores_are_those_of_the_loop(tiny: Tiny, name: str, kind: str) -> None:
     run, rows = tiny_run(tiny(), kind), rows_for(kind)
     found = Explainer(run, rows).attributions(name, settings=SETTINGS)
@@ -67,6 +67,7 @@ def test_scores_are_those_of_the_loop(tiny: Tiny, name: str, kind: str) -> None:
     assert min(float(own.scores.min(initial=0.0)) for own in found) < 0 or not METHODS[name].signed
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["gradient", "leave-one-out", "integrated-gradients", "attention-gradient", "shap"])
 def test_another_class_can_be_explained(tiny: Tiny, name: str) -> None:
     run, rows = tiny_run(tiny(), "pair"), rows_for("pair")
@@ -81,6 +82,7 @@ def test_another_class_can_be_explained(tiny: Tiny, name: str) -> None:
         assert own == close_to(found[names[row % 3]][row])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("kind", ["classification", "apart"])
 def test_neighbours_and_padding_change_nothing(tiny: Tiny, name: str, kind: str) -> None:
@@ -115,6 +117,7 @@ def test_the_seed_is_what_is_drawn_by(tiny: Tiny, name: str) -> None:
     assert not np.allclose(one, other, rtol=1e-3)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("kind", ["classification", "apart"])
 def test_passes_are_those_that_were_made(tiny: Tiny, name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +136,7 @@ def test_passes_are_those_that_were_made(tiny: Tiny, name: str, kind: str, monke
     explainer = Explainer(run, rows)
     found = explainer.attributions(name, settings=SETTINGS)
     assert sum(attribution.passes for attribution in found) == sum(forward) + sum(backward)
-    tokens = [len(explainer.scorer.features.ordinary_positions(row)) for row in range(len(rows))]
+    tokens = [len(explainer.scorer.features.non_special_positions(row)) for row in range(len(rows))]
     expected = {
         "ssa": lambda count: 1,
         "attention": lambda count: 1,
@@ -149,6 +152,7 @@ def test_passes_are_those_that_were_made(tiny: Tiny, name: str, kind: str, monke
     assert all(attribution.seconds > 0 for attribution in found)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_the_model_is_left_as_it_was(tiny: Tiny, name: str, implementation: str) -> None:
@@ -197,6 +201,7 @@ def test_a_frozen_encoder_can_be_explained(tiny: Tiny, name: str) -> None:
         assert own == pytest.approx(other, rel=1e-5, abs=1e-7)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["gradient", "attention", "attention-gradient", "integrated-gradients"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_can_be_explained(tiny: Tiny, name: str, family: str) -> None:
@@ -250,6 +255,6 @@ def test_an_encoder_that_hides_its_attention_is_named(tiny: Tiny) -> None:
     scorer = Explainer(run, rows_for("classification", 1)).scorer
     for hidden in (None, (), (None, None)):
         with pytest.raises(
-            UnsupportedEncoderError, match="this bert encoder does not give its attention; take a method"
+            UnsupportedEncoderError, match="this bert encoder does not return its attention weights, expected"
         ):
             attending._of_layer(hidden, scorer)

@@ -14,21 +14,21 @@ from pathlib import Path
 import pytest
 
 from attentune.config import load_config
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
 
 Tiny = Callable[..., Path]
 Command = Callable[..., tuple[int, str, str]]
-NEEDS_GRADIO = pytest.mark.skipif(
-    __import__("importlib.util").util.find_spec("gradio") is None, reason="pip install 'attentune[app]'"
-)
 
 
 @pytest.fixture(scope="module")
 def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("app")
-    train(load_config(overrides=settings(folder, tiny("bert"), training__max_steps=1)), display=Display(quiet=True))
+    train(
+        load_config(overrides=settings(folder, tiny("bert"), training__max_steps=1)),
+        display=ProgressDisplay(quiet=True),
+    )
     return folder / "run"
 
 
@@ -63,13 +63,12 @@ def said_line(process: subprocess.Popen[str]) -> str:
     raise AssertionError("it ended")
 
 
-@NEEDS_GRADIO
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_it_serves_until_it_is_stopped_and_leaves_nothing(
     started: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
 ) -> None:
     line = said_line(started)
-    found = re.fullmatch(r"The page is at http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends it\)\.\n", line)
+    found = re.fullmatch(r"The page is at http://127\.0\.0\.1:(\d+)/ \(stop it with Ctrl-C\)\.\n", line)
     assert found
     # A visitor who waits for an answer that never ends does not keep it from ending.
     connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=90)
@@ -84,7 +83,6 @@ def test_it_serves_until_it_is_stopped_and_leaves_nothing(
     connection.close()
 
 
-@NEEDS_GRADIO
 def test_mistakes_are_one_line_each(attentune: Command, run: Path, tmp_path: Path) -> None:
     status, out, err = attentune("app", run, "--port", "x", "--max_rows", 0, "--max_upload_mb", "1.5")
     assert (status, out) == (2, "")

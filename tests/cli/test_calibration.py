@@ -63,6 +63,7 @@ def columns(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return labels, said, np.array([float(row["p_good"]) for row in rows])
 
 
+@pytest.mark.integration
 def test_what_was_fitted_is_what_the_kept_rows_say(files: Path, trained: Path) -> None:
     facts = json.loads((trained / "metrics.json").read_text())["train"]["calibration"]
     assert facts["rows"] == 36
@@ -158,8 +159,8 @@ def test_every_way_in_says_what_a_threshold_turns(attentune, files: Path, traine
     assert json.loads(out)["label"] == expected[turned[0]]
 
 
+@pytest.mark.integration
 def test_the_graph_has_the_temperature_and_tells_the_thresholds(attentune, trained: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
     status, _, err = attentune("export", trained, "--output_dir", tmp_path / "onnx")
     assert status == 0, err
     about = json.loads((tmp_path / "onnx" / "export.json").read_text())
@@ -167,6 +168,7 @@ def test_the_graph_has_the_temperature_and_tells_the_thresholds(attentune, train
     assert about["thresholds"] == pytest.approx(list(Predictor.load(trained).label_space.thresholds))
 
 
+@pytest.mark.integration
 def test_a_file_to_calibrate_on(attentune, tiny, files: Path, tmp_path: Path) -> None:
     more = ("--calibrate", "temperature", "--calibration_file", files / "more.csv", "--output_dir", tmp_path / "run")
     status, out, err = attentune("train", *flags(files, tiny), *more, "--format", "json")

@@ -40,6 +40,17 @@ def whole(tiny, tmp_path_factory) -> tuple[Path, dict[str, Any], str]:
     return folder, outcomes(folder / "comparison"), out + err
 
 
+def test_two_seeds_are_recorded_and_go_into_the_table(attentune, tiny, tmp_path):
+    status, out, err = attentune(*command(tmp_path, tiny("bert"), "--presets", "bert", "--seeds", "2", "--jobs", "2"))
+    assert status == 0, err
+    found = outcomes(tmp_path / "comparison")
+    records = [found[f"records/own/all/bert/seed-{seed}.json"] for seed in (1, 2)]
+    assert [record["status"] for record in records] == ["done", "done"]
+    assert all(record["score"] == record["scores"]["validation"]["accuracy"] for record in records)
+    assert "bert" in out
+
+
+@pytest.mark.integration
 def test_every_run_has_one_record_with_all_that_is_to_be_kept(whole):
     folder, found, _ = whole
     records = [content for name, content in found.items() if name.endswith(".json")]
@@ -67,6 +78,7 @@ def test_every_run_has_one_record_with_all_that_is_to_be_kept(whole):
         assert right / len(rows) == pytest.approx(record["score"])
 
 
+@pytest.mark.integration
 def test_run_folders_are_dropped_and_the_table_is_of_the_records(whole, attentune, tiny):
     folder, found, printed = whole
     assert not (folder / "comparison" / "runs").exists()
@@ -96,6 +108,7 @@ def test_run_folders_are_dropped_and_the_table_is_of_the_records(whole, attentun
     assert sum(times_done(folder / "comparison").values()) == RUNS
 
 
+@pytest.mark.integration
 def test_its_report_has_the_verdict_and_the_figures(whole, attentune, tmp_path):
     folder, _, printed = whole
     page, figures = tmp_path / "report.html", tmp_path / "figures"
@@ -114,6 +127,7 @@ def test_its_report_has_the_verdict_and_the_figures(whole, attentune, tmp_path):
         assert "ssa" in (tmp_path / f"r{ending}").read_text()
 
 
+@pytest.mark.integration
 def test_nothing_that_stops_it_makes_it_lose_or_repeat_a_run(whole, tiny, tmp_path):
     words, folder = command(tmp_path, tiny("bert"), *FLAGS, **LONG), tmp_path / "comparison"
     # A worker is killed: another takes its place and goes on with its run.
@@ -135,7 +149,7 @@ def test_nothing_that_stops_it_makes_it_lose_or_repeat_a_run(whole, tiny, tmp_pa
     os.killpg(process.pid, signal.SIGINT)
     status, out, errors = finish(process)
     assert (status, out) == (130, "")
-    assert "runs recorded. Go on with:\n  attentune compare --presets bert,ssa-hybrid" in errors
+    assert "runs recorded. Resume with:\n  attentune compare --presets bert,ssa-hybrid" in errors
     assert not any(is_alive(pid) for pid in workers)
     assert len(list(folder.glob("records/*/*/*/*.json"))) < RUNS
     # And now in peace.
@@ -159,6 +173,7 @@ slow at own data:
 """
 
 
+@pytest.mark.integration
 def test_a_failing_run_is_recorded_and_stops_no_other(attentune, tiny, tmp_path):
     (tmp_path / "methods.yaml").write_text(METHODS)
     flags = ("--settings", str(tmp_path / "methods.yaml"), "--seeds", "3,7", "--jobs", "2")
@@ -187,6 +202,7 @@ def test_a_failing_run_is_recorded_and_stops_no_other(attentune, tiny, tmp_path)
     assert set(times_done(folder).values()) == {1}
 
 
+@pytest.mark.integration
 def test_other_settings_in_the_same_folder_are_refused_and_more_presets_and_seeds_are_not(whole, attentune, tiny):
     folder, before, _ = whole
     encoder = tiny("bert")

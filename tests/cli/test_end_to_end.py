@@ -27,6 +27,7 @@ REAL_TASKS = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("task", REAL_TASKS)
 def test_every_real_task_trains_evaluates_and_predicts(attentune, tiny, tmp_path, data_dir, task):
     folder, metrics = REAL_TASKS[task]

@@ -20,7 +20,7 @@ from attentune.config import load_config
 from attentune.explain.predict_explained import predict_explained
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import TASKS_FILE, Predictor
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
 from helpers.tiny_models import rows_of
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(tiny: Tiny, folder: Path) -> Path:
     overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", training__num_train_epochs=1)
-    train(load_config(overrides=overrides), display=Display(quiet=True))
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
     return folder / "run"
 
 
@@ -54,7 +54,7 @@ def plain_run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     changes = {"data__text_pair_column": "second", "data__text_column": "text", "data__label_column": "label"}
     train(
         load_config(overrides=settings(own, tiny("bert"), training__max_steps=1, **changes)),
-        display=Display(quiet=True),
+        display=ProgressDisplay(quiet=True),
     )
     return own / "run"
 
@@ -89,7 +89,7 @@ def test_methods_stand_side_by_side_in_a_table(run: Path, attentune: Command) ->
     assert status == 0
     lines = out.splitlines()
     assert lines[0] == f"text: {TEXT}"
-    assert lines[1].startswith("said: ")
+    assert lines[1].startswith("prediction: ")
     assert lines[3].split() == ["word", "ssa", "gradient", "leave-one-out"]
     rows = [line.split() for line in lines[5:] if line.strip()]
     (expected,) = explain_texts(run, [TEXT], method="leave-one-out", precision="fp32")
@@ -156,7 +156,7 @@ def test_pairs_are_explained_without_a_token_gate(plain_run: Path, attentune: Co
         *((word, "pair") for word in ("It", "rained", ".")),
     ]
     status, out, _ = attentune("explain", plain_run, *flags[:-2])
-    assert out.startswith("text: A cat sat.\npair: It rained.\nsaid: ")
+    assert out.startswith("text: A cat sat.\npair: It rained.\nprediction: ")
 
 
 @pytest.mark.slow
@@ -206,7 +206,7 @@ def test_in_a_terminal_it_is_coloured(run: Path) -> None:
         (("--text", "a", "--layer", "1", "--heads", "1,x"), "--heads: got 'x', expected a whole number"),
         (
             ("--text", "a", "--layer", "1", "--output_file", "a.html"),
-            "--layer: heads are drawn into .png, .svg or .pdf",
+            "--layer: attention heads can be written to .png",
         ),
         (
             ("--text", "a", "--output_file", "a.gif"),
@@ -217,7 +217,7 @@ def test_in_a_terminal_it_is_coloured(run: Path) -> None:
         (("--text", "a", "--text_pair", "b"), "was trained on single texts: leave out --text_pair."),
         (("--text_pair", "b"), "--text_pair: goes with --text."),
         ((), "explain: got no texts, expected one of --text, --input_file, --task, --dataset_name."),
-        (("--text", "a", "--methods", "ssa"), "--methods: there is no such flag. Did you mean '--method'?"),
+        (("--text", "a", "--methods", "ssa"), "--methods: unknown flag. Did you mean '--method'?"),
     ],
 )
 def test_mistakes_are_told_in_one_line(run: Path, attentune: Command, flags: tuple[str, ...], message: str) -> None:
@@ -295,6 +295,7 @@ def test_the_column_costs_no_pass(run: Path) -> None:
     assert sum(batches) == 15
 
 
+@pytest.mark.integration
 def test_pairs_and_no_rows_have_a_column_too(tiny: Tiny, tmp_path: Path) -> None:
     from helpers.explain_runs import rows_for, tiny_run
 

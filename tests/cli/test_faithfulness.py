@@ -10,7 +10,7 @@ import pytest
 
 from attentune.config import load_config
 from attentune.data.synthetic import write_files
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
 
@@ -23,7 +23,7 @@ QUICK = ("--methods", "ssa,gradient", "--erasures", "mask,delete", "--draws", 2,
 def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("faithfulness")
     overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", training__num_train_epochs=1)
-    train(load_config(overrides=overrides), display=Display(quiet=True))
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
     return folder / "run"
 
 
@@ -33,20 +33,21 @@ def demo_run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_files(folder, train_size=24, eval_size=8)
     changes = {"data__text_column": "text", "data__label_column": "label", "data__max_length": 150}
     overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", training__max_steps=2, **changes)
-    train(load_config(overrides=overrides), display=Display(quiet=True))
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
     return folder / "run"
 
 
+@pytest.mark.integration
 def test_tables_rank_methods_with_a_sign_and_without_apart(run: Path, attentune: Command) -> None:
     status, out, err = attentune("faithfulness", run, *QUICK)
     assert status == 0
     assert out.startswith("20 texts, accuracy ")
     for part in ("erased by mask", "erased by delete"):
         table = out.split(part)[1].split("erased by")[0]
-        assert table.index("(with a sign)") < table.index("gradient") < table.index("(without a sign)")
-        assert table.index("(without a sign)") < table.index("ssa") < table.index("(floor)") < table.index("random")
+        assert table.index("(signed)") < table.index("gradient") < table.index("(unsigned)")
+        assert table.index("(unsigned)") < table.index("ssa") < table.index("(baseline)") < table.index("random")
     assert "NAOPC compr. (" in out
-    assert "passes a text" in out
+    assert "passes per text" in out
     assert "erasing by delete ..." in err
 
 
@@ -70,19 +71,20 @@ def test_sanity_and_cost_come_beside(run: Path, attentune: Command) -> None:
     words = ("--methods", "ssa", "--erasures", "mask", "--beam", 0, "--max-samples", 3, "--sanity", "--cost")
     status, out, _ = attentune("faithfulness", run, *words)
     assert status == 0
-    assert "do scores repeat? Kendall's tau, 3 texts" in out
-    assert "shuffled down to" in out
-    assert "times predict" in out
+    assert "repeatability (Kendall's tau), 3 texts" in out
+    assert "shuffled to" in out
+    assert "x predict" in out
     assert "32 x 32" in out  # the run reads 32 tokens
     assert "NAOPC compr." not in out
 
 
+@pytest.mark.integration
 def test_the_demo_s_reviews_and_the_words_that_decide(demo_run: Path, attentune: Command, tmp_path: Path) -> None:
     words = ("--demo", "--max-samples", 16, "--methods", "gradient", "--erasures", "mask", "--beam", 0)
     status, out, _ = attentune("faithfulness", demo_run, *words, "--output-dir", tmp_path / "out")
     assert status == 0
-    assert "words known to decide, in the texts that the run gets right" in out
-    assert "found first" in out
+    assert "ground-truth words, in correctly predicted texts" in out
+    assert "top-1 hit" in out
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert {own["method"] for own in report["planted"]} == {"gradient", "random"}
     annotations = (tmp_path / "out" / "eraser" / "test.jsonl").read_text().splitlines()
@@ -95,7 +97,7 @@ def test_the_demo_s_reviews_and_the_words_that_decide(demo_run: Path, attentune:
         (["--methods", "sssa"], "method: got 'sssa', expected one of ssa, "),
         (["--erasures", "blur"], "erasures: got 'blur', expected some of mask, delete, attention."),
         (["--max-samples", "0"], "--max_samples: got '0', expected a whole number of at least 1."),
-        (["--demo", "--task", "cola"], "--demo: makes its own reviews; leave out data.task."),
+        (["--demo", "--task", "cola"], "--demo: uses synthetic reviews; leave out data.task."),
         (["--demo"], "predicts bad, good; expected a run of single texts, negative or positive"),
         (["--split", "dev"], "split: got 'dev', expected train, validation or test."),
     ],

@@ -96,7 +96,7 @@ def test_json_and_a_part_and_the_known_task_s_folder(attentune: Command, tmp_pat
         "lines": report["lines"],
     }
     assert out == (tmp_path / "hans.json").read_text()
-    assert "a part of the rows" in err
+    assert "a sample of the rows" in err
     assert len((tmp_path / "seed-1" / "predictions.txt").read_text().splitlines()) == 13
 
 
@@ -124,7 +124,7 @@ MISTAKES = {
     "half a sample": (("seed-1", *DATA, "--max_samples", "1.5"), "--max_samples: got '1.5'"),
     "bad seed": (("seed-1", *DATA, "--seed", "x"), "--seed: got 'x', expected a whole number"),
     "bad precision": (("seed-1", *DATA, "--precision", "half"), "training.precision: got 'half'"),
-    "unknown flag": (("seed-1", *DATA, "--lables", "a"), "--lables: there is no such flag. Did you mean '--labels'?"),
+    "unknown flag": (("seed-1", *DATA, "--lables", "a"), "--lables: unknown flag. Did you mean '--labels'?"),
     "a file for a folder": (("seed-1", *DATA, "--output_dir", "broken.txt"), "--output_dir: broken.txt is a file"),
     "twice": (("seed-1", "./seed-1", *DATA), "is given twice"),
     "no such run": (("nix", *DATA), "nix: holds no config.json"),

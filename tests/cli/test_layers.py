@@ -11,7 +11,7 @@ import torch
 
 from attentune.config import load_config
 from attentune.inference.predictor import Predictor
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
 
@@ -22,7 +22,7 @@ Command = Callable[..., tuple[int, str, str]]
 @pytest.fixture(scope="module")
 def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("layers")
-    train(load_config(overrides=settings(folder, tiny("bert"), preset="sesame")), display=Display(quiet=True))
+    train(load_config(overrides=settings(folder, tiny("bert"), preset="sesame")), display=ProgressDisplay(quiet=True))
     return folder / "run"
 
 
@@ -54,7 +54,10 @@ def test_mistakes_are_told_in_one_line(run: Path, tiny: Tiny, tmp_path: Path, at
     status, out, err = attentune("layers", run, "--figure_file", tmp_path / "layers.txt")
     assert (status, out) == (2, "")
     assert "ends in .png" in err
-    train(load_config(overrides=settings(tmp_path, tiny("bert"), training__max_steps=1)), display=Display(quiet=True))
+    train(
+        load_config(overrides=settings(tmp_path, tiny("bert"), training__max_steps=1)),
+        display=ProgressDisplay(quiet=True),
+    )
     status, out, err = attentune("layers", tmp_path / "run")
     assert (status, out) == (2, "")
     assert "trained without squeeze-and-excitation" in err

@@ -48,6 +48,7 @@ def trained(files: Path, tiny) -> Path:
     return files / "run"
 
 
+@pytest.mark.integration
 def test_the_ends_of_texts_are_learnt(attentune, tiny, files: Path, trained: Path) -> None:
     scores = json.loads((trained / "metrics.json").read_text())["validation"]
     assert scores["accuracy"] >= 0.75
@@ -95,7 +96,7 @@ def test_the_doctor_and_the_card_know_where_texts_end(attentune, files: Path, tr
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("explain", "RUN", "--text", " ".join(FILLER * 3), "--method", "attention"), "this text is read in windows"),
+        (("explain", "RUN", "--text", " ".join(FILLER * 3), "--method", "attention"), "this text is split into"),
         (("export", "RUN", "--output_dir", "OUT"), "reads long texts in windows"),
     ],
 )
@@ -113,7 +114,7 @@ def test_pairs_and_strides_that_do_not_fit_are_refused(attentune, tiny, files: P
     flags = ("--model_name_or_path", tiny("bert"), *FLAGS, "--output_dir", tmp_path / "run")
     status, _, err = attentune("train", "--train_file", tmp_path / "pairs.csv", *flags, *WINDOWS)
     assert status == 2
-    assert "data.long_texts: windows are for single texts" in err
+    assert "data.long_texts: got windows for pairs of texts" in err
     status, _, err = attentune(
         "train", *data_flags(files, tiny), "--long_texts", "windows", "--output_dir", tmp_path / "r"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attentune.training.callbacks import RunCallback
+from attentune.training.callbacks import ProgressCallback
 from helpers.samples import write_reviews
 
 GOOD = "id,text,label\n1,the film was fine,good\n2,a dull story,bad\n"
@@ -101,10 +101,10 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "two sources": ("--task cola", "data: got task and train_file together, expected one source"),
     "folder without task": ("--data_dir .", "data.data_dir: ", "goes with --task"),
     "unknown preset": ("--preset bert-meen", "preset: got 'bert-meen', expected one of", "Did you mean 'bert-mean'"),
-    "unknown flag": ("--lerning-rate 1", "--lerning_rate: there is no such flag", "Did you mean '--learning_rate'"),
+    "unknown flag": ("--lerning-rate 1", "--lerning_rate: unknown flag", "Did you mean '--learning_rate'"),
     "unknown setting": ("--set training.sede=1", "training.sede: there is no such setting", "Did you mean 'seed'"),
     "set without section": ("--set seed=1", "--set seed=1: expected SECTION.KEY=VALUE"),
-    "stray word": ("stray", "'stray': was not expected here", "--help"),
+    "stray word": ("stray", "'stray': unexpected argument", "--help"),
     "flag without value": ("--seed", "argument --seed: expected one argument", "--help"),
     "unknown choice": ("--eval_strategy epochs", "training.eval_strategy: got 'epochs', expected one of epoch, steps"),
     "rate nan": ("--learning_rate nan", "training.learning_rate: got 'nan', expected a number"),
@@ -115,14 +115,14 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "batch of none": ("--per_device_train_batch_size 0", "training.per_device_train_batch_size: ", "at least 1"),
     "neither true nor false": ("--use_cpu maybe", "training.use_cpu: got 'maybe', expected true or false"),
     "names that contradict": ("--max_length 8 --max_seq_length 16", "--max_seq_length: ", "data.max_length", "one"),
-    "precisions that contradict": ("--bf16 --fp16", "--fp16: asks for training.precision = fp16", "bf16"),
+    "precisions that contradict": ("--bf16 --fp16", "--fp16: sets training.precision = fp16", "bf16"),
     "fp16 on a cpu": ("--fp16", "training.precision: fp16 needs a GPU; expected auto, bf16 or fp32"),
     "unknown encoder": ("--model_name_or_path no-such-encoder", "no-such-encoder: no encoder could be loaded", "hub"),
     "missing encoder": ("--model_name_or_path ./nix", "./nix: there is no such folder", "config.json"),
     "no weights": ("--model_name_or_path no-weights", "no-weights: no encoder could be loaded", "model.safetensors"),
     "torn weights": ("--model_name_or_path torn", "torn: no encoder could be loaded", "Expected"),
-    "no tokenizer": ("--model_name_or_path wordless", "wordless: its tokenizer knows no words", "tokenizer.json"),
-    "too long": ("--max_length 512", "encoder: reads at most 160 tokens", "--max_length 160 or less"),
+    "no tokenizer": ("--model_name_or_path wordless", "wordless: its tokenizer has no vocabulary", "tokenizer.json"),
+    "too long": ("--max_length 512", "encoder: accepts at most 160 tokens", "--max_length 160 or less"),
     "three weights": ("--class_weights 1,2,3", "objective.class_weights: ", "2 numbers", "bad, good"),
     "weight of another class": ('--class_weights "{good: 1, fine: 2}"', "objective.class_weights: ", "'bad', 'good'"),
     "weights for scores": ("--train_file two-scores.csv --validation_file null --task_type regression"
@@ -150,7 +150,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 # Whole command lines.
 OTHERS: dict[str, tuple[str, ...]] = {
     "no output": (BASE, "training.output_dir: is missing", "--output_dir"),
-    "unknown verb": ("trian", "'trian': there is no such verb", "Did you mean 'train'"),
+    "unknown command": ("trian", "'trian': unknown command", "Did you mean 'train'"),
     "unknown task": ("train --task colaa --output_dir out", "data.task: ", "Did you mean 'cola'"),
     "no task folder": ("train --task cola --data_dir nix --output_dir out", "nix: ", "does not exist", "CoLA.zip"),
     "empty task folder": ("train --task cola --data_dir encoder --output_dir out", "encoder: ", "train.tsv", "CoLA"),
@@ -171,7 +171,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "evaluate pairs": ("evaluate run --validation_file train.csv --text_pair_column id", "own: got pairs of texts",
                        "single texts"),
     "evaluate bad precision": ("evaluate run --precision fp8", "training.precision: got 'fp8', expected one of auto"),
-    "evaluate a train flag": ("evaluate run --bf16", "--bf16: there is no such flag", "--help"),
+    "evaluate a train flag": ("evaluate run --bf16", "--bf16: unknown flag", "--help"),
     "predict no texts": ("predict run", "predict: got no texts, expected one of --text, --input_file"),
     "predict two": ("predict run --text a --input_file dev.csv", "predict: got text and input_file, expected one"),
     "predict a pair": ("predict run --text a --text_pair b", "run: ", "single texts", "leave out --text_pair"),
@@ -184,7 +184,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "doctor without data": ("doctor", "data: got none, expected one source"),
     "doctor broken file": ("doctor --train_file long-row.csv", "long-row.csv:4: 4 fields, expected 3"),
     "presets unknown": ("presets brt", "preset: got 'brt', expected one of", "Did you mean 'bert'"),
-    "tasks stray word": ("tasks cola", "'cola': was not expected here"),
+    "tasks stray word": ("tasks cola", "'cola': unexpected argument"),
     "demo epochs": ("demo --num_train_epochs inf --output_dir out", "training.num_train_epochs: got 'inf'"),
     "demo preset": ("demo --presets bert,brt --output_dir out", "preset: got 'brt'"),
 }  # fmt: skip
@@ -259,12 +259,12 @@ def test_what_changed_since_the_kill_is_refused(attentune, place, tiny, tmp_path
     shutil.copytree(place / "encoder", tmp_path / "encoder")
     monkeypatch.chdir(tmp_path)
 
-    def stop(self, state, facts):
+    def stop(self, state, logs):
         if state.step == 2:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(RunCallback, "on_step", stop)
+        patched.setattr(ProgressCallback, "on_step_end", stop)
         assert attentune(*shlex.split(BASE + "--save_steps 1 --num_train_epochs 3 --output_dir out"))[0] == 130
     if what == "encoder":
         shutil.rmtree("encoder")

@@ -176,6 +176,7 @@ def test_balanced_weights_focal_and_the_metric_to_choose_by(attentune, tiny, fil
     assert (best["metric"], best["value"]) == ("hamming_loss", pytest.approx(scores["hamming_loss"]))
 
 
+@pytest.mark.integration
 def test_csv_with_a_separator_and_a_cut_validation_part(attentune, tiny, files: Path, tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (files / "train.jsonl").read_text().splitlines()]
     with (tmp_path / "rows.csv").open("w", newline="") as file:
@@ -194,6 +195,7 @@ def test_csv_with_a_separator_and_a_cut_validation_part(attentune, tiny, files: 
     assert "into 4 labels, any number of them a row" in out
 
 
+@pytest.mark.integration
 def test_compare_and_report(attentune, tiny, files: Path, tmp_path: Path) -> None:
     words = ("compare", "--presets", "bert,bert-mean", "--seeds", "2", *data_flags(files, tiny), *QUICK[:-1])
     status, out, err = attentune(*words, "--num_train_epochs", "1", "--output_dir", tmp_path / "c", "--format", "json")
@@ -206,6 +208,7 @@ def test_compare_and_report(attentune, tiny, files: Path, tmp_path: Path) -> Non
     assert "micro F1" in (tmp_path / "report.md").read_text()
 
 
+@pytest.mark.integration
 def test_pairs_read_apart_take_any_number_of_labels(attentune, tiny, files: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (files / "train.jsonl").read_text().splitlines()]
     file = tmp_path / "pairs.jsonl"
@@ -240,8 +243,8 @@ def test_faithfulness_is_refused(attentune, trained: Path) -> None:
     assert "predicts several labels at once" in err
 
 
+@pytest.mark.integration
 def test_export_predicts_the_same_sets(attentune, files: Path, trained: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
     status, _, err = attentune("export", trained, "--output_dir", tmp_path / "onnx", "--format", "onnx")
     assert status == 0, err
     about = json.loads((tmp_path / "onnx" / "export.json").read_text())
@@ -260,6 +263,7 @@ def test_the_metrics_are_scikit_learns_over_labels(trained: Path) -> None:
     assert scores["f1_macro"] == pytest.approx(f1_score(gold, said, average="macro"))
 
 
+@pytest.mark.integration
 def test_each_label_gets_a_threshold_of_its_own(attentune, tiny, files: Path, tmp_path: Path) -> None:
     more = ("--calibrate", "temperature", "--thresholds", "f1", "--calibration_share", "0.3", "--num_train_epochs", "6")
     words = (

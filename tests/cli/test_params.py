@@ -11,7 +11,7 @@ import pytest
 
 from attentune.config import load_config, preset_names
 from attentune.inference.predictor import Predictor
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
 from helpers.tiny import FAMILIES
@@ -62,6 +62,7 @@ def test_in_millions_they_are_the_numbers_of_the_poster() -> None:
     assert [round(squares * SQUARE / 1e6, 2) for squares in (8, 5, 1, 15, 4)] == [4.72, 2.95, 0.59, 8.85, 2.36]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("preset", preset_names())
 @pytest.mark.parametrize("pairs", [False, True])
 def test_parts_are_those_of_the_model_and_add_up(attentune: Command, tiny: Tiny, preset: str, pairs: bool) -> None:
@@ -88,7 +89,7 @@ def test_a_run_is_counted_as_it_was_trained(attentune: Command, tiny: Tiny, tmp_
     overrides = settings(
         tmp_path, tiny("bert"), preset="task-attention", training__freeze_encoder=True, training__max_steps=1
     )
-    train(load_config(overrides=overrides), display=Display(quiet=True))
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
     found = counts(attentune, tmp_path / "run")
     model = Predictor.load(tmp_path / "run").model
     encoder = sum(weight.numel() for weight in model.encoder.parameters())
@@ -101,7 +102,7 @@ def test_a_table(attentune: Command, tiny: Tiny) -> None:
     status, out, _ = attentune("params", "task-attention", "--pairs", "--model_name_or_path", tiny("bert"))
     assert status == 0
     assert [line.split()[0] for line in out.splitlines()[2:9]] == [
-        "encoder", "blur", "layer", "token", "head", "classifier", "in",
+        "encoder", "blur", "layer", "token", "head", "classifier", "total",
     ]  # fmt: skip
     assert "5,120 in the head's attention matrices, 1,024 in the projection" in out
     status, out, _ = attentune("params", "bert", "--model_name_or_path", tiny("bert"))
@@ -117,8 +118,8 @@ def test_a_table(attentune: Command, tiny: Tiny) -> None:
         (("bert", "--num_labels", "0"), "--num_labels: got '0', expected a whole number of at least 1"),
         (("task-attention", "--pairs", "--num_labels", "3"), "Set it to concat."),
         ((".",), "holds no config.json"),
-        ((".", "--pairs"), "a run's model is what it is"),
-        ((".", "--set", "model.head.kind=mean"), "a run's model is what it is"),
+        ((".", "--pairs"), "go with a preset, not with a run"),
+        ((".", "--set", "model.head.kind=mean"), "go with a preset, not with a run"),
         ((), "the following arguments are required: RUN|PRESET"),
     ],
 )

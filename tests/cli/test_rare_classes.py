@@ -47,6 +47,7 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in lines if "loss" in line]
 
 
+@pytest.mark.integration
 def test_focal_weights_and_macro_f1_go_together(attentune, tiny, rare: Path) -> None:
     more = ("--loss", "focal", "--focal-gamma", "3", "--class_weights", "balanced", "--load_best_model_at_end")
     chosen = ("--metric_for_best_model", "eval_recall_macro", "--format", "json")
@@ -69,6 +70,7 @@ def test_focal_weights_and_macro_f1_go_together(attentune, tiny, rare: Path) -> 
     torch.testing.assert_close(output.loss, expected)
 
 
+@pytest.mark.integration
 def test_focal_with_gamma_0_is_the_plain_run(attentune, tiny, rare: Path) -> None:
     assert attentune("train", *flags(rare, tiny, "plain"))[0] == 0
     assert attentune("train", *flags(rare, tiny, "focal"), "--loss", "focal", "--focal_gamma", "0")[0] == 0

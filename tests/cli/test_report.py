@@ -8,7 +8,11 @@ import json
 import pytest
 
 from attentune.config import load_config
+from attentune.errors import CheckpointError
+from attentune.experiments.comparison.grid import RunGrid
+from attentune.experiments.comparison.manifest import open_comparison
 from attentune.training.train import train
+from helpers.made_records import write_comparison
 from helpers.samples import settings
 
 
@@ -41,14 +45,28 @@ def test_run_folders_together_are_a_comparison(attentune, tiny, tmp_path):
     assert f"{facts['parameters']:,}" in (tmp_path / "r.md").read_text()
 
 
+def test_a_comparison_is_packed_and_then_only_read(attentune, tmp_path):
+    write_comparison(tmp_path / "c", {"bert": 0.6, "sesame": 0.8})
+    status, out, err = attentune("report", tmp_path / "c", "--pack", tmp_path / "p")
+    assert (status, out, err) == (0, "", f"6 runs packed into {tmp_path / 'p'}\n")
+    assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["predictions.jsonl", "runs.jsonl"]
+    for name in ("c", "p"):
+        assert attentune("report", tmp_path / name, "--output_file", tmp_path / f"{name}.csv")[0] == 0
+    assert (tmp_path / "c.csv").read_bytes() == (tmp_path / "p.csv").read_bytes()
+    with pytest.raises(CheckpointError, match="holds a packed comparison, which is read only"):
+        open_comparison(tmp_path / "p", RunGrid(configs={}, own={}, of_tasks=(), runs=()))
+
+
 @pytest.mark.parametrize(
     ("words", "messages"),
     [
         ((".", "--output_file", "r.docx"), ["r.docx: expected a name that ends in .html, .md, .csv, .tex"]),
         ((".",), ["--output_file: is missing; name the report: --output_file report.html"]),
         ((".", "--output_file", "."), ["--output_file: . is a folder, expected a file"]),
+        ((".", ".", "--pack", "p"), ["--pack: got 2 folders, expected one comparison"]),
+        ((".", "--pack", "p"), [".: holds no records of a comparison. Expected the folder of attentune compare"]),
         ((".", "--figures", "here.txt"), ["--figures: here.txt is a file, expected a folder"]),
-        ((".", "--output_fle", "r.md"), ["--output_fle: there is no such flag. Did you mean '--output_file'"]),
+        ((".", "--output_fle", "r.md"), ["--output_fle: unknown flag. Did you mean '--output_file'"]),
         (("nowhere", "--output_file", "r.md"), ["nowhere: there is no such folder"]),
         ((".", "--output_file", "r.md"), [".: holds no finished run"]),
         ((), ["the following arguments are required: DIR"]),

@@ -41,6 +41,17 @@ def whole(tiny, tmp_path_factory) -> tuple[Path, dict[str, Any], str, str]:
     return folder, outcomes(folder / "search"), out, err
 
 
+def test_one_trial_is_recorded_and_written_as_a_configuration(attentune, tiny, tmp_path):
+    space = ("--search", "training.learning_rate=2e-3", "--jobs", "1")
+    status, out, err = attentune(*words(tmp_path, tiny("bert"), *space, training__num_train_epochs=1))
+    assert status == 0, err
+    result = json.loads((tmp_path / "search/trials.json").read_text())
+    assert [trial["status"] for trial in result["trials"]] == ["done"]
+    assert load_config(tmp_path / "search/config.yaml").training.learning_rate == 2e-3
+    assert f"train with it: attentune train --config {tmp_path / 'search/config.yaml'}" in out
+
+
+@pytest.mark.integration
 def test_the_best_is_written_as_a_configuration_to_train_with(whole, tiny):
     folder, found, out, err = whole
     result = json.loads((folder / "search/trials.json").read_text())
@@ -67,6 +78,7 @@ def test_the_best_is_written_as_a_configuration_to_train_with(whole, tiny):
     assert "became nan at step" in err
 
 
+@pytest.mark.integration
 def test_trials_are_ranked_by_the_rule_of_three_parts(whole):
     folder, found, _, _ = whole
     for trial in json.loads((folder / "search/trials.json").read_text())["trials"][:2]:
@@ -77,6 +89,7 @@ def test_trials_are_ranked_by_the_rule_of_three_parts(whole):
         assert trial["mean"] == pytest.approx(mean)  # 24 rows: parts of the same size
 
 
+@pytest.mark.integration
 def test_dev_is_not_looked_at(whole, tiny):
     folder, found, _, _ = whole
     config = load_config(folder / "search/config.yaml")
@@ -93,6 +106,7 @@ def test_dev_is_not_looked_at(whole, tiny):
     assert scored - {"id"} <= texts["train"]
 
 
+@pytest.mark.integration
 def test_the_same_command_does_nothing_again_and_another_is_refused(whole, attentune, tiny):
     folder, before, _, _ = whole
     encoder = tiny("bert")
@@ -136,7 +150,7 @@ def test_nothing_that_stops_it_makes_it_lose_or_repeat_a_trial(whole, tiny, tmp_
     os.killpg(process.pid, signal.SIGINT)
     status, out, errors = finish(process)
     assert (status, out) == (130, "")
-    assert "runs recorded. Go on with:\n  attentune search --search" in errors
+    assert "runs recorded. Resume with:\n  attentune search --search" in errors
     # And now in peace.
     status, _, errors = finish(start(line))
     assert status == 0, errors
@@ -148,6 +162,7 @@ def test_nothing_that_stops_it_makes_it_lose_or_repeat_a_trial(whole, tiny, tmp_
     assert [{**trial, "seconds": 0} for trial in found] == [{**trial, "seconds": 0} for trial in expected]
 
 
+@pytest.mark.integration
 def test_search_from_python_on_dev_with_two_seeds(tiny, tmp_path):
     given = settings(tmp_path, tiny("bert"), training__num_train_epochs=1, training__seed=7)
     del given["training.output_dir"], given["training.learning_rate"]

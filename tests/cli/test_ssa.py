@@ -72,6 +72,7 @@ def check_labelled(facts: dict[str, Any]) -> None:
     assert facts["seconds"] > 0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("task", TASKS)
 def test_a_run_tells_of_each_epochs_labels(
     attentune: Command, flags: tuple[object, ...], tmp_path: Path, task: str
@@ -92,6 +93,7 @@ def test_a_run_tells_of_each_epochs_labels(
     assert [(values >= 0.5).sum(), ((values >= 0) & (values < 0.5)).sum()] == [others[-1]["ones"], others[-1]["zeros"]]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("preset", ["ssa-co", "ssa-co-released", "ssa-hybrid", "ssa-hybrid-released"])
 def test_what_was_trained_is_what_is_saved(
     attentune: Command, flags: tuple[object, ...], tmp_path: Path, preset: str
@@ -109,6 +111,7 @@ def test_what_was_trained_is_what_is_saved(
     assert (status, out) == (0, (run / "predictions_validation.csv").read_text())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("task", "settings", "reason"),
     [
@@ -168,7 +171,7 @@ def test_labels_for_tokens_without_a_token_head_are_refused(
     status, out, err = attentune("train", "--preset", preset, *flags, "--set", "labels.generator=flip")
     assert (status, out) == (2, "")
     assert err.strip().splitlines() == [
-        "attentune: labels.generator: flip makes labels for single tokens, which need a token head; set"
+        "attentune: labels.generator: flip makes token labels, which need a token head; set"
         " model.token_gate.kind ssa, or take a preset such as ssa-co."
     ]
     assert not (tmp_path / "run").exists()

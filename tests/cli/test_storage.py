@@ -115,6 +115,7 @@ def test_a_disk_that_is_full_from_the_start_is_left_as_it_was(attentune, command
     assert [path.name for path in full.folder.iterdir()] == ["other"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", IN_CHECKPOINT)
 def test_a_disk_that_fills_during_the_first_checkpoint_is_left_as_it_was(attentune, command, reference, disk, name):
     small = disk(room_until(reference, 0, reference / "checkpoint-1", IN_CHECKPOINT, name))
@@ -141,6 +142,7 @@ def check_resumes(attentune, small: Disk, run: Path, reference: Path) -> None:
     assert steps == [1, 2, 3]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("good", [1, 2])
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "manifest.json"])
 def test_earlier_checkpoints_stand_and_the_run_goes_on(attentune, command, reference, disk, name, good):
@@ -152,6 +154,7 @@ def test_earlier_checkpoints_stand_and_the_run_goes_on(attentune, command, refer
     check_resumes(attentune, small, run, reference)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", AT_THE_END)
 def test_a_disk_that_fills_while_the_end_is_saved(attentune, command, reference, disk, name):
     small = disk(room_until(reference, 3, reference, AT_THE_END, name))
@@ -202,6 +205,7 @@ def test_a_parent_that_is_a_file(attentune, command, tmp_path):
     assert (tmp_path / "file").read_text() == "old"
 
 
+@pytest.mark.integration
 def test_two_processes_in_one_folder(attentune, command, tmp_path):
     run = tmp_path / "run"
     run.mkdir()

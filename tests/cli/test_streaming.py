@@ -19,7 +19,7 @@ import pytest
 
 import attentune.data.readers.table as parts_module
 from attentune.config.schema import TokenGateConfig
-from attentune.data.readers.table import PartLimit
+from attentune.data.readers.table import ChunkLimit
 from attentune.inference import streaming
 from attentune.inference.predictor import predict_rows
 from attentune.models.saving import save_model
@@ -45,7 +45,7 @@ def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of three rows."""
-    monkeypatch.setattr(parts_module, "PART", PartLimit(3, 1 << 20))
+    monkeypatch.setattr(parts_module, "CHUNK", ChunkLimit(3, 1 << 20))
 
 
 def texts_file(folder: Path, *rows: str, name: str = "rows.csv") -> Path:
@@ -70,7 +70,7 @@ def test_parts_are_written_as_all_rows_at_once(
     path, out = texts_file(tmp_path, *numbered(10)), tmp_path / "out.csv"
     status, whole, err = attentune("predict", run, "--input_file", path, *flags)
     assert (status, err) == (0, "")
-    monkeypatch.setattr(parts_module, "PART", PartLimit(3, 1 << 20))
+    monkeypatch.setattr(parts_module, "CHUNK", ChunkLimit(3, 1 << 20))
     status, printed, err = attentune("predict", run, "--input_file", path, *flags)
     assert status == 0
     assert "predicted: 10 of 10 rows" in err
@@ -122,7 +122,7 @@ def test_what_is_wrong_with_the_last_row_costs_nothing(
 def test_a_disk_that_fills_with_a_later_part_leaves_the_old_file(
     run: Path, tmp_path: Path, attentune: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts_module, "PART", PartLimit(300, 1 << 20))
+    monkeypatch.setattr(parts_module, "CHUNK", ChunkLimit(300, 1 << 20))
     path, disk = texts_file(tmp_path, *numbered(900)), Disk(tmp_path / "disk", 24)  # the whole has about 33 KiB
     try:
         (disk.folder / "out.csv").write_text("old")
@@ -161,7 +161,7 @@ _SMALL = """
 import sys
 import attentune.data.readers.table as parts
 from attentune.cli.main import run
-parts.PART = parts.PartLimit(300, 1 << 20)
+parts.CHUNK = parts.ChunkLimit(300, 1 << 20)
 sys.argv[0] = "attentune"
 run()
 """

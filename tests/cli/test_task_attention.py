@@ -37,6 +37,7 @@ def write_pairs(path: Path, rows: int) -> Path:
     return path
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("task", ["quora", "sts", "sst5"])
 @pytest.mark.parametrize("preset", ["task-attention", "bi-encoder-mean"])
 def test_the_papers_tasks_train_evaluate_and_predict(
@@ -109,6 +110,7 @@ def test_scores_of_tokens_are_listed_under_their_words(tiny: Tiny, attentune: Co
     assert scores(first, "pair") == scores(second, "text") != []
 
 
+@pytest.mark.integration
 def test_a_frozen_bi_encoder_with_pearsons_loss_keeps_its_hidden_states(
     attentune: Command, tiny: Tiny, tmp_path: Path, data_dir: Path
 ) -> None:
@@ -127,6 +129,7 @@ def test_a_frozen_bi_encoder_with_pearsons_loss_keeps_its_hidden_states(
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)  # of one layer the sum is the last
 
 
+@pytest.mark.integration
 def test_a_broken_off_run_ends_with_the_same_weights(attentune: Command, tiny: Tiny, tmp_path: Path) -> None:
     train = write_pairs(tmp_path / "train.csv", 40)
     flags = ("--train_file", train, "--preset", "task-attention", "--model_name_or_path", tiny("bert"), *QUICK)
@@ -145,6 +148,7 @@ def test_a_broken_off_run_ends_with_the_same_weights(attentune: Command, tiny: T
     assert (again / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
 
 
+@pytest.mark.integration
 def test_another_run_is_a_start_and_single_pairs_are_predicted(attentune: Command, tiny: Tiny, tmp_path: Path) -> None:
     train = write_pairs(tmp_path / "train.csv", 24)
     flags = ("--train_file", train, "--preset", "task-attention", "--set=model.head.combine=concat", *QUICK)

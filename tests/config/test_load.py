@@ -184,7 +184,7 @@ def test_labels_that_compare_scores_need_a_loss_with_a_scale() -> None:
 def test_labels_for_tokens_need_a_token_head(generator: str) -> None:
     (problem,) = problems_of(None, {"labels.generator": generator})
     assert problem == (
-        f"labels.generator: {generator} makes labels for single tokens, which need a token head; set"
+        f"labels.generator: {generator} makes token labels, which need a token head; set"
         " model.token_gate.kind ssa, or take a preset such as ssa-co."
     )
     config = load_config(None, {"labels.generator": generator, "model.token_gate.kind": "ssa"})

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attentune.config import Config, load_config, to_yaml
-from attentune.config.parse import did_you_mean, shown
+from attentune.config.parse import did_you_mean, format_value
 from attentune.errors import ConfigError
 from attentune.nn.blur import BLUR_PLACES, LEARNABLE
 from attentune.nn.classifiers import COMBINATIONS
@@ -123,7 +123,7 @@ def test_values_that_do_not_fit_are_refused(name: str, given_value: Any, message
     with pytest.raises(ConfigError) as caught:
         load_config(None, {name: given_value})
     (problem,) = caught.value.problems
-    assert problem.startswith(f"{name}: got {shown(given_value)}, expected ")
+    assert problem.startswith(f"{name}: got {format_value(given_value)}, expected ")
     assert message in problem
 
 

@@ -14,6 +14,7 @@ Tiny = Callable[..., Path]
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
+@pytest.mark.integration
 @every_family
 def test_fresh_excitation_is_that_of_the_released_program(tiny: Tiny, family: str) -> None:
     """Biases of 0.8, and weights far wider than the 0.02 of the other slots."""
@@ -24,6 +25,7 @@ def test_fresh_excitation_is_that_of_the_released_program(tiny: Tiny, family: st
     assert model.classifier.weight.std() < 0.05
 
 
+@pytest.mark.integration
 @every_family
 @pytest.mark.parametrize("learnable", ["layer", "head"])
 def test_fresh_sigmas_are_the_given_one(tiny: Tiny, family: str, learnable: str) -> None:
@@ -34,6 +36,7 @@ def test_fresh_sigmas_are_the_given_one(tiny: Tiny, family: str, learnable: str)
     )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("head", SINGLE_HEADS)
 @every_family
 def test_slots_that_are_off_leave_the_encoder_as_it_is(tiny: Tiny, family: str, head: str) -> None:

@@ -21,6 +21,7 @@ from attentune.nn.classifiers import COMBINATIONS
 from attentune.nn.heads import HEADS
 from attentune.nn.layer_mix import LAYER_MIXES, MINIMUM_LAYERS
 from attentune.nn.losses import token_label_sums
+from helpers.tiers import diagonal, integration_unless
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, Built, build, encoded_apart
 
@@ -75,9 +76,16 @@ COMBINED = [
         cycle([(0.5, True, 0.0, True), (0.5, False, 0.5, True), (0.2, False, 0.0, False)]),
     )
 ]
+PAIR_PRESETS = ("task-attention", "bi-encoder-mean")
+FAST_PRESETS = diagonal(FAMILIES, PAIR_PRESETS)  # each family; both presets
 PRESETS = [
-    pytest.param(family, load_config(preset=name).model, id=f"{family}-preset-{name}")
-    for family, name in product(FAMILIES, ("task-attention", "bi-encoder-mean"))
+    pytest.param(
+        family,
+        load_config(preset=name).model,
+        id=f"{family}-preset-{name}",
+        marks=integration_unless((family, name) in FAST_PRESETS),
+    )
+    for family, name in product(FAMILIES, PAIR_PRESETS)
 ]
 every_case = pytest.mark.parametrize(("family", "settings"), PLAIN + COMBINED + PRESETS)
 _BUILT: dict[tuple[str, ModelConfig], Built] = {}

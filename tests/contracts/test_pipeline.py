@@ -96,6 +96,7 @@ def test_every_family_on_pairs(tiny: Tiny, tmp_path: Path, family: str) -> None:
     check(saved(tmp_path, tiny, family, THREE, is_pair=True), *zip(*PAIRS, strict=True))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_on_pairs_that_are_read_apart(tiny: Tiny, tmp_path: Path, family: str) -> None:
     settings = load_config(preset="task-attention").model
@@ -209,6 +210,7 @@ def test_what_no_calibration_gives_is_refused(tiny: Tiny, tmp_path: Path, name: 
         predict(run, TEXTS)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("family", FAMILIES)
 def test_long_texts_are_cut_where_ours_are(tiny: Tiny, tmp_path: Path, family: str) -> None:
     check(saved(tmp_path / "one", tiny, family, max_length=24), [MANY_WORDS, LONG, FIRST])
@@ -220,6 +222,7 @@ def test_long_texts_are_cut_where_ours_are(tiny: Tiny, tmp_path: Path, family: s
 UNIGRAM = ("albert", "deberta-v2", "xlm-roberta")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family not in UNIGRAM])
 def test_text_that_looks_like_a_special_token_stays_text(tiny: Tiny, tmp_path: Path, family: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny(family))

@@ -33,7 +33,7 @@ def tokenizers(tiny: Tiny) -> dict[str, PreTrainedTokenizerBase]:
 @every_family
 @pytest.mark.parametrize("max_length", [4, 16, 128])
 def test_each_text_is_encoded_and_cut_as_alone(tokenizers, family: str, max_length: int) -> None:
-    features = encode_rows(rows_of(TEXTS, PAIRS), tokenizers[family], max_length=max_length, apart=True)
+    features = encode_rows(rows_of(TEXTS, PAIRS), tokenizers[family], max_length=max_length, bi_encoder=True)
     alone = [encode_rows(rows_of(texts), tokenizers[family], max_length=max_length) for texts in (TEXTS, PAIRS)]
     assert len(features) == len(TEXTS)
     for row in range(len(TEXTS)):
@@ -56,9 +56,9 @@ def test_each_text_is_encoded_and_cut_as_alone(tokenizers, family: str, max_leng
 
 
 def test_chunks_change_nothing(tokenizers, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = encode_rows(rows_of(TEXTS, PAIRS), tokenizers["bert"], max_length=16, apart=True)
+    whole = encode_rows(rows_of(TEXTS, PAIRS), tokenizers["bert"], max_length=16, bi_encoder=True)
     monkeypatch.setattr(features_module, "_CHUNK_ROWS", 5)
-    part = encode_rows(rows_of(TEXTS, PAIRS), tokenizers["bert"], max_length=16, apart=True)
+    part = encode_rows(rows_of(TEXTS, PAIRS), tokenizers["bert"], max_length=16, bi_encoder=True)
     for name in ("ids", "type_ids", "special", "starts", "full_lengths", "second_starts"):
         assert np.array_equal(getattr(part, name), getattr(whole, name))
         assert getattr(part, name).dtype == getattr(whole, name).dtype
@@ -68,21 +68,21 @@ def test_chunks_change_nothing(tokenizers, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_single_texts_and_pairs_in_one_row_are_as_ever(tokenizers) -> None:
     for rows, apart in ((rows_of(TEXTS), True), (rows_of(TEXTS, PAIRS), False)):
-        features = encode_rows(rows, tokenizers["bert"], max_length=16, apart=apart)
+        features = encode_rows(rows, tokenizers["bert"], max_length=16, bi_encoder=apart)
         assert features.second_starts is None
         assert np.array_equal(features.padded_lengths, features.lengths)
         assert "second_start" not in pad_batch(features, [0, 1], pad_token_id=0).inputs
-    apart = encode_rows(rows_of(TEXTS), tokenizers["bert"], max_length=16, apart=True)
+    apart = encode_rows(rows_of(TEXTS), tokenizers["bert"], max_length=16, bi_encoder=True)
     assert np.array_equal(apart.ids, encode_rows(rows_of(TEXTS), tokenizers["bert"], max_length=16).ids)
-    assert len(encode_rows(rows_of([], []), tokenizers["bert"], max_length=16, apart=True)) == 0
+    assert len(encode_rows(rows_of([], []), tokenizers["bert"], max_length=16, bi_encoder=True)) == 0
 
 
 @every_family
 @pytest.mark.parametrize("max_length", [5, 12, 128])
 def test_spans_lie_under_the_tokens_that_the_model_sees(tokenizers, family: str, max_length: int) -> None:
     rows = rows_of(TEXTS, PAIRS)
-    features = encode_rows(rows, tokenizers[family], max_length=max_length, apart=True)
-    spans = token_spans(rows, tokenizers[family], max_length=max_length, apart=True)
+    features = encode_rows(rows, tokenizers[family], max_length=max_length, bi_encoder=True)
+    spans = token_spans(rows, tokenizers[family], max_length=max_length, bi_encoder=True)
     for row, own in enumerate(spans):
         assert [span is None for span in own] == features.special[features.row(row)].tolist()
         begin = int(features.second_starts[row])
@@ -94,7 +94,7 @@ def test_spans_lie_under_the_tokens_that_the_model_sees(tokenizers, family: str,
 
 
 def test_a_batch_says_where_the_second_texts_begin(tokenizers) -> None:
-    features = encode_rows(rows_of(TEXTS, PAIRS), tokenizers["bert"], max_length=16, apart=True)
+    features = encode_rows(rows_of(TEXTS, PAIRS), tokenizers["bert"], max_length=16, bi_encoder=True)
     rows = [8, 3, 11, 8]
     batch = pad_batch(features, rows, pad_token_id=0, mask_token_id=4, masked=[None, np.array([1]), None, None])
     begins = batch.inputs["second_start"]
@@ -112,4 +112,4 @@ def test_a_batch_says_where_the_second_texts_begin(tokenizers) -> None:
 def test_half_of_a_surrogate_pair_is_refused_and_the_row_named(tokenizers) -> None:
     for rows in (rows_of(["a", "b \ud83d"], ["c", "d"]), rows_of(["a", "b"], ["c", "\udc00"])):
         with pytest.raises(DataError, match=r"texts: row 1 holds half of a surrogate pair"):
-            encode_rows(rows, tokenizers["bert"], max_length=16, apart=True)
+            encode_rows(rows, tokenizers["bert"], max_length=16, bi_encoder=True)

@@ -45,6 +45,7 @@ ROWS = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("task", ROWS)
 def test_real_files_have_their_published_rows(data_dir: Path, task: str) -> None:
     folder, *counts = ROWS[task]
@@ -93,6 +94,7 @@ def test_real_rows_stay_as_they_are(data_dir: Path) -> None:
     assert rows.texts[0].startswith('"A lot of these')
 
 
+@pytest.mark.integration
 def test_ids_are_the_files_own_or_row_numbers(data_dir: Path) -> None:
     cola = load("cola", data_dir)
     assert cola.splits["validation"].ids[:2] == ("0", "1")
@@ -114,6 +116,7 @@ def test_the_tasks_own_folder_and_the_environment_do_as_well(data_dir: Path, mon
     assert load_data(DataConfig(task="rte"), seed=5).fingerprint() == expected
 
 
+@pytest.mark.integration
 def test_sst2_takes_a_small_multiple_of_the_csv_module(data_dir: Path) -> None:
     """2.6 times as long, under coverage 5.4 times: each row is checked."""
     load("sst2", data_dir, ("validation",))

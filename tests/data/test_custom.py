@@ -9,7 +9,8 @@ import pytest
 
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import LabelSpace, TaskData
-from attentune.data.load import load_data, read_unlabelled
+from attentune.data.load import load_data
+from attentune.data.unlabelled import read_unlabelled
 from attentune.errors import ConfigError, DataError, LabelError
 
 CLASSES = LabelSpace("classification", ("bad", "good"))

@@ -51,10 +51,10 @@ def test_rows_follow_those_of_train_in_the_order_of_the_files(folder: Path) -> N
     assert train.texts[-2:] == ("we saw it", "so dull")
     assert train.labels[-2:].tolist() == [1, 0]
     assert train.weights.tolist() == [1.0] * len(own) + [0.5] * 12 + [0.25] * 2
-    assert [(part.rows, part.weight) for part in train.parts()] == [(len(own), 1.0), (12, 0.5), (2, 0.25)]
-    assert [Path(part.source).name for part in train.parts()] == ["train.csv", "silver.csv", "web.jsonl"]
+    assert [(part.rows, part.weight) for part in train.row_sources()] == [(len(own), 1.0), (12, 0.5), (2, 0.25)]
+    assert [Path(part.source).name for part in train.row_sources()] == ["train.csv", "silver.csv", "web.jsonl"]
     assert train.where(len(train) - 1).endswith("web.jsonl:2")
-    assert train.own_places.tolist() == list(range(len(own)))
+    assert train.original_rows.tolist() == list(range(len(own)))
     assert mixed.notes[-2:] == (
         f"Mixed into the {len(own)} rows of train: 12 of {folder / 'silver.csv'}, each with weight 0.5.",
         f"Mixed into the {len(own)} rows of train: 2 of {folder / 'web.jsonl'}, each with weight 0.25.",
@@ -94,7 +94,7 @@ def test_what_is_cut_is_of_the_main_rows_alone(folder: Path) -> None:
 
 
 def test_rows_given_from_python_are_mixed_once_and_calibrated_on_their_own(folder: Path) -> None:
-    from attentune.data.calibration import with_calibration
+    from attentune.data.load import with_calibration
 
     mixed = loaded(folder, folder / "silver.csv", weights=(0.5,))
     config = DataConfig(extra_train_files=(str(folder / "silver.csv"),), calibration_share=0.5)
@@ -102,7 +102,7 @@ def test_rows_given_from_python_are_mixed_once_and_calibrated_on_their_own(folde
     cut = with_calibration(mixed, config, 1)
     assert cut.splits["calibration"].sources == (mixed.splits["train"].source,) * len(cut.splits["calibration"])
     assert len(cut.splits["train"]) + len(cut.splits["calibration"]) == len(mixed.splits["train"])
-    assert cut.splits["train"].parts()[1].rows == 12
+    assert cut.splits["train"].row_sources()[1].rows == 12
 
 
 def test_the_print_tells_rows_and_weights_apart(folder: Path) -> None:
@@ -158,6 +158,7 @@ def test_scores_label_sets_and_pairs(tmp_path: Path) -> None:
         loaded(tmp_path, extra)
 
 
+@pytest.mark.integration
 def test_a_known_tasks_own_columns_and_values_count(data_dir: Path, tmp_path: Path) -> None:
     own = tmp_path / "more.tsv"
     own.write_text("sentence\tlabel\na fine film\t1\na dull one\t0\n")
@@ -172,7 +173,8 @@ def test_a_known_tasks_own_columns_and_values_count(data_dir: Path, tmp_path: Pa
 
 
 def test_a_folder_of_a_data_set(folder: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     rows = {"text": ["a", "b", "c"], "label": [1, 0, 1]}
     names = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["good", "bad"])})
     made = datasets.Dataset.from_dict(rows, features=names)

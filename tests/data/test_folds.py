@@ -76,7 +76,7 @@ def test_calibration_and_sizes_go_on_top(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_cut_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="data.folds: needs to know which part is scored on"):
+    with pytest.raises(ConfigError, match="data.folds: needs the number of the fold to score on"):
         load(tmp_path, folds=5)
     with pytest.raises(DataError, match="has 50 labelled rows, fewer than the 51 parts"):
         load(tmp_path, folds=51, fold=1)

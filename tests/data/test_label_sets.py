@@ -13,7 +13,7 @@ from attentune.config import DataConfig
 from attentune.data.checks.doctor import examine
 from attentune.data.checks.report import full_lines
 from attentune.data.load import load_data
-from attentune.data.splits import stratified_cut, stratified_part, stratified_parts
+from attentune.data.splits import stratified_folds, stratified_sample, stratified_split
 from attentune.errors import ConfigError, DataError, LabelError
 
 ROWS = [["joy", "love"], ["anger"], [], ["love"], ["anger", "joy", "anger"], ["joy"]] * 4
@@ -119,7 +119,7 @@ def test_fewer_than_two_labels_are_refused(tmp_path: Path) -> None:
 def test_known_tasks_have_one_label_a_row(data_dir: Path) -> None:
     with pytest.raises(ConfigError, match="the rows of rte have one label each"):
         load_data(DataConfig(task="rte", data_dir=str(data_dir), task_type="multi_label"), seed=1)
-    with pytest.raises(ConfigError, match="data.label_separator: is for own data"):
+    with pytest.raises(ConfigError, match="data.label_separator: is for custom data"):
         load_data(DataConfig(task="rte", data_dir=str(data_dir), label_separator=";"), seed=1)
 
 
@@ -129,13 +129,13 @@ def test_rare_labels_are_in_every_part() -> None:
     labels[:180, 0] = 1
     labels[::20, 1] = 1
     labels[100:150, 2] = 1
-    kept, cut = stratified_cut(labels, 0.2, 7)
+    kept, cut = stratified_split(labels, 0.2, 7)
     assert len(cut) == 40
     assert sorted([*kept, *cut]) == list(range(200))
     assert labels[cut].sum(axis=0)[1] == 2
     assert labels[cut].any(axis=1).sum() in range(34, 39)
-    assert labels[stratified_part(labels, 20, 7)].sum(axis=0)[1] == 1
-    assert [labels[part].sum(axis=0)[1] for part in stratified_parts(labels, 5, 7)] == [2, 2, 2, 2, 2]
+    assert labels[stratified_sample(labels, 20, 7)].sum(axis=0)[1] == 1
+    assert [labels[part].sum(axis=0)[1] for part in stratified_folds(labels, 5, 7)] == [2, 2, 2, 2, 2]
 
 
 def test_the_doctor_counts_labels_and_finds_those_that_teach_nothing(tmp_path: Path) -> None:
@@ -159,7 +159,8 @@ def test_texts_with_other_sets_conflict(tmp_path: Path) -> None:
 
 
 def test_a_hub_data_set_with_lists_of_classes(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     names = ["sad", "glad", "calm"]
     features = datasets.Features(
         {

@@ -8,7 +8,7 @@ import pytest
 
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.labels import LabelReader, decide_task_type, find_space, map_to, parse_number
+from attentune.data.labels import LabelReader, decide_task_type, find_space, map_labels, parse_number
 from attentune.data.readers.table import Table
 from attentune.errors import ConfigError, LabelError
 
@@ -151,18 +151,18 @@ def rows(labels: np.ndarray | None) -> TextRows:
 
 def test_labels_map_to_another_space_by_name() -> None:
     target = LabelSpace("classification", ("other", "good", "bad"))
-    mapped = map_to(rows(np.array([0, 1])), CLASSES, target)
+    mapped = map_labels(rows(np.array([0, 1])), CLASSES, target)
     assert mapped.labels is not None
     assert mapped.labels.tolist() == [2, 1]
-    assert map_to(rows(None), CLASSES, target).labels is None
+    assert map_labels(rows(None), CLASSES, target).labels is None
     same = rows(np.array([0.5, 1.5]))
-    assert map_to(same, SCORES, SCORES) is same
+    assert map_labels(same, SCORES, SCORES) is same
 
 
 def test_labels_that_have_no_place_in_another_space() -> None:
     with pytest.raises(LabelError, match="does not know the label 'bad'; it was trained on 'good', 'ugly'"):
-        map_to(rows(np.array([0, 1])), CLASSES, LabelSpace("classification", ("good", "ugly")))
+        map_labels(rows(np.array([0, 1])), CLASSES, LabelSpace("classification", ("good", "ugly")))
     with pytest.raises(LabelError, match="labels are classes, but the model was trained on scores"):
-        map_to(rows(np.array([0, 1])), CLASSES, SCORES)
+        map_labels(rows(np.array([0, 1])), CLASSES, SCORES)
     with pytest.raises(LabelError, match="labels are scores, but the model was trained on classes"):
-        map_to(rows(np.array([0.0, 1.0])), SCORES, CLASSES)
+        map_labels(rows(np.array([0.0, 1.0])), SCORES, CLASSES)

@@ -141,6 +141,7 @@ def test_texts_have_twelve_to_thirty_words(rows: dict[str, list[DemoRow]], split
     assert len(set(lengths)) > 10
 
 
+@pytest.mark.integration
 def test_no_text_stands_twice_whatever_the_seeds() -> None:
     venues = re.compile("|".join(vocabulary.SHORTCUT_VENUES + vocabulary.NEUTRAL_VENUES))
     texts: dict[str, set[str]] = {}

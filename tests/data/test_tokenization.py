@@ -40,7 +40,7 @@ def check_against_one_by_one(
         place = features.row(row)
         assert features.ids[place].tolist() == one["input_ids"]
         assert features.special[place].tolist() == [bool(mark) for mark in one["special_tokens_mask"]]
-        assert features.ordinary_positions(row).tolist() == np.flatnonzero(~features.special[place]).tolist()
+        assert features.non_special_positions(row).tolist() == np.flatnonzero(~features.special[place]).tolist()
         assert features.lengths[row] == len(one["input_ids"]) <= max_length
         assert features.full_lengths[row] == len(tokenizer(*both)["input_ids"][0])
         if "token_type_ids" in one:
@@ -84,6 +84,7 @@ def test_no_rows_at_all(tokenizers) -> None:
     assert features.lengths.shape == features.full_lengths.shape == (0,)
 
 
+@pytest.mark.integration
 @every_family
 def test_very_long_texts_are_cut_without_a_word(tokenizers, family: str, recwarn, capfd) -> None:
     text = ("The film was a joy. " * 5000)[:100_000]
@@ -102,7 +103,7 @@ def test_an_empty_text_has_special_tokens_only(tokenizers, family: str) -> None:
     tokenizer = tokenizers[family]
     assert features.ids.tolist() == [tokenizer.cls_token_id, tokenizer.sep_token_id]
     assert features.special.all()
-    assert len(features.ordinary_positions(0)) == 0
+    assert len(features.non_special_positions(0)) == 0
 
 
 def test_half_of_a_surrogate_pair_is_refused_and_the_row_named(tokenizers) -> None:
@@ -122,6 +123,7 @@ def test_any_text_is_encoded_as_alone(tokenizers, family: str, texts: list[str],
     check_against_one_by_one(features, tokenizers[family], texts, None, max_length)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("has_pairs", [False, True])
 @every_family
@@ -130,7 +132,7 @@ def test_features_and_spans_at_once_are_those_of_each_alone(
 ) -> None:
     rows, tokenizer = rows_of(TEXTS, TEXTS[::-1] if has_pairs else None), tokenizers[family]
     for max_length in (8, 64):
-        lengths = {"max_length": max_length, "apart": apart}
+        lengths = {"max_length": max_length, "bi_encoder": apart}
         features, spans = encode_with_spans(rows, tokenizer, **lengths)
         assert spans == token_spans(rows, tokenizer, **lengths)
         expected = encode_rows(rows, tokenizer, **lengths)

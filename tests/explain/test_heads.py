@@ -19,6 +19,7 @@ from helpers.explain_runs import hooks_of, rows_for, tiny_run
 Tiny = Callable[..., Path]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", ["classification", "pair", "apart"])
 @pytest.mark.parametrize("layer", [None, 1, 2])
 def test_shares_are_those_of_each_head_and_layer(tiny: Tiny, kind: str, layer: int | None) -> None:

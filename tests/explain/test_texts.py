@@ -19,7 +19,8 @@ from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_rows, explain_texts
 from attentune.inference.predictor import Predictor, predict
-from attentune.training.progress import Display
+from attentune.token_labels.listing import list_tokens
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.explain_runs import KINDS, SPACES, TEXTS, rows_for, tiny_run
 from helpers.samples import settings
@@ -33,7 +34,7 @@ QUICK: dict[str, Any] = {"samples": 8, "steps": 2}
 def trained(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("explain")
     overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", training__num_train_epochs=1)
-    train(load_config(overrides=overrides), display=Display(quiet=True))
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
     return folder / "run"
 
 
@@ -41,7 +42,7 @@ def test_a_run_folder_is_explained(trained: Path) -> None:
     texts = ["the film was great", "a dull story, so awful", ""]
     found = attentune.explain_texts(trained, texts)
     assert [explanation.text for explanation in found] == texts
-    assert all(isinstance(explanation, attentune.Explanation) for explanation in found)
+    assert all(isinstance(explanation, Explanation) for explanation in found)
     for explanation, said in zip(found, predict(trained, texts), strict=True):
         assert explanation.label == explanation.prediction == said["prediction"]
         assert explanation.probability == pytest.approx(said["probabilities"][said["prediction"]], abs=1e-4)
@@ -50,13 +51,14 @@ def test_a_run_folder_is_explained(trained: Path) -> None:
         assert all(0 < token.score < 1 for token in explanation.tokens)
     assert [token.text for token in found[1].tokens] == ["a", "dull", "story", ",", "so", "awful"]
     assert found[2].tokens == ()
-    listed = [line["tokens"] for line in attentune.list_tokens(trained, rows_of(texts))]
+    listed = [line["tokens"] for line in list_tokens(trained, rows_of(texts))]
     for explanation, tokens in zip(found, listed, strict=True):
         assert [piece.score for piece in explanation.pieces] == pytest.approx(
             [token["score"] for token in tokens], abs=1e-6
         )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_pieces_lie_on_the_text_with_the_methods_scores(tiny: Tiny, name: str, kind: str) -> None:
@@ -68,7 +70,7 @@ def test_pieces_lie_on_the_text_with_the_methods_scores(tiny: Tiny, name: str, k
         own = {"text": rows.texts[row], "pair": rows.pairs[row] if rows.pairs else ""}
         assert explanation.tokens == explanation.pieces
         assert all(own[piece.within][piece.start : piece.end] == piece.text for piece in explanation.pieces)
-        ordinary = explainer.scorer.features.ordinary_positions(row)
+        ordinary = explainer.scorer.features.non_special_positions(row)
         assert [piece.score for piece in explanation.pieces] == pytest.approx(
             attribution.scores[ordinary], rel=1e-4, abs=1e-6
         )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from attentune.config import load_config
 from attentune.data.tokenization import token_spans
 from attentune.explain.explanation import token_dicts, token_json
-from attentune.explain.words import Subword, _spans_by_sign, merge_pieces, word_spans
+from attentune.explain.words import Subword, _spans_by_character, merge_subwords, word_spans
 from attentune.models.build import load_tokenizer
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import rows_of
@@ -66,7 +66,7 @@ def test_words_hold_every_sign_once_and_in_order(text: str) -> None:
 
 @given(st.text(alphabet="ab5_'-.,:/ \t!\x1b<", max_size=30) | st.text(alphabet=st.characters(max_codepoint=127)))
 def test_the_fast_way_for_ascii_gives_the_same(text: str) -> None:
-    assert word_spans(text) == _spans_by_sign(text)
+    assert word_spans(text) == _spans_by_character(text)
 
 
 def piece(text: str, start: int, end: int, score: float, within: str = "text") -> Subword:
@@ -76,7 +76,7 @@ def piece(text: str, start: int, end: int, score: float, within: str = "text") -
 def test_a_words_score_is_the_sum_if_signed_and_else_the_highest() -> None:
     text = "unwatchable film"
     pieces = [piece(text, 0, 2, 0.5), piece(text, 2, 7, -0.75), piece(text, 7, 11, 0.125), piece(text, 12, 16, -1.0)]
-    signed, unsigned = (merge_pieces(pieces, text, None, signed=signed) for signed in (True, False))
+    signed, unsigned = (merge_subwords(pieces, text, None, signed=signed) for signed in (True, False))
     assert signed == (Subword("unwatchable", 0, 11, -0.125), Subword("film", 12, 16, -1.0))
     assert unsigned == (Subword("unwatchable", 0, 11, 0.5), Subword("film", 12, 16, -1.0))
 
@@ -89,7 +89,7 @@ def test_the_texts_of_a_pair_are_kept_apart() -> None:
         piece(pair, 3, 4, 4.0, "pair"),
         piece(pair, 5, 9, 8.0, "pair"),
     ]
-    assert merge_pieces(pieces, text, pair, signed=True) == (
+    assert merge_subwords(pieces, text, pair, signed=True) == (
         Subword("cats", 0, 4, 1.0),
         Subword("cats", 0, 4, 6.0, "pair"),
         Subword("purr", 5, 9, 8.0, "pair"),
@@ -110,7 +110,7 @@ def test_the_texts_of_a_pair_are_kept_apart() -> None:
     ],
 )  # fmt: skip
 def test_pieces_that_are_no_plain_parts_of_words(text: str, spans: list[tuple[int, int]], words: list[str]) -> None:
-    merged = merge_pieces([piece(text, start, end, 1.0) for start, end in spans], text, None, signed=True)
+    merged = merge_subwords([piece(text, start, end, 1.0) for start, end in spans], text, None, signed=True)
     assert [word.text for word in merged] == words
     assert sum(word.score for word in merged) == len(spans)
 
@@ -127,7 +127,7 @@ def test_words_of_every_familys_pieces(tiny: Tiny, family: str, max_length: int)
     spans = [span for span in token_spans(rows, tokenizer, max_length=max_length)[0] if span is not None]
     own = {"text": text, "pair": pair}
     pieces = [Subword(own[where][start:end], start, end, 1.0, where) for where, start, end in spans]
-    words = merge_pieces(pieces, text, pair, signed=True)
+    words = merge_subwords(pieces, text, pair, signed=True)
     assert sum(word.score for word in words) == len(pieces)  # no piece is lost, and none counted twice
     assert all(own[word.within][word.start : word.end] == word.text for word in words)
     for within in own:

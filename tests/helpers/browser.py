@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.sync.client import connect
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _FLAGS = (
@@ -122,11 +123,10 @@ class Page:
 
 @contextlib.contextmanager
 def browser_page(folder: Path) -> Iterator[Page]:
-    """A new browser with one tab; skips the test where there is none."""
+    """A new browser with one tab; fails the test where there is none."""
     program = next((found for name in _NAMES if (found := shutil.which(name))), None)
     if program is None:
-        pytest.skip("no Chromium: install Debian's package chromium (apt-get install chromium), or Google Chrome")
-    client = pytest.importorskip("websockets.sync.client", reason="pip install websockets")
+        pytest.fail("no Chromium: install Debian's package chromium (apt-get install chromium), or Google Chrome")
     profile = folder / "profile"
     process = subprocess.Popen(
         [program, *_FLAGS, f"--user-data-dir={profile}", "about:blank"],
@@ -137,7 +137,7 @@ def browser_page(folder: Path) -> Iterator[Page]:
         port = _port(profile / "DevToolsActivePort", process)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=10) as answer:
             (tab, *_) = [target for target in json.load(answer) if target["type"] == "page"]
-        with client.connect(tab["webSocketDebuggerUrl"], max_size=None, proxy=None) as socket:
+        with connect(tab["webSocketDebuggerUrl"], max_size=None, proxy=None) as socket:
             yield Page(socket)
     finally:
         process.terminate()

@@ -6,8 +6,8 @@ import re
 
 # Command, as it stands in the documentation -> why it is not run. A name that no page has any more is an error.
 NOT_RUN = {
-    "attentune VERB '[flags]'": "a form, not a command",
-    "attentune VERB --help": "a form, not a command",
+    "attentune COMMAND '[flags]'": "a form, not a command",
+    "attentune COMMAND --help": "a form, not a command",
     "make demo": "sets up an environment from the package index",
     "make test": "would run the tests within themselves",
     "make setup": "sets up an environment from the package index",

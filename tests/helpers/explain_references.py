@@ -25,7 +25,7 @@ class OneText:
     def __init__(self, run: Predictor, rows: TextRows, row: int, target: int | None = None) -> None:
         config: Any = run.model.config
         features = encode_rows(
-            rows.take([row]), run.tokenizer, max_length=config.max_seq_length, apart=config.reads_apart
+            rows.take([row]), run.tokenizer, max_length=config.max_seq_length, bi_encoder=config.is_bi_encoder
         )
         self.run, self.model = run, run.model
         self.ids = [int(number) for number in features.ids]

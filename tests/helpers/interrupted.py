@@ -14,7 +14,7 @@ import pytest
 from attentune.config import load_config
 from attentune.training.checkpoint import checkpoint_folders
 from attentune.training.loop import TrainingLoop
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
 
@@ -25,7 +25,7 @@ LABELS_FILE = "labels.safetensors"
 
 def run(folder: Path, encoder: Path, **changes: object) -> None:
     """Train a tiny model on the files in `folder`; see `samples.settings`."""
-    train(load_config(overrides=settings(folder, encoder, **changes)), display=Display(quiet=True))
+    train(load_config(overrides=settings(folder, encoder, **changes)), display=ProgressDisplay(quiet=True))
 
 
 def without_times(value: Any) -> Any:
@@ -85,10 +85,11 @@ def die_after_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[
     """Run it in a child process that is killed after this step, before anything more is logged, scored or saved."""
     timed_step = TrainingLoop._timed_step
 
-    def step_then_die(self, plan, group, state, watcher):
-        timed_step(self, plan, group, state, watcher)
+    def step_then_die(self, plan, group, state):
+        logs = timed_step(self, plan, group, state)
         if state.step == step:
             die()
+        return logs
 
     with monkeypatch.context() as patched:
         patched.setattr(TrainingLoop, "_timed_step", step_then_die)

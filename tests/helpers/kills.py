@@ -101,10 +101,11 @@ def at_steps(signals: dict[int, Sequence[int]]) -> Callable[[], None]:
     def prepare() -> None:
         timed_step = TrainingLoop._timed_step
 
-        def step_then_signal(self: Any, plan: Any, group: Any, state: Any, watcher: Any) -> None:
-            timed_step(self, plan, group, state, watcher)
+        def step_then_signal(self: Any, plan: Any, group: Any, state: Any) -> Any:
+            logs = timed_step(self, plan, group, state)
             for number in signals.get(state.step, ()):
                 os.kill(os.getpid(), number)
+            return logs
 
         TrainingLoop._timed_step = step_then_signal  # type: ignore[method-assign]
 

@@ -58,7 +58,7 @@ def tiny_source(
     built, tokenizer = build(folder, label_space=space, is_pair=is_pair, **options)
     texts = texts[:rows]
     pairs = [texts[-1 - number] for number in range(len(texts))] if is_pair else None
-    features = encode_rows(rows_of(texts, pairs), tokenizer, max_length=64, apart=apart)
+    features = encode_rows(rows_of(texts, pairs), tokenizer, max_length=64, bi_encoder=apart)
     scorer = TrainingScorer(
         model=built,
         bf16_copy=None,
@@ -90,7 +90,7 @@ def _gold(logits_NC: np.ndarray, space: LabelSpace) -> np.ndarray:
     return (logits_NC.argmax(axis=1) + is_wrong_N) % space.num_labels
 
 
-class WatchedProbe:
+class RecordingScorer:
     """Passes everything on to another scorer and keeps what was asked: the rows, and the places masked in each."""
 
     def __init__(self, scorer: Any) -> None:
@@ -123,7 +123,7 @@ class WatchedProbe:
         return [pair for rows, masked in self.asked if masked is not None for pair in zip(rows, masked, strict=True)]
 
 
-class ShuffledProbe(WatchedProbe):
+class ShufflingScorer(RecordingScorer):
     """Asks the other scorer for the rows in another order."""
 
     def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
@@ -134,7 +134,7 @@ class ShuffledProbe(WatchedProbe):
         return logits_NC
 
 
-class BagProbe:
+class BagOfWordsScorer:
     """Two classes, good if the tokens' values add up to 0 or more; a masked token's value is 0. For many quick rows."""
 
     part = slice(0, None, 1)
@@ -167,7 +167,7 @@ def bag_source(rows: int, *, length: int = 12, seed: int = 7, wrong_share: float
     """Rows of random values: about every fourth mask turns the answer, and a share of the rows has the other label."""
     draw = np.random.default_rng(rows)
     features = features_of(*["s" + "o" * (length + int(more)) + "s" for more in draw.integers(0, 5, size=rows)])
-    scorer = BagProbe(features, np.where(features.special, 0.0, draw.normal(size=len(features.ids))))
+    scorer = BagOfWordsScorer(features, np.where(features.special, 0.0, draw.normal(size=len(features.ids))))
     gold = scorer.logits(np.arange(rows)).argmax(axis=1)
     gold = np.where(draw.random(rows) < wrong_share, 1 - gold, gold)
     return LabelSource(features, gold, PredictionComparator(_SPACES["classification"]), scorer, -1, seed)
@@ -185,7 +185,7 @@ def labels_of(name: str, source: LabelSource, *, epoch: int = 1, **settings: Any
     return labels.values
 
 
-def watched(source: LabelSource, kind: type[WatchedProbe] = WatchedProbe) -> tuple[LabelSource, Any]:
+def watched(source: LabelSource, kind: type[RecordingScorer] = RecordingScorer) -> tuple[LabelSource, Any]:
     """The source with its scorer wrapped, and the wrapped scorer."""
     scorer = kind(source.scorer)
     return replace(source, scorer=scorer), scorer

@@ -1,28 +1,34 @@
-"""What tests of the C code share: skip where it cannot be had, and dropout's mask written plainly."""
+"""What tests of the C code share: their marker, what the processor has, and dropout's mask written plainly."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from attentune.nn.cpu import kernels
 from attentune.nn.cpu.kernels import DropoutMask
 from attentune.nn.cpu.native import unavailable_reason
 
-needs_native = pytest.mark.skipif(unavailable_reason() is not None, reason=f"no C code here: {unavailable_reason()}")
+needs_native = pytest.mark.native  # conftest.py deselects these where the C code cannot be compiled
 _WORD, _LONG = (1 << 32) - 1, (1 << 64) - 1
+
+
+def has_amx() -> bool:
+    """Whether this processor has matrix tiles for bf16 that the C code may use."""
+    return unavailable_reason() is None and kernels.use_amx(True)
 
 
 def kept(drop: DropoutMask, row: int, columns: int) -> list[bool]:
     """Which numbers of a row dropout keeps: vectors.h's `row_key` and `kept`, number by number."""
     key = _finalised((drop.seed + (row + 1) * 0x9E3779B97F4A7C15) & _LONG)
-    return [_drawn(key, column) >= drop.level for column in range(columns)]
+    return [_drawn(key, column) >= drop.threshold for column in range(columns)]
 
 
 def factors(drop: DropoutMask, rows: int, columns: int) -> torch.Tensor:
     """(rows, columns) float64: what dropout multiplies with."""
-    if drop.level == 0:
+    if drop.threshold == 0:
         return torch.ones(rows, columns, dtype=torch.float64)
-    return torch.tensor([kept(drop, row, columns) for row in range(rows)], dtype=torch.float64) * drop.up
+    return torch.tensor([kept(drop, row, columns) for row in range(rows)], dtype=torch.float64) * drop.scale_kept
 
 
 def _finalised(x: int) -> int:

@@ -50,10 +50,10 @@ class Server:
 
 @contextlib.contextmanager
 def running_server() -> Iterator[Server]:
-    """A running server; the test is skipped where there is no server program, or none may run."""
+    """A running server; the test fails where there is no server program, and is skipped where none may run."""
     programs = _programs()
     if programs is None:
-        pytest.skip("no PostgreSQL server here: install one, such as Debian's package postgresql")
+        pytest.fail("no PostgreSQL server here: install one (Debian: apt-get install postgresql)")
     user = None
     if os.geteuid() == 0:  # PostgreSQL refuses to run as root
         user = next((name for name in ("postgres", "nobody") if _exists(name)), None)

@@ -17,14 +17,14 @@ from accelerate import Accelerator
 from attentune.config import load_config
 from attentune.inference.scoring import score_rows
 from attentune.training.loop import TrainingLoop
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 
 
 def recorded(epoch_of: Callable[..., Iterator[None]], seen: dict[str, np.ndarray]) -> Callable[..., Iterator[None]]:
     """`TrainingLoop._epoch_steps`, after which `seen` holds the epoch's labels and, once, the logits of all rows."""
 
-    def epoch_steps(self, state, watcher, stop):
+    def epoch_steps(self, state, *arguments):
         epoch = state.epoch
         if "logits" not in seen:
             model = self.accelerator.unwrap_model(self.model)
@@ -36,10 +36,10 @@ def recorded(epoch_of: Callable[..., Iterator[None]], seen: dict[str, np.ndarray
                 accelerator=self.accelerator,
                 batch_size=10,
             ).logits_NC
-        yield from epoch_of(self, state, watcher, stop)
-        seen[f"rows-{epoch}"] = self.plan.rows
-        if self.plan.token_labels is not None:
-            seen[f"values-{epoch}"] = self.plan.token_labels.values
+        yield from epoch_of(self, state, *arguments)
+        seen[f"rows-{epoch}"] = self.planner.plan.rows
+        if self.planner.plan.token_labels is not None:
+            seen[f"values-{epoch}"] = self.planner.plan.token_labels.values
 
     return epoch_steps
 
@@ -51,7 +51,7 @@ def main(jobs: str, folder: str) -> None:
     for name, overrides in json.loads(Path(jobs).read_text()).items():
         seen: dict[str, np.ndarray] = {}
         TrainingLoop._epoch_steps = recorded(original, seen)
-        result = train(load_config(overrides=overrides), display=Display(quiet=True))
+        result = train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
         seen["processes"] = np.array(result.train["processes"])
         np.savez(Path(folder) / f"{name}-{Accelerator().process_index}.npz", **seen)
 

@@ -80,9 +80,9 @@ def main(file: str) -> None:
         time.sleep(task["seconds"])
         is_first = queue.record_store.write(small_record(run), Path(task["storage_config"]["folder"]))
         note(f"ended {run.name}")
-        return "done" if is_first else "twice"
+        return "done" if is_first else "duplicate"
 
-    while queue.do_next(runs, do):
+    while queue.run_next(runs, do):
         pass
 
 

@@ -68,7 +68,7 @@ def encoded_apart(
 ) -> dict[str, torch.Tensor]:
     """These pairs as one batch for a bi-encoder."""
     rows = rows_of([first for first, _ in pairs], [second for _, second in pairs])
-    features = encode_rows(rows, tokenizer, max_length=max_length, apart=True)
+    features = encode_rows(rows, tokenizer, max_length=max_length, bi_encoder=True)
     return pad_batch(features, range(len(pairs)), pad_token_id=tokenizer.pad_token_id).inputs
 
 

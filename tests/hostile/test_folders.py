@@ -18,6 +18,8 @@ from helpers.made_records import predictions, write_record
 from helpers.samples import ground
 from helpers.watched import watched
 
+pytestmark = pytest.mark.integration
+
 Command = Callable[..., tuple[int, str, str]]
 
 

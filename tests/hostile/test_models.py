@@ -12,6 +12,8 @@ from helpers.hostile_folders import MODEL, RUN
 from helpers.samples import ground
 from helpers.watched import watched
 
+pytestmark = pytest.mark.integration
+
 Run = Callable[..., tuple[int, str, str]]
 CASES = {
     **{f"encoder: {name}": ("encoder", *case) for name, case in MODEL.items()},

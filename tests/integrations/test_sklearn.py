@@ -70,6 +70,7 @@ def test_pairs_in_every_form(fast):
         model.predict(texts)
 
 
+@pytest.mark.integration
 def test_a_regressor(fast):
     texts, labels = reviews(48)
     scores = [1.0 if label == "good" else 0.0 for label in labels]
@@ -115,6 +116,7 @@ def test_a_validation_part_of_scores_is_scored(fast):
     assert list(model.result_.scores["validation"]) == ["pearson", "spearmanr"]
 
 
+@pytest.mark.integration
 def test_in_scikit_learns_tools(fast):
     texts, labels = reviews(24)
     quick = AttentuneClassifier(**fast | {"num_train_epochs": 1})
@@ -154,7 +156,8 @@ def test_settings_are_checked(fast):
 
 
 def test_frames_and_columns():
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     frame = pandas.DataFrame({"a": ["x", "y"], "b": ["1", "2"]})
     assert texts_of(frame) == (("x", "y"), ("1", "2"))
     assert texts_of(frame["a"]) == (("x", "y"), None)
@@ -184,6 +187,7 @@ def _root(error: BaseException) -> str:
     return " ".join(texts)
 
 
+@pytest.mark.integration
 def test_weights_of_rows(fast):
     """Wrong rows of little weight do little harm; weights that are all alike are none."""
     texts, labels = reviews(48)

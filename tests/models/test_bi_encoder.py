@@ -95,6 +95,7 @@ def test_the_encoders_output_can_be_kept_and_given_back(tiny: Tiny) -> None:
     assert torch.equal(model(**inputs, encoded_BTD=kept_BTD).logits, model(**inputs).logits)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("space", [SCORE, THREE, LabelSpace("ordinal", ("low", "middle", "high"))])
 @torch.no_grad()
 def test_scores_and_many_classes(tiny: Tiny, tmp_path: Path, space: LabelSpace) -> None:
@@ -141,16 +142,17 @@ def test_task_attention_is_settled_by_the_rows_and_saved_so(tiny: Tiny, tmp_path
     single, _ = build(tiny("bert"), settings=settings)
     assert single.config.head["kind"] == "self-attention"
     assert (single.config.head["layers"], single.config.head["bare"]) == (2, False)
-    assert (single.config.pair_encoding, single.config.reads_apart) == ("cross-encoder", False)
+    assert (single.config.pair_encoding, single.config.is_bi_encoder) == ("cross-encoder", False)
     assert isinstance(single.classifier, torch.nn.Linear)
     pairs, tokenizer = build(tiny("bert"), settings=settings, is_pair=True)
     assert pairs.config.head["kind"] == "cross-attention"
     assert (pairs.config.head["layers"], pairs.config.head["bare"]) == (0, True)
-    assert pairs.config.reads_apart
+    assert pairs.config.is_bi_encoder
     save_model(pairs, tokenizer, tmp_path)
     assert load_model(tmp_path)[0].config.head == pairs.config.head
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("head", "is_pair", "layers"),
     [
@@ -169,6 +171,7 @@ def test_how_many_blocks(tiny: Tiny, head: HeadConfig, is_pair: bool, layers: in
     assert len(model.head.blocks) == layers
 
 
+@pytest.mark.integration
 def test_blocks_have_the_encoders_sizes_unless_told_otherwise(tiny: Tiny) -> None:
     for family in FAMILIES:
         model, _ = build(tiny(family), head=HeadConfig("self-attention", dropout=0.25))
@@ -179,6 +182,7 @@ def test_blocks_have_the_encoders_sizes_unless_told_otherwise(tiny: Tiny) -> Non
     assert model.head.blocks[1].attention.heads == 16
 
 
+@pytest.mark.integration
 @every_family
 def test_fresh_blocks_are_drawn_as_asked(tiny: Tiny, family: str) -> None:
     default, _ = build(tiny(family), head=HeadConfig("self-attention"))
@@ -222,7 +226,7 @@ def test_heads_that_do_not_fit_are_refused(tiny: Tiny, head: HeadConfig, options
 
 
 def test_cross_attention_in_one_row_is_refused_with_the_settings() -> None:
-    with pytest.raises(ConfigError, match="cross-attention needs texts that are read apart.*pair_encoding bi-encoder"):
+    with pytest.raises(ConfigError, match="cross-attention needs a bi-encoder.*pair_encoding bi-encoder"):
         load_config(overrides={"model.head.kind": "cross-attention"})
     settings = {"model.head.kind": "cross-attention", "model.pair_encoding": "bi-encoder"}
     assert load_config(overrides=settings).model.head.kind == "cross-attention"
@@ -237,7 +241,7 @@ def test_an_encoder_that_takes_no_embeddings_is_refused(tiny: Tiny, monkeypatch:
         return whole(self, input_ids, **others)
 
     monkeypatch.setattr(BertModel, "forward", without_embeddings)
-    with pytest.raises(UnsupportedEncoderError, match="takes no inputs_embeds.*Set --pair_encoding cross-encoder"):
+    with pytest.raises(UnsupportedEncoderError, match="not accept inputs_embeds.*Set --pair_encoding cross-encoder"):
         bi_encoder(tiny)
     build(tiny("bert"), is_pair=True)
 
@@ -245,10 +249,10 @@ def test_an_encoder_that_takes_no_embeddings_is_refused(tiny: Tiny, monkeypatch:
 def test_inputs_of_the_other_kind_are_refused(tiny: Tiny) -> None:
     model, tokenizer = bi_encoder(tiny)
     inputs = encoded_apart(tokenizer, *PAIRS)
-    with pytest.raises(ValueError, match="got no second_start, but this model reads the texts of a pair apart"):
+    with pytest.raises(ValueError, match="got no second_start, but this model is a bi-encoder"):
         model(**encoded(tokenizer, FIRST))
     joint, _ = build(tiny("bert"), is_pair=True)
-    with pytest.raises(ValueError, match="got a second_start, but this model reads the texts of a pair in one row"):
+    with pytest.raises(ValueError, match="got a second_start, but this model is not a bi-encoder"):
         joint(**inputs)
 
 

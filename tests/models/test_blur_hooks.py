@@ -22,15 +22,16 @@ every_family = pytest.mark.parametrize("family", FAMILIES)
 every_place = pytest.mark.parametrize("where", PLACES)
 
 
+@pytest.mark.integration
 @every_place
 @every_family
 def test_the_taps_own_every_hook_and_take_them_away(tiny: Tiny, family: str, where: str) -> None:
     made = model, _ = blurred(tiny, family, where)
     hooks = hooks_of(model)
-    assert len(hooks) == model.blur_taps.layers * (2 if where == "scores" else 1)
-    assert all(hook.__self__ is model.blur_taps for hook in hooks)
+    assert len(hooks) == model.blur_hooks.layers * (2 if where == "scores" else 1)
+    assert all(hook.__self__ is model.blur_hooks for hook in hooks)
     before = hidden_of(made, *TEXTS)
-    model.blur_taps.remove()
+    model.blur_hooks.remove()
     assert not hooks_of(model)
     plain = hidden_of(build(tiny(family)), *TEXTS)
     assert distance(hidden_of(made, *TEXTS), plain) < 1e-6
@@ -49,6 +50,7 @@ def loss_of(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     return model(**inputs).logits.square().sum()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("family", ["bert", "albert", "modernbert"])
 @pytest.mark.parametrize("twin_of", [copied, pickled])
 def test_a_copy_blurs_by_itself_and_leaves_the_original_alone(
@@ -59,8 +61,8 @@ def test_a_copy_blurs_by_itself_and_leaves_the_original_alone(
     before = hidden_of(made, *TEXTS)
     loss = loss_of(model, encoded(tokenizer, *TEXTS))
     twin = twin_of(model)
-    assert all(hook.__self__ is twin.blur_taps for hook in hooks_of(twin))
-    assert len(hooks_of(twin)) == len(hooks_of(model)) == 2 * model.blur_taps.layers
+    assert all(hook.__self__ is twin.blur_hooks for hook in hooks_of(twin))
+    assert len(hooks_of(twin)) == len(hooks_of(model)) == 2 * model.blur_hooks.layers
     assert distance(hidden_of((twin, tokenizer), *TEXTS), before) == 0
     with torch.no_grad():
         twin.blur.raw_sigma.add_(2.0)
@@ -69,11 +71,12 @@ def test_a_copy_blurs_by_itself_and_leaves_the_original_alone(
     assert model.blur.raw_sigma.grad is None
     loss.backward()
     assert model.blur.raw_sigma.grad.abs().min() > 0
-    twin.blur_taps.remove()
+    twin.blur_hooks.remove()
     assert not hooks_of(twin)
     assert distance(hidden_of(made, *TEXTS), before) == 0
 
 
+@pytest.mark.integration
 @every_place
 @every_family
 def test_fast_dropout_and_plain_attention_keep_the_blur(tiny: Tiny, family: str, where: str) -> None:
@@ -88,12 +91,13 @@ def test_fast_dropout_and_plain_attention_keep_the_blur(tiny: Tiny, family: str,
     assert distance(hidden_of(made, *TEXTS), before) < 1e-4
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("learnable", ["no", "head"])
 @every_family
 def test_a_copy_in_half_precision_blurs_too(tiny: Tiny, family: str, learnable: str) -> None:
     made = model, tokenizer = blurred(tiny, family, "scores", 2.0, learnable=learnable)
     twin = BFloat16Copy(model).fresh()
-    assert all(hook.__self__ is twin.blur_taps for hook in hooks_of(twin))
+    assert all(hook.__self__ is twin.blur_hooks for hook in hooks_of(twin))
     ours, theirs, plain = (hidden_of((m, tokenizer), *TEXTS) for m in (twin, model, build(tiny(family))[0]))
     assert {part.dtype for part in ours} == {torch.bfloat16}
     near, far = (
@@ -119,6 +123,7 @@ CHECKPOINTING = [
 ]
 
 
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
 @every_place
 @pytest.mark.parametrize(("family", "options", "learnable"), CHECKPOINTING)

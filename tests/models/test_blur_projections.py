@@ -23,10 +23,11 @@ every_place = pytest.mark.parametrize("where", PLACES)
 def test_each_text_of_a_batch_is_that_of_an_encoder_blurred_by_other_means(tiny: Tiny, family: str, where: str) -> None:
     made, plain = blurred(tiny, family, where), build(tiny(family))
     check(made, plain, family, where, np.full((LAYERS, HEADS), 0.5))
-    assert made[0].blur_taps.layers == (1 if family == "albert" else LAYERS)
-    assert plain[0].blur_taps is None
+    assert made[0].blur_hooks.layers == (1 if family == "albert" else LAYERS)
+    assert plain[0].blur_hooks is None
 
 
+@pytest.mark.integration
 @every_place
 @pytest.mark.parametrize("family", ["bert", "deberta-v2", "modernbert"])
 @pytest.mark.parametrize("layers", ["3,1", " 1 , 3,1"])
@@ -34,10 +35,11 @@ def test_chosen_layers_alone_are_blurred(tiny: Tiny, family: str, where: str, la
     sigmas_LH = np.full((LAYERS, HEADS), 0.01)
     sigmas_LH[[0, 2]] = 0.5
     made = blurred(tiny, family, where, layers=layers)
-    assert made[0].blur_taps.layers == 2
+    assert made[0].blur_hooks.layers == 2
     check(made, build(tiny(family)), family, where, sigmas_LH)
 
 
+@pytest.mark.integration
 @every_place
 @pytest.mark.parametrize("family", ["bert", "distilbert", "modernbert", "deberta-v2"])
 @pytest.mark.parametrize(("learnable", "layers"), [("head", "all"), ("layer", "1,3"), ("head", "2")])
@@ -56,6 +58,7 @@ def test_each_layer_and_head_has_its_own_learned_sigma(
     check(made, build(tiny(family)), family, where, sigmas_LH)
 
 
+@pytest.mark.integration
 @every_place
 @every_family
 def test_a_tiny_sigma_is_no_blur(tiny: Tiny, family: str, where: str) -> None:
@@ -115,6 +118,6 @@ def test_the_encoder_of_a_blurred_model_is_not_run_with_another_batchs_matrices(
     model, tokenizer = build(tiny("bert"), settings=load_config(overrides={"model.blur.where": "context"}).model)
     batch = encoded(tokenizer, FIRST, LONG)
     for _ in range(2):  # before any forward pass, and after one
-        with pytest.raises(RuntimeError, match=r"was called by itself.*call the model"):
+        with pytest.raises(RuntimeError, match=r"was called directly.*call the model"):
             model.encoder(**batch)
         logits_of((model, tokenizer), FIRST, LONG)

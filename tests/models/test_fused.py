@@ -13,7 +13,7 @@ import torch
 from attentune.config.schema import BlurConfig
 from attentune.models import fused
 from attentune.models.attention import attention_by, use_own_attention
-from attentune.models.fused import fused_layers, use_fused_layers, weights_stay
+from attentune.models.fused import frozen_weights, fused_layers, use_fused_layers
 from attentune.models.precision import bf16_copy
 from helpers.native import needs_native
 from helpers.tiny import FAMILIES
@@ -111,7 +111,7 @@ def test_a_blur_of_what_attention_found_is_obeyed(tiny: Tiny, learnable: str, ca
         torch.testing.assert_close(in_bf16(model, inputs), right, rtol=0.05, atol=0.05)
         halved = bf16_copy(model)(**inputs).logits.float()
         torch.testing.assert_close(halved, right, rtol=0.1, atol=0.1)
-        model.blur_taps.remove()
+        model.blur_hooks.remove()
         assert far(in_bf16(model, inputs), right) > 0.05
     assert calls[3:] == ["fused_prediction"] * 9
 
@@ -134,7 +134,7 @@ def test_prediction_is_what_it_was(tiny: Tiny, family: str, calls: list[str]) ->
         assert calls == []
         found = in_bf16(model, inputs)
         assert calls == ["fused_prediction"] * 3
-        with weights_stay(model):
+        with frozen_weights(model):
             assert torch.equal(in_bf16(model, inputs), found)
             assert torch.equal(in_bf16(model, inputs), found)
         halved = bf16_copy(model)(**inputs).logits.float()
@@ -147,7 +147,7 @@ def test_other_weights_are_seen_after_the_block_in_which_they_stay(tiny: Tiny) -
     model, inputs = built(tiny)
     use_fused_layers(model)
     with torch.no_grad():
-        with weights_stay(model):
+        with frozen_weights(model):
             before = in_bf16(model, inputs)
             model.encoder.encoder.layer[0].output.dense.weight.data.mul_(-1)
             assert torch.equal(in_bf16(model, inputs), before)  # what the block is for

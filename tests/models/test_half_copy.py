@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from attentune.attribution.hooks import EmbeddingGradientHook
 from attentune.config import TokenGateConfig
-from attentune.models.hooks import EmbeddingGradientHook
 from attentune.models.precision import BFloat16Copy
 from helpers.copies import answers, close, made
 from helpers.tiny import FAMILIES
@@ -16,6 +16,7 @@ Tiny = Callable[..., Path]
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
+@pytest.mark.integration
 @every_family
 @pytest.mark.parametrize("kind", ["none", "ssa"])
 def test_its_logits_are_the_models_to_bf16s_digits(tiny: Tiny, family: str, kind: str) -> None:
@@ -29,6 +30,7 @@ def test_its_logits_are_the_models_to_bf16s_digits(tiny: Tiny, family: str, kind
     assert {weight.dtype for weight in half.parameters()} == {torch.bfloat16}
 
 
+@pytest.mark.integration
 @every_family
 def test_it_follows_the_weights_once_released(tiny: Tiny, family: str) -> None:
     model, inputs = made(tiny, family)
@@ -56,6 +58,7 @@ def test_between_uses_it_holds_no_weights(tiny: Tiny) -> None:
     assert torch.equal(answers(half.fresh(), inputs), before)
 
 
+@pytest.mark.integration
 @every_family
 def test_the_model_itself_is_left_alone(tiny: Tiny, family: str) -> None:
     model, inputs = made(tiny, family)
@@ -95,10 +98,10 @@ def test_it_gives_no_gradient_and_drops_nothing(tiny: Tiny) -> None:
     logits_BC = half(**inputs).logits
     assert not logits_BC.requires_grad
     assert torch.equal(half(**inputs).logits, logits_BC)
-    with EmbeddingGradientHook(model) as tap:  # nor does asking the copy show in the model's own pass
+    with EmbeddingGradientHook(model) as hook:  # nor does asking the copy show in the model's own pass
         model(**inputs).logits.sum().backward()
         half(**inputs)
-        assert tap.take()[0].dtype == torch.float32
+        assert hook.take()[0].dtype == torch.float32
 
 
 def test_weights_that_are_one_stay_one(tiny: Tiny) -> None:

@@ -35,13 +35,13 @@ REGISTERED = """
 import inspect
 from transformers import AutoConfig, AutoModelForSequenceClassification
 from attentune import AttentuneConfig, AttentuneForSequenceClassification
-from attentune.models.registration import register_with_transformers, _Watch
+from attentune.models.registration import register_with_transformers, _ImportHook
 for _ in range(2):
     assert type(AutoConfig.for_model("attentune")) is AttentuneConfig
     known = AutoModelForSequenceClassification._model_mapping
     assert known[AttentuneConfig] is AttentuneForSequenceClassification
     assert list(known.keys()).count(AttentuneConfig) == 1
-    waiting = [finder for finder in sys.meta_path if isinstance(finder, _Watch)]
+    waiting = [finder for finder in sys.meta_path if isinstance(finder, _ImportHook)]
     assert len(waiting) == ("transformers.pipelines" not in sys.modules)
     register_with_transformers()
 from transformers.pipelines import PIPELINE_REGISTRY
@@ -49,7 +49,7 @@ from attentune.models import pipeline_registry
 for _ in range(2):
     assert PIPELINE_REGISTRY.supported_tasks["text-classification"]["impl"] is pipeline_registry.RegisteredPipeline
     assert pipeline_registry._resolved(pipeline_registry._BEFORE).__module__.startswith("transformers.")
-    assert not [finder for finder in sys.meta_path if isinstance(finder, _Watch)]
+    assert not [finder for finder in sys.meta_path if isinstance(finder, _ImportHook)]
     register_with_transformers()
 # As if nobody had watched.
 module = sys.modules["transformers.models.auto.modeling_auto"]
@@ -93,6 +93,7 @@ def run(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "code",
     [

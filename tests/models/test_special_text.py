@@ -32,7 +32,7 @@ def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
 def check_text_is_text(features: Features, tokenizer: PreTrainedTokenizerBase) -> None:
     for row in range(len(features)):
         ids = features.ids[features.row(row)]
-        ordinary = ids[features.ordinary_positions(row)]
+        ordinary = ids[features.non_special_positions(row)]
         assert len(ordinary)
         assert not special_ids(tokenizer) & set(ordinary.tolist())
         # What the tokenizer added is all special, and never a mask.

@@ -76,6 +76,7 @@ def test_a_tokenizer_without_the_special_tokens_is_refused(folder: Path) -> None
     assert "its tokenizer has no cls, mask token, expected those of an encoder" in refusal(folder)
 
 
+@pytest.mark.integration
 def test_a_slow_tokenizer_is_refused(tmp_path: Path) -> None:
     CanineModel(CanineConfig(**SIZES, num_hash_buckets=16)).save_pretrained(tmp_path)
     CanineTokenizer().save_pretrained(tmp_path)
@@ -94,13 +95,13 @@ def test_an_encoder_without_its_tokenizer_is_refused(tiny: Tiny, tmp_path: Path,
     for file in tmp_path.glob("tokenizer*"):
         file.unlink()
     message = refusal(tmp_path)
-    assert ("no encoder could be loaded" if family == "modernbert" else "its tokenizer knows no words") in message
+    assert ("no encoder could be loaded" if family == "modernbert" else "its tokenizer has no vocabulary") in message
 
 
 def test_a_tokenizer_of_another_encoder_is_refused(folder: Path, tiny: Tiny) -> None:
     for file in tiny("roberta").glob("tokenizer*"):
         shutil.copy(file, folder)
-    assert "its tokenizer knows 455 tokens, but the encoder has embeddings for 354" in refusal(folder)
+    assert "its tokenizer has 455 tokens, but the encoder has embeddings for 354" in refusal(folder)
 
 
 @pytest.mark.parametrize("name", ["none", "deeper/none/at/all"])
@@ -164,7 +165,7 @@ def test_a_configuration_that_does_not_fit_the_weights_is_refused(folder: Path, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_length_beyond_the_encoders_positions_is_refused(tiny: Tiny, family: str) -> None:
     message = refusal(tiny(family), max_length=MAX_POSITIONS + 1)
-    assert f"reads at most {MAX_POSITIONS} tokens, but data.max_length is {MAX_POSITIONS + 1}." in message
+    assert f"accepts at most {MAX_POSITIONS} tokens, but data.max_length is {MAX_POSITIONS + 1}." in message
     assert f"Set --max_length {MAX_POSITIONS} or less." in message
 
 

@@ -7,15 +7,15 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from attentune.config import TrainingConfig
 from attentune.errors import CheckpointError
 from attentune.models.slots import drop_pooler
 from attentune.models.vocabulary_subset import VocabularySubset
-from attentune.training.optimizer import build_optimizer, decay_factor, learning_rate_factor, set_learning_rate
+from attentune.training.optimizer import LearningRateSchedule, build_optimizer, set_learning_rate
 from helpers.tiny import FAMILIES
 
 STEPS = 6
-SETTINGS = TrainingConfig(learning_rate=1e-2, weight_decay=0.1)
+SCHEDULE = LearningRateSchedule(learning_rate=1e-2, total_steps=STEPS)
+WEIGHT_DECAY = 0.1
 IDS = torch.tensor([[7, 9, 30, 41], [9, 9, 12, 1]])
 
 
@@ -23,19 +23,20 @@ def trained(model, compact: bool) -> dict[str, torch.Tensor]:
     """The weights after a few clipped AdamW steps in evaluation mode (no dropout), so that only the table differs."""
     drop_pooler(model.eval())
     embeddings = VocabularySubset(model, np.unique(IDS.numpy())) if compact else None
-    optimizer = build_optimizer(model, SETTINGS)
+    optimizer = build_optimizer(model, learning_rate=SCHEDULE.learning_rate, weight_decay=WEIGHT_DECAY)
     for step in range(STEPS):
-        set_learning_rate(optimizer, learning_rate_factor(SETTINGS, step, STEPS))
+        set_learning_rate(optimizer, SCHEDULE.factor(step))
         hidden_BTD = model(input_ids=IDS).last_hidden_state
         (hidden_BTD * torch.linspace(-1, 1, hidden_BTD.numel()).view_as(hidden_BTD)).mean().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
         optimizer.zero_grad()
     if embeddings is not None:
-        embeddings.expand(decay_factor(SETTINGS, STEPS, STEPS))
+        embeddings.expand(SCHEDULE.decay_factor(STEPS, weight_decay=WEIGHT_DECAY))
     return dict(model.state_dict())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("family", FAMILIES)  # IDS holds no padding: its row, too, is then an untouched one
 def test_the_same_weights_as_with_the_whole_table(tiny, family):
     folder = tiny(family)

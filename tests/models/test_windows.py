@@ -135,8 +135,8 @@ def test_tokens_that_are_passed_over_are_so_in_every_window(tiny: Tiny) -> None:
 def test_what_windows_cannot_do_is_refused(tiny: Tiny) -> None:
     model, tokenizer = build(tiny)
     model.set_attn_implementation("eager")
-    with pytest.raises(ConfigError, match="this text is read in windows"):
+    with pytest.raises(ConfigError, match="this text is split into windows"):
         model(**batch_of(tokenizer, LONG), output_attentions=True)
     settings = ModelConfig(name_or_path=str(tiny("bert")))
-    with pytest.raises(ConfigError, match="windows are for single texts"):
+    with pytest.raises(ConfigError, match="got windows for pairs of texts"):
         build_model(settings, TWO, load_tokenizer(settings), max_length=90, window=12, is_pair=True, seed=1)

@@ -77,5 +77,5 @@ def test_the_table_and_its_defaults() -> None:
     assert dot.projection.weight.shape == (5, 5)
     assert build_classifier(hidden_size=5, outputs=1, combine="dot", projection=20).projection.weight.shape == (20, 5)
     assert [projection_weights(part) for part in (single, dot)] == [0, 25]
-    with pytest.raises(ValueError, match="'sum' is none of dot, concat"):
+    with pytest.raises(ValueError, match="got 'sum', expected one of dot, concat"):
         build_classifier(hidden_size=5, outputs=2, combine="sum")

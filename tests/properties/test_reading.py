@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from attentune.config import DataConfig
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.labels import LabelReader, map_to
+from attentune.data.labels import LabelReader, map_labels
 from attentune.data.load import load_data
 from attentune.data.readers.csv import Dialect
 from attentune.data.readers.read import read_delimited, read_table
-from attentune.data.splits import stratified_cut, stratified_part, stratified_parts
+from attentune.data.splits import stratified_folds, stratified_sample, stratified_split
 from attentune.errors import DataError, LabelError
 from helpers.written import KINDS, letters, names, tables, texts, written
 
@@ -140,7 +140,7 @@ def test_labels_of_another_order_keep_their_names(found: list[str], data: st.Dat
     rows = TextRows(tuple(map(str, range(len(ids)))), ("x",) * len(ids), None, ids, "rows")
     other = tuple(data.draw(st.permutations([*found, *(f"{name}?" for name in found)])))
     source, target = LabelSpace("classification", tuple(found)), LabelSpace("classification", other)
-    mapped = map_to(rows, source, target)
+    mapped = map_labels(rows, source, target)
     assert [target.names[label] for label in mapped.labels] == [source.names[label] for label in ids]
 
 
@@ -169,13 +169,13 @@ def test_a_label_that_nobody_knows_is_named_by_its_line(
     seed=st.integers(0, 9),
 )
 def test_cuts_lose_and_repeat_no_row(labels: np.ndarray, share: float, seed: int) -> None:
-    first, second = stratified_cut(labels, share, seed)
+    first, second = stratified_split(labels, share, seed)
     assert sorted([*first, *second]) == list(range(len(labels)))
     assert min(len(first), len(second)) > 0
-    parts = stratified_parts(labels, 3, seed)
+    parts = stratified_folds(labels, 3, seed)
     assert sorted(np.concatenate(parts)) == list(range(len(labels)))
     size = 1 + seed % len(labels)
-    taken = stratified_part(labels, size, seed)
+    taken = stratified_sample(labels, size, seed)
     assert list(taken) == sorted(set(taken))
     assert len(taken) == size
 

@@ -17,7 +17,8 @@ from attentune.config import Config, load_config, load_preset, preset_names, to_
 from attentune.config.yaml_files import read_yaml
 from attentune.errors import CheckpointError, ConfigError
 from attentune.experiments.comparison.records import RunRecord
-from attentune.report.escapes import for_csv, for_html
+from attentune.report.templating import html_templates
+from attentune.report.writing import escape_csv
 from attentune.results import RunResult
 from attentune.training.checkpoint import verify_checkpoint
 from attentune.training.state import TrainingState
@@ -134,8 +135,8 @@ class _Tags(HTMLParser):
 @given(text=st.one_of(texts, st.text("<>&\"'/!-=script;:#x0 \n", max_size=40)))
 def test_no_text_is_markup_of_a_page_or_a_formula_of_a_table(text: str) -> None:
     parser = _Tags()
-    parser.feed(f'<p title="{for_html(text)}">{for_html(text)}</p>')
+    parser.feed(html_templates.from_string('<p title="{{ text }}">{{ text }}</p>').render(text=text))
     parser.close()
     assert parser.tags == ["p"]
-    shown = for_csv(text)
+    shown = escape_csv(text)
     assert not shown.startswith(("=", "@"))

@@ -17,7 +17,7 @@ from attentune.data.batching import bucketed_order, budget_order, pad_batch, sor
 from attentune.data.tokenization import encode_rows, token_spans
 from attentune.models.architectures import special_token_ids
 from attentune.models.build import load_tokenizer
-from attentune.models.hub import Tokenizer
+from attentune.models.loading import Tokenizer
 from attentune.nn.masked import masked_max, masked_mean, masked_softmax
 from attentune.token_labels.masking import random_mask, random_spans, spread_copies
 from helpers.tiny_models import rows_of
@@ -43,7 +43,7 @@ def test_special_tokens_are_those_that_were_added(
     for row in range(len(features)):
         ids = features.ids[features.row(row)]
         assert 2 <= len(ids) <= max_length
-        assert not set(ids[features.ordinary_positions(row)].tolist()) & (known - {tokenizer.unk_token_id})
+        assert not set(ids[features.non_special_positions(row)].tolist()) & (known - {tokenizer.unk_token_id})
         assert features.special[features.row(row)].sum() >= 2
 
 
@@ -98,7 +98,7 @@ def test_masks_are_of_ordinary_tokens_and_a_function_of_their_key(
 ) -> None:
     features = encode_rows(rows_of(found), tokenizer, max_length=24)
     for row in range(len(features)):
-        ordinary = features.ordinary_positions(row)
+        ordinary = features.non_special_positions(row)
         places = random_mask(features, row, share, seed, row)
         assert set(places) <= set(ordinary)
         assert list(places) == sorted(set(places))

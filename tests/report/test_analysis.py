@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from attentune.errors import CheckpointError, ConfigError
-from attentune.experiments.comparison.records import Run, read_records
+from attentune.experiments.comparison.records import Run, read_predictions, read_records
 from attentune.metrics.metrics import METRICS
 from attentune.metrics.per_example import baseline_score, example_values
 from attentune.report.analysis import Verdicts, compare_methods
-from attentune.report.load import read_predictions, recorded_runs
+from attentune.report.load import recorded_runs
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import compare_all
 from attentune.stats.paired_tests import jackknife_values
@@ -25,7 +25,7 @@ from helpers.made_records import predictions, write_comparison, write_record
 CHANCES = {"bert": 0.6, "good": 0.85, "same": 0.6}
 
 
-def judged(folder: Path, baseline: str | None = None) -> Verdicts:
+def verdicts_of(folder: Path, baseline: str | None = None) -> Verdicts:
     return compare_methods(recorded_runs(folder, [record for record, _ in read_records(folder)]), baseline)
 
 
@@ -64,7 +64,7 @@ def test_what_a_guess_scores(metric, labels, regression, expected):
 
 def test_verdicts_are_those_of_the_statistics_on_the_same_numbers(tmp_path):
     write_comparison(tmp_path, CHANCES, tasks=("rte", "sst2"))
-    found = judged(tmp_path)
+    found = verdicts_of(tmp_path)
     assert found.baseline == "bert"
     assert [(one.task, one.method) for one in found.comparisons] == [
         (task, method) for task in ("rte", "sst2") for method in ("good", "same")
@@ -85,13 +85,13 @@ def test_verdicts_are_those_of_the_statistics_on_the_same_numbers(tmp_path):
     assert "good beats bert on rte by" in found.text()
     assert "no difference shown between same and bert on rte" in found.text()
     cell = next(cell for cell in found.cells if (cell.task, cell.method) == ("sst2", "good"))
-    assert found.of(cell) is found.comparisons[2]
-    assert judged(tmp_path, "good").comparisons[0].sentence.startswith("bert is worse than good on rte")
+    assert found.comparison(cell) is found.comparisons[2]
+    assert verdicts_of(tmp_path, "good").comparisons[0].sentence.startswith("bert is worse than good on rte")
 
 
 def test_sizes_are_compared_each_by_itself(tmp_path):
     write_comparison(tmp_path, CHANCES, sizes=(1000, None, 250))
-    found = judged(tmp_path)
+    found = verdicts_of(tmp_path)
     assert [cell.size for cell in found.cells[::3]] == ["250", "1000", "all"]
     assert [one.task for one in found.comparisons[::2]] == ["rte (250 rows)", "rte (1,000 rows)", "rte (all rows)"]
     assert {one.family for one in found.comparisons} == {6}
@@ -106,7 +106,7 @@ def test_runs_that_failed_or_collapsed_or_have_no_score_are_told(tmp_path):
     common = max(("no", "yes"), key=labels.count)
     rows = predictions(labels, [common] * len(labels), ("no", "yes"))
     write_record(tmp_path, Run("rte", None, "good", 1), rows, score=labels.count(common) / len(labels))
-    text = judged(tmp_path).text()
+    text = verdicts_of(tmp_path).text()
     assert "1 of 3 runs of good score no better than the majority class" in text
     assert "Left out, because only one of the two methods has a score: seed 3." in text
 
@@ -119,22 +119,24 @@ def test_without_predictions_or_with_other_examples_the_verdict_is_over_seeds(tm
     write_comparison(tmp_path / "a", CHANCES)
     for file in (tmp_path / "a/records/rte/all").rglob("*.csv"):
         file.unlink()
-    found = judged(tmp_path / "a")
+    found = verdicts_of(tmp_path / "a")
     assert {one.over for one in found.comparisons} == {"seeds"}
     write_comparison(tmp_path / "b", CHANCES)
     file = tmp_path / "b/records/rte/all/good/seed-2.validation.csv"
     file.write_text(file.read_text().replace("r17,", "x17,"))
-    found = judged(tmp_path / "b")
+    found = verdicts_of(tmp_path / "b")
     assert {one.over for one in found.comparisons} == {"seeds"}
-    assert found.notes == ("rte: not all runs were scored on the same examples, so the verdict is over seeds only.",)
+    assert found.notes == (
+        "rte: the runs were not all scored on the same examples, so the verdict covers the variation over seeds only.",
+    )
 
 
 def test_a_task_that_the_baseline_lacks_is_told_and_left_out(tmp_path):
     write_comparison(tmp_path, CHANCES)
     write_comparison(tmp_path, {"good": 0.8}, tasks=("sst2",))
-    found = judged(tmp_path, "bert")
+    found = verdicts_of(tmp_path, "bert")
     assert {one.task for one in found.comparisons} == {"rte"}
-    assert found.notes == ("sst2: bert has no score there, so nothing is compared with it.",)
+    assert found.notes == ("sst2: bert has no score on this task, so no method is compared with it.",)
 
 
 def test_an_undefined_score_counts_as_the_guess(tmp_path):
@@ -153,25 +155,28 @@ def test_an_undefined_score_counts_as_the_guess(tmp_path):
                 metric="pearson",
                 score=None if method == "flat" else score,
             )
-    (found,) = judged(tmp_path).comparisons
+    (found,) = verdicts_of(tmp_path).comparisons
     assert (found.method_mean, found.method_collapsed, found.over) == (0.0, (1, 2, 3), "seeds")
 
 
 def test_mistakes_are_told(tmp_path):
     write_comparison(tmp_path, CHANCES)
     with pytest.raises(ConfigError, match=r"--baseline: got 'godo', expected one of bert, good, same\. Did you mean"):
-        judged(tmp_path, "godo")
+        verdicts_of(tmp_path, "godo")
     file = tmp_path / "records/rte/all/good/seed-2.validation.csv"
     whole = file.read_text()
     file.write_text(whole.replace(",no,no,", ",no,yes,"))
-    with pytest.raises(CheckpointError, match=r"seed-2\.validation\.csv: gives accuracy .* but its record says"):
-        judged(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"seed-2\.validation\.csv: its predictions score accuracy .* but its record says"
+    ):
+        verdicts_of(tmp_path)
     for text in (whole.replace("yes", "maybe", 2), whole.replace("label", "labels", 1), "", "id,label,prediction\n"):
         file.write_text(text)
         with pytest.raises(CheckpointError, match=r"seed-2\.validation\.csv: holds no predictions with labels"):
-            judged(tmp_path)
+            verdicts_of(tmp_path)
 
 
+@pytest.mark.integration
 def test_it_needs_no_torch() -> None:
     code = (
         "import sys, attentune.report.analysis;"

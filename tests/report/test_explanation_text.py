@@ -14,8 +14,8 @@ from rich.console import Console
 from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_rows
 from attentune.explain.words import Subword
-from attentune.report.explanation_text import coloured, facts
-from attentune.report.highlight import hex_tone, stretches, tone, visible
+from attentune.report.explanations import summary_line, terminal_text
+from attentune.report.highlight import hex_tone, segments, tone, visible
 from helpers.explain_runs import tiny_run
 from helpers.hostile_texts import HOSTILE
 from helpers.tiny_models import rows_of
@@ -27,7 +27,7 @@ def shown(explanation: Explanation, **options: Any) -> str:
     buffer = io.StringIO()
     settings = {"force_terminal": True, "color_system": "truecolor", "width": 100, "soft_wrap": True} | options
     soft_wrap = settings.pop("soft_wrap")
-    Console(file=buffer, highlight=False, soft_wrap=soft_wrap, **settings).print(coloured(explanation))
+    Console(file=buffer, highlight=False, soft_wrap=soft_wrap, **settings).print(terminal_text(explanation))
     return buffer.getvalue()
 
 
@@ -44,7 +44,7 @@ def explained(scores: list[float], *, signed: bool, **changes: Any) -> Explanati
 
 def styles(explanation: Explanation) -> dict[str, str]:
     """Each token's style in a terminal."""
-    found = coloured(explanation)
+    found = terminal_text(explanation)
     return {found.plain[span.start : span.end]: str(span.style) for span in found.spans}
 
 
@@ -59,11 +59,11 @@ def test_strong_tokens_are_bold_and_underlined_and_those_against_in_italics() ->
 
 def test_facts_are_told_in_one_line() -> None:
     explanation = explained([0.0, 0.25, -0.5, 1.0], signed=True, passes=1001, prediction="bad")
-    assert facts(explanation) == (
-        "gradient: good (0.750), though it predicts bad; 1,001 passes, 0.5 s; scores -0.5 to +1"
+    assert summary_line(explanation) == (
+        "gradient: good (0.750), but predicted bad; 1,001 passes, 0.5 s; scores -0.5 to +1"
     )
     score = explained([0.0, 0.25, 0.5, 1.0], signed=False, label=2.5, prediction=2.5, probability=None, passes=1)
-    assert facts(score) == "gradient: predicted 2.5; 1 pass, 0.5 s; scores 0 to 1"
+    assert summary_line(score) == "gradient: predicted 2.5; 1 pass, 0.5 s; scores 0 to 1"
 
 
 def test_no_colour_leaves_underlines_and_no_terminal_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,11 +99,11 @@ def test_stretches_hold_the_whole_text() -> None:
     text = "a bc  def g"
     tokens = [Subword("bc", 2, 4, 1.0), Subword("", 4, 4, 9.0), Subword("de", 6, 8, 2.0), Subword("ef", 7, 9, -0.5)]
     for signed, joined in ((True, 1.5), (False, 2.0)):
-        parts = stretches(text, tokens, signed=signed)
+        parts = segments(text, tokens, signed=signed)
         assert [(part.text, part.score) for part in parts] == [
             ("a ", None), ("bc", 1.0), ("  ", None), ("def", joined), (" g", None),
         ]  # fmt: skip
-    assert stretches("", [], signed=True) == []
+    assert segments("", [], signed=True) == []
 
 
 def test_tones_reach_from_white_to_full_and_black_can_be_read_on_them() -> None:

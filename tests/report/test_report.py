@@ -17,16 +17,23 @@ from typing import Any
 import pytest
 
 from attentune.errors import CheckpointError, ConfigError, StorageError
-from attentune.experiments.comparison.records import Run
+from attentune.experiments.comparison.records import Run, pack_records, read_records
 from attentune.report.document import Figure, Report, Table
-from attentune.report.escapes import for_csv, for_html, for_latex, for_markdown
 from attentune.report.figures.base import figure_bytes
 from attentune.report.load import collect
-from attentune.report.page import report_page
 from attentune.report.sections.contents import make_report
-from attentune.report.sections.runs import loss_curve, middle_curve
-from attentune.report.text_report import report_csv, report_latex, report_markdown
-from attentune.report.writing import write_figures, write_report
+from attentune.report.sections.run_figures import loss_curve, mean_curve
+from attentune.report.templating import escape_latex, escape_markdown, html_templates
+from attentune.report.writing import (
+    escape_csv,
+    render_csv,
+    render_html,
+    render_latex,
+    render_markdown,
+    write_figures,
+    write_report,
+)
+from attentune.results import RunResult
 from helpers.hostile_texts import HOSTILE
 from helpers.made_records import write_comparison, write_record
 
@@ -128,9 +135,11 @@ def test_what_is_shown_comes_first_and_is_counted(tmp_path):
     write_comparison(tmp_path / "mixed", {"bert": 0.6, "alike": 0.6, "bad": 0.2, "good": 0.85})
     found = report_of(tmp_path / "mixed", baseline="bert")
     assert [row[0] for row in tables_of(found)["verdicts"].rows] == ["↓", "↑", "-"]
-    assert "2 of the 3 differences to it are shown." in found.sentences
+    significant = "significant (p at most 0.05 after Holm's correction)."
+    assert f"2 of the 3 differences to the baseline are {significant}" in found.sentences
     write_comparison(tmp_path / "alike", {"bert": 0.6, "alike": 0.6, "same": 0.6})
-    assert "None of the 2 differences to it is shown." in report_of(tmp_path / "alike", baseline="bert").sentences
+    alike = report_of(tmp_path / "alike", baseline="bert")
+    assert f"None of the 2 differences to the baseline is {significant}" in alike.sentences
 
 
 def test_methods_and_tasks_come_in_the_order_of_the_comparison(rich):
@@ -164,7 +173,7 @@ def test_two_comparisons_with_the_same_runs_are_told_apart_and_others_are_joined
 
 
 def test_the_flat_table_has_all_digits(rich):
-    lines = list(csv.DictReader(io.StringIO(report_csv(report_of(rich)))))
+    lines = list(csv.DictReader(io.StringIO(render_csv(report_of(rich)))))
     assert len(lines) == 2 * 2 * 3
     line = next(one for one in lines if (one["task"], one["train_size"], one["method"]) == ("rte", "1000", "ssa 1.0"))
     scores = [
@@ -175,6 +184,7 @@ def test_the_flat_table_has_all_digits(rich):
     assert line["verdict"].startswith("ssa 1.0 beats bert on rte (1,000 rows) by")
 
 
+@pytest.mark.integration
 def test_reports_and_figures_are_the_same_each_time(tmp_path):
     write_comparison(tmp_path / "made", CHANCES, tasks=("rte", "sst2"), seeds=2)
     for name in ("one", "two"):
@@ -219,9 +229,10 @@ TAGS = {
 ATTRIBUTES = {"lang", "charset", "http-equiv", "content", "name", "href", "id", "class", "scope", "src", "alt"}
 
 
+@pytest.mark.integration
 def test_a_page_needs_nothing_and_runs_nothing(rich):
     page = Page()
-    page.feed(report_page(report_of(rich)))
+    page.feed(render_html(report_of(rich)))
     assert page.tags <= TAGS
     assert page.attributes <= ATTRIBUTES
     pictures = [address for address in page.addresses if not address.startswith("#")]
@@ -264,8 +275,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return report_of(folder)
 
 
+@pytest.mark.integration
 def test_hostile_texts_are_inert_in_a_page(hostile):
-    text = report_page(hostile)
+    text = render_html(hostile)
     page = Page()
     page.feed(text)
     assert page.tags <= TAGS
@@ -277,17 +289,17 @@ def test_hostile_texts_are_inert_in_a_page(hostile):
 
 
 def test_hostile_texts_are_plain_in_markdown_and_latex_and_csv(hostile):
-    markdown = report_markdown(hostile, {})
+    markdown = render_markdown(hostile, {})
     assert not re.search(r"(?<!\\)<", markdown)
     rows = [line for line in markdown.splitlines() if line.startswith("|")]
     widths = {len(re.findall(r"(?<!\\)\|", row)) for row in rows if "failed" not in row}
     assert widths == {len(table.header) + 1 for table in tables_of(hostile).values()}
-    latex = report_latex(hostile, {})
+    latex = render_latex(hostile, {})
     body = "\n".join(line for line in latex.splitlines() if not line.startswith("%"))
     assert not re.search(r"(?<!\\)[%#_]", body)
     assert not set(body) & set("~^<>|\"'`\x1b\x00")
     assert body.count("\\begin{tabular}") == len(tables_of(hostile)) == body.count("\\end{tabular}")
-    lines = list(csv.reader(io.StringIO(report_csv(hostile))))
+    lines = list(csv.reader(io.StringIO(render_csv(hostile))))
     assert {len(line) for line in lines} == {22}
     assert not any(cell[:1] in "=@" for line in lines for cell in line if cell)
 
@@ -299,12 +311,12 @@ def test_hostile_names_are_drawn_as_they_are(hostile):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_each_hostile_text_is_escaped_everywhere(text):
-    html = for_html(text)
+    html = html_templates.from_string("{{ text }}").render(text=text)
     assert not set(html) & set("<>\"'")
-    assert re.fullmatch(r"(?:[^&]|&(?:lt|gt|amp|quot|#x27);)*", html)
-    assert not re.search(r"(?<!\\)[<|`*\[]", re.sub(r"\\\\", "", for_markdown(text)))
-    assert "\n" not in for_markdown(text) + for_latex(text) + for_csv(text)
-    assert for_csv(text)[:1] not in ("=", "+", "-", "@")
+    assert re.fullmatch(r"(?:[^&]|&(?:lt|gt|amp|#34|#39);)*", html)
+    assert not re.search(r"(?<!\\)[<|`*\[]", re.sub(r"\\\\", "", escape_markdown(text)))
+    assert "\n" not in escape_markdown(text) + escape_latex(text) + escape_csv(text)
+    assert escape_csv(text)[:1] not in ("=", "+", "-", "@")
 
 
 @pytest.mark.parametrize(
@@ -320,7 +332,7 @@ def test_each_hostile_text_is_escaped_everywhere(text):
     ],
 )
 def test_latex_escapes(text, expected):
-    assert for_latex(text) == expected
+    assert escape_latex(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -338,7 +350,7 @@ def test_latex_escapes(text, expected):
     ],
 )
 def test_markdown_escapes(text, expected):
-    assert for_markdown(text) == expected
+    assert escape_markdown(text) == expected
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
@@ -368,7 +380,10 @@ def test_mistakes_are_told(tmp_path, monkeypatch):
         write_report(report, tmp_path / "no/report.md")
     for name, content in (("hans.json", "{}"), ("layers.json", "[]"), ("hans.json", '{"lines": [{}]}')):
         (tmp_path / "made" / name).write_text(content)
-        with pytest.raises(CheckpointError, match=rf"{name}.* (Make it again|take it away)"):
+        with pytest.raises(
+            CheckpointError,
+            match=rf"{name}.* (Repeat that command|Repeat the command that wrote it), or remove the file",
+        ):
             report_of(tmp_path / "made")
         (tmp_path / "made" / name).unlink()
     (tmp_path / "made/records/rte/all/bert/seed-1.json").write_text("{")
@@ -421,9 +436,9 @@ def test_loss_curves_have_the_time_of_token_labels_and_their_middle_is_that_of_s
         12: (6.5, pytest.approx(0.7)),
     }
     assert loss_curve(dataclasses.replace(record, curve=lines[:1])) is None
-    xs, ys = middle_curve([first, {4: (4.5, 0.5), 8: (7.5, 0.4)}])
+    xs, ys = mean_curve([first, {4: (4.5, 0.5), 8: (7.5, 0.4)}])
     assert (xs, ys) == ([3.5, 6.5], [pytest.approx(0.7), pytest.approx(0.6)])
-    xs, _ = middle_curve([first, {4: (4.5, 0.5), 8: (7.5, 0.4)}, {4: (9000.0, 0.5), 8: (9001.0, 0.4)}])
+    xs, _ = mean_curve([first, {4: (4.5, 0.5), 8: (7.5, 0.4)}, {4: (9000.0, 0.5), 8: (9001.0, 0.4)}])
     assert xs == [4.5, 7.5]
 
 
@@ -447,16 +462,18 @@ def test_the_folder_of_several_tasks_is_a_run_a_task(tmp_path):
     for task in ("rte", "sst2"):
         (tmp_path / "both" / task).mkdir(parents=True)
         config = record.config | {"preset": "bert", "data": record.config["data"] | {"task": task}}
-        result = dataclasses.replace(record.result(), config=config)
+        facts = {field.name: getattr(record, field.name) for field in dataclasses.fields(RunResult)}
+        result = RunResult(**facts | {"config": config})
         (tmp_path / "both" / task / "run.json").write_text(result.to_json())
     (tmp_path / "both" / "tasks.json").write_text("{}")
-    lines = list(csv.DictReader(io.StringIO(report_csv(report_of(tmp_path / "both")))))
+    lines = list(csv.DictReader(io.StringIO(render_csv(report_of(tmp_path / "both")))))
     assert [(one["task"], one["method"], one["mean"], one["seeds"]) for one in lines] == [
         ("rte", "bert", "0.5", "1"),
         ("sst2", "bert", "0.5", "1"),
     ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["m", "a name that is long but could be " * 3])
 def test_all_that_is_written_in_a_figure_is_inside_of_it(tmp_path, name):
     write_comparison(
@@ -480,3 +497,85 @@ def test_all_that_is_written_in_a_figure_is_inside_of_it(tmp_path, name):
             assert box.y0 >= -1, figure.name
             assert box.x1 <= drawn.bbox.x1 + 1, figure.name
             assert box.y1 <= drawn.bbox.y1 + 1, figure.name
+
+
+def test_a_packed_comparison_gives_the_same_report(rich, tmp_path):
+    assert pack_records(rich, tmp_path / "packed") == len(read_records(rich)) == 36
+    names = {"runs.jsonl", "predictions.jsonl", "compare.json", "hans.json", "layers.json"}
+    assert {path.name for path in (tmp_path / "packed").iterdir()} == names
+    pages = [render_html(report_of(folder)) for folder in (rich, tmp_path / "packed")]
+    assert pages[1].replace(str(tmp_path / "packed"), str(rich)).replace("packed", rich.name) == pages[0]
+    assert pack_records(tmp_path / "packed", tmp_path / "again") == 36
+    for name in names:
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "packed" / name).read_bytes()
+
+
+def test_packed_predictions_are_those_of_the_files(tmp_path):
+    classes = [["id", "label", "prediction", "p_no", "p_yes"], ["a", "yes", "no", "0.6", "0.4"]]
+    scores = [["id", "label", "prediction"], ["a", "0.1", "0.123456"], ["b", "nan", "3"]]
+    several = [["id", "labels", "predictions", "p_x", "p_y"], ["a", "x|y", ""], ["b", "", "y"]]
+    for task, rows in (("rte", classes), ("stsb", scores), ("own", several)):
+        for seed in (1, 2):
+            write_record(tmp_path / "c", Run(task, 250, "bert", seed), rows, error={"message": "a\u2028b"})
+    write_record(tmp_path / "c", Run("rte", None, "bert", 1), None, status="failed", scores={}, score=None)
+    pack_records(tmp_path / "c", tmp_path / "packed")
+    kept, packed = (collect([str(tmp_path / name)]).kept for name in ("c", "packed"))
+    assert [one.record for one in packed] == [one.record for one in kept]
+    for before, after in zip(kept, packed, strict=True):
+        ours, theirs = before.predictions(), after.predictions()
+        if ours is None:
+            assert theirs is None
+            assert before.record.status == "failed"
+            continue
+        assert (ours.ids, ours.names) == (theirs.ids, theirs.names)
+        for one, other in ((ours.labels_N, theirs.labels_N), (ours.predictions_N, theirs.predictions_N)):
+            assert one.dtype == other.dtype
+            assert one.tobytes() == other.tobytes()
+    assert (tmp_path / "packed/predictions.jsonl").read_text().count('"ids"') == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("runs.jsonl", '"status":"done"', '"status":"won"', r"runs\.jsonl, line 1: is no record of a run \(its status"),
+        ("runs.jsonl", '"seed":2', '"seed":1', r"runs\.jsonl, line 2: has rte/all/bert/seed-1 a second time"),
+        ("runs.jsonl", '"r.csv"', '"../r.csv"', "expected a file beside it"),
+        ("predictions.jsonl", '"labels":[', '"labels":[7,', r"predictions\.jsonl, line 1: .*201 values for 200 rows"),
+        ("predictions.jsonl", '"predictions":[1', '"predictions":[2', r"line 2: .*expected numbers of 2 classes"),
+        ("predictions.jsonl", '"predictions":[1', '"predictions":["a"', r"line 2: .*expected numbers of 2 classes"),
+        ("predictions.jsonl", '"predictions":[1', '"predictions":[-1', r"line 2: .*expected numbers of 2 classes"),
+        ("predictions.jsonl", '"rows":0,"pred', '"rows":9,"pred', r"line 2: holds no predictions \(9\)"),
+        ("predictions.jsonl", '"names"', '"nam"', r"line 1: holds no predictions \('names'\). Make it again"),
+    ],
+)
+def test_a_damaged_packed_comparison_is_refused(tmp_path, name, old, new, message):
+    write_comparison(tmp_path / "c", {"bert": 1.0}, seeds=2)
+    for record, file in read_records(tmp_path / "c"):
+        file.write_text(dataclasses.replace(record, predictions={"validation": "r.csv"}).to_json())
+    for seed in (1, 2):
+        csv_file = tmp_path / f"c/records/rte/all/bert/seed-{seed}.validation.csv"
+        shutil.copy(csv_file, csv_file.with_name("r.csv"))
+    pack_records(tmp_path / "c", tmp_path / "p")
+    report_of(tmp_path / "p")
+    text = (tmp_path / "p" / name).read_text()
+    if old == '"predictions":[1' and old not in text:
+        old, new = old.replace("1", "0"), new.replace("1", "0")
+    assert old in text
+    (tmp_path / "p" / name).write_text(text.replace(old, new))
+    with pytest.raises(CheckpointError, match=message):
+        report_of(tmp_path / "p")
+
+
+def test_a_packed_comparison_is_no_link_and_packs_into_no_comparison(tmp_path):
+    write_comparison(tmp_path / "c", {"bert": 0.7})
+    with pytest.raises(CheckpointError, match="is the folder of a comparison"):
+        pack_records(tmp_path / "c", tmp_path / "c")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match="holds no records of a comparison"):
+        pack_records(tmp_path / "empty", tmp_path / "p")
+    pack_records(tmp_path / "c", tmp_path / "p")
+    for name in ("predictions.jsonl", "runs.jsonl"):
+        (tmp_path / "p" / name).rename(tmp_path / name)
+        (tmp_path / "p" / name).symlink_to(tmp_path / name)
+        with pytest.raises(CheckpointError, match=rf"{name}: cannot be read \(it is a link\)"):
+            report_of(tmp_path / "p")

@@ -23,6 +23,7 @@ def test_all_tables_and_figures_have_one():
     assert set(recipe_names()) == WANTED
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", recipe_names())
 def test_settings_and_methods_are_known(name):
     recipe = load_recipe(name)
@@ -39,12 +40,11 @@ def test_settings_and_methods_are_known(name):
     assert (recipe.kind == "explanation") == bool(recipe.sentences)
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", [name for name in recipe_names() if load_recipe(name).published is not None])
 def test_published_rows_belong_to_methods(name):
     recipe = load_recipe(name)
     published = recipe.published
-    if published is None:
-        pytest.skip("a figure without numbers")
+    assert published is not None
     assert all(len(entries) == len(published.columns) for entries in published.rows.values())
     if published.layout == "methods":
         wanted = {f"{column}{BETWEEN}{row}" for column in published.columns for row in published.rows}

@@ -19,6 +19,7 @@ def test_the_list(attentune):
     assert [line.split()[0] for line in out.splitlines()[2:]] == list(recipe_names())
 
 
+@pytest.mark.integration
 def test_hans_with_models_that_were_just_trained(attentune, tiny, tmp_path):
     write_glue(tmp_path / "data")
     (tmp_path / "data" / "hans").mkdir()
@@ -62,7 +63,7 @@ def test_layers_on_what_is_at_hand(attentune, tiny, tmp_path):
         (("ssa-table-9", "--output_dir", "x"), "'ssa-table-9': there is no such recipe"),
         (("ssa-table-2",), "--output_dir: is missing"),
         (("ssa-table-2", "--output_dir", "x", "--fraction", "2"), "--fraction: got '2', expected a number above 0"),
-        (("ssa-table-2", "--output_dir", "x", "--preset", "bert"), "--preset: the recipe says that"),
+        (("ssa-table-2", "--output_dir", "x", "--preset", "bert"), "--preset: is set by the recipe"),
         (("--seeds", "2", "--output_dir", "x"), "got no recipe"),
     ],
 )

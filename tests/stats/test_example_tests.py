@@ -99,6 +99,7 @@ def test_jackknife_values_of_a_mean_are_its_values() -> None:
     assert found == pytest.approx(values, abs=1e-10)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("metric", ["f1", "matthews_correlation", "pearson", "mean_absolute_error"])
 def test_jackknife_values_have_the_metrics_mean_and_spread(metric: str) -> None:
     rows, generator = 150, numpy_generator("test-spread", metric)

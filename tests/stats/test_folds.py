@@ -80,9 +80,9 @@ def test_the_interval_of_a_mean_allows_for_the_overlap_too() -> None:
 
 
 def test_the_corrected_test_keeps_to_its_level_where_the_plain_one_does_not() -> None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     try:
-        from fold_rates import play
+        from benchmarks.statistics.fold_rates import play
     finally:
         sys.path.pop(0)
     rates = play(5, 2, 60, 300)

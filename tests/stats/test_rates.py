@@ -25,14 +25,14 @@ PLAYS = 1500
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[ModuleType]:
-    """The module behind `python benchmarks/stat_rates.py`."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
+    """The module behind `python -m benchmarks.statistics.error_rates`."""
+    sys.path.insert(0, str(ROOT))
     try:
-        import stat_rates
+        from benchmarks.statistics import error_rates
 
-        yield stat_rates
+        yield error_rates
     finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
+        sys.path.remove(str(ROOT))
 
 
 def slack(rate: float, plays: int) -> float:
@@ -49,7 +49,7 @@ def rates(bench: ModuleType, name: str, of, seeds: int, plays: int = PLAYS) -> d
 
 def alarms(bench: ModuleType, name: str, of, seeds: int, plays: int = PLAYS) -> float:
     """Slow procedures see an eighth of the plays."""
-    return bench.judge_all((name,), of, 0.0, seeds, plays, "test")[name]["found"]
+    return bench.decide_all((name,), of, 0.0, seeds, plays, "test")[name]["found"]
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
@@ -87,6 +87,7 @@ def test_tests_over_seeds_never_reject_below_six_seeds(
     assert seeds == 10 or found == 0.0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_bootstraps_of_few_seeds_are_too_narrow(bench: ModuleType, seeds: int) -> None:
     """Why verdicts do not rest on them; the rates that the page states."""
@@ -97,6 +98,7 @@ def test_bootstraps_of_few_seeds_are_too_narrow(bench: ModuleType, seeds: int) -
     assert both["coverage"] > over_seeds["coverage"] + 0.05
 
 
+@pytest.mark.integration
 def test_tests_over_examples_take_one_seed_for_all(bench: ModuleType) -> None:
     calm = world(bench, taste_sd=0.0, own_seed_sd=0.0, shared_seed_sd=0.0)
     lucky = world(bench, taste_sd=0.0, own_seed_sd=0.6)
@@ -115,6 +117,7 @@ def test_holm_keeps_the_level_of_a_family(bench: ModuleType, seeds: int) -> None
     assert found["without_holm"] > found["with_holm"] + 0.02
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("tasks", "methods"), [(3, 3), (6, 5)])
 def test_equal_methods_are_rarely_ranked_apart(bench: ModuleType, tasks: int, methods: int) -> None:
     plays = 600

@@ -71,6 +71,7 @@ def key_of(line: hans.HansLine) -> tuple[str, str, str]:
     return line.heuristic or "", line.gold_label or "", line.subcase or ""
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("names", [NLI, ("entailment", "not_entailment"), ("NON-ENTAILMENT", "ENTAILMENT")])
 def test_every_cell_is_that_of_a_plain_loop(model: Callable[..., Path], file: Path, names: tuple[str, ...]) -> None:
     run = model(names)
@@ -103,6 +104,7 @@ def test_neutral_and_contradiction_are_both_non_entailment(
     assert score_hans([model()], file).entails_RN.all()
 
 
+@pytest.mark.integration
 def test_predictions_keep_the_file_s_order_and_words(model: Callable[..., Path], file: Path) -> None:
     lines = hans_lines(4)
     file.write_text("\n".join([lines[0], *reversed(lines[1:])]) + "\n")  # ids that do not ascend
@@ -115,6 +117,7 @@ def test_predictions_keep_the_file_s_order_and_words(model: Callable[..., Path],
     ]
 
 
+@pytest.mark.integration
 def test_runs_of_a_method_are_averaged_with_their_deviation(model: Callable[..., Path], file: Path) -> None:
     runs = [model(seed=seed) for seed in (1, 2, 3, 4)]
     report = score_hans(runs, file, methods=["a", "b", "a", "a"])
@@ -134,6 +137,7 @@ def test_runs_of_a_method_are_averaged_with_their_deviation(model: Callable[...,
     assert score_hans(Predictor.load(runs[1]), file).to_dict() == alone.to_dict()  # type: ignore[arg-type]
 
 
+@pytest.mark.integration
 def test_a_part_is_seeded_and_has_its_share_of_each_subcase(model: Callable[..., Path], tmp_path: Path) -> None:
     file, run = write_hans(tmp_path / "hans.txt", 10), model()
     part = score_hans([run], file, max_samples=24)
@@ -183,6 +187,7 @@ def test_a_model_without_one_class_of_entailment_is_refused(names: tuple[str, ..
         entailment_class(names, "runs/x")
 
 
+@pytest.mark.integration
 def test_runs_that_do_not_fit_are_refused_before_any_predicts(
     model: Callable[..., Path], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

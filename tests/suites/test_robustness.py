@@ -11,7 +11,7 @@ import pytest
 from attentune.config import load_config
 from attentune.inference.predictor import Predictor
 from attentune.suites.robustness import PERTURBATIONS, stress
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
 
@@ -27,7 +27,7 @@ def runs(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pa
         overrides = settings(
             folder, tiny("bert"), training__num_train_epochs=epochs, training__output_dir=str(folder / name)
         )
-        train(load_config(overrides=overrides), display=Display(quiet=True))
+        train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
     return folder / "good", folder / "poor"
 
 
@@ -80,7 +80,7 @@ def test_two_runs_stand_side_by_side(runs: tuple[Path, Path], attentune: Command
         assert line["difference"]["low"] <= line["difference"]["value"] <= line["difference"]["high"]
     status, out, _ = attentune("stress", *runs)
     assert status == 0
-    for text in ("fall of run 1", "difference", "length low", "Telling words that were left out:"):
+    for text in ("drop of run 1", "difference", "length low", "Label-indicative words that were excluded:"):
         assert text in out
 
 

@@ -21,7 +21,7 @@ from helpers.label_references import (
     ordinary,
     row_loss,
 )
-from helpers.label_sources import KINDS, Tiny, WatchedProbe, generator, labels_of, tiny_source
+from helpers.label_sources import KINDS, RecordingScorer, Tiny, generator, labels_of, tiny_source
 
 NAMES = ("integrated-gradients", "lime")
 
@@ -37,6 +37,7 @@ def loop_scores(name: str, source: LabelSource, row: int) -> np.ndarray:
     return integrated_gradients(source, row, steps=6)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_and_labels_are_those_of_the_loop(tiny: Tiny, name: str, kind: str) -> None:
@@ -57,6 +58,7 @@ def test_scores_and_labels_are_those_of_the_loop(tiny: Tiny, name: str, kind: st
     assert min(made.facts.values()) > 4
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", KINDS)
 def test_integrated_gradients_add_up_to_the_rise_of_the_loss(tiny: Tiny, kind: str) -> None:
     source = tiny_source(tiny(), kind, rows=6)
@@ -167,12 +169,12 @@ def test_processes_share_the_rows(tiny: Tiny, name: str) -> None:
     whole = labels_of(name, source, targets="soft", steps=3, samples=8)
     parts = []
     for process in range(2):
-        scorer = WatchedProbe(source.scorer)
+        scorer = RecordingScorer(source.scorer)
         scorer.part = slice(process, None, 2)
         parts.append(labels_of(name, replace(source, scorer=scorer), targets="soft", steps=3, samples=8))
     assert not ((parts[0] >= 0) & (parts[1] >= 0)).any()
     assert (parts[1] >= 0).any()
-    assert np.array_equal(np.maximum(*parts), whole)
+    assert np.allclose(np.maximum(*parts), whole, atol=1e-6)  # asked in other batches, so up to rounding
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,7 +12,7 @@ from attentune.token_labels.base import LabelSource
 from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.plan import shuffled
 from helpers.label_sources import (
-    BagProbe,
+    BagOfWordsScorer,
     Tiny,
     bag_source,
     features_of,
@@ -83,7 +83,7 @@ def test_where_nothing_is_probed_the_reason_names_the_settings(name: str) -> Non
 @pytest.mark.parametrize("name", ["flip", "drop", "leave-one-out"])
 def test_texts_without_ordinary_tokens_give_no_labels(name: str) -> None:
     features = features_of("ss", "s", "sss")
-    scorer = BagProbe(features, np.zeros(6))
+    scorer = BagOfWordsScorer(features, np.zeros(6))
     comparator = PredictionComparator(LabelSpace("classification", ("bad", "good")))
     made = plan(name, LabelSource(features, np.zeros(3, dtype=np.int64), comparator, scorer, -1, 1))
     assert made.token_labels is None

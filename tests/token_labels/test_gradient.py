@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 from attentune.token_labels import gradient
 from attentune.token_labels.base import LabelSource
 from helpers.label_references import answer, is_right, labels_of_scores, ordinary, rise_scores, row_loss
-from helpers.label_sources import KINDS, Tiny, WatchedProbe, generator, observe_rows, tiny_source
+from helpers.label_sources import KINDS, RecordingScorer, Tiny, generator, observe_rows, tiny_source
 
 ROWS = np.arange(20)
 
@@ -115,7 +115,7 @@ def test_of_a_row_only_the_overflowed_tokens_are_lost(tiny: Tiny, monkeypatch: p
     source = tiny_source(tiny())
     maker = generator("gradient", source, targets="soft")
     scores = torch.tensor([[9.0, float("inf"), -float("inf"), float("nan"), 0.5, 0.25]])
-    monkeypatch.setattr(gradient, "rise_of_loss", lambda *tensors: torch.nn.functional.pad(scores, (0, 60)))
+    monkeypatch.setattr(gradient, "rise_if_masked", lambda *tensors: torch.nn.functional.pad(scores, (0, 60)))
     observe_rows(maker, [2])  # [CLS] and at least five more tokens
     assert maker.plan(1).token_labels.sample(2)[:6].tolist() == [-1.0, 0.0, 0.0, 0.0, 1.0, 0.5]
 
@@ -142,7 +142,7 @@ def test_of_several_processes_one_takes_what_was_saved(tiny: Tiny) -> None:
     saved = whole.tensors()
     parts = []
     for process in range(2):
-        scorer = WatchedProbe(source.scorer)
+        scorer = RecordingScorer(source.scorer)
         scorer.part = slice(process, None, 2)
         maker = generator("gradient", replace(source, scorer=scorer))
         observe_rows(maker, ROWS[15:])  # must be forgotten

@@ -11,7 +11,7 @@ import torch
 from attentune.inference.scoring import score_rows
 from attentune.token_labels.base import LabelSource
 from attentune.training import scorer as probing
-from helpers.label_sources import ShuffledProbe, Tiny, generator, labels_of, observe_rows, tiny_source, watched
+from helpers.label_sources import ShufflingScorer, Tiny, generator, labels_of, observe_rows, tiny_source, watched
 
 # A share of the rows, so that the choice of rows is a function of the key too.
 CASES: dict[str, dict[str, Any]] = {
@@ -35,6 +35,7 @@ def check_same(one: tuple[list[int], np.ndarray], other: tuple[list[int], np.nda
     assert one[1] == pytest.approx(other[1], abs=1e-6)
 
 
+@pytest.mark.integration
 @every_case
 def test_the_budget_of_a_batch_changes_no_label(tiny: Tiny, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tiny_source(tiny(), rows=24)
@@ -52,14 +53,16 @@ def test_the_budget_of_a_batch_changes_no_label(tiny: Tiny, name: str, monkeypat
     assert set(asked) == {1, 70, 100000}
 
 
+@pytest.mark.integration
 @every_case
 def test_the_order_in_which_rows_are_asked_changes_no_label(tiny: Tiny, name: str) -> None:
     source = tiny_source(tiny(), rows=24)
-    shuffled, scorer = watched(source, ShuffledProbe)
+    shuffled, scorer = watched(source, ShufflingScorer)
     check_same(made_by(name, shuffled), made_by(name, source))
     assert scorer.plain != sorted(scorer.plain)
 
 
+@pytest.mark.integration
 @every_case
 def test_other_epochs_and_seeds_bring_other_labels(tiny: Tiny, name: str) -> None:
     source = tiny_source(tiny(), rows=24)
@@ -69,6 +72,7 @@ def test_other_epochs_and_seeds_bring_other_labels(tiny: Tiny, name: str) -> Non
         assert other_rows != rows or not np.array_equal(other >= 0, values >= 0) or not np.allclose(other, values)
 
 
+@pytest.mark.integration
 @every_case
 def test_the_state_of_global_generators_changes_no_label(tiny: Tiny, name: str) -> None:
     source = tiny_source(tiny(), rows=12)

@@ -20,7 +20,7 @@ from attentune.inference.predictor import Predictor
 from attentune.models.build import load_tokenizer
 from attentune.token_labels.listing import list_tokens
 from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
 from helpers.tiny import FAMILIES
@@ -35,7 +35,7 @@ def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of ssa-hybrid with gradient labels, which every second epoch has."""
     folder = tmp_path_factory.mktemp("ssa")
     overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", labels__generator="gradient")
-    train(load_config(overrides=overrides), display=Display(quiet=True))
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
     return folder / "run"
 
 
@@ -111,7 +111,7 @@ def test_pairs_and_scores_are_listed_as_they_are(tiny: Tiny, tmp_path: Path) -> 
         data__validation_file=str(tmp_path / "scores.csv"),
         data__task_type="regression",
     )
-    train(load_config(overrides=overrides), display=Display(quiet=True))
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
     lines = list(list_tokens(tmp_path / "run"))
     assert [(line["text"], line["pair"], line["gold"]) for line in lines] == [
         ("a dull film", "we saw a film", 0.333333),
@@ -167,7 +167,7 @@ def test_a_damaged_file_of_labels_is_named(run: Path, tmp_path: Path) -> None:
 
 def test_a_run_without_token_head_has_nothing_to_show(tiny: Tiny, tmp_path: Path) -> None:
     overrides = settings(tmp_path, tiny("bert"), training__max_steps=1)
-    train(load_config(overrides=overrides), display=Display(quiet=True))
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
     with pytest.raises(ConfigError) as error:
         list(list_tokens(tmp_path / "run"))
     assert str(error.value).endswith(

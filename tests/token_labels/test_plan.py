@@ -12,7 +12,7 @@ from attentune.token_labels.base import LabelSource
 from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.plan import EpochPlan, LabelSums, TokenLabels
 from attentune.token_labels.registry import GENERATORS, build_generator
-from helpers.label_sources import BagProbe, features_of
+from helpers.label_sources import BagOfWordsScorer, features_of
 
 # Those that can do without an encoder.
 QUICK = ("none", "masked-rows", "flip", "released", "drop", "leave-one-out", "gradient")
@@ -28,7 +28,7 @@ FEATURES = rows_with(20, 3, 0, 31, 1, 8)
 
 def source_of(features: Features = FEATURES, *, seed: int = 42) -> LabelSource:
     """Rows that are all good, and a model that finds them so."""
-    scorer = BagProbe(
+    scorer = BagOfWordsScorer(
         features, np.where(features.special, 0.0, np.tile([1.0, -0.2], len(features.ids))[: len(features.ids)])
     )
     gold = np.ones(len(features), dtype=np.int64)
@@ -66,7 +66,7 @@ def test_masked_rows_stand_beside_every_row_as_it_is() -> None:
     counts = [10, 10, 2, 2, 0, 0, 16, 16, 1, 1, 4, 4]  # half of the ordinary tokens; round(1.5) is 2, round(15.5) is 16
     assert [len(places) for places in made.masked[6:]] == counts
     for row, places in zip(made.rows[6:].tolist(), made.masked[6:], strict=True):
-        assert set(places.tolist()) <= set(FEATURES.ordinary_positions(row).tolist())
+        assert set(places.tolist()) <= set(FEATURES.non_special_positions(row).tolist())
 
 
 def test_masks_differ_between_copies_epochs_and_seeds() -> None:

@@ -27,6 +27,7 @@ def test_flip_is_the_loop(tiny: Tiny, kind: str, ratio: float) -> None:
     assert made.masked is None
 
 
+@pytest.mark.integration
 @every_kind
 def test_drop_is_the_loop(tiny: Tiny, kind: str) -> None:
     source = tiny_source(tiny(), kind)

@@ -71,6 +71,7 @@ def test_special_tokens_neither_get_labels_nor_count(soft: bool) -> None:
 SCORES = nps.arrays(np.float32, st.integers(1, 30), elements=st.floats(-1e6, 1e6, width=32, allow_subnormal=False))
 
 
+@pytest.mark.integration
 @settings(max_examples=300, deadline=None)
 @given(SCORES, st.floats(0, 0.5), st.booleans(), st.data())
 def test_labels_from_any_scores(scores: np.ndarray, top_share: float, soft: bool, data: st.DataObject) -> None:

@@ -115,6 +115,7 @@ def test_ends_lengths_and_numbers_of_spans_are_distributed_as_released() -> None
     assert pairs[0, 1] / len(draws) == pytest.approx(one * both_of_one + both, abs=0.009)
 
 
+@pytest.mark.integration
 def test_of_uncut_spans_three_in_ten_have_three_tokens_and_three_two() -> None:
     features = features_of("o" * 40)  # a start in 500 tokens: nearly always one span a text
     draws = [random_spans(features, 0, chance=0.002, rm_threshold=0.7, key=(seed, 2)) for seed in range(25000)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attentune.token_labels.base import LabelGenerator, LabelSource
-from attentune.token_labels.training_pass import TrainingPass
+from attentune.token_labels.training_pass import TrainingPredictions
 from helpers.label_references import probing_labels, released_samples
 from helpers.label_sources import Tiny, bag_source, generator, tiny_source, watched
 
@@ -133,6 +133,6 @@ def test_rows_are_right_that_were_right_whenever_they_were_seen() -> None:
     said = np.where(right, source.gold[rows], 1 - source.gold[rows])
     maker.on_backward(rows, {}, torch.nn.functional.one_hot(torch.as_tensor(said), 2).float())
     assert np.flatnonzero(maker.assumed_correct()).tolist() == [2, 7]
-    noted = TrainingPass(source)
+    noted = TrainingPredictions(source)
     noted.restore(maker.tensors())
     assert [counts.tolist()[2:8] for counts in noted.summed()] == [[1, 0, 0, 2, 0, 2], [1, 0, 0, 1, 0, 2]]

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -21,13 +22,13 @@ from attentune.errors import ConfigError
 from attentune.inference.predictor import Predictor
 from attentune.models.build import build_model, load_tokenizer
 from attentune.models.lora import merge_adapters
+from attentune.training.callbacks import TrainingCallback
 from attentune.training.signals import Interrupted
 from attentune.training.train import train
 from helpers.samples import write_reviews
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import TWO, build, encoded
 
-peft = pytest.importorskip("peft")
 Tiny = Callable[..., Path]
 LORA = {"rank": 3, "alpha": 6.0, "dropout": 0.0}
 TEXTS = ("The movie was not unwatchable.", "Birds!")
@@ -109,13 +110,17 @@ def test_a_run_ends_as_a_plain_one_with_its_adapters_beside_it(
     assert train(load_config(preset="bert", overrides={**flat, "model.name_or_path": str(checkpoint)})).scores
 
 
-def test_a_run_that_is_broken_off_ends_as_one_that_was_not(config: Callable[..., Any], tmp_path: Path) -> None:
-    def stop(state: Any, scores: Any, is_last: bool) -> None:
+class Stop(TrainingCallback):
+    """Sends Ctrl-C at the first evaluation."""
+
+    def on_evaluate(self, state: Any, scores: Any, *, is_last: bool) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
+
+def test_a_run_that_is_broken_off_ends_as_one_that_was_not(config: Callable[..., Any], tmp_path: Path) -> None:
     train(config("blur-value", run="whole"))
     with pytest.raises(Interrupted):
-        train(config("blur-value"), on_scores=stop)
+        train(config("blur-value"), callbacks=[Stop()])
     train(config("blur-value", resume=True))
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run"))
     assert all(torch.equal(value, resumed[name]) for name, value in whole.items())

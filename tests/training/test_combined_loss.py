@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from attentune.config import ObjectiveConfig
 from attentune.data.dataset import LabelSpace
 from attentune.training.objective import Denominators, Objective, build_objective
 
@@ -30,7 +29,7 @@ TOKEN_LABELS_BT = torch.tensor(
 
 def made(class_weights: list[float] | None = None, space: LabelSpace = THREE, **options: float) -> Objective:
     labels = LABELS if space is THREE else LABELS.astype(np.float32)
-    return build_objective(ObjectiveConfig(class_weights=class_weights, **options), space, labels)
+    return build_objective(space, labels, class_weights=class_weights, **options)
 
 
 def output(rows: slice = slice(None), *, columns: int = 3, gate: bool = True) -> SimpleNamespace:

@@ -149,10 +149,11 @@ def test_a_run_goes_on_from_the_newest_good_one(
         path.write_bytes(path.read_bytes()[:-1]) if how == "cut" else path.unlink()
     got, said = resumed(broken_off, encoder, capfd)
     assert_same(got, reference[1])
-    assert f"{broken_off}/run/checkpoint-10: passed over: " in said
+    assert f"{broken_off}/run/checkpoint-10: skipped: " in said
     assert f"resuming from {broken_off}/run/checkpoint-8" in said
 
 
+@pytest.mark.integration
 def test_damaged_best_weights_are_made_again(
     encoder: Path, reference: Reference, broken_off: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,10 +165,11 @@ def test_damaged_best_weights_are_made_again(
         "the best weights until then, of checkpoint-6, cannot be used: the content of model.safetensors has changed"
     )
     for step in (10, 8):
-        assert f"checkpoint-{step}: passed over: {reason}" in said
+        assert f"checkpoint-{step}: skipped: {reason}" in said
     assert f"resuming from {broken_off}/run/checkpoint-4" in said
 
 
+@pytest.mark.integration
 def test_missing_best_weights_are_made_again(
     encoder: Path, reference: Reference, broken_off: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,12 +177,11 @@ def test_missing_best_weights_are_made_again(
         shutil.rmtree(broken_off / "run" / f"checkpoint-{step}")
     got, said = resumed(broken_off, encoder, capfd)
     assert_same(got, reference[1])
-    assert (
-        "checkpoint-8: passed over: the best weights until then, of checkpoint-6, cannot be used: it is missing" in said
-    )
+    assert "checkpoint-8: skipped: the best weights until then, of checkpoint-6, cannot be used: it is missing" in said
     assert "no checkpoint to resume from; starting at the beginning" in said
 
 
+@pytest.mark.integration
 def test_best_weights_that_are_damaged_while_it_trains_are_never_the_result(
     encoder: Path,
     reference: Reference,
@@ -226,7 +227,9 @@ def test_a_checkpoint_that_reads_back_as_something_else_is_not_used_and_old_ones
         patched.setattr(checkpoint_module, "sync_folder", spoil_the_third)
         with pytest.raises(StorageError) as caught:
             train_in(tmp_path, encoder, training__save_total_limit=1)
-    assert "checkpoint-4: the disk gives back something else than was written (the content of opt" in str(caught.value)
+    assert "checkpoint-4: read-back check failed: the files differ from what was written (the content of opt" in str(
+        caught.value
+    )
     run = tmp_path / "run"
     assert [folder.name for folder in checkpoint_folders(run)] == ["checkpoint-3"]
     assert verify_checkpoint(run / "checkpoint-3") is None
@@ -263,6 +266,7 @@ def test_a_damaged_checkpoint_is_neither_scored_nor_started_from(reference: Refe
         Predictor.load(folder)
 
 
+@pytest.mark.integration
 def test_a_log_that_has_changed_is_told_and_the_run_goes_on(
     encoder: Path, reference: Reference, broken_off: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

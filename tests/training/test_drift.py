@@ -22,11 +22,13 @@ from attentune.experiments.comparison.progress import ComparisonProgress
 from attentune.experiments.comparison.record_store import RecordStore
 from attentune.inference.predictor import Predictor
 from attentune.training.multitask.tasks import train_tasks
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.interrupted import assert_same, outcome
 from helpers.kills import at_steps, ending, forked, train_in
 from helpers.samples import settings, write_reviews
+
+pytestmark = pytest.mark.integration
 
 STARS = ("awful", "poor", "fine", "good", "lovely")
 KILL = 9
@@ -58,7 +60,7 @@ def test_labels_in_another_order_in_a_new_file_give_the_same_score(encoder: Path
     """100 of the 120 orders in which five classes can come; in half of the files some class does not come at all."""
     train_file = write_stars(tmp_path / "train.csv", star_rows(60, 1))
     values = settings(tmp_path, encoder, data__train_file=str(train_file), data__validation_file=str(train_file))
-    train(load_config(overrides={**values, "training.num_train_epochs": 3}), display=Display(quiet=True))
+    train(load_config(overrides={**values, "training.num_train_epochs": 3}), display=ProgressDisplay(quiet=True))
     saved, rows = Predictor.load(tmp_path / "run"), star_rows(40, 2)
     found: dict[int, set[str]] = {0: set(), 1: set()}
     for number, order in enumerate(random.Random(0).sample(list(permutations(STARS)), 100)):
@@ -153,11 +155,13 @@ def test_another_tokenizer_under_tasks_that_share_an_encoder_is_refused(encoder:
         "training.use_cpu": True,
     }
     config = load_config(overrides=values)
-    assert ending(forked(lambda: train_tasks(config, display=Display(quiet=True)), at_steps({3: [KILL]}))) == -KILL
+    assert (
+        ending(forked(lambda: train_tasks(config, display=ProgressDisplay(quiet=True)), at_steps({3: [KILL]}))) == -KILL
+    )
     swap_words(encoder, ("film", "movie"))
     resumed = load_config(overrides={**values, "training.resume": True})
     with pytest.raises(CheckpointError, match=r"sst5: the tokens .*; sts: the tokens .* changed since it was begun"):
-        train_tasks(resumed, display=Display(quiet=True))
+        train_tasks(resumed, display=ProgressDisplay(quiet=True))
 
 
 # Comparisons and searches

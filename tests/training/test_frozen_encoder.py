@@ -97,6 +97,7 @@ METHODS = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("method", METHODS)
 def test_the_saved_encoder_is_the_original_bit_for_bit_and_the_rest_has_learnt(run, tiny, method: str) -> None:
     folder, _ = run("run", **FROZEN, **METHODS[method])
@@ -115,6 +116,7 @@ def test_the_saved_encoder_is_the_original_bit_for_bit_and_the_rest_has_learnt(r
     assert not [name for name in own if torch.equal(before[name], after[name])], "the rest has learnt"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("method", ["kept", "in each step", "best"])
 def test_the_encoder_has_neither_dropout_nor_gradients(run, method: str) -> None:
     _, calls = run("run", **FROZEN, **METHODS[method])
@@ -136,6 +138,7 @@ def test_a_frozen_encoder_stays_in_evaluation_mode(tiny: Tiny) -> None:
 # The hidden states that are kept
 
 
+@pytest.mark.integration
 def test_each_row_is_encoded_once_whatever_the_epochs(run, monkeypatch: pytest.MonkeyPatch) -> None:
     _, once = run("one", **FROZEN | {"training__num_train_epochs": 1})
     folder, thrice = run("three", **FROZEN)
@@ -147,6 +150,7 @@ def test_each_row_is_encoded_once_whatever_the_epochs(run, monkeypatch: pytest.M
     assert len(each.texts) == 18 > len(thrice.texts)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "method",
     [
@@ -168,6 +172,7 @@ def test_losses_and_weights_are_those_without_it(run, monkeypatch: pytest.Monkey
     assert abs(losses_of(kept)[-1] - losses_of(kept)[0]) > 0.01, "something was learnt, so that this says something"
 
 
+@pytest.mark.integration
 def test_in_bf16_they_are_what_bf16_gives(run, monkeypatch: pytest.MonkeyPatch) -> None:
     options = EXACT | {"training__precision": "bf16"}
     kept, calls = run("kept", **options)
@@ -212,6 +217,7 @@ def write_pairs(folder: Path) -> None:
 PAIRS = {"data__text_column": "text", "data__text_pair_column": "other", "data__label_column": "label"}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("method", "texts"),
     [
@@ -245,6 +251,7 @@ NOT_KEPT = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("reason", NOT_KEPT)
 def test_where_they_cannot_be_kept_the_encoder_runs_in_each_step_and_that_is_said(
     run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], reason: str
@@ -267,6 +274,7 @@ def test_what_is_kept_is_said_with_its_size(run, capfd: pytest.CaptureFixture[st
     assert line in capfd.readouterr().err.splitlines()
 
 
+@pytest.mark.integration
 def test_a_learnt_blur_learns_though_the_encoder_is_frozen(run) -> None:
     options = FROZEN | {"preset": "blur-bert", "model__blur__learnable": "layer", "model__blur__sigma": 0.5}
     folder, calls = run("run", **options)
@@ -291,5 +299,5 @@ def test_hidden_states_of_one_layer_are_refused_by_a_mix_of_several(tiny: Tiny) 
     settings = load_config(overrides={"model.layer_mix.kind": "mean-all"}).model
     model, tokenizer = build(tiny("bert"), settings=settings)
     inputs = tokenizer([FIRST], return_tensors="pt")
-    with pytest.raises(ValueError, match="encoded_BTD is the last layer alone, but this model mixes several"):
+    with pytest.raises(ValueError, match="this model's layer mix needs all layers"):
         model(**inputs, encoded_BTD=torch.zeros(1, inputs["input_ids"].shape[1], 32))

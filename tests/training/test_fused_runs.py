@@ -37,6 +37,7 @@ def losses(folder: Path) -> list[float]:
     return [line["loss"] for line in map(json.loads, lines) if "loss" in line]
 
 
+@pytest.mark.integration
 @needs_native
 @pytest.mark.parametrize(
     ("changes", "layers"),
@@ -48,6 +49,7 @@ def test_what_a_run_says_of_it(tiny: Tiny, tmp_path: Path, changes: dict[str, An
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["train"]["fused_layers"] == layers
 
 
+@pytest.mark.integration
 @needs_native
 def test_killed_and_resumed(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "whole").mkdir()
@@ -60,10 +62,11 @@ def test_killed_and_resumed(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.Monk
 
 @needs_native
 def test_a_run_cannot_go_on_by_the_other_program(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    die_after_step(monkeypatch, 5, lambda: run(tmp_path, encoder(tiny), **STEPS))
+    base = encoder(tiny)  # built here, as what a process that dies has built is not known to this one
+    die_after_step(monkeypatch, 5, lambda: run(tmp_path, base, **STEPS))
     monkeypatch.setattr("attentune.models.fused.unavailable_reason", lambda: "no C compiler found (cc, gcc, clang)")
     with pytest.raises(CheckpointError, match=r"--fused_layers, which needs a C compiler\) \(was 3, now 0\)"):
-        run(tmp_path, encoder(tiny), **STEPS, training__resume=True)
+        run(tmp_path, base, **STEPS, training__resume=True)
 
 
 @needs_native
@@ -84,6 +87,6 @@ def test_without_dropout_the_losses_are_those_of_pytorchs_operations(
         changes = BF16 | {"training__fused_layers": fused, "model__dropout": 0.0}
         train(load_config(preset=preset, overrides=settings(tmp_path / name, encoder(tiny), **changes)))
         found[name] = losses(tmp_path / name)
-    assert found["ours"] == pytest.approx(found["theirs"], abs=0.02)
+    assert found["ours"] == pytest.approx(found["theirs"], abs=0.03)  # in bf16; processors add up in other orders
     assert found["ours"] != found["theirs"]
     assert abs(found["ours"][-1] - found["ours"][0]) > 0.01, "something was learnt, so that this says something"

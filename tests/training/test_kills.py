@@ -33,6 +33,8 @@ from helpers.kills import (
     train_in,
 )
 
+pytestmark = pytest.mark.integration
+
 SIGNALS = (signal.SIGKILL, *POLITE)
 # The slow tests cut the moments of a run into so many parts, each a test of its own.
 PARTS = 10

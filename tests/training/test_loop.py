@@ -20,9 +20,9 @@ from attentune.config import load_config
 from attentune.data.load import load_data
 from attentune.inference.evaluator import Evaluator
 from attentune.results import RunResult
-from attentune.training.callbacks import RunCallback
+from attentune.training.callbacks import JsonLogCallback
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings, write_reviews
 
@@ -37,7 +37,7 @@ def run(tiny, tmp_path):
     def run_with(name: str = "run", **changes: Any) -> tuple[RunResult, Path]:
         folder = tmp_path / name
         values = settings(tmp_path, tiny("bert"), training__output_dir=str(folder), **changes)
-        return train(load_config(overrides=values), display=Display(quiet=True)), folder
+        return train(load_config(overrides=values), display=ProgressDisplay(quiet=True)), folder
 
     return run_with
 
@@ -140,6 +140,7 @@ def test_accumulated_small_batches_are_one_large_batch(run, objective):
             torch.testing.assert_close(got[name], weight, atol=2e-5, rtol=0, msg=lambda text, name=name: name + text)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("weights", [None, {"bad": 5, "good": 0.5}, "balanced"])
 @pytest.mark.parametrize(("size", "count"), [(48, 1), (10, 5)])
 def test_the_loss_is_divided_by_the_weights_of_its_rows(run, tmp_path, weights, size, count):
@@ -175,6 +176,7 @@ def test_the_number_of_steps(run, epochs, max_steps, steps):
     assert "validation" in result.scores
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("strategy", "every", "scored"), [("epoch", None, [6, 12]), ("steps", 5, [5, 10, 12]), ("no", None, [])]
 )
@@ -186,18 +188,19 @@ def test_when_the_validation_rows_are_scored(run, strategy, every, scored):
     assert (folder / "predictions_validation.csv").is_file()
 
 
+@pytest.mark.integration
 def test_the_log_has_each_logging_step_once_also_after_a_crash(run, monkeypatch):
     logged = {"training__logging_steps": 2, "training__save_steps": 3}
-    on_step, crashes = RunCallback.on_step, [5, 10]
+    on_log, crashes = JsonLogCallback.on_log, [4, 10]
     run("whole", **logged)
 
-    def crash_late(self, state, facts):
-        on_step(self, state, facts)
+    def crash_late(self, state, logs):
+        on_log(self, state, logs)
         if state.step == crashes[0]:
             raise RuntimeError("crash")
 
     with monkeypatch.context() as patched:
-        patched.setattr(RunCallback, "on_step", crash_late)
+        patched.setattr(JsonLogCallback, "on_log", crash_late)
         with pytest.raises(RuntimeError, match="crash"):
             run(**logged)
         crashes.pop(0)
@@ -209,6 +212,7 @@ def test_the_log_has_each_logging_step_once_also_after_a_crash(run, monkeypatch)
     assert same_weights(folder, folder.parent / "whole")
 
 
+@pytest.mark.integration
 def test_the_newest_and_the_best_checkpoints_are_kept(run, scripted):
     scripted([0.1, 0.9, 0.3, 0.9, 0.5])
     # A tie is no gain: the first of two best stays.
@@ -224,6 +228,7 @@ def test_the_newest_and_the_best_checkpoints_are_kept(run, scripted):
     assert names_of(folder) == ["checkpoint-8", "checkpoint-12"]
 
 
+@pytest.mark.integration
 def test_the_best_weights_at_the_end_if_asked(run, scripted):
     for name, asked, final in (("best", True, 12), ("last", False, 18)):
         scripted([0.1, 0.9, float("nan")])

@@ -20,7 +20,7 @@ from attentune.errors import ConfigError
 from attentune.inference.predictor import Predictor, evaluate, predict
 from attentune.models.saving import load_model
 from attentune.token_labels.listing import list_tokens
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.interrupted import log_of
 from helpers.samples import BAD, FILLER, GOOD, settings
@@ -58,7 +58,7 @@ def run(tiny: Tiny, tmp_path: Path) -> Callable[..., tuple[Any, Path]]:
             **{"training__output_dir": str(folder), "training__num_train_epochs": 3, "training__precision": "fp32"}
             | changes,
         )
-        return train(load_config(overrides=values), display=Display(quiet=True)), folder
+        return train(load_config(overrides=values), display=ProgressDisplay(quiet=True)), folder
 
     return run_with
 
@@ -75,6 +75,7 @@ def table_of(folder: Path) -> list[dict[str, str]]:
 # Classes with an order
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("loss", ["cross-entropy", "corn"])
 def test_expected_values_are_predicted_by_every_way_in(run, tmp_path: Path, loss: str) -> None:
     method = {**ORDINAL, "objective__loss": loss, "preset": "ssa-co", "training__learning_rate": 3e-3}
@@ -131,6 +132,7 @@ def test_a_run_of_auto_says_what_it_was_trained_with(run) -> None:
         assert json.loads((folder / "config.json").read_text())["loss"] == loss
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("preset", ["bert", "ssa-co"])
 def test_binary_cross_entropy_trains_as_cross_entropy_of_two_classes(run, tmp_path: Path, preset: str) -> None:
     for name in ("train", "validation"):

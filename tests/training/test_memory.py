@@ -26,6 +26,7 @@ def test_the_peak_counts_what_is_held():
     assert peak_memory_bytes(CPU) >= max(before, held.nbytes)
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own mark is read under Linux only")
 def test_the_peak_is_not_that_of_the_process_that_started_this_one():
     held = np.ones(BYTES // 8)

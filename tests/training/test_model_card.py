@@ -24,7 +24,7 @@ from attentune.metrics.metrics import METRICS, score_predictions
 from attentune.results import RunResult
 from attentune.stats.estimate import wilson_interval
 from attentune.training.model_card import CardFacts, front_matter, model_card, one_line, plain, score_interval, table
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
 from helpers.tiny_models import TWO, rows_of
@@ -100,7 +100,7 @@ def facts(
 def run(tiny, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("card")
     config = load_config(overrides=settings(folder, tiny("bert"), training__num_train_epochs=1), preset="ssa-hybrid")
-    train(config, display=Display(quiet=True))
+    train(config, display=ProgressDisplay(quiet=True))
     return folder / "run"
 
 
@@ -170,6 +170,7 @@ def test_every_preset_is_told_with_its_source(preset: str) -> None:
     assert yaml.safe_load(card.split("---\n")[1])["tags"][-1] == preset
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("space", "metric"),
     [

@@ -110,6 +110,7 @@ def test_a_learning_rate_that_bursts_the_weights(attentune, command, tmp_path):
     assert [folder.name for folder in checkpoint_folders(tmp_path / "run")] == ["checkpoint-1"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("value", ["inf", "nan"])
 def test_a_gradient_that_is_not_finite(attentune, command, tmp_path, monkeypatch, value):
     original, calls = loop.clip_gradients, []

@@ -94,11 +94,12 @@ def test_spoilt_weights_leave_the_last_good_checkpoint_and_a_run_that_goes_on(
 ) -> None:
     timed_step = TrainingLoop._timed_step
 
-    def spoil(self: Any, plan: Any, group: Any, state: Any, watcher: Any) -> None:
-        timed_step(self, plan, group, state, watcher)
+    def spoil(self: Any, plan: Any, group: Any, state: Any) -> Any:
+        logs = timed_step(self, plan, group, state)
         if state.step == 2:
             with torch.no_grad():
                 next(self.model.parameters())[0, 0] = float("nan")
+        return logs
 
     words = ("--per_device_train_batch_size", 4, "--save_steps", 1, "--save_total_limit", 9)
     with monkeypatch.context() as patched:

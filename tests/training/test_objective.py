@@ -8,7 +8,6 @@ import pytest
 import torch
 from sklearn.utils.class_weight import compute_class_weight
 
-from attentune.config import ObjectiveConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 from attentune.metrics.metrics import METRICS
@@ -24,7 +23,7 @@ LABELS = np.array([0, 0, 0, 0, 1, 1, 2])
 def made(
     class_weights: object = None, *, space: LabelSpace = THREE, labels: np.ndarray = LABELS, **options
 ) -> Objective:
-    return build_objective(ObjectiveConfig(class_weights=class_weights, **options), space, labels)
+    return build_objective(space, labels, class_weights=class_weights, **options)
 
 
 def test_balanced_is_scikit_learns_rule() -> None:
@@ -184,15 +183,14 @@ def test_correlations_weigh_every_row_alike_so_batches_count_by_their_rows() -> 
 
 
 def test_the_expected_value_is_for_classes_with_an_order() -> None:
-    wanted, plain = ObjectiveConfig(ordinal_prediction="expected-value"), ObjectiveConfig()
-    assert with_ordinal_prediction(STARS, wanted) == replace(STARS, ordinal_prediction="expected-value")
+    assert with_ordinal_prediction(STARS, "expected-value") == replace(STARS, ordinal_prediction="expected-value")
     for space in (THREE, SCORE, STARS):
-        assert with_ordinal_prediction(space, plain) == space
+        assert with_ordinal_prediction(space, "argmax") == space
     for space in (THREE, SCORE):
         with pytest.raises(
             ConfigError, match="objective.ordinal_prediction: got 'expected-value', which needs"
         ) as caught:
-            with_ordinal_prediction(space, wanted)
+            with_ordinal_prediction(space, "expected-value")
         assert f"this is a {space.task_type} task" in str(caught.value)
 
 

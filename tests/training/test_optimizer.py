@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,14 +17,13 @@ from transformers import (
 )
 
 from attentune.config import BlurConfig, LayerMixConfig, TrainingConfig
+from attentune.training.components import embedding_weight_decay
 from attentune.training.optimizer import (
+    LearningRateSchedule,
     build_optimizer,
     clip_gradients,
-    decay_factor,
-    decays,
-    learning_rate_factor,
+    has_weight_decay,
     load_optimizer_tensors,
-    logged_rates,
     optimizer_tensors,
     set_learning_rate,
 )
@@ -31,7 +31,8 @@ from helpers.tiny import FAMILIES
 from helpers.tiny_models import build
 
 Tiny = Callable[..., Path]
-SETTINGS = TrainingConfig(learning_rate=0.1, weight_decay=0.3, adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-3)
+SETTINGS: dict[str, Any] = {"learning_rate": 0.1, "weight_decay": 0.3, "betas": (0.8, 0.95), "eps": 1e-3}
+RATE = 5e-5
 
 
 class Small(nn.Module):
@@ -65,7 +66,7 @@ def train(model: Small, optimizer: torch.optim.Optimizer, steps: range) -> list[
 def test_steps_are_those_of_adamw_written_out() -> None:
     model = Small()
     weights = {name: p.detach().numpy().astype(np.float64) for name, p in model.named_parameters()}
-    gradients = train(model, build_optimizer(model, SETTINGS), range(3))
+    gradients = train(model, build_optimizer(model, **SETTINGS), range(3))
     assert set(gradients[0]) == {"dense.weight", "dense.bias", "norm.weight", "norm.bias"}
     for name, start in weights.items():
         weight, mean, square = start, np.zeros_like(start), np.zeros_like(start)
@@ -84,14 +85,14 @@ def test_one_step_from_zero_moments_is_the_learning_rate() -> None:
     """Bias correction: without it the first step would be a fraction of the learning rate."""
     model = Small()
     before = model.dense.bias.detach().clone()
-    train(model, build_optimizer(model, TrainingConfig(learning_rate=0.01)), range(1))
+    train(model, build_optimizer(model, learning_rate=0.01), range(1))
     assert (model.dense.bias - before).abs().tolist() == pytest.approx([0.01] * 4, rel=1e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_matrices_decay_and_biases_and_norms_do_not(tiny: Tiny, family: str) -> None:
     model, _ = build(tiny(family))
-    optimizer = build_optimizer(model, TrainingConfig(weight_decay=0.05))
+    optimizer = build_optimizer(model, learning_rate=RATE, weight_decay=0.05)
     decayed, plain = ({id(p) for p in group["params"]} for group in optimizer.param_groups)
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.05, 0.0]
     for prefix, module in model.named_modules():
@@ -115,7 +116,7 @@ def test_learned_sigmas_and_layer_weights_do_not_decay_and_excitation_does(tiny:
         names = {id(weight): name for name, weight in model.named_parameters() if not name.startswith("encoder.")}
         decayed, plain = (
             {names[id(p)] for p in group["params"] if id(p) in names}
-            for group in build_optimizer(model, TrainingConfig()).param_groups
+            for group in build_optimizer(model, learning_rate=RATE).param_groups
         )
         assert "blur.raw_sigma" in plain
         assert ("layer_mix.layer_weights" in plain) == (not squeeze)
@@ -126,15 +127,15 @@ def test_learned_sigmas_and_layer_weights_do_not_decay_and_excitation_does(tiny:
 
 def test_decay_by_name_and_shape() -> None:
     matrix, vector = nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2))
-    assert decays("dense.weight", matrix)
-    assert not decays("LayerNorm.weight", vector)
-    assert not decays("dense.bias", vector)
-    assert not decays("attention.bias", matrix)
-    assert not decays("blur.raw_sigma", matrix)
+    assert has_weight_decay("dense.weight", matrix)
+    assert not has_weight_decay("LayerNorm.weight", vector)
+    assert not has_weight_decay("dense.bias", vector)
+    assert not has_weight_decay("attention.bias", matrix)
+    assert not has_weight_decay("blur.raw_sigma", matrix)
 
 
 def test_frozen_weights_are_not_the_optimisers() -> None:
-    optimizer = build_optimizer(Small(), TrainingConfig())
+    optimizer = build_optimizer(Small(), learning_rate=RATE)
     assert sum(len(group["params"]) for group in optimizer.param_groups) == 4
 
 
@@ -150,27 +151,29 @@ SCHEDULES = {
     ("total", "ratio", "steps"), [(100, 0.1, 0), (7, 0.25, 0), (50, 0.1, 20), (5, 0.0, 0), (1, 0.1, 0)]
 )
 def test_the_learning_rate_is_that_of_transformers_schedules(kind: str, total: int, ratio: float, steps: int) -> None:
-    settings = TrainingConfig(lr_scheduler_type=kind, warmup_ratio=ratio, warmup_steps=steps)
+    own = LearningRateSchedule(learning_rate=1.0, kind=kind, warmup_ratio=ratio, warmup_steps=steps, total_steps=total)
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     schedule = SCHEDULES[kind](optimizer, steps or math.ceil(ratio * total), total)
     for step in range(total):
-        assert learning_rate_factor(settings, step, total) == pytest.approx(schedule.get_last_lr()[0], abs=1e-12)
+        assert own.factor(step) == pytest.approx(schedule.get_last_lr()[0], abs=1e-12)
         optimizer.step()
         schedule.step()
 
 
 def test_the_learning_rates_course_by_hand() -> None:
-    linear = [learning_rate_factor(TrainingConfig(warmup_ratio=0.4), step, 10) for step in range(11)]
+    def factors(total_steps: int, **options: Any) -> list[float]:
+        schedule = LearningRateSchedule(learning_rate=1.0, total_steps=total_steps, **options)
+        return [schedule.factor(step) for step in range(total_steps + 1)]
+
+    linear = factors(10, warmup_ratio=0.4)
     assert linear == pytest.approx([0, 1 / 4, 2 / 4, 3 / 4, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0])
-    constant = TrainingConfig(lr_scheduler_type="constant", warmup_ratio=0.4)
-    assert [learning_rate_factor(constant, step, 10) for step in range(11)] == [1.0] * 11
-    cosine = TrainingConfig(lr_scheduler_type="cosine", warmup_ratio=0.0)
+    assert factors(10, kind="constant", warmup_ratio=0.4) == [1.0] * 11
     expected = [0.5 * (1 + math.cos(math.pi * step / 4)) for step in range(5)]
-    assert [learning_rate_factor(cosine, step, 4) for step in range(5)] == pytest.approx(expected)
+    assert factors(4, kind="cosine", warmup_ratio=0.0) == pytest.approx(expected)
 
 
 def test_setting_the_learning_rate_reaches_every_group() -> None:
-    optimizer = build_optimizer(Small(), SETTINGS)
+    optimizer = build_optimizer(Small(), **SETTINGS)
     set_learning_rate(optimizer, 0.25)
     assert [group["lr"] for group in optimizer.param_groups] == [0.1 * 0.25, 0.1 * 0.25]
 
@@ -181,8 +184,7 @@ def test_setting_the_learning_rate_reaches_every_group() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_encoder_embeddings_too_has_its_own_rate_and_the_rest_the_other(tiny: Tiny, family: str) -> None:
     model, _ = build(tiny(family))
-    settings = TrainingConfig(learning_rate=1e-3, encoder_learning_rate=2e-5, weight_decay=0.05)
-    optimizer = build_optimizer(model, settings)
+    optimizer = build_optimizer(model, learning_rate=1e-3, encoder_learning_rate=2e-5, weight_decay=0.05)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = {(group["peak_lr"], group["weight_decay"]): group["params"] for group in optimizer.param_groups}
     assert set(groups) == {(rate, decay) for rate in (1e-3, 2e-5) for decay in (0.05, 0.0)}
@@ -191,21 +193,21 @@ def test_the_encoder_embeddings_too_has_its_own_rate_and_the_rest_the_other(tiny
     assert sum(map(len, groups.values())) == len(names)
     words = model.get_input_embeddings().weight
     assert any(parameter is words for parameter in groups[2e-5, 0.05])
-    plain = build_optimizer(model, TrainingConfig(weight_decay=0.05))
+    plain = build_optimizer(model, learning_rate=RATE, weight_decay=0.05)
     decayed = {id(p) for (_, decay), parameters in groups.items() for p in parameters if decay}
     assert decayed == {id(p) for p in plain.param_groups[0]["params"]}
 
 
 def test_each_group_keeps_its_own_peak_over_the_schedule() -> None:
     """The steps are those of AdamW with the encoder's rate on the encoder and the other one elsewhere."""
-    settings = TrainingConfig(learning_rate=0.1, encoder_learning_rate=0.004, warmup_ratio=0.4)
+    schedule = LearningRateSchedule(learning_rate=0.1, encoder_learning_rate=0.004, warmup_ratio=0.4, total_steps=10)
     model = nn.ModuleDict({"encoder": nn.Linear(2, 2), "classifier": nn.Linear(2, 2)})
-    optimizer = build_optimizer(model, settings)
+    optimizer = build_optimizer(model, learning_rate=0.1, encoder_learning_rate=0.004)
     for step in range(10):
-        factor = learning_rate_factor(settings, step, 10)
+        factor = schedule.factor(step)
         set_learning_rate(optimizer, factor)
         assert sorted({group["lr"] for group in optimizer.param_groups}) == sorted({0.004 * factor, 0.1 * factor})
-        assert logged_rates(settings, factor) == {
+        assert schedule.rates(step) == {
             "learning_rate": 0.1 * factor,
             "encoder_learning_rate": 0.004 * factor,
         }
@@ -219,26 +221,30 @@ def test_each_group_keeps_its_own_peak_over_the_schedule() -> None:
 
 
 def test_without_a_rate_of_its_own_the_encoder_is_logged_with_the_rest() -> None:
-    assert logged_rates(TrainingConfig(learning_rate=0.2), 0.5) == {"learning_rate": 0.1}
-    assert logged_rates(TrainingConfig(learning_rate=0.2, freeze_encoder=True), 0.5) == {"learning_rate": 0.1}
+    schedule = LearningRateSchedule(learning_rate=0.2, warmup_ratio=0.0, total_steps=2)
+    assert schedule.rates(1) == {"learning_rate": 0.1}
 
 
 def test_untouched_embeddings_decay_by_the_encoders_rate_and_not_at_all_when_it_is_frozen() -> None:
-    rates = {"learning_rate": 0.1, "weight_decay": 0.3, "warmup_ratio": 0.0}
+    options = {"learning_rate": 0.1, "warmup_ratio": 0.0, "total_steps": 8}
     written_out = math.prod(1 - 0.02 * 0.3 * (1 - step / 8) for step in range(5))
-    own = decay_factor(TrainingConfig(encoder_learning_rate=0.02, **rates), 5, 8)
-    assert own == pytest.approx(written_out, rel=1e-12)
-    same = decay_factor(TrainingConfig(**rates), 5, 8)
-    assert same == pytest.approx(math.prod(1 - 0.1 * 0.3 * (1 - step / 8) for step in range(5)), rel=1e-12)
-    assert decay_factor(TrainingConfig(freeze_encoder=True, **rates), 5, 8) == 1.0
+    own = LearningRateSchedule(encoder_learning_rate=0.02, **options)
+    assert own.decay_factor(5, weight_decay=0.3) == pytest.approx(written_out, rel=1e-12)
+    same = LearningRateSchedule(**options)
+    written_out = math.prod(1 - 0.1 * 0.3 * (1 - step / 8) for step in range(5))
+    assert same.decay_factor(5, weight_decay=0.3) == pytest.approx(written_out, rel=1e-12)
+    frozen = TrainingConfig(freeze_encoder=True, weight_decay=0.3)
+    assert same.decay_factor(5, weight_decay=embedding_weight_decay(frozen)) == 1.0
+    assert embedding_weight_decay(TrainingConfig(lora_rank=8, weight_decay=0.3)) == 0.0
+    assert embedding_weight_decay(TrainingConfig(weight_decay=0.3)) == 0.3
 
 
 def test_a_saved_state_goes_on_as_if_never_stopped() -> None:
     whole = Small()
-    train(whole, build_optimizer(whole, SETTINGS), range(6))
+    train(whole, build_optimizer(whole, **SETTINGS), range(6))
 
     first = Small()
-    optimizer = build_optimizer(first, SETTINGS)
+    optimizer = build_optimizer(first, **SETTINGS)
     train(first, optimizer, range(3))
     tensors = optimizer_tensors(optimizer, first)
     kinds = {name.split(".", 1)[0] for name in tensors}
@@ -248,7 +254,7 @@ def test_a_saved_state_goes_on_as_if_never_stopped() -> None:
 
     second = Small()
     second.load_state_dict(weights)
-    optimizer = build_optimizer(second, SETTINGS)
+    optimizer = build_optimizer(second, **SETTINGS)
     load_optimizer_tensors(optimizer, second, {name: tensor.clone() for name, tensor in tensors.items()})
     train(second, optimizer, range(3, 6))
     assert all(torch.equal(weight, whole.state_dict()[name]) for name, weight in second.state_dict().items())
@@ -259,7 +265,7 @@ def test_clipping_in_the_optimiser_is_clipping_before_it(limit: float) -> None:
     generator = torch.Generator().manual_seed(1)
     own, plain = Small(), Small()
     plain.load_state_dict(own.state_dict())
-    optimizers = [build_optimizer(model, SETTINGS) for model in (own, plain)]
+    optimizers = [build_optimizer(model, **SETTINGS) for model in (own, plain)]
     for size in (3.0, 0.01, 3.0):  # beyond the limit of 0.5, below it, and beyond it once more
         for mine, other in zip(own.parameters(), plain.parameters(), strict=True):
             mine.grad = size * torch.randn(mine.shape, generator=generator)

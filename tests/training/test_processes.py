@@ -22,11 +22,13 @@ from safetensors.numpy import load_file
 from attentune.config import load_config
 from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.scoring import check_whole_models
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers import process_worker
 from helpers.interrupted import LABELS_FILE, log_of, run, without_times
 from helpers.samples import settings, write_reviews
+
+pytestmark = pytest.mark.integration
 
 Tiny = Callable[..., Path]
 Ran = tuple[Path, Path]
@@ -172,7 +174,7 @@ def test_the_command_line_under_two_processes(tiny: Tiny, tmp_path: Path) -> Non
     (tmp_path / "run" / "run.json").unlink()
     values |= {"preset": "ssa-hybrid", "training.resume": True}
     with pytest.raises(CheckpointError, match="processes"):
-        train(load_config(overrides=values), display=Display(quiet=True))
+        train(load_config(overrides=values), display=ProgressDisplay(quiet=True))
 
 
 def test_models_spread_over_processes_are_refused() -> None:

@@ -50,6 +50,7 @@ def test_the_same_command_twice_gives_identical_results(tiny, tmp_path, referenc
     assert_same(outcome(tmp_path / "run"), reference[1])
 
 
+@pytest.mark.integration
 def test_another_seed_gives_other_weights(tiny, tmp_path, reference):
     run(tmp_path, tiny("bert"), **METHOD, training__seed=7)
     assert outcome(tmp_path / "run")["weights"] != reference[1]["weights"]
@@ -63,14 +64,12 @@ def test_killed_after_a_step(tiny, tmp_path, reference, monkeypatch, step):
 
 
 # Calls within one save: the manifest, flushed files, the flushed folder, the rename, the removal of old checkpoints.
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("function", "call"),
     [("write_manifest", 1), ("sync_file", 2), ("sync_folder", 1), ("sync_folder", 2), ("keep_newest", 3)],
 )
 def test_killed_during_a_save(tiny, tmp_path, reference, monkeypatch, function, call):
-    import attentune.training.callbacks as watcher_module
-
-    home = watcher_module if function == "keep_newest" else checkpoint_module
     original, calls = getattr(checkpoint_module, function), []
 
     def count_then_die(*arguments):
@@ -80,7 +79,7 @@ def test_killed_during_a_save(tiny, tmp_path, reference, monkeypatch, function, 
         return original(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(home, function, count_then_die)
+        patched.setattr(checkpoint_module, function, count_then_die)
         ended_by = killed(lambda: run(tmp_path, tiny("bert"), **METHOD))
     assert ended_by == signal.SIGKILL
     for folder in checkpoint_folders(tmp_path / "run"):
@@ -89,6 +88,7 @@ def test_killed_during_a_save(tiny, tmp_path, reference, monkeypatch, function, 
     assert not [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".writing")]
 
 
+@pytest.mark.integration
 def test_killed_twice_and_while_finishing(tiny, tmp_path, reference, monkeypatch):
     import attentune.training.finalize as finish_module
 
@@ -99,6 +99,7 @@ def test_killed_twice_and_while_finishing(tiny, tmp_path, reference, monkeypatch
     assert_same(resumed_outcome(tmp_path, tiny("bert")), reference[1])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"])
 @pytest.mark.parametrize("how", ["cut", "changed", "removed"])
 def test_a_torn_checkpoint_is_passed_over_with_a_warning(tiny, tmp_path, reference, monkeypatch, capfd, name, how):
@@ -111,16 +112,17 @@ def test_a_torn_checkpoint_is_passed_over_with_a_warning(tiny, tmp_path, referen
         torn.write_bytes(content[:-3] if how == "cut" else content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
     train(load_config(overrides=settings(tmp_path, tiny("bert"), **METHOD, training__resume=True)))
     assert_same(outcome(tmp_path / "run"), reference[1])
-    assert "passed over" in capfd.readouterr().err
+    assert "skipped" in capfd.readouterr().err
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tiny, tmp_path, reference, monkeypatch):
     timed_step = TrainingLoop._timed_step
 
-    def step_then_interrupt(self, plan, group, state, watcher):
-        timed_step(self, plan, group, state, watcher)
+    def step_then_interrupt(self, plan, group, state):
+        logs = timed_step(self, plan, group, state)
         if state.step == 5:
             os.kill(os.getpid(), signal.SIGINT)
+        return logs
 
     with monkeypatch.context() as patched:
         patched.setattr(TrainingLoop, "_timed_step", step_then_interrupt)
@@ -147,6 +149,7 @@ def test_a_bare_resume_refuses_other_settings(tiny, tmp_path, reference):
     assert train(load_config(overrides=bare)).seed == 42
 
 
+@pytest.mark.integration
 def test_the_command_line_killed_from_outside(tiny, tmp_path, reference):
     values = settings(tmp_path, tiny("bert"), **METHOD)
     flags = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]

@@ -15,10 +15,10 @@ from safetensors.numpy import load_file
 
 from attentune.config import load_config
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.components import TrainingComponents
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.scorer import TrainingScorer
 from attentune.training.signals import Interrupted
+from attentune.training.state import EpochPlanner
 from attentune.training.train import train
 from helpers.interrupted import LABELS_FILE, assert_same, die_after_step, log_of, outcome, run
 
@@ -63,6 +63,7 @@ def in_force(folder: Path) -> dict[str, np.ndarray]:
     return load_file(folder / LABELS_FILE)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_labels_were_made_and_say_something(reference: Reference, generator: str) -> None:
     """Without which the other tests here would prove nothing."""
@@ -86,6 +87,7 @@ def test_labels_were_made_and_say_something(reference: Reference, generator: str
 
 # Step 5: the first epoch, without labels made by asking. 10 and 17: within an epoch whose labels came with the
 # checkpoint. 12: at an epoch's end, before its line in the log and its checkpoint. 13: after that checkpoint.
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("generator", "step"),
     [("flip", step) for step in (5, 10, 12, 13, 17)]
@@ -102,6 +104,7 @@ def test_killed_after_a_step(
     assert_same(outcome(tmp_path / "run"), reference(generator)[1])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_resumed_without_the_checkpoints_labels_a_run_ends_differently(
     tiny: Tiny, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch, generator: str
@@ -111,15 +114,16 @@ def test_resumed_without_the_checkpoints_labels_a_run_ends_differently(
     (tmp_path / "run" / "run.json").unlink()
     for step in (12, 16, 18):
         shutil.rmtree(tmp_path / "run" / f"checkpoint-{step}")
-    monkeypatch.setattr(TrainingComponents, "restore_labels", lambda self, tensors: None)
+    monkeypatch.setattr(EpochPlanner, "restore", lambda self, tensors: None)
     resume = {"training.output_dir": str(tmp_path / "run"), "training.resume": True}
-    train(load_config(overrides=resume), display=Display(quiet=True))
+    train(load_config(overrides=resume), display=ProgressDisplay(quiet=True))
     got, expected = outcome(tmp_path / "run"), reference(generator)[1]
     assert got["checkpoints"] == expected["checkpoints"]
     assert got["weights"] != expected["weights"]
     assert got["log"] != expected["log"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("generator", ["flip", "released"])
 def test_ctrl_c_while_labels_are_made_ends_the_asking_and_loses_nothing(
     tiny: Tiny, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch, generator: str

@@ -13,6 +13,8 @@ from attentune.training.checkpoint import checkpoint_folders
 from helpers.interrupted import assert_same, die, die_after_step, killed, log_of, outcome, run
 from helpers.samples import settings, write_reviews
 
+pytestmark = pytest.mark.integration
+
 Tiny = Callable[..., Path]
 Reference = Callable[[str], tuple[Path, dict[str, object]]]
 # 6 batches of 8 an epoch, 3 steps of two each.

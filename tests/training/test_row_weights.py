@@ -12,12 +12,12 @@ import pytest
 import torch
 from sklearn.utils.class_weight import compute_class_weight
 
-from attentune.config import ObjectiveConfig, load_config
+from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError, ConfigError, LabelError
 from attentune.training.multitask.tasks import train_tasks
 from attentune.training.objective import build_objective
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.interrupted import assert_same, die_after_step, log_of, outcome, run
 from helpers.samples import settings, write_reviews
@@ -58,7 +58,7 @@ def outputs(columns: int, rows: slice = slice(None)) -> SimpleNamespace:
 
 def written_out(space: LabelSpace, labels: np.ndarray, options: dict, alpha: float) -> float:
     """(1 - share) sum(w l) / sum(c) + share sum(w t) / tokens, each row's l and c from this row's loss alone."""
-    objective = build_objective(ObjectiveConfig(alpha=alpha, **options), space, labels)
+    objective = build_objective(space, labels, alpha=alpha, **options)
     given, above, below, tokens, count = outputs(space.num_labels), [], [], [], 0
     for row, weight in enumerate(WEIGHTS.tolist()):
         alone = objective.rows(given.logits[row : row + 1], torch.from_numpy(labels[row : row + 1]))
@@ -78,7 +78,7 @@ def written_out(space: LabelSpace, labels: np.ndarray, options: dict, alpha: flo
 @pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{name}-{number}" for number, (name, _) in enumerate(CASES)])
 def test_every_loss_is_that_of_a_plain_loop(name: str, options: dict, parts: list[slice]) -> None:
     space, labels = SPACES[name]
-    objective = build_objective(ObjectiveConfig(alpha=0.7, **options), space, labels, WEIGHTS)
+    objective = build_objective(space, labels, row_weights=WEIGHTS, alpha=0.7, **options)
     denominators = objective.denominators(labels, int((TOKEN_LABELS_BT >= 0).sum()), 0.0)
     weights_B, total = torch.from_numpy(WEIGHTS.astype(np.float32)), 0.0
     for part in parts:  # batches of one step, or the shares of several processes
@@ -92,7 +92,7 @@ def test_every_loss_is_that_of_a_plain_loop(name: str, options: dict, parts: lis
 def test_a_row_alone_in_its_batch_keeps_its_weight() -> None:
     """Which a division by the weights of the batch would take from it."""
     space, labels = SPACES["classes"]
-    objective = build_objective(ObjectiveConfig(), space, labels, WEIGHTS)
+    objective = build_objective(space, labels, row_weights=WEIGHTS)
     given, one = outputs(3, slice(1, 2)), torch.from_numpy(labels[1:2])
     whole = objective.denominators(labels[1:2], 0, 0.0).combine(objective.sums(given, one, None))
     half = objective.denominators(labels[1:2], 0, 0.0).combine(objective.sums(given, one, None, torch.tensor([0.5])))
@@ -101,14 +101,14 @@ def test_a_row_alone_in_its_batch_keeps_its_weight() -> None:
 
 def test_balanced_classes_are_balanced_by_what_their_rows_weigh() -> None:
     space, labels = SPACES["classes"]
-    found = build_objective(ObjectiveConfig(class_weights="balanced"), space, labels, WEIGHTS).class_weights
+    found = build_objective(space, labels, row_weights=WEIGHTS, class_weights="balanced").class_weights
     weighed = np.array([WEIGHTS[labels == label].sum() for label in range(3)])
     np.testing.assert_allclose(found.numpy(), WEIGHTS.sum() / (3 * weighed), rtol=1e-6)
     np.testing.assert_allclose(found.numpy() * weighed, np.full(3, WEIGHTS.sum() / 3), rtol=1e-6)
-    plain = build_objective(ObjectiveConfig(class_weights="balanced"), space, labels).class_weights
+    plain = build_objective(space, labels, class_weights="balanced").class_weights
     np.testing.assert_allclose(plain, compute_class_weight("balanced", classes=np.arange(3), y=labels), rtol=1e-6)
     space, labels = SPACES["sets"]
-    found = build_objective(ObjectiveConfig(class_weights="balanced"), space, labels, WEIGHTS).class_weights
+    found = build_objective(space, labels, row_weights=WEIGHTS, class_weights="balanced").class_weights
     present = (labels * WEIGHTS[:, None]).sum(axis=0)
     np.testing.assert_allclose(found.numpy(), (WEIGHTS.sum() - present) / present, rtol=1e-6)
 
@@ -116,7 +116,7 @@ def test_balanced_classes_are_balanced_by_what_their_rows_weigh() -> None:
 def test_a_correlation_has_no_weights_of_rows() -> None:
     space, labels = SPACES["scores"]
     with pytest.raises(ConfigError, match="pearson has one loss for a whole batch, so rows cannot have weights"):
-        build_objective(ObjectiveConfig(loss="pearson"), space, labels, WEIGHTS)
+        build_objective(space, labels, row_weights=WEIGHTS, loss="pearson")
 
 
 # Whole runs
@@ -164,7 +164,7 @@ def test_the_first_step_is_the_weighted_loss_of_its_rows(tiny, tmp_path: Path) -
         **extra(tmp_path),
     }
     config = load_config(overrides=settings(tmp_path, tiny("bert"), **whole))
-    inputs = prepare_inputs(config, None, Display(quiet=True))
+    inputs = prepare_inputs(config, None, ProgressDisplay(quiet=True))
     model, features = new_model(inputs).eval(), inputs.features["train"]
     losses = []
     for row in range(len(features)):
@@ -179,6 +179,7 @@ def test_the_first_step_is_the_weighted_loss_of_its_rows(tiny, tmp_path: Path) -
     assert first["loss"] == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("generator", ["gradient", "flip", "masked-rows"])
 def test_a_killed_run_goes_on_with_the_weights_it_had(tiny, tmp_path: Path, monkeypatch, generator: str) -> None:
     preset = "bert" if generator == "masked-rows" else "ssa-co"
@@ -223,7 +224,7 @@ def test_one_of_several_tasks_has_an_extra_file(tiny, tmp_path: Path, data_dir: 
             "training.use_cpu": True,
         }
     )
-    train_tasks(config, display=Display(quiet=True))
+    train_tasks(config, display=ProgressDisplay(quiet=True))
     rows = {task: json.loads((tmp_path / "runs" / task / "run.json").read_text())["train"] for task in ("rte", "wnli")}
     assert (rows["rte"]["rows"], rows["wnli"]["rows"]) == (13, 12)
     assert [part["rows"] for part in rows["rte"]["rows_from"]] == [12, 1]
@@ -234,7 +235,7 @@ def test_a_run_with_extra_rows_of_another_kind_is_refused_before_anything_is_wri
     more = extra(tmp_path)
     (tmp_path / "silver.csv").write_text("text,label\na,fine\n")
     with pytest.raises(LabelError, match="unknown labels: 'fine'"):
-        train(load_config(overrides=settings(tmp_path, tiny("bert"), **more)), display=Display(quiet=True))
+        train(load_config(overrides=settings(tmp_path, tiny("bert"), **more)), display=ProgressDisplay(quiet=True))
     assert not (tmp_path / "run").exists()
 
 
@@ -255,6 +256,7 @@ def kinds(folder: Path) -> dict[str, dict[str, object]]:
 LABELS = {"scores": "{}.5", "ordered": "{}", "sets": "a|{}"}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", list(kinds(Path())))
 def test_every_kind_of_task_takes_extra_rows(tiny, tmp_path: Path, name: str) -> None:
     for file, rows in (("train.csv", 30), ("validation.csv", 9), ("silver.csv", 12)):

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from attentune import Predictor, evaluate
 from attentune.config import load_config
 from attentune.nn.blur import raw_of
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
 
@@ -23,7 +23,7 @@ def trained(folder: Path, encoder: Path, **changes: object) -> dict[str, dict[st
     """The scores of a run in `folder`/run; sigma's raw number moves by about the learning rate a step."""
     learned = {"model__blur__sigma": SIGMA, "training__num_train_epochs": 1, **changes}
     overrides = settings(folder, encoder, preset="sesame", **learned)
-    return train(load_config(overrides=overrides), display=Display(quiet=True)).scores
+    return train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True)).scores
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_sigma_is_learned_and_the_saved_run_repeats_the_scores(
         == json.loads((run / "metrics.json").read_text())["validation"]
     )
     model = Predictor.load(run).model
-    assert model.blur_taps.layers == 3
+    assert model.blur_hooks.layers == 3
     assert torch.equal(model.blur.raw_sigma.detach().cpu(), weights["blur.raw_sigma"])
 
 

@@ -15,9 +15,9 @@ from attentune.training.signals import stop_on_signal
 
 def test_the_first_signal_asks_and_the_second_ends():
     with stop_on_signal() as stop:
-        assert not stop.asked
+        assert not stop.requested
         os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.asked
+        assert stop.requested
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -36,7 +36,7 @@ def test_elsewhere_than_in_the_main_thread_nothing_is_caught():
 
     def look() -> None:
         with stop_on_signal() as stop:
-            seen.append((stop.asked, signal.getsignal(signal.SIGTERM)))
+            seen.append((stop.requested, signal.getsignal(signal.SIGTERM)))
 
     with stop_on_signal() as outer:
         outer.asked = True
@@ -52,7 +52,7 @@ def test_an_interrupt_while_a_lock_is_taken_leaves_it_free(tmp_path, monkeypatch
 
     lock = FileLock(tmp_path / "some.lock")
     with monkeypatch.context() as patched:
-        patched.setattr("attentune.io.locks.os.pwrite", interrupt)
+        patched.setattr("attentune.io.locks.os.ftruncate", interrupt)
         with pytest.raises(KeyboardInterrupt):
             lock.take()
     assert not lock.is_held()

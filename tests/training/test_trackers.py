@@ -14,10 +14,13 @@ import pytest
 
 from attentune.config import load_config
 from attentune.errors import ConfigError
+from attentune.training.callbacks import TrainingCallback
 from attentune.training.signals import Interrupted
-from attentune.training.trackers import settings_to_tell
+from attentune.training.trackers import tracker_settings
 from attentune.training.train import train
 from helpers.samples import write_reviews
+
+pytestmark = pytest.mark.integration
 
 Tiny = Callable[..., Path]
 
@@ -49,7 +52,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 def mlflow(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """MLflow with that store, and an experiment of the test's own."""
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    module = pytest.importorskip("mlflow")
+    import mlflow as module
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", tmp_path.name)
@@ -86,12 +90,23 @@ def test_mlflow_has_settings_course_and_final_scores(
     assert [point.step for point in scores] == [5, 10]
 
 
-def test_a_run_that_is_broken_off_goes_on_in_the_same_mlflow_run(mlflow: Any, config: Callable[..., Any]) -> None:
-    def stop(state: Any, scores: Any, is_last: bool) -> None:
+class Stop(TrainingCallback):
+    """Sends Ctrl-C at the first evaluation."""
+
+    def on_evaluate(self, state: Any, scores: Any, *, is_last: bool) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
+
+class Fail(TrainingCallback):
+    """Fails at the first evaluation."""
+
+    def on_evaluate(self, state: Any, scores: Any, *, is_last: bool) -> None:
+        raise ValueError("no")
+
+
+def test_a_run_that_is_broken_off_goes_on_in_the_same_mlflow_run(mlflow: Any, config: Callable[..., Any]) -> None:
     with pytest.raises(Interrupted):
-        train(config("mlflow"), on_scores=stop)
+        train(config("mlflow"), callbacks=[Stop()])
     (run,) = runs_of(mlflow)
     assert run.info.status == "KILLED"
     train(config("mlflow", **{"training.resume": True}))
@@ -102,11 +117,8 @@ def test_a_run_that_is_broken_off_goes_on_in_the_same_mlflow_run(mlflow: Any, co
 
 
 def test_a_run_that_fails_is_marked_so(mlflow: Any, config: Callable[..., Any]) -> None:
-    def fail(state: Any, scores: Any, is_last: bool) -> None:
-        raise ValueError("no")
-
     with pytest.raises(ValueError, match="no"):
-        train(config("mlflow"), on_scores=fail)
+        train(config("mlflow"), callbacks=[Fail()])
     assert [run.info.status for run in runs_of(mlflow)] == ["FAILED"]
 
 
@@ -120,7 +132,6 @@ def test_a_store_that_is_not_there_is_said(mlflow: Any, config: Callable[..., An
 def test_wandb_offline_keeps_its_files_in_the_run_folder(
     config: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     result = train(config("wandb"))
@@ -145,7 +156,7 @@ def test_trackers_are_told_no_places(tiny: Tiny, tmp_path: Path) -> None:
         "training.output_dir": str(tmp_path / "run"),
         "model.name_or_path": str(tiny("bert")),
     }
-    told = settings_to_tell(load_config(overrides={**places, "data.label_names": "a,b"}))
+    told = tracker_settings(load_config(overrides={**places, "data.label_names": "a,b"}))
     assert str(tmp_path) not in json.dumps(told)
     assert told["model.name_or_path"] == tiny("bert").name
     assert told["data.label_names"] == "('a', 'b')"

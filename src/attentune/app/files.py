@@ -9,8 +9,8 @@ from pathlib import Path
 
 from attentune.app.limits import RequestLimits
 from attentune.config import DataConfig
-from attentune.data.load import read_unlabelled
 from attentune.data.readers.read import read_table
+from attentune.data.unlabelled import read_unlabelled
 from attentune.errors import AttentuneError, DataError
 from attentune.explain.predict_explained import EXPLANATION, predict_explained
 from attentune.inference.predictions import predictions_csv

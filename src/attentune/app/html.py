@@ -7,8 +7,8 @@ from html import escape
 
 from attentune.explain.answers import Answer, MaskedWord
 from attentune.explain.explanation import Explanation, HeadAttention
+from attentune.report.explanations import HIGHLIGHT_STYLE, highlight_html
 from attentune.report.highlight import hex_tone, share_of, sides, visible
-from attentune.report.highlight_html import MARKED_STYLE, marked
 
 # Results have a white background in the dark theme too: the colors of scores are made for it.
 STYLE = f"""
@@ -37,7 +37,7 @@ STYLE = f"""
 .att th[scope=row] {{ position: sticky; left: 0; background: #fff; }}
 .att th[scope=row], .att .words {{ text-align: left; white-space: pre; }}
 .att tr.pair-begins td, .att tr.pair-begins th {{ border-top: 2px solid #555; }}
-{MARKED_STYLE}"""
+{HIGHLIGHT_STYLE}"""
 
 _MAX_CLASSES = 12
 _ACTIVE = str.maketrans({"{": "&#123;", "}": "&#125;", "$": "&#36;", "`": "&#96;"})
@@ -108,7 +108,7 @@ def explanation(result: Explanation) -> str:
     """Render the text with its scores."""
     passes = "1 pass" if result.passes == 1 else f"{result.passes:,} passes"
     about = "" if result.probability is None or not result.signed else f" for and against {_line(str(result.label))}"
-    return f'<p class="facts">{_line(result.method)}{about}; {passes}, {result.seconds:.3g} s</p>' + marked(
+    return f'<p class="facts">{_line(result.method)}{about}; {passes}, {result.seconds:.3g} s</p>' + highlight_html(
         result, result.tokens
     )
 

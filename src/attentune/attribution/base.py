@@ -1,4 +1,4 @@
-"""How methods ask the model that they explain."""
+"""The scorer: a model, the rows to explain, and the function of its logits that attribution methods explain."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ from attentune.errors import ConfigError
 from attentune.inference.scoring import RowScores, score_rows
 from attentune.metrics.metrics import predictions_of
 
-# Stands for the class that the model predicts.
+# Class id that stands for the class that the model predicts.
 PREDICTED = -1
 
 
 def target_value(logits_BC: Tensor, target_B: Tensor, label_space: LabelSpace) -> Tensor:
-    """(B,) float32, what signed methods explain: log p / (1 - p) of the target class, or the predicted score.
+    """Compute the function that signed methods explain: the log odds of the target class, or the predicted score.
 
-    The log odds are the class's logit against those of all others. Unlike the probability they do not level off where
-    a model is sure, and unlike the logit alone they fall when another class gains.
+    log p / (1 - p) does not saturate where a model is certain, as the probability does, and it falls when another class
+    gains, which the class's logit alone does not.
 
     Args:
-        logits_BC: with one column for scores.
-        target_B: class ids; for scores they are not looked at.
-        label_space: what the model predicts. Of several labels a row each has log odds of its own: its logit.
+        logits_BC: the model's logits; one column for regression.
+        target_B: class ids; ignored for regression.
+        label_space: what the model predicts. In multi-label tasks a label's log odds are its logit.
+
+    Returns:
+        (B,) float32.
     """
     logits_BC = logits_BC.float()
     if logits_BC.shape[1] == 1:
@@ -45,15 +48,18 @@ def target_value(logits_BC: Tensor, target_B: Tensor, label_space: LabelSpace) -
 
 
 def class_ids(target: str | Sequence[str] | None, label_space: LabelSpace, rows: int) -> np.ndarray:
-    """(N,) int64 ids of the classes to explain, `PREDICTED` where the model's own choice is to be.
+    """Convert the names of the classes to explain to ids.
 
     Args:
-        target: a class's name, for all texts; or one for each text; None for the predicted ones.
+        target: a class name for all texts, or one per text; None for the predicted classes.
         label_space: what the model predicts.
         rows: how many texts there are.
 
+    Returns:
+        (N,) int64 class ids; `PREDICTED` where no class is named.
+
     Raises:
-        ConfigError: there is no such class; or not one name a text; or there are no classes.
+        ConfigError: there is no such class, the number of names differs from that of texts, or the task is regression.
     """
     if target is None:
         return np.full(rows, PREDICTED, dtype=np.int64)
@@ -75,15 +81,15 @@ def class_ids(target: str | Sequence[str] | None, label_space: LabelSpace, rows:
 
 @dataclass(frozen=True)
 class Scorer:
-    """A model in evaluation mode and the rows to ask it about.
+    """A model in evaluation mode and the rows to explain.
 
     Attributes:
         model: an `AttentuneForSequenceClassification` on the accelerator's device.
-        accelerator: Accelerate's, where and in which precision.
+        accelerator: sets device and precision.
         features: the rows' tokens.
         label_space: what the model predicts.
-        pad_token_id: fills up shorter rows.
-        mask_token_id: stands for a token that is gone.
+        pad_token_id: pads shorter rows.
+        mask_token_id: replaces a masked token.
     """
 
     model: Any
@@ -94,17 +100,22 @@ class Scorer:
     mask_token_id: int
 
     def inputs(self, rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
-        """These rows as a batch on the model's device."""
+        """Return these rows as a batch on the model's device."""
         batch = pad_batch(self.features, rows, pad_token_id=self.pad_token_id)
         return {name: tensor.to(self.accelerator.device) for name, tensor in batch.inputs.items()}
 
-    def ask(self, inputs: dict[str, Tensor], **options: Any) -> Any:
-        """The model's output for a batch, with gradients where they are on."""
+    def forward(self, inputs: dict[str, Tensor], **options: Any) -> Any:
+        """Run the model on a batch, with gradients if they are enabled."""
         with self.accelerator.autocast():
             return self.model(**inputs, **options)
 
     def scores(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> RowScores:
-        """What the model says of rows, of each with these places masked; without gradients, in batches that fit."""
+        """Predict rows without gradients, in batches of bounded size.
+
+        Args:
+            rows: which rows; a row may occur more than once.
+            masked: for each of them the positions to mask, or None for none; None masks nothing.
+        """
         return score_rows(
             self.model,
             self.features,
@@ -117,9 +128,15 @@ class Scorer:
         )
 
     def targets(self, logits_BC: np.ndarray, wanted_B: np.ndarray) -> np.ndarray:
-        """(B,) int64, the classes to explain: those wanted, or the predicted ones; 0 for scores.
+        """Resolve the classes to explain.
 
-        Of several labels a row it is the likeliest one, whether it is predicted or not.
+        Args:
+            logits_BC: the rows' logits.
+            wanted_B: class ids, or `PREDICTED` for the predicted class; in multi-label tasks that is the most likely
+                label, even if its probability is below the threshold.
+
+        Returns:
+            (B,) int64; 0 for regression.
         """
         if self.label_space.task_type == "regression":
             return np.zeros(len(wanted_B), dtype=np.int64)
@@ -128,25 +145,25 @@ class Scorer:
         return np.where(wanted_B == PREDICTED, predictions_of(logits_BC, self.label_space), wanted_B).astype(np.int64)
 
     def values(self, logits_BC: Tensor, wanted_B: np.ndarray) -> Tensor:
-        """(B,) `target_value` of the classes to explain, with gradients."""
+        """Compute `target_value` of the classes to explain, (B,), with gradients."""
         target_B = self.targets(numpy_of(logits_BC), wanted_B)
         return target_value(logits_BC, torch.from_numpy(target_B).to(logits_BC.device), self.label_space)
 
-    def in_rows(self, values_BT: Tensor, rows: np.ndarray) -> list[np.ndarray]:
-        """Of each row its tokens' values as float32, 0 at special ones."""
+    def per_row(self, values_BT: Tensor, rows: np.ndarray) -> list[np.ndarray]:
+        """Split padded values into one float32 array per row, 0 at special tokens."""
         return self.ordinary_only(numpy_of(values_BT), rows)
 
     def ordinary_only(self, scores: Sequence[np.ndarray] | np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
-        """Of each row its tokens' scores, cut at its length, 0 at special tokens."""
+        """Cut each row's scores to its length and set those of special tokens to 0."""
         special = [self.features.special[self.features.row(int(row))] for row in rows]
         return [
-            np.where(is_special, np.float32(0.0), own[: len(is_special)])
-            for is_special, own in zip(special, scores, strict=True)
+            np.where(is_special, np.float32(0.0), row_scores[: len(is_special)])
+            for is_special, row_scores in zip(special, scores, strict=True)
         ]
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """While the block runs the model is in evaluation mode; then in the mode that it was in."""
+        """Put the model in evaluation mode while the block runs, and restore its mode after."""
         was_training = self.model.training
         self.model.eval()
         try:
@@ -157,12 +174,12 @@ class Scorer:
 
 @dataclass(frozen=True)
 class Settings:
-    """What methods can be told.
+    """Options of the methods.
 
     Attributes:
-        seed: of the random ones.
-        steps: of integrated gradients.
-        samples: masked copies of a text, of LIME and SHAP; None for each one's own default.
+        seed: of the random methods (LIME, SHAP, random).
+        steps: points on the path of integrated gradients.
+        samples: masked copies per text for LIME and SHAP; None for each method's default, 5000 and 500.
     """
 
     seed: int = 0
@@ -171,12 +188,12 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Scored:
-    """What a method found for a batch of rows.
+class MethodScores:
+    """A method's scores for a batch of rows.
 
     Attributes:
-        logits_BC: (B, C) float32 of the rows as they are.
-        scores: of each row (length,) float32, one number a token, 0 at special ones.
+        logits_BC: (B, C) float32 of the unmasked rows.
+        scores: for each row (length,) float32, one number per token, 0 at special tokens.
     """
 
     logits_BC: np.ndarray
@@ -184,5 +201,5 @@ class Scored:
 
 
 def numpy_of(tensor: Tensor) -> np.ndarray:
-    """The numbers of a tensor as float32."""
+    """Convert a tensor to a float32 array."""
     return tensor.detach().float().cpu().numpy()

@@ -1,62 +1,120 @@
-"""Methods that need no more than one pass for a text, forward or forward and back: SSA, gradient, and chance."""
+"""Gradient-based methods: gradient times the difference of embeddings, and integrated gradients."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attentune.attribution.base import Scored, Scorer, Settings, numpy_of
+from attentune.attribution.base import MethodScores, Scorer, Settings, numpy_of, target_value
 from attentune.attribution.hooks import EmbeddingLeaf
-from attentune.seeding import numpy_generator
+from attentune.inference.scoring import BATCH_TOKENS
 
 
-def ssa(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> Scored:
-    """The token gate's importance, from the very pass that predicts.
+def gradient(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
+    """Compute (E[t_i] - E[mask]) . df/dE[t_i], the first-order estimate of how far f falls if token i is masked.
 
-    Source: SSA (Kou et al. 2020, sections 3.3 and 4.7).
-    """
-    found = scorer.scores(rows)
-    if found.token_scores is None:
-        raise ValueError("ssa needs a model with a token gate")
-    return Scored(found.logits_NC, scorer.ordinary_only(found.token_scores, rows))
-
-
-def gradient(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> Scored:
-    """(E[t_i] - E[mask]) . df/dE[t_i], the first-order estimate of how far f falls where token i is masked.
-
-    E are the word embeddings, f is `target_value`.
+    E are the word embeddings, f is `target_value`. One forward and one backward pass per batch.
     """
     with torch.enable_grad(), EmbeddingLeaf(scorer.model) as leaf:
-        logits_BC = scorer.ask(scorer.inputs(rows)).logits
+        logits_BC = scorer.forward(scorer.inputs(rows)).logits
         embedded_BTE, gradient_BTE = leaf.gradient(scorer.values(logits_BC, wanted_B))
     # A fall of f is a rise of -f.
-    fall_BT = rise_of_loss(embedded_BTE, -gradient_BTE, mask_embedding(scorer))
-    return Scored(numpy_of(logits_BC), scorer.in_rows(fall_BT, rows))
+    fall_BT = rise_if_masked(embedded_BTE, -gradient_BTE, mask_embedding(scorer.model, scorer.mask_token_id))
+    return MethodScores(numpy_of(logits_BC), scorer.per_row(fall_BT, rows))
+
+
+def rise_if_masked(embedded_BTE: Tensor, gradient_BTE: Tensor, mask_E: Tensor) -> Tensor:
+    """Estimate to first order how far a function rises if a token is replaced by the mask token.
+
+    Args:
+        embedded_BTE: word embeddings of the tokens.
+        gradient_BTE: the function's gradient there.
+        mask_E: the mask token's word embedding.
+
+    Returns:
+        (B, T) float32, (E[mask] - E[t_i]) . gradient.
+    """
+    return ((mask_E - embedded_BTE) * gradient_BTE).sum(dim=-1).float()
 
 
 @torch.no_grad()
-def mask_embedding(scorer: Scorer) -> Tensor:
-    """(E,) the mask token's word embedding."""
-    mask_1 = torch.tensor([scorer.mask_token_id], device=scorer.accelerator.device)
-    return scorer.model.get_input_embeddings()(mask_1)[0]
+def mask_embedding(model: Any, mask_token_id: int) -> Tensor:
+    """Return the mask token's word embedding, (E,)."""
+    return model.get_input_embeddings()(torch.tensor([mask_token_id], device=model.device))[0]
 
 
-def random(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> Scored:
-    """Numbers from 0 to 1 by chance, the same ones for the same tokens and seed: the floor of comparisons."""
+def integrated_gradients(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
+    """Integrate the gradient of f along the straight path from the mask token's word embeddings to the tokens' own.
+
+    The scores add up to f(text) - f(text with all tokens masked), f being `target_value`, up to the integration error
+    of `settings.steps` steps.
+
+    Source: Sundararajan et al. 2017.
+    """
+    logits_BC = scorer.scores(rows).logits_NC
+    target_B = scorer.targets(logits_BC, wanted_B)
     scores = []
-    for row in rows:
-        ids = scorer.features.ids[scorer.features.row(int(row))]
-        scores.append(numpy_generator("random-scores", settings.seed, ids.tobytes().hex()).random(len(ids), np.float32))
-    return Scored(scorer.scores(rows).logits_NC, scorer.ordinary_only(scores, rows))
+    for row, target in zip(rows.tolist(), target_B.tolist(), strict=True):
+
+        def value(inputs: dict[str, Tensor], target: int = target) -> Tensor:
+            logits_SC = scorer.forward(inputs).logits
+            target_S = torch.full((len(logits_SC),), target, device=logits_SC.device)
+            return target_value(logits_SC, target_S, scorer.label_space)
+
+        inputs, places = scorer.inputs([row]), scorer.features.non_special_positions(row)
+        copies = max(1, BATCH_TOKENS // inputs["input_ids"].shape[1])
+        masked_1T = masked_ids(inputs["input_ids"], places, scorer.mask_token_id)
+        scores.append(integrate(value, scorer.model, inputs, masked_1T, steps=settings.steps, copies_per_pass=copies))
+    return MethodScores(logits_BC, scorer.ordinary_only(scores, rows))
 
 
-def rise_of_loss(embedded_BTE: Tensor, gradient_BTE: Tensor, mask_E: Tensor) -> Tensor:
-    """(B, T) float32, the first-order estimate of how far the loss rises when a token is replaced by the mask token.
+def integrate(
+    value: Callable[[dict[str, Tensor]], Tensor],
+    model: Any,
+    inputs: dict[str, Tensor],
+    masked_1T: Tensor,
+    *,
+    steps: int,
+    copies_per_pass: int | None = None,
+) -> np.ndarray:
+    """Integrated gradients of any function of a text's word embeddings, by `captum.attr.IntegratedGradients`.
 
     Args:
-        embedded_BTE: the word embeddings of the tokens.
-        gradient_BTE: the loss's gradient there.
-        mask_E: the mask token's word embedding.
+        value: from a batch of S copies of the inputs, whose word embeddings are set by a hook, to (S,) values.
+        model: the model that `value` calls.
+        inputs: one text as a batch of one row.
+        masked_1T: the baseline: the same token ids with some replaced by the mask token.
+        steps: points on the path.
+        copies_per_pass: the most points in one forward pass; None for all at once.
+
+    Returns:
+        (T,) float32; 0 where text and baseline agree.
     """
-    return ((mask_E - embedded_BTE) * gradient_BTE).sum(dim=-1).float()
+    from captum.attr import IntegratedGradients
+
+    with torch.no_grad():
+        embed = model.get_input_embeddings()
+        text_1TE, masked_1TE = embed(inputs["input_ids"]), embed(masked_1T)
+    if torch.equal(inputs["input_ids"], masked_1T):
+        return np.zeros(masked_1T.shape[1], dtype=np.float32)
+    with EmbeddingLeaf(model) as leaf:
+
+        def value_of(embedded_STE: Tensor) -> Tensor:
+            leaf.given_BTE = embedded_STE
+            return value({name: tensor.expand(len(embedded_STE), *tensor.shape[1:]) for name, tensor in inputs.items()})
+
+        attributed_1TE = IntegratedGradients(value_of).attribute(
+            text_1TE, baselines=masked_1TE, n_steps=steps, internal_batch_size=copies_per_pass
+        )
+    return numpy_of(attributed_1TE.sum(dim=-1)[0])
+
+
+def masked_ids(input_ids_1T: Tensor, places: np.ndarray, mask_token_id: int) -> Tensor:
+    """Return a copy of the token ids with the mask token at these places."""
+    masked_1T = input_ids_1T.clone()
+    masked_1T[0, torch.as_tensor(places, device=masked_1T.device)] = mask_token_id
+    return masked_1T

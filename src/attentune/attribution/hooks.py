@@ -1,8 +1,8 @@
-"""Hooks with an owner: they count passes, or put other word embeddings in, and are gone when the owner is done."""
+"""Hooks on a model for the time of a `with` block: count its passes, and read or set its word embeddings."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +10,9 @@ from torch.utils.hooks import RemovableHandle
 
 
 class PassCounter:
-    """Counts what goes through a model, forward and back: each row of a batch is a text.
+    """Counts the texts that go through a model, forward and backward; each row of a batch is one text.
 
-    Use as a context manager: the hooks are there while the block runs.
+    Use as a context manager: the hooks are attached while the block runs.
 
     Attributes:
         forward_calls: calls of the model since the block began.
@@ -55,43 +55,97 @@ class PassCounter:
         self.backward_texts += len(gradient_BC)
 
     def take(self) -> int:
-        """How many texts there were, forward and back together, since the last call."""
+        """Return the number of texts, forward plus backward, since the last call."""
         before, self._taken = self._taken, self.forward_texts + self.backward_texts
         return self._taken - before
 
 
-class EmbeddingLeaf:
-    """Has a model read its word embeddings from a tensor that gradients can be asked for, and end there.
-
-    Neither the encoder's weights nor their gradients are touched, so a frozen encoder does too. Use as a context
-    manager: the hook is there while the block runs.
-
-    Attributes:
-        given_BTE: the word embeddings to read in the place of the model's own; None for its own.
-        leaf_BTE: those of the newest forward pass.
-    """
+class _EmbeddingHook:
+    """A forward hook on a model's word embeddings, attached while a `with` block runs; subclasses say what it does."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self._handle: RemovableHandle | None = None
-        self.given_BTE: Tensor | None = None
-        self.leaf_BTE: Tensor | None = None
 
-    def __enter__(self) -> EmbeddingLeaf:
+    def __enter__(self) -> Self:
         self._handle = self._model.get_input_embeddings().register_forward_hook(self._on_forward)
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._handle is not None:
             self._handle.remove()
-        self._handle = self.given_BTE = self.leaf_BTE = None
+        self._handle = None
+        self._clear()
+
+    def _on_forward(self, module: nn.Module, inputs: Any, output_BTE: Tensor) -> Tensor | None:
+        raise NotImplementedError
+
+    def _clear(self) -> None:
+        raise NotImplementedError
+
+
+class EmbeddingGradientHook(_EmbeddingHook):
+    """Keeps the word embeddings of the latest forward pass with gradients, and the gradient of its backward pass.
+
+    It changes nothing in either pass, so it can read the backward pass of training.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._output_BTE: Tensor | None = None
+        self._gradient_BTE: Tensor | None = None
+
+    def _on_forward(self, module: nn.Module, inputs: Any, output_BTE: Tensor) -> None:
+        if output_BTE.requires_grad:
+            self._output_BTE, self._gradient_BTE = output_BTE.detach(), None
+            output_BTE.register_hook(self._on_backward)
+
+    def _on_backward(self, gradient_BTE: Tensor) -> None:
+        self._gradient_BTE = gradient_BTE
+
+    def take(self) -> tuple[Tensor, Tensor]:
+        """Return the word embeddings (B, T, E) and the loss's gradient there, and release both.
+
+        Raises:
+            RuntimeError: no backward pass has reached the embeddings since the last call.
+        """
+        output_BTE, gradient_BTE = self._output_BTE, self._gradient_BTE
+        self._clear()
+        if output_BTE is None or gradient_BTE is None:
+            raise RuntimeError(
+                "no gradient has reached the word embeddings, expected one from each backward pass: are the encoder's"
+                " weights frozen?"
+            )
+        return output_BTE, gradient_BTE
+
+
+class EmbeddingLeaf(_EmbeddingHook):
+    """Replaces the word embeddings in the forward pass by a leaf tensor, at which the backward pass ends.
+
+    Neither the encoder's weights nor their gradients are touched, so it works on a frozen encoder too.
+
+    Attributes:
+        given_BTE: the word embeddings to use instead of the model's own; None for its own.
+        leaf_BTE: those of the latest forward pass.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self._clear()
+
+    def _clear(self) -> None:
+        self.given_BTE: Tensor | None = None
+        self.leaf_BTE: Tensor | None = None
 
     def _on_forward(self, module: nn.Module, inputs: Any, output_BTE: Tensor) -> Tensor:
         self.leaf_BTE = output_BTE.detach().requires_grad_() if self.given_BTE is None else self.given_BTE
         return self.leaf_BTE
 
     def gradient(self, values_B: Tensor) -> tuple[Tensor, Tensor]:
-        """The word embeddings (B, T, E) of the newest pass, and there the gradient of the sum of these values."""
+        """Return the word embeddings (B, T, E) of the latest pass and the gradient of the sum of the values there."""
         if self.leaf_BTE is None:
             raise RuntimeError("no forward pass has read the word embeddings")
         (gradient_BTE,) = torch.autograd.grad(values_B.sum(), self.leaf_BTE)

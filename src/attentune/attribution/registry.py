@@ -1,4 +1,4 @@
-"""The methods by name, all behind one interface."""
+"""The attribution methods by name, all with one signature."""
 
 from __future__ import annotations
 
@@ -9,58 +9,67 @@ from typing import Any
 
 import numpy as np
 
-from attentune.attribution import attention as attending
-from attentune.attribution import captum_methods
-from attentune.attribution import captum_methods as masking
-from attentune.attribution import gradient as one_pass
-from attentune.attribution.base import Scored, Scorer, Settings
+from attentune.attribution.attention import attention, attention_gradient, ssa
+from attentune.attribution.base import MethodScores, Scorer, Settings
+from attentune.attribution.gradient import gradient, integrated_gradients
+from attentune.attribution.perturbation import leave_one_out, lime, shap
 from attentune.config.parse import did_you_mean
 from attentune.errors import ConfigError
+from attentune.seeding import numpy_generator
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method of explanation.
+    """An attribution method.
 
     Attributes:
-        score: from a scorer, rows (B,), the classes wanted for them (B,) and settings to the rows' scores.
-        signed: whether scores below 0 speak against the class. If not, 0 is the least.
-        together: whether rows share batches. If not, rows are scored one by one, each with its own copies.
+        score: from a scorer, rows (B,), the class ids to explain (B,; see `Scorer.targets`) and settings to scores.
+        signed: whether negative scores speak against the class; otherwise 0 is the least importance.
+        batched: whether rows share batches; otherwise each row is scored alone, with its own masked copies.
         needs_gate: only for models with a token gate.
-        needs_captum: only with Captum installed.
+        needs_captum: only if Captum is installed.
     """
 
-    score: Callable[[Scorer, np.ndarray, np.ndarray, Settings], Scored]
+    score: Callable[[Scorer, np.ndarray, np.ndarray, Settings], MethodScores]
     signed: bool
-    together: bool = True
+    batched: bool = True
     needs_gate: bool = False
     needs_captum: bool = False
 
 
+def random(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
+    """Draw uniform random scores, a function of the row's tokens and the seed: the baseline of comparisons."""
+    scores = []
+    for row in rows:
+        ids = scorer.features.ids[scorer.features.row(int(row))]
+        scores.append(numpy_generator("random-scores", settings.seed, ids.tobytes().hex()).random(len(ids), np.float32))
+    return MethodScores(scorer.scores(rows).logits_NC, scorer.ordinary_only(scores, rows))
+
+
 METHODS: dict[str, Method] = {
-    "ssa": Method(one_pass.ssa, signed=False, needs_gate=True),
-    "gradient": Method(one_pass.gradient, signed=True),
-    "integrated-gradients": Method(captum_methods.integrated_gradients, signed=True, together=False, needs_captum=True),
-    "leave-one-out": Method(masking.leave_one_out, signed=True, together=False),
-    "lime": Method(captum_methods.lime, signed=True, together=False, needs_captum=True),
-    "shap": Method(captum_methods.shap, signed=True, together=False, needs_captum=True),
-    "attention": Method(attending.attention, signed=False),
-    "attention-gradient": Method(attending.attention_gradient, signed=False),
-    "random": Method(one_pass.random, signed=False),
+    "ssa": Method(ssa, signed=False, needs_gate=True),
+    "gradient": Method(gradient, signed=True),
+    "integrated-gradients": Method(integrated_gradients, signed=True, batched=False, needs_captum=True),
+    "leave-one-out": Method(leave_one_out, signed=True, batched=False),
+    "lime": Method(lime, signed=True, batched=False, needs_captum=True),
+    "shap": Method(shap, signed=True, batched=False, needs_captum=True),
+    "attention": Method(attention, signed=False),
+    "attention-gradient": Method(attention_gradient, signed=False),
+    "random": Method(random, signed=False),
 }
 
 
 def method_for(name: str, model: Any) -> Method:
-    """The method of this name, if it works on this model.
+    """Return the method of this name, if it works on this model.
 
     Raises:
-        ConfigError: it does not exist, or not work here; the message names those that do.
+        ConfigError: there is no such method, or it does not work on this model or without Captum.
     """
     if name not in METHODS:
         raise ConfigError(f"method: got {name!r}, expected one of {', '.join(METHODS)}.{did_you_mean(name, METHODS)}")
     method = METHODS[name]
     if method.needs_gate and model.token_gate is None:
-        others = ", ".join(other for other, own in METHODS.items() if not own.needs_gate)
+        others = ", ".join(other for other, entry in METHODS.items() if not entry.needs_gate)
         raise ConfigError(
             f"method: {name} needs a model that scores tokens, trained with a preset such as ssa-hybrid; this one does"
             f" not. Methods that work on it: {others}."

@@ -1,4 +1,4 @@
-"""`attentune app`"""
+"""`attentune app`: serve the web page."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ _EXAMPLES = """examples:
   attentune app runs/mine
   attentune app runs/mine --compare_with runs/other
   attentune app runs/mine --port 8080 --max_characters 200000
-  attentune app runs/mine --host 0.0.0.0 --allowed_hosts lab-3.example.org     (everyone who reaches it may use it)
+  attentune app runs/mine --host 0.0.0.0 --allowed_hosts lab-3.example.org     (anyone who can reach it can use it)
 
-The page is served on this machine alone unless --host says otherwise. It keeps nothing and asks no other host."""
+By default the page is served on this machine only (see --host). It stores nothing and contacts no other host."""
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune app",
         usage="attentune app RUN [flags]",
-        description="Serve a page on which texts are predicted and explained with a saved run.",
+        description="Serve a web page that predicts and explains texts with a saved run.",
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
-    made.add_argument("--compare_with", metavar="RUN", help="a second run, shown beside the first")
+    made.add_argument("--compare_with", metavar="RUN", help="a second run, shown next to the first")
     made.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
-    made.add_argument("--port", default="7860", help="the port (default: 7860; 0: any that is free)")
+    made.add_argument("--port", default="7860", help="the port (default: 7860; 0: any free port)")
     made.add_argument(
-        "--allowed_hosts", metavar="NAMES", help="other names under which a browser may ask for it, commas between"
+        "--allowed_hosts", metavar="NAMES", help="further host names that browsers may use, comma-separated"
     )
-    made.add_argument("--max_characters", default="100000", help="the longest text that is taken (default: 100000)")
-    made.add_argument("--max_upload_mb", default="10", help="the largest file that is taken (default: 10)")
-    made.add_argument("--max_rows", default="10000", help="the most rows of a file that are taken (default: 10000)")
+    made.add_argument("--max_characters", default="100000", help="maximum length of a text (default: 100000)")
+    made.add_argument("--max_upload_mb", default="10", help="maximum size of an uploaded file (default: 10)")
+    made.add_argument("--max_rows", default="10000", help="maximum number of rows of a file (default: 10000)")
     add_precision_flag(made)
     return made
 
@@ -59,16 +59,16 @@ def run(arguments: Sequence[str]) -> int:
 
     from attentune.app.server import bound_socket, serve
 
-    with bound_socket(parsed.host, numbers["port"]) as listening:
-        service = _desk(parsed, numbers)
+    with bound_socket(parsed.host, numbers["port"]) as listener:
+        service = _service(parsed, numbers)
         own_name = [] if parsed.host in ("0.0.0.0", "::", "") else [parsed.host]
         others = [name.strip() for name in (parsed.allowed_hosts or "").split(",") if name.strip()]
         title = f"Attentune: {' and '.join(name for name, _ in service.runs)}"
-        serve(service, listening, hosts=[*own_name, *others], title=title, ready=lambda url: _say(url, parsed.host))
+        serve(service, listener, hosts=[*own_name, *others], title=title, ready=lambda url: _announce(url, parsed.host))
     return 0
 
 
-def _desk(parsed: Any, numbers: dict[str, int]) -> Any:
+def _service(parsed: Any, numbers: dict[str, int]) -> Any:
     from attentune.app.limits import RequestLimits
     from attentune.app.service import ExplanationService
     from attentune.inference.predictor import Predictor
@@ -82,8 +82,8 @@ def _desk(parsed: Any, numbers: dict[str, int]) -> Any:
     return ExplanationService(runs, limits=limits, precision=parsed.precision)
 
 
-def _say(url: str, host: str) -> None:
-    print(f"The page is at {url} (Ctrl-C ends it).", file=sys.stderr)
+def _announce(url: str, host: str) -> None:
+    print(f"The page is at {url} (stop it with Ctrl-C).", file=sys.stderr)
     if host not in ("127.0.0.1", "localhost", "::1"):
-        print(f"It listens on {host or 'all addresses'}: everyone who reaches it can use it.", file=sys.stderr)
+        print(f"It listens on {host or 'all addresses'}: anyone who can reach it can use it.", file=sys.stderr)
     sys.stderr.flush()

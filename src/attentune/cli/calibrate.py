@@ -1,4 +1,4 @@
-"""`attentune calibrate`"""
+"""`attentune calibrate`: fit the temperature and thresholds of a finished run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, da
 _EXAMPLES = """examples:
   attentune calibrate runs/reviews --validation_file kept.csv
   attentune calibrate runs/topics --validation_file kept.jsonl --thresholds f1
-  attentune calibrate runs/reviews --calibrate none     (take it back)"""
+  attentune calibrate runs/reviews --calibrate none     (remove it again)"""
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune calibrate",
         usage="attentune calibrate RUN [flags]",
-        description="Fit a temperature, and thresholds, to rows that a finished run has not seen, and save them in it.",
+        description="Fit a softmax temperature and decision thresholds on held-out rows, and save them in a run.",
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder")
@@ -25,23 +25,23 @@ def parser() -> Parser:
         "--calibrate",
         choices=("temperature", "none"),
         default="temperature",
-        help="what logits are divided by, so that probabilities are true (default: temperature)",
+        help="temperature: fit a softmax temperature; none: remove it (default: temperature)",
     )
     made.add_argument(
         "--thresholds",
         choices=("f1", "none"),
         default="none",
-        help="from which probability on a label, or the second of two classes, is predicted (default: none)",
+        help="f1: fit decision thresholds that maximise F1, for binary and multi-label tasks (default: none)",
     )
-    made.add_argument("--split", default="validation", help="validation or test (default: validation)")
+    made.add_argument("--split", default="validation", help="split: validation or test (default: validation)")
     add_precision_flag(made)
-    made.add_argument("--format", choices=("text", "json"), default="text", help="how the result is printed")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     add_config_flags(made, sections=("data",))
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Calibrate; the exit status is returned."""
+    """Calibrate; return the exit status."""
     parsed, problems = parser().parse(arguments)
     data_config = data_from(parsed, problems)
 

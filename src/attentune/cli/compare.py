@@ -19,44 +19,52 @@ _EXAMPLES = """examples:
   attentune compare --train_file small.csv --presets bert,ssa-co --folds 10 --output_dir comparisons/folds
   attentune compare --tasks cola --settings methods.yaml --output_dir comparisons/methods
 
-Below the table stand verdicts: which preset is better than the baseline, and by how much; attentune report makes a page
-of them. Interrupted, the same command goes on where it was. Flags of settings hold for all presets; a file of
---settings gives single ones their own: NAME: {preset: PRESET, set: {section.key: value}, tasks: {TASK: {...}}}."""
+Below the table are verdicts: which preset is better than the baseline, and by how much; attentune report makes a page
+of them. After an interruption, the same command resumes. Flags of settings apply to all presets; a --settings file has
+settings of single methods: NAME: {preset: PRESET, set: {section.key: value}, tasks: {TASK: {...}}}."""
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune compare",
         usage="attentune compare --presets NAME,NAME --output_dir DIR [flags]",
-        description="Train every preset on every task with every seed, side by side, and keep one record a run.",
+        description="Train every preset on every task with every seed, in parallel, and write one record for each run.",
         epilog=_EXAMPLES,
     )
-    made.add_argument("--presets", metavar="NAME,NAME", help="presets or methods of --settings (default: its)")
-    made.add_argument("--settings", metavar="FILE", help="a YAML file of methods: presets with settings of their own")
+    made.add_argument(
+        "--presets", metavar="NAME,NAME", help="presets or methods of --settings (default: all of --settings)"
+    )
+    made.add_argument("--settings", metavar="FILE", help="a YAML file of methods: presets with further settings")
     made.add_argument(
         "--seeds",
-        help="how many, or which: 3,7,11 (default: 5, which are 1 to 5); with --folds how many cuts (default: 1)",
+        help="their number, or a list: 3,7,11 (default: 5, seeds 1 to 5); with --folds, repetitions (default: 1)",
     )
-    made.add_argument("--train_size", metavar="N,N", help="rows to train on, such as 250,1000,all")
-    made.add_argument("--jobs", metavar="N", help="runs side by side (default: one a core on a CPU, else 1)")
-    made.add_argument("--retry_failed", action="store_true", help="do runs again that are recorded as failed")
+    made.add_argument("--train_size", metavar="N,N", help="numbers of training rows, such as 250,1000,all")
+    made.add_argument("--jobs", metavar="N", help="parallel runs (default: one per core on a CPU, else 1)")
+    made.add_argument("--retry_failed", action="store_true", help="repeat runs that are recorded as failed")
     made.add_argument("--keep_runs", action="store_true", help="keep the folders of finished runs, with their weights")
-    made.add_argument("--storage", metavar="URL", help="share the work of several machines through this database")
-    made.add_argument("--study", metavar="NAME", help="the comparison's name there (default: that of the folder)")
-    made.add_argument("--heartbeat", default="60", help="seconds between signs of life to --storage (default: 60)")
-    made.add_argument("--baseline", metavar="NAME", help="what the others are compared with (default: the first)")
-    made.add_argument("--format", choices=("text", "json"), default="text", help="how the table is printed")
+    made.add_argument(
+        "--storage", metavar="URL", help="URL of a database through which several machines share the work"
+    )
+    made.add_argument(
+        "--study", metavar="NAME", help="the comparison's name in the database (default: the folder's name)"
+    )
+    made.add_argument("--heartbeat", default="60", help="seconds between heartbeats to --storage (default: 60)")
+    made.add_argument(
+        "--baseline", metavar="NAME", help="the method that the others are compared with (default: the first)"
+    )
+    made.add_argument("--format", choices=("text", "json"), default="text", help="output format of the table")
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
     add_config_flags(made)
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Compare; the exit status is returned."""
+    """Compare; return the exit status."""
     parsed, problems = parser().parse(arguments)
-    wishes = _options(parsed, problems)
-    _check_baseline(parsed.baseline, wishes, problems)
+    options = _options(parsed, problems)
+    _check_baseline(parsed.baseline, options, problems)
     if problems:
         raise ConfigError(problems)
     # Imported late, so that mistakes in flags show at once.
@@ -64,45 +72,45 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.experiments.comparison.runner import ComparisonStopped, compare
 
     try:
-        records = compare(**wishes, display=ComparisonProgress(quiet=parsed.quiet))
+        records = compare(**options, display=ComparisonProgress(quiet=parsed.quiet))
     except ComparisonStopped as stop:
         again = shlex.join(["attentune", "compare", *arguments])
-        print(f"attentune: {stop} Go on with:\n  {again}", file=sys.stderr)
+        print(f"attentune: {stop} Resume with:\n  {again}", file=sys.stderr)
         return 130
-    _print(records, wishes["output_dir"], parsed)
+    _print(records, options["output_dir"], parsed)
     failed = [record for record in records if not record.is_done]
     if failed:
         print(
             f"attentune: {len(failed)} of {len(records)} runs failed; their records under"
-            f" {wishes['output_dir']}/records say why. The same command with --retry_failed does them again.",
+            f" {options['output_dir']}/records have the reasons. The same command with --retry_failed repeats them.",
             file=sys.stderr,
         )
         return 2
     return 0
 
 
-def _check_baseline(baseline: str | None, wishes: dict[str, Any], problems: list[str]) -> None:
-    """Before anything is trained: whether the baseline is one of the methods."""
+def _check_baseline(baseline: str | None, options: dict[str, Any], problems: list[str]) -> None:
+    """Check that the baseline is one of the methods, before anything is trained."""
     if baseline is None or problems:
         return
     from attentune.config.parse import did_you_mean
     from attentune.experiments.comparison.methods import read_methods, select_methods
 
-    named = {} if wishes["settings"] is None else read_methods(wishes["settings"])
-    methods = [method.name for method in select_methods(wishes["presets"], named)]
+    named = {} if options["settings"] is None else read_methods(options["settings"])
+    methods = [method.name for method in select_methods(options["presets"], named)]
     if baseline not in methods:
         hint = did_you_mean(baseline, methods)
         problems.append(f"--baseline: got {baseline!r}, expected one of {', '.join(methods)}.{hint}")
 
 
 def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
-    """The table, and the verdicts on the same records below it."""
+    """Print the table of scores, and the verdicts below it."""
     from attentune.report.analysis import compare_methods
     from attentune.report.load import recorded_runs
     from attentune.results import to_json
 
     cells = cells_of(records)
-    # Printed first: what is wrong with a file of predictions must not take the table along.
+    # Printed first, so that the table appears even if a file of predictions is damaged.
     if parsed.format == "text":
         print(_text(cells), end="", flush=True)
     verdicts = compare_methods(recorded_runs(Path(folder), records), parsed.baseline) if records else None
@@ -114,16 +122,16 @@ def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
 
 
 def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
-    """The arguments of `compare`; what cannot be read is added to `problems`."""
+    """Return the arguments of `compare`; append errors to `problems`."""
     overrides = overrides_of(parsed, problems)
     folds = overrides.pop("data.folds", None)
     folder = overrides.pop("training.output_dir", None)
     if folder is None:
         problems.append("--output_dir: is missing; name the comparison's folder: --output_dir comparisons/first")
     if parsed.preset is not None:
-        problems.append("--preset: is for single runs; name what to compare with --presets.")
+        problems.append("--preset: is for single runs; name the presets to compare with --presets.")
     if parsed.train_size is not None and "data.max_train_samples" in overrides:
-        problems.append("--max_train_samples and --train_size: say the same; give --train_size.")
+        problems.append("--max_train_samples and --train_size: choose one; expected --train_size.")
     return {
         "output_dir": folder,
         "presets": [] if parsed.presets is None else _names("--presets", parsed.presets, problems),
@@ -145,7 +153,7 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
 def _names(flag: str, text: str, problems: list[str]) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        problems.append(f"{flag}: got {text!r}, expected names with commas between.")
+        problems.append(f"{flag}: got {text!r}, expected comma-separated names.")
     return names
 
 
@@ -155,7 +163,7 @@ def _sizes(text: str, problems: list[str]) -> list[int | None]:
 
 
 def cells_of(records: Sequence[Any]) -> list[dict[str, Any]]:
-    """For each task, size and method: mean and standard deviation (n - 1) over the seeds that have a score."""
+    """Return mean and standard deviation (n - 1) over the scored seeds, for each task, size and method."""
     groups: dict[tuple[str, str, str], list[Any]] = {}
     for record in records:
         groups.setdefault((record.run.task, record.run.size, record.run.method), []).append(record)
@@ -184,7 +192,7 @@ def _place(run: Any, tasks: list[str]) -> tuple[Any, ...]:
 
 
 def _text(cells: Sequence[dict[str, Any]]) -> str:
-    """The table."""
+    """Format the table."""
     from attentune.cli.output import number, table
 
     header = ("task", "rows", "preset", "metric", "mean", "std", "n", "failed")

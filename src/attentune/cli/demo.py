@@ -13,30 +13,30 @@ from attentune.config import TrainingConfig, load_preset, preset_names
 from attentune.config.parse import parse_section
 from attentune.errors import ConfigError
 
-_ABOUT = """Trains methods side by side on made-up film reviews with a planted shortcut: a cinema's name that goes with
-the label in training and validation, and against it in a challenge set. A method that attends to what matters scores
-high on both; one that leans on the shortcut falls on the challenge. Interrupted, the same command goes on where it
-was."""
+_DESCRIPTION = """Trains several methods on synthetic film reviews with a shortcut: a cinema's name that agrees with the
+label in training and validation, and contradicts it in a challenge set. A method that attends to the relevant words
+scores high on both; one that relies on the shortcut drops on the challenge set. After an interruption, the same command
+resumes."""
 
-_FOOTNOTE = """validation: the cinema's name goes with the label, as in training; challenge: it goes against it.
-Accuracy on 600 reviews each, one seed: another seed can turn the order round; `attentune compare` asks several."""
+_FOOTNOTE = """validation: the cinema's name agrees with the label, as in training; challenge: it contradicts it.
+Accuracy on 600 reviews each, with one seed: another seed can change the order; `attentune compare` runs several."""
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(prog="attentune demo", usage="attentune demo [flags]", description=_ABOUT)
     made.add_argument("--presets", default="", help="names with commas between, or all (default: a telling few)")
     made.add_argument("--output_dir", default="runs/demo", help="where data and runs go (default: runs/demo)")
     made.add_argument("--model_name_or_path", default="embedded", help="the encoder (default: embedded)")
     made.add_argument("--num_train_epochs", default="3", help="passes over the reviews (default: 3)")
-    made.add_argument("--seed", default="42", help="of the reviews and of training (default: 42)")
-    made.add_argument("--format", choices=("text", "json"), default="text", help="how the table is printed")
+    made.add_argument("--seed", default="42", help="seed of the reviews and of training (default: 42)")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="output format of the table")
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the demo; the exit status is returned."""
+    """Run the demo; return the exit status."""
     parsed, problems = parser().parse(arguments)
     presets = _chosen(parsed.presets, problems)
     training = _training(parsed, problems)
@@ -45,16 +45,16 @@ def run(arguments: Sequence[str]) -> int:
 
     from pathlib import Path
 
-    from attentune.demo import TELLING_PRESETS, run_demo
+    from attentune.demo import DEFAULT_PRESETS, run_demo
     from attentune.results import to_json
-    from attentune.training.progress import Display
+    from attentune.training.progress import ProgressDisplay
     from attentune.training.signals import Interrupted
 
-    display = Display(quiet=parsed.quiet)
+    display = ProgressDisplay(quiet=parsed.quiet)
     try:
         lines = list(
             run_demo(
-                presets or TELLING_PRESETS,
+                presets or DEFAULT_PRESETS,
                 Path(parsed.output_dir),
                 seed=training.seed,
                 model=parsed.model_name_or_path,
@@ -63,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
             )
         )
     except Interrupted:
-        print("attentune: stopped and saved; the same command goes on where it was.", file=sys.stderr)
+        print("attentune: stopped and saved; the same command resumes.", file=sys.stderr)
         return 130
     if parsed.format == "json":
         print(to_json([dataclasses.asdict(line) for line in lines]), end="")
@@ -97,6 +97,6 @@ def _chosen(names: str, problems: list[str]) -> tuple[str, ...]:
 
 
 def _training(parsed: Any, problems: list[str]) -> TrainingConfig:
-    """The numbers as a run takes them, checked before anything is written."""
+    """Parse seed and epochs, before anything is written."""
     given = {"seed": parsed.seed, "num_train_epochs": parsed.num_train_epochs}
     return parse_section(TrainingConfig, given, "training", problems)

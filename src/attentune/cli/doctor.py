@@ -1,4 +1,4 @@
-"""`attentune doctor`"""
+"""`attentune doctor`: check a dataset."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _EXAMPLES = """examples:
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune doctor",
         usage="attentune doctor [flags]",
-        description="Look for trouble in a data set before training on it.",
+        description="Check a dataset for problems before training: leaks, contradictions, imbalance, truncation, size.",
         epilog=_EXAMPLES,
     )
-    made.add_argument("--format", choices=("text", "json"), default="text", help="how the findings are printed")
-    made.add_argument("--seed", dest="training.seed", help="the seed of the parts that are cut (default: 42)")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
+    made.add_argument("--seed", dest="training.seed", help="the seed of the splits and samples (default: 42)")
     add_config_flags(made, sections=("data", "model"))
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Examine; the exit status is returned."""
+    """Examine; return the exit status."""
     parsed, problems = parser().parse(arguments)
     config = config_from(parsed, problems)
 
@@ -38,9 +38,9 @@ def run(arguments: Sequence[str]) -> int:
 
     data = load_data(config.data, seed=config.training.seed)
     tokenizer, limit = load_tokenizer(config.model), config.data.longest_row
-    apart = config.model.pair_encoding == "bi-encoder"
+    bi_encoder = config.model.pair_encoding == "bi-encoder"
     lengths = {
-        name: encode_rows(rows, tokenizer, max_length=limit, apart=apart).full_lengths
+        name: encode_rows(rows, tokenizer, max_length=limit, bi_encoder=bi_encoder).full_lengths
         for name, rows in data.splits.items()
     }
     report = examine(data, token_lengths=lengths, max_length=limit)

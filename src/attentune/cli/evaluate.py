@@ -1,4 +1,4 @@
-"""`attentune evaluate`"""
+"""`attentune evaluate`: score a saved run."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Sequence
 from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, data_from
 
 _EXAMPLES = """examples:
-  attentune evaluate runs/cola                                   (the validation rows it was trained with)
+  attentune evaluate runs/cola                                   (on the validation rows of its training)
   attentune evaluate runs/mine --validation_file other.csv --text_column text --label_column label
   attentune evaluate runs/mnli --task mnli --data_dir glue_data --format json"""
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune evaluate",
         usage="attentune evaluate RUN [flags]",
-        description="Score a saved run on labelled texts. Labels are matched by name.",
+        description="Evaluate a saved run on labelled texts. Labels are matched by name.",
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
-    made.add_argument("--split", default="validation", help="validation, test or train (default: validation)")
+    made.add_argument("--split", default="validation", help="split: validation, test or train (default: validation)")
     add_precision_flag(made, predicts=True)
-    made.add_argument("--format", choices=("text", "json"), default="text", help="how the scores are printed")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     add_config_flags(made, sections=("data",))
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Score; the exit status is returned."""
+    """Score; return the exit status."""
     parsed, problems = parser().parse(arguments)
     data_config = data_from(parsed, problems)
 

@@ -1,4 +1,4 @@
-"""`attentune explain`"""
+"""`attentune explain`: attribute predictions to words."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ _EXAMPLES = """examples:
   attentune explain runs/mine --text "a whole lot foul, freaky and funny." --layer 6 --heads all --output_file heads.png
 
 methods: ssa (runs that score tokens), gradient, integrated-gradients, leave-one-out, lime, shap, attention,
-attention-gradient, random. Signed scores (all but ssa, attention, attention-gradient, random) speak for the class above
-0 and against it below.
+attention-gradient, random. Scores are signed (all but those of ssa, attention, attention-gradient, random): positive
+ones support the class, negative ones contradict it.
 Each line of JSON: {"text", "pair", "method", "label", "probability", "prediction", "signed", "passes", "seconds",
-"unit", "tokens": [{"text", "start", "end", "score"}]}; of pairs each token says "in": "text" or "pair"."""
+"unit", "tokens": [{"text", "start", "end", "score"}]}; for pairs each token also has "in": "text" or "pair"."""
 
 _PAGES, _LINES, _TEXTS = (".html", ".htm"), (".jsonl", ".json"), (".txt",)
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune explain",
         usage="attentune explain RUN (--text TEXT | --input_file FILE | --task TASK) [flags]",
-        description="Show how much each word of a text mattered to what a saved run says of it.",
+        description="Score how much each word of a text contributed to the prediction of a saved run.",
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
-    made.add_argument("--method", default="ssa", help="one method, or several with commas between (default: ssa)")
+    made.add_argument("--method", default="ssa", help="one or several methods, comma-separated (default: ssa)")
     made.add_argument("--target", help="the class to explain (default: the predicted one)")
-    made.add_argument("--unit", choices=("word", "token"), default="word", help="what is scored (default: word)")
-    made.add_argument("--seed", help="of lime, shap and random (default: 0)")
-    made.add_argument("--samples", help="copies of a text that lime (default: 5000) and shap (default: 500) ask for")
-    made.add_argument("--steps", help="of integrated-gradients (default: 50)")
-    made.add_argument("--layer", help="show what this layer's attention heads look at: a number from 1, or last")
-    made.add_argument("--heads", help="with --layer: their numbers from 1 with commas between, or all (default: all)")
-    made.add_argument("--format", choices=("text", "json"), default="text", help="how scores are printed")
-    made.add_argument("--output_file", help="write them there: .html .png .svg .pdf .jsonl .txt")
+    made.add_argument("--unit", choices=("word", "token"), default="word", help="score words or tokens (default: word)")
+    made.add_argument("--seed", help="random seed of lime, shap and random (default: 0)")
+    made.add_argument("--samples", help="copies per text for lime (default: 5000) and shap (default: 500)")
+    made.add_argument("--steps", help="steps of integrated-gradients (default: 50)")
+    made.add_argument("--layer", help="show the attention heads of this layer: a number from 1, or last")
+    made.add_argument("--heads", help="with --layer: comma-separated numbers from 1, or all (default: all)")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
+    made.add_argument("--output_file", help="write the result to this file: .html .png .svg .pdf .jsonl .txt")
     add_precision_flag(made)
     add_text_flags(made)
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Explain; the exit status is returned."""
+    """Explain; return the exit status."""
     parsed, problems = parser().parse(arguments)
     numbers = {
         "seed": whole_number("--seed", parsed.seed, problems, minimum=0),
@@ -78,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _kind(parsed: Any, problems: list[str]) -> str:
-    """What is wanted: "text", "json", or by the file's name "page" or "figure"."""
+    """The kind of output: "text", "json", or, by the name of the output file, "page" or "figure"."""
     from attentune.report.figures.base import FIGURE_KINDS
 
     if parsed.output_file is None:
@@ -87,15 +87,15 @@ def _kind(parsed: Any, problems: list[str]) -> str:
     kinds = dict.fromkeys(_PAGES, "page") | dict.fromkeys(FIGURE_KINDS, "figure") | dict.fromkeys(_LINES, "json")
     kind = (kinds | dict.fromkeys(_TEXTS, "text")).get(ending)
     if kind is None:
-        known = ", ".join((*_PAGES[:1], *FIGURE_KINDS, *_LINES[:1], *_TEXTS))
-        problems.append(f"--output_file: got {parsed.output_file}, expected a name that ends in one of {known}.")
+        endings = ", ".join((*_PAGES[:1], *FIGURE_KINDS, *_LINES[:1], *_TEXTS))
+        problems.append(f"--output_file: got {parsed.output_file}, expected a name that ends in one of {endings}.")
     elif parsed.layer is not None and kind == "page":
-        problems.append("--layer: heads are drawn into .png, .svg or .pdf, or written as .jsonl; not into a page.")
+        problems.append("--layer: attention heads can be written to .png, .svg, .pdf or .jsonl, not to .html.")
     return kind or "text"
 
 
 def _layer(parsed: Any, problems: list[str]) -> int | None:
-    """The number of the layer; None for the last, or where none is asked for."""
+    """The number of the layer; None for the last one, or if none is given."""
     if parsed.layer is None and parsed.heads is not None:
         problems.append("--heads: goes with --layer.")
     if parsed.layer in (None, "last"):
@@ -127,9 +127,9 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
     )
     groups = [list(group) for group in zip(*found.values(), strict=True)]
     if kind == "page":
-        from attentune.report.explanation_page import write_page
+        from attentune.report.explanations import write_explanations
 
-        write_page(parsed.output_file, groups, title=f"Explained with {Path(parsed.run).name}")
+        write_explanations(parsed.output_file, groups, title=f"Explained with {Path(parsed.run).name}")
     elif kind == "figure":
         from attentune.report.figures.tokens import draw_explanations
 
@@ -173,12 +173,12 @@ def _json_lines(found: Any) -> str:
 def _print_coloured(groups: Sequence[Sequence[Any]]) -> None:
     from rich.console import Console
 
-    from attentune.report.explanation_text import LEGEND, coloured
+    from attentune.report.explanations import LEGEND, terminal_text
 
     console = Console(highlight=False, soft_wrap=True)
     for group in groups:
         for explanation in group:
-            console.print(coloured(explanation))
+            console.print(terminal_text(explanation))
     console.print(LEGEND, style="dim")
 
 
@@ -198,7 +198,7 @@ def _done(parsed: Any, rows: int) -> int:
 
 
 def _progress(total: int) -> Any:
-    """Lines on standard error where there is more than a text or two to wait for."""
+    """Progress lines on standard error, for 20 texts and more."""
     from attentune.cli.output import progress_lines
 
     report = progress_lines()

@@ -1,4 +1,4 @@
-"""`attentune export`"""
+"""`attentune export`: write a run for serving."""
 
 from __future__ import annotations
 
@@ -14,37 +14,35 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """examples:
   attentune export runs/cola --format onnx --output_dir served/cola
-  attentune export runs/cola --output_dir served/cola --quantize int8     (a smaller graph beside it)
-  attentune export runs/cola --format transformers --output_dir served/hub     (loads there by trust_remote_code)"""
+  attentune export runs/cola --output_dir served/cola --quantize int8     (also writes a smaller graph)
+  attentune export runs/cola --format transformers --output_dir served/hub     (loaded with trust_remote_code)"""
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune export",
         usage="attentune export RUN --output_dir DIR [flags]",
-        description="Write a saved run as a folder that serves without PyTorch, or without Attentune, and check it.",
+        description="Export a saved run to a folder that works without PyTorch, or without Attentune, and check it.",
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
-    made.add_argument("--output_dir", metavar="DIR", help="where it goes: a folder that is new or empty")
+    made.add_argument("--output_dir", metavar="DIR", help="the folder to write: new or empty")
     made.add_argument(
         "--format",
         default="onnx",
-        help="what it is written as: onnx, the default, or transformers (with the model's code)",
+        help="onnx, or transformers (with the model code) (default: onnx)",
     )
+    made.add_argument("--opset", type=int, metavar="N", help="ONNX operator set version (default: chosen by PyTorch)")
+    made.add_argument("--quantize", metavar="int8", help="also write a graph with 8-bit weights: int8")
     made.add_argument(
-        "--opset", type=int, metavar="N", help="the version of ONNX's operators (default: PyTorch's choice)"
-    )
-    made.add_argument("--quantize", metavar="int8", help="also write a graph with eight-bit weights: int8")
-    made.add_argument(
-        "--check_rows", type=int, default=200, metavar="N", help="validation rows to check it on (default: 200)"
+        "--check_rows", type=int, default=200, metavar="N", help="validation rows to check the export on (default: 200)"
     )
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Export; the exit status is returned."""
+    """Export; return the exit status."""
     parsed, problems = parser().parse(arguments)
     if parsed.output_dir is None:
         problems.append("--output_dir: is missing; name a new folder: --output_dir served/my-run")
@@ -76,12 +74,12 @@ def _for_transformers(run: str, output_dir: str) -> int:
     made = export_for_transformers(run, output_dir, say=lambda text: print(text, file=sys.stderr))
     print(f"{made.folder}: loads with trust_remote_code=True; {len(made.files)} files of code")
     print(
-        f"max difference from the run, loaded without Attentune: {made.max_difference:.1e} ({made.rows} made-up rows)"
+        f"max difference from the run, loaded without Attentune: {made.max_difference:.1e} ({made.rows} synthetic rows)"
     )
     if made.own_pipeline:
         print(
-            "not simply the likeliest class is predicted: the folder brings a pipeline that predicts as the run does,"
-            " which needs trust_remote_code=True even where Attentune is installed; the bare model gives logits"
+            "predictions are not the argmax of the logits: the folder has a pipeline that predicts like the run, which"
+            " needs trust_remote_code=True even if Attentune is installed; the model alone returns logits"
         )
     return 0
 

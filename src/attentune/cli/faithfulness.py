@@ -1,4 +1,4 @@
-"""`attentune faithfulness`"""
+"""`attentune faithfulness`: measure the faithfulness of explanations."""
 
 from __future__ import annotations
 
@@ -11,53 +11,55 @@ from typing import Any
 from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, config_from, overrides_of, whole_number
 
 _EXAMPLES = """examples:
-  attentune faithfulness runs/reviews --max_samples 200        (the validation rows it was trained with)
+  attentune faithfulness runs/reviews --max_samples 200        (on the validation rows of its training)
   attentune faithfulness runs/sst2 --task sst2 --data_dir glue_data --methods ssa,gradient,leave-one-out
-  attentune faithfulness runs/demo/ssa-hybrid --demo           (do methods find the words that are known to decide?)
+  attentune faithfulness runs/demo/ssa-hybrid --demo           (do methods find the words known to decide?)
   attentune faithfulness runs/sst2 --sanity --cost --output_dir why
 
-comprehensiveness: how far the predicted class's probability falls when the 1, 5, 10, 20 and 50 % of a text's tokens
-that a method scores highest are erased (the mean over the five); high is good. sufficiency: how far it falls when all
-but these are; low is good. NAOPC: the same from 0 (the worst order to erase the text in) to 1 (the best)."""
+comprehensiveness: the mean drop of the predicted class's probability when the 1, 5, 10, 20 and 50 % of the tokens with
+the highest scores are erased; higher is better. sufficiency: the mean drop when all other tokens are erased; lower is
+better. NAOPC: the same, normalised between the worst (0) and the best (1) possible order."""
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune faithfulness",
         usage="attentune faithfulness RUN [flags]",
-        description="Find out whether explanations are true: what becomes of a run's predictions without the words that"
-        " they point at.",
+        description="Measure the faithfulness of explanations: how predictions change when the words that they point at"
+        " are erased.",
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
-    made.add_argument("--methods", help="with commas between, or all (default: those that work here but lime and shap)")
-    made.add_argument("--erasures", help="mask, delete, attention, with commas between (default: all three)")
-    made.add_argument("--max_samples", help="a part of the rows, of each class its share (default: all)")
-    made.add_argument("--demo", action="store_true", help="reviews of the demo (default: 200), whose truth is known")
-    made.add_argument("--split", help="validation, test or train; of the demo validation or challenge (its default)")
-    made.add_argument("--draws", help="random orders that the floor is the mean of (default: 5)")
-    made.add_argument("--beam", help="width of the search that NAOPC needs, 0 for none (default: 5)")
-    made.add_argument("--beam_tokens", help="NAOPC is of texts of up to so many tokens (default: 12)")
-    made.add_argument("--seed", help="of what is drawn: methods, ties, resamples, parts (default: 0)")
-    made.add_argument("--samples", help="copies of a text that lime (default: 5000) and shap (default: 500) ask for")
-    made.add_argument("--steps", help="of integrated-gradients (default: 50)")
-    made.add_argument("--sanity", action="store_true", help="also: do scores repeat, and change with shuffled layers?")
-    made.add_argument("--cost", action="store_true", help="also: passes and seconds by length of text and batch")
+    made.add_argument("--methods", help="comma-separated, or all (default: all supported ones but lime, shap)")
+    made.add_argument("--erasures", help="comma-separated: mask, delete, attention (default: all three)")
+    made.add_argument("--max_samples", help="use a stratified sample of this many rows (default: all)")
+    made.add_argument("--demo", action="store_true", help="use 200 synthetic reviews with known ground truth")
+    made.add_argument("--split", help="split: validation, test or train; with --demo validation or challenge")
+    made.add_argument("--draws", help="random orders averaged for the random baseline (default: 5)")
+    made.add_argument("--beam", help="beam width of the search for NAOPC; 0: no NAOPC (default: 5)")
+    made.add_argument("--beam_tokens", help="compute NAOPC for texts of at most this many tokens (default: 12)")
+    made.add_argument("--seed", help="random seed of methods, ties, resamples and samples (default: 0)")
+    made.add_argument("--samples", help="copies per text for lime (default: 5000) and shap (default: 500)")
+    made.add_argument("--steps", help="steps of integrated-gradients (default: 50)")
+    made.add_argument(
+        "--sanity", action="store_true", help="sanity checks: are scores repeatable, and do they depend on the weights?"
+    )
+    made.add_argument("--cost", action="store_true", help="measure passes and seconds by text length and batch size")
     add_precision_flag(made)
-    made.add_argument("--format", choices=("text", "json"), default="text", help="how the report is printed")
-    made.add_argument("--output_dir", help="write report.json there, and records that ERASER's program can score")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
+    made.add_argument("--output_dir", help="write report.json and rationale files for ERASER's scorer to this folder")
     add_config_flags(made, sections=("data",))
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Measure; the exit status is returned."""
+    """Measure; return the exit status."""
     parsed, problems = parser().parse(arguments)
     numbers = _numbers(parsed, problems)
     named = overrides_of(parsed, [])
     if parsed.demo and named:
-        problems.append(f"--demo: makes its own reviews; leave out {', '.join(sorted(named))}.")
+        problems.append(f"--demo: uses synthetic reviews; leave out {', '.join(sorted(named))}.")
     config = config_from(parsed, problems)
 
     from attentune.attribution.registry import METHODS
@@ -72,20 +74,20 @@ def run(arguments: Sequence[str]) -> int:
         methods=tuple(METHODS) if parsed.methods == "all" else _listed(parsed.methods),
         measures=_measures(parsed, numbers),
         precision=parsed.precision,
-        progress=_tell,
+        progress=_log,
     )
-    planted = None
+    synthetic = None
     if truths is not None:
-        from attentune.explain.faithfulness.synthetic import score_planted
+        from attentune.explain.faithfulness.synthetic import score_synthetic
 
         truths = [truths[row] for row in found.kept]
-        planted = score_planted(found, truths, found.report.seed)
-    _show(parsed, found, truths, {"planted": planted, **_more(parsed, saved, found, numbers)})
+        synthetic = score_planted(found, truths, found.report.seed)
+    _show(parsed, found, truths, {"planted": synthetic, **_more(parsed, saved, found, numbers)})
     return 0
 
 
 def _numbers(parsed: Any, problems: list[str]) -> dict[str, int]:
-    """The whole numbers that were given."""
+    """The integer flags that were given, by name."""
     least = {"seed": 0, "beam": 0}
     names = ("max_samples", "draws", "beam", "beam_tokens", "seed", "samples", "steps")
     found = {
@@ -103,36 +105,36 @@ def _measures(parsed: Any, numbers: dict[str, int]) -> Any:
     from attentune.explain.faithfulness.ordering import Measures
 
     settings = Settings(**{name: numbers[name] for name in ("seed", "samples", "steps") if name in numbers})
-    own: dict[str, Any] = {name: numbers[name] for name in ("draws", "beam", "beam_tokens") if name in numbers}
+    changed: dict[str, Any] = {name: numbers[name] for name in ("draws", "beam", "beam_tokens") if name in numbers}
     erasures = _listed(parsed.erasures)
     if erasures is not None:
-        own["erasures"] = erasures
-    return Measures(settings=settings, **own)
+        changed["erasures"] = erasures
+    return Measures(settings=settings, **changed)
 
 
 def _rows(parsed: Any, saved: Any, data: Any, numbers: dict[str, int]) -> tuple[Any, Any]:
-    """The rows, and of the demo's the truth about each."""
+    """The rows, and for synthetic ones their ground truth."""
     if parsed.demo:
-        from attentune.explain.faithfulness.synthetic import planted_rows
+        from attentune.explain.faithfulness.synthetic import synthetic_rows
 
-        return planted_rows(saved, numbers.get("max_samples", 200), parsed.split or "challenge")
+        return synthetic_rows(saved, numbers.get("max_samples", 200), parsed.split or "challenge")
 
-    from attentune.data.splits import stratified_part
+    from attentune.data.splits import stratified_sample
 
     rows = next(iter(saved.data(data, (parsed.split or "validation",)).splits.values()))
     size, seed = numbers.get("max_samples"), numbers.get("seed", 0)
     if size is None or size >= len(rows):
         return rows, None
-    return rows.take(stratified_part(rows.labels, size, seed, "faithfulness", num_rows=len(rows))), None
+    return rows.take(stratified_sample(rows.labels, size, seed, "faithfulness", num_rows=len(rows))), None
 
 
 def _more(parsed: Any, saved: Any, found: Any, numbers: dict[str, int]) -> dict[str, Any]:
-    """What is asked for beside."""
+    """The results of `--sanity` and `--cost`."""
     options: dict[str, Any] = {
         "methods": tuple(found.ranked),
         "settings": _measures(parsed, numbers).settings,
         "precision": parsed.precision,
-        "progress": _tell,
+        "progress": _log,
     }
     more: dict[str, Any] = {}
     if parsed.sanity:
@@ -174,5 +176,5 @@ def _plain(part: Any) -> Any:
     return dataclasses.asdict(part)
 
 
-def _tell(what: str) -> None:
+def _log(what: str) -> None:
     print(f"{what} ...", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What is known of explanations' truth, as tables: methods with a sign and without one apart, the best first."""
+"""Tables of a faithfulness report; methods with signed and unsigned scores are listed separately, best first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from attentune.cli.output import table
 from attentune.explain.faithfulness.ordering import RANDOM_BASELINE
 from attentune.explain.faithfulness.results import FaithfulnessReport, MethodScore
-from attentune.suites.robustness import Interval
+from attentune.stats.bootstrap import Interval
 
 
 def report_tables(
@@ -18,13 +18,13 @@ def report_tables(
     sanity: Any = None,
     cost: Sequence[Any] | None = None,
 ) -> str:
-    """The whole report."""
+    """Format the whole report."""
     parts = [_head(report)]
     for erasure in dict.fromkeys(score.erasure for score in report.scores):
         parts.append(f"erased by {erasure}\n\n" + _scores([own for own in report.scores if own.erasure == erasure]))
     parts.append(_costs(report))
     if planted:
-        parts.append(_planted(planted))
+        parts.append(_synthetic(planted))
     if sanity is not None:
         parts += [_repeats(sanity), _shuffles(sanity)]
     if cost:
@@ -33,17 +33,17 @@ def report_tables(
 
 
 def _head(report: FaithfulnessReport) -> str:
-    told = f"{report.rows} texts"
+    texts = f"{report.rows} texts"
     if report.left_out:
-        told += f" ({report.left_out} without a word were left out)"
+        texts += f" ({report.left_out} without words left out)"
     if report.accuracy is not None:
-        told += f", accuracy {report.accuracy:.3f}"
+        texts += f", accuracy {report.accuracy:.3f}"
     first = report.scores[0].method
     return (
-        f"{told}; 95 % intervals over resamples of the texts.\n"
-        "comprehensiveness: high is good; sufficiency: low is good; NAOPC: 0 the worst order, 1 the best.\n"
-        f"difference: comprehensiveness minus that of {first}, text by text. {RANDOM_BASELINE}: the floor,"
-        f" {report.draws} draws."
+        f"{texts}; 95 % bootstrap intervals over the texts.\n"
+        "comprehensiveness: higher is better; sufficiency: lower is better; NAOPC: 0 worst order, 1 best.\n"
+        f"difference: comprehensiveness minus that of {first}, paired by text. {RANDOM_BASELINE}: the baseline,"
+        f" {report.draws} random orders."
     )
 
 
@@ -52,12 +52,12 @@ def _scores(scores: Sequence[MethodScore]) -> str:
     header = ["method", "comprehensiveness", "difference", "sufficiency"]
     header += [f"NAOPC compr. ({limits} short texts)", "NAOPC suff."] if limits else []
     lines: list[list[str]] = []
-    for title, signed in (("with a sign", True), ("without a sign", False)):
+    for title, signed in (("signed", True), ("unsigned", False)):
         own = [score for score in scores if score.signed == signed and score.method != RANDOM_BASELINE]
         if own:
             lines.append([f"({title})", *("" for _ in header[1:])])
         lines += [_line(score, bool(limits)) for score in _best_first(own)]
-    lines += [["(floor)", *("" for _ in header[1:])]]
+    lines += [["(baseline)", *("" for _ in header[1:])]]
     lines += [_line(score, bool(limits)) for score in scores if score.method == RANDOM_BASELINE]
     return table(header, lines)
 
@@ -67,12 +67,21 @@ def _best_first(scores: Sequence[MethodScore]) -> list[MethodScore]:
 
 
 def _line(score: MethodScore, with_limits: bool) -> list[str]:
-    columns = [score.method, shown(score.comprehensiveness), shown(score.difference), shown(score.sufficiency)]
-    return columns + ([shown(score.naopc_comprehensiveness), shown(score.naopc_sufficiency)] if with_limits else [])
+    columns = [
+        score.method,
+        format_interval(score.comprehensiveness),
+        format_interval(score.difference),
+        format_interval(score.sufficiency),
+    ]
+    return columns + (
+        [format_interval(score.naopc_comprehensiveness), format_interval(score.naopc_sufficiency)]
+        if with_limits
+        else []
+    )
 
 
-def shown(interval: Interval | None) -> str:
-    """A number with its interval; nothing where there is none."""
+def format_interval(interval: Interval | None) -> str:
+    """Format a value with its interval; an empty string for None."""
     if interval is None:
         return ""
     if interval.value != interval.value:
@@ -82,11 +91,11 @@ def shown(interval: Interval | None) -> str:
 
 def _costs(report: FaithfulnessReport) -> str:
     lines = [(own.method, f"{own.passes:,.1f}", f"{own.seconds:.3g}") for own in report.costs]
-    return table(("method", "passes a text", "seconds a text"), lines, right=(1, 2))
+    return table(("method", "passes per text", "seconds per text"), lines, right=(1, 2))
 
 
-def _planted(planted: Sequence[Any]) -> str:
-    header = ("kind", "method", "found first", "precision at k", "mean rank", "at best", "shortcut first")
+def _synthetic(planted: Sequence[Any]) -> str:
+    header = ("kind", "method", "top-1 hit", "precision at k", "mean rank", "best possible", "shortcut top-1")
     lines = []
     for kind in dict.fromkeys(own.kind for own in planted):
         own = sorted((score for score in planted if score.kind == kind), key=lambda score: -score.first.value)
@@ -95,30 +104,30 @@ def _planted(planted: Sequence[Any]) -> str:
                 (
                     f"{kind} ({score.rows})",
                     f"{score.method}{' (signed)' if signed else ''}",
-                    shown(score.first),
-                    shown(score.precision),
-                    shown(score.mean_rank),
+                    format_interval(score.first),
+                    format_interval(score.precision),
+                    format_interval(score.mean_rank),
                     f"{score.best_rank:.2f}",
                     f"{score.shortcut_first:.3f}",
                 )
                 for score in own
                 if score.signed == signed
             ]
-    return "words known to decide, in the texts that the run gets right\n\n" + table(header, lines, right=(5, 6))
+    return "ground-truth words, in correctly predicted texts\n\n" + table(header, lines, right=(5, 6))
 
 
 def _repeats(sanity: Any) -> str:
-    header = ("method", "asked again", "alone and in a batch", "fp32 and bf16")
+    header = ("method", "repeated", "single vs. batch", "fp32 vs. bf16")
     lines = [
         (
             own.method,
-            shown(own.again),
-            shown(own.alone),
-            "no bf16 here" if own.precision is None else shown(own.precision),
+            format_interval(own.again),
+            format_interval(own.alone),
+            "no bf16" if own.precision is None else format_interval(own.precision),
         )
         for own in sanity.repeats
     ]
-    return f"do scores repeat? Kendall's tau, {sanity.rows} texts\n\n" + table(header, lines)
+    return f"repeatability (Kendall's tau), {sanity.rows} texts\n\n" + table(header, lines)
 
 
 def _shuffles(sanity: Any) -> str:
@@ -130,14 +139,14 @@ def _shuffles(sanity: Any) -> str:
         cells = [taus[method, part] for method in methods]
         lines.append((part, *(f"{cell.tau.value:.2f} ({cell.rho.value:.2f})" for cell in cells)))
     title = (
-        "do they depend on the model? Kendall's tau (Spearman's rho) with the scores of a model whose weights are\n"
-        "shuffled from the head down to here; near 0 is right, near 1 says that the model does not matter\n\n"
+        "dependence on the weights: Kendall's tau (Spearman's rho) with the scores of a model whose weights are\n"
+        "shuffled from the head down to this layer; expected near 0, near 1 means that the weights do not matter\n\n"
     )
-    return title + table(("shuffled down to", *methods), lines)
+    return title + table(("shuffled to", *methods), lines)
 
 
 def _timed(cost: Sequence[Any]) -> str:
-    header = ("texts x tokens", "method", "calls forward", "back", "passes", "median s", "p95 s", "times predict")
+    header = ("texts x tokens", "method", "forward", "backward", "passes", "median s", "p95 s", "x predict")
     lines = [
         (f"{own.texts} x {own.tokens}", own.method, *("",) * 3, "too long", "", "")
         if own.median_s is None
@@ -153,4 +162,4 @@ def _timed(cost: Sequence[Any]) -> str:
         )
         for own in cost
     ]
-    return "what scores cost, beside predicting alone\n\n" + table(header, lines, right=range(2, 8))
+    return "cost, compared with prediction alone\n\n" + table(header, lines, right=range(2, 8))

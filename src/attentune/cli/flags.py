@@ -1,4 +1,4 @@
-"""Command-line flags made from the settings, under the names that `TrainingArguments` and `run_classification` use."""
+"""Command-line flags generated from the settings, with the names of `TrainingArguments` and `run_classification`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attentune.config.parse import coerce, did_you_mean
 from attentune.config.schema import DataConfig, ModelConfig, ObjectiveConfig, TrainingConfig
 from attentune.errors import ConfigError
 
-# Other tools' spellings of our settings.
+# Names that other tools use for our settings.
 _ALIASES = {
     "task_name": "task",
     "text_column_name": "text_column",
@@ -25,13 +25,13 @@ _ALIASES = {
     "metric_name": "metric_for_best_model",
     "no_cuda": "use_cpu",
 }
-# Flags that stand for a setting with a value.
+# Flags that set a setting to a fixed value.
 _SHORTHANDS = {
     "bf16": ("training.precision", "bf16"),
     "fp16": ("training.precision", "fp16"),
     "do_regression": ("data.task_type", "regression"),
 }
-# Settings that hold several values, which may be written as YAML.
+# Settings with several values, which may be written as YAML.
 _LISTS = ("objective.class_weights", "data.label_names", "data.extra_train_files", "data.extra_train_weights")
 _SECTIONS: tuple[tuple[str, type], ...] = (
     ("data", DataConfig),
@@ -42,7 +42,7 @@ _SECTIONS: tuple[tuple[str, type], ...] = (
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes hyphens or underscores in flags; raises `ConfigError` instead of ending the program."""
+    """An argument parser that accepts hyphens or underscores, and raises `ConfigError` instead of exiting."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
@@ -51,8 +51,8 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}. See {self.prog} --help.")
 
     def parse(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """The parsed flags, and one sentence for each flag that does not exist."""
-        # argparse drops a value of "--" and leaves an empty list in its place.
+        """Parse the arguments; return the values and one message for each unknown flag."""
+        # argparse replaces a value of "--" by an empty list.
         empty = [argument for argument in arguments if argument.startswith("--") and argument.endswith("=--")]
         if empty:
             raise ConfigError([f"{argument}: expected a value after the equals sign." for argument in empty])
@@ -62,9 +62,9 @@ class Parser(argparse.ArgumentParser):
         for argument in unknown:
             flag = argument.split("=")[0]
             if flag.startswith("--"):
-                problems.append(f"{flag}: there is no such flag.{did_you_mean(flag, known)} See {self.prog} --help.")
+                problems.append(f"{flag}: unknown flag.{did_you_mean(flag, known)} See {self.prog} --help.")
             elif not problems:
-                problems.append(f"{argument!r}: was not expected here. See {self.prog} --help.")
+                problems.append(f"{argument!r}: unexpected argument. See {self.prog} --help.")
         return parsed, problems
 
 
@@ -76,13 +76,13 @@ def _normalised(argument: str) -> str:
 
 
 def add_config_flags(parser: argparse.ArgumentParser, sections: Iterable[str] = ("data", "model", "training")) -> None:
-    """Add a flag for each plain setting of these sections, with `--preset`, `--config` and `--set` if they train."""
+    """Add a flag for each setting of these sections, and `--preset`, `--config` and `--set` for "training"."""
     wanted = set(sections)
     if "training" in wanted:
         wanted.add("objective")
         group = parser.add_argument_group("method")
         group.add_argument("--preset", help="a method; `attentune presets` lists them (default: bert)")
-        group.add_argument("--config", metavar="FILE", help="a YAML file of settings, such as a run's config.yaml")
+        group.add_argument("--config", metavar="FILE", help="a YAML file of settings, such as the config.yaml of a run")
         group.add_argument(
             "--set",
             action="append",
@@ -124,15 +124,15 @@ def _metavar(field: dataclasses.Field) -> str:
 
 
 def add_precision_flag(parser: argparse.ArgumentParser, *, predicts: bool = False) -> None:
-    """Add `--precision`, for a command that computes with finished runs; more of them where it only `predicts`."""
+    """Add `--precision` to a command that uses finished runs; commands that only predict accept more values."""
     more = ", bf16-true, int8 (on a CPU)" if predicts else ""
-    parser.add_argument("--precision", help=f"another precision than in training: auto, fp32, bf16, fp16{more}")
+    parser.add_argument("--precision", help=f"precision, if not that of training: auto, fp32, bf16, fp16{more}")
 
 
 def overrides_of(parsed: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
-    """The settings that the flags give, by dotted name; what cannot be read is added to `problems`.
+    """Collect the settings given as flags, by dotted name; invalid ones are appended to `problems`.
 
-    A setting's own flag goes before `--set`; two flags that say different things of one setting are a problem.
+    The flag of a setting overrides `--set`; two flags with different values for one setting are a problem.
     """
     values = vars(parsed)
     given: dict[str, Any] = {}
@@ -149,13 +149,13 @@ def overrides_of(parsed: argparse.Namespace, problems: list[str]) -> dict[str, A
             for setting, meaning in _meant(name, value, by_name, problems).items():
                 if flags.setdefault(setting, meaning) != meaning:
                     problems.append(
-                        f"--{name}: asks for {setting} = {meaning}, but another flag for {flags[setting]}. Give one."
+                        f"--{name}: sets {setting} = {meaning}, but another flag sets {flags[setting]}. Give one."
                     )
     return {name: _listed(value) if name in _LISTS else value for name, value in {**given, **flags}.items()}
 
 
 def _meant(name: str, value: str, by_name: dict[str, str], problems: list[str]) -> dict[str, str]:
-    """What another tool's flag stands for, by dotted name."""
+    """Translate a flag of another tool to our settings, by dotted name."""
     if name in _SHORTHANDS:
         setting, meaning = _SHORTHANDS[name]
         try:
@@ -171,7 +171,7 @@ def _meant(name: str, value: str, by_name: dict[str, str], problems: list[str]) 
 
 
 def _listed(value: Any) -> Any:
-    """A list or mapping that was written as one ("[a, b]", "{a: 1, b: 2}"), else the value as it is."""
+    """Parse a value written as a YAML list or mapping; return other values unchanged."""
     if not isinstance(value, str) or value.strip()[:1] not in ("[", "{"):
         return value
     import yaml
@@ -185,10 +185,10 @@ def _listed(value: Any) -> Any:
 
 
 def config_from(parsed: argparse.Namespace, problems: list[str]) -> Config:
-    """The checked configuration that the flags ask for.
+    """Build the checked configuration from the flags.
 
     Raises:
-        ConfigError: with every problem found, those passed in included.
+        ConfigError: with all problems, including those passed in.
     """
     overrides = overrides_of(parsed, problems)
     try:
@@ -201,17 +201,17 @@ def config_from(parsed: argparse.Namespace, problems: list[str]) -> Config:
 
 
 def data_from(parsed: argparse.Namespace, problems: list[str]) -> DataConfig | None:
-    """The data that the flags name; None where they name none, and a run's own are meant.
+    """Build the data settings from the flags; None if no flag is given, which means the data of the run.
 
     Raises:
-        ConfigError: with every problem found, those passed in included.
+        ConfigError: with all problems, including those passed in.
     """
     config = config_from(parsed, problems)
     return config.data if overrides_of(parsed, []) else None
 
 
 def whole_number(flag: str, text: str | None, problems: list[str], *, minimum: int = 1) -> int | None:
-    """What a flag outside of the settings gives, None where it is not given or wrong; then `problems` says how."""
+    """Parse a whole number; None if it is not given, or invalid, which is appended to `problems`."""
     try:
         value = None if text is None else coerce(text, int)
         if value is None or value >= minimum:
@@ -223,7 +223,7 @@ def whole_number(flag: str, text: str | None, problems: list[str], *, minimum: i
 
 
 def seed_numbers(text: str, problems: list[str]) -> int | list[int]:
-    """What `--seeds` says: a number of seeds, or a list of them; what cannot be read is added to `problems`."""
+    """Parse `--seeds`: a number of seeds, or a list of them; invalid values are appended to `problems`."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if "," not in text:
         return whole_number("--seeds", text, problems) or 1

@@ -1,4 +1,4 @@
-"""`attentune hans`"""
+"""`attentune hans`: evaluate on HANS."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ _EXAMPLES = """examples:
   attentune hans runs/bert-1 runs/bert-2 runs/sesame-1 runs/sesame-2 --labels bert,bert,sesame,sesame --output_dir hans
   attentune hans runs/rte --data_dir hans --max_samples 3000 --format json
 
-A model of three classes is scored on HANS's two: each class but entailment counts as non-entailment. Runs with the same
-label are averaged; +- is the standard deviation over them."""
+HANS has two classes: every class of a model but entailment counts as non-entailment. Runs with the same label are
+averaged; +- is their standard deviation."""
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune hans",
         usage="attentune hans RUN [RUN ...] [flags]",
-        description="Score runs of an entailment task on HANS, by heuristic, gold label and subcase.",
+        description="Evaluate runs of an entailment task on HANS, by heuristic, gold label and subcase.",
         epilog=_EXAMPLES,
     )
     made.add_argument("runs", metavar="RUN", nargs="+", help="run folders or checkpoints")
-    made.add_argument("--data", metavar="FILE", help="heuristics_evaluation_set.txt, if not as the known task hans")
-    made.add_argument("--data_dir", metavar="DIR", help="the known task's folder (default: that of ATTENTUNE_DATA)")
-    made.add_argument("--labels", metavar="NAME,NAME,...", help="a name for each run; equal names are averaged")
-    made.add_argument("--max_samples", metavar="N", help="only so many rows, with their share of each subcase")
-    made.add_argument("--seed", default="42", help="draws them (default: 42)")
+    made.add_argument("--data", metavar="FILE", help="path of heuristics_evaluation_set.txt")
+    made.add_argument("--data_dir", metavar="DIR", help="folder of the built-in task hans (default: ATTENTUNE_DATA)")
+    made.add_argument("--labels", metavar="NAME,NAME,...", help="one name per run; runs with equal names are averaged")
+    made.add_argument("--max_samples", metavar="N", help="use a sample of this many rows, stratified by subcase")
+    made.add_argument("--seed", default="42", help="random seed of the sample (default: 42)")
     made.add_argument("--output_dir", metavar="DIR", help="also write hans.json, hans.png and predictions.txt here")
     add_precision_flag(made, predicts=True)
-    made.add_argument("--format", choices=("text", "json"), default="text", help="how the scores are printed")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Score; the exit status is returned."""
+    """Score; return the exit status."""
     parsed, problems = parser().parse(arguments)
     max_samples = whole_number("--max_samples", parsed.max_samples, problems)
     seed = whole_number("--seed", parsed.seed, problems, minimum=0)
@@ -68,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
         precision=parsed.precision,
         progress=progress_lines(),
     )
-    # Printed first: a full disk must not take the scores along.
+    # Printed first, so that a full disk does not lose the scores.
     print(to_json(report.to_dict()) if parsed.format == "json" else _text(report), end="")
     if parsed.output_dir is not None:
         _write(report, Path(parsed.output_dir))
@@ -113,7 +113,7 @@ def _write(report: Any, folder: Path) -> None:
         write_text(file, report.predictions_text(number))
     write_text(folder / "hans.json", to_json(report.to_dict()))
     if report.rows < report.rows_in_file:
-        print("predictions.txt holds a part of the rows; the set's own scorer needs all of them.", file=sys.stderr)
+        print("predictions.txt holds a sample of the rows; HANS's own scorer needs all of them.", file=sys.stderr)
     figure = folder / "hans.png"
     try:
         check_figure_file(figure)

@@ -1,4 +1,4 @@
-"""`attentune import-ssa`"""
+"""`attentune import-ssa`: convert a checkpoint of the released SSA program."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ _EXAMPLES = """examples:
   attentune import-ssa ssa_ckpt_base/RTE/ssa_base --task_name RTE --cls_weight 0.5 --tokenizer bert-base-uncased \\
       --output_dir runs/rte
 
-What no weight tells is read from the dev_results_*.txt that the program wrote beside the checkpoint, or given here."""
+Settings that the weights do not show are read from dev_results_*.txt next to the checkpoint, or given here."""
 _TYPES = {"task_name": str, "cls_weight": float, "attention_threshold": float, "max_seq_length": int}
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune import-ssa",
         usage="attentune import-ssa DIR --output_dir RUN [flags]",
-        description="Write a checkpoint of the program that SSA's authors released as a run folder.",
+        description="Convert a checkpoint of the program released by SSA's authors to a run folder.",
         epilog=_EXAMPLES,
     )
-    made.add_argument("checkpoint", metavar="DIR", help="the checkpoint: pytorch_model.bin and config.json")
+    made.add_argument("checkpoint", metavar="DIR", help="the checkpoint folder, with pytorch_model.bin and config.json")
     made.add_argument("--output_dir", metavar="RUN", help="the run folder to write: new or empty")
-    made.add_argument("--task_name", metavar="TASK", help="what it was trained on: RTE, CoLA, ...")
-    made.add_argument("--data_dir", metavar="DIR", help="the folder of GLUE's files, for attentune evaluate")
+    made.add_argument("--task_name", metavar="TASK", help="the task it was trained on: RTE, CoLA, ...")
+    made.add_argument("--data_dir", metavar="DIR", help="the folder of the GLUE files, for attentune evaluate")
     made.add_argument(
-        "--tokenizer", metavar="NAME", help="the encoder's folder or hub name, or its vocab.txt (default: DIR's own)"
+        "--tokenizer", metavar="NAME", help="folder, hub name or vocab.txt of the tokenizer (default: DIR)"
     )
-    made.add_argument("--cased", action="store_true", help="with a vocab.txt: texts are not put into lower case")
-    made.add_argument("--cls_weight", metavar="X", help="the share of [CLS] that it was trained with")
-    made.add_argument("--attention_threshold", metavar="X", help="the threshold that it was trained with")
-    made.add_argument("--max_seq_length", metavar="N", help="the longest text or pair in tokens")
+    made.add_argument("--cased", action="store_true", help="with a vocab.txt: do not lowercase texts")
+    made.add_argument("--cls_weight", metavar="X", help="the weight of [CLS] in training")
+    made.add_argument("--attention_threshold", metavar="X", help="the attention threshold in training")
+    made.add_argument("--max_seq_length", metavar="N", help="maximum length of a text or pair in tokens")
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Import; the exit status is returned."""
+    """Import; return the exit status."""
     parsed, problems = parser().parse(arguments)
     flags = {}
     for name, kind in _TYPES.items():

@@ -1,4 +1,4 @@
-"""`attentune label`"""
+"""`attentune label`: list token labels."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from typing import Any
 from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, config_from, overrides_of, whole_number
 
 _EXAMPLES = """examples:
-  attentune label runs/cola --output_file labels.jsonl           (the rows it was trained on, with their labels)
+  attentune label runs/cola --output_file labels.jsonl           (its training rows, with their token labels)
   attentune label runs/cola --split validation --max_samples 20
   attentune label runs/mine --input_file new.csv
 
 Each line of JSON: {"id", "text", "gold", "predicted", "tokens": [{"text", "start", "end", "in", "label", "score"}]}.
-label: what the token was labelled in the last epoch, from 0 (can be missed) to 1 (matters), null where it was not.
-score: the importance that the trained token head gives it, from 0 to 1."""
+label: the token label of the last epoch, from 0 (not important) to 1 (important); null without a label.
+score: the importance predicted by the trained token head, from 0 to 1."""
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune label",
         usage="attentune label RUN [flags]",
-        description="Show, as JSON lines, what a run was taught of each token and how important it holds each to be.",
+        description="List, as JSON lines, the token labels that a run was trained on and the importance it predicts.",
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
     made.add_argument("--input_file", help="a file of texts: .csv .tsv .json .jsonl .parquet, also with .gz")
-    made.add_argument("--split", default="train", help="train, validation or test (default: train)")
-    made.add_argument("--max_samples", help="only so many rows, from the first")
-    made.add_argument("--output_file", help="where the lines go (standard output if not given)")
+    made.add_argument("--split", default="train", help="split: train, validation or test (default: train)")
+    made.add_argument("--max_samples", help="use only the first N rows")
+    made.add_argument("--output_file", help="output file (default: standard output)")
     add_precision_flag(made)
     add_config_flags(made, sections=("data",))
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """List tokens; the exit status is returned."""
+    """List tokens; return the exit status."""
     parsed, problems = parser().parse(arguments)
     named_data = overrides_of(parsed, [])
     if parsed.input_file is not None and ({"data.task", "data.dataset_name"} & set(named_data)):
@@ -70,8 +70,8 @@ def _lines(rows: Iterator[dict[str, Any]]) -> Iterator[str]:
 
 
 def _rows(parsed: Any, data: Any, saved: Any) -> Any:
-    """The rows that are asked for; None for the run's own training rows."""
-    from attentune.data.load import read_unlabelled
+    """The rows given by the flags; None for the training rows of the run."""
+    from attentune.data.unlabelled import read_unlabelled
 
     if parsed.input_file is not None:
         columns = saved.with_columns(data or saved.config.data)

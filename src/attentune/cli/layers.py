@@ -1,4 +1,4 @@
-"""`attentune layers`"""
+"""`attentune layers`: show the layer weights of squeeze-and-excitation."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import Any
 from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, data_from
 
 _EXAMPLES = """examples:
-  attentune layers runs/sesame                                   (the validation rows it was trained with)
+  attentune layers runs/sesame                                   (on the validation rows of its training)
   attentune layers runs/sesame --split train --format json
   attentune layers runs/sesame --figure_file layers.png --output_file runs/sesame/layers.json"""
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune layers",
         usage="attentune layers RUN [flags]",
-        description="Show which layers a run with squeeze-and-excitation listens to: their weights over a data set.",
+        description="Show the layer weights of a run with squeeze-and-excitation, over a dataset.",
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
-    made.add_argument("--split", default="validation", help="validation, test or train (default: validation)")
+    made.add_argument("--split", default="validation", help="split: validation, test or train (default: validation)")
     add_precision_flag(made)
-    made.add_argument("--figure_file", help="also draw them into this file, such as layers.png")
-    made.add_argument("--output_file", metavar="FILE", help="also write the weights into this file, as JSON")
-    made.add_argument("--format", choices=("text", "json"), default="text", help="how the weights are printed")
+    made.add_argument("--figure_file", help="also draw the weights to this file, such as layers.png")
+    made.add_argument("--output_file", metavar="FILE", help="also write the weights to this file, as JSON")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     add_config_flags(made, sections=("data",))
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Show the weights; the exit status is returned."""
+    """Show the weights; return the exit status."""
     parsed, problems = parser().parse(arguments)
     data_config = data_from(parsed, problems)
 
@@ -78,4 +78,4 @@ def _draw(summaries: dict[str, list[dict[str, Any]]], file: str) -> None:
         for split, lines in summaries.items()
     }
     layers = [str(line["layer"]) for line in next(iter(summaries.values()))]
-    draw_bars(file, panels, layers, y_label="layer's weight", title="squeeze-and-excitation, by encoder layer")
+    draw_bars(file, panels, layers, y_label="layer weight", title="squeeze-and-excitation, by encoder layer")

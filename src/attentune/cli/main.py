@@ -1,11 +1,12 @@
-"""`attentune COMMAND ...`: finds the command, runs it, and turns what went wrong into a message and an exit status.
+"""`attentune COMMAND ...`: dispatch to the command, and turn errors into messages and exit statuses.
 
-Exit status: 0 done; 1 a bug of ours; 2 a user's mistake (one message, no traceback); 130 stopped by Ctrl-C.
+Exit status: 0 success; 1 internal error; 2 user error (one message, no traceback); 130 interrupted by Ctrl-C.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -15,35 +16,35 @@ from attentune.config.parse import did_you_mean
 from attentune.errors import AttentuneError, ConfigError
 
 COMMANDS = {
-    "train": "fine-tune an encoder, score it and save it",
-    "compare": "train presets on tasks with several seeds side by side, and show how far they spread",
-    "report": "write tables, verdicts and figures of comparisons and runs as a page, Markdown, LaTeX or CSV",
-    "reproduce": "make a table or figure of the papers again, and set it beside theirs",
-    "search": "look for good settings on a task, and write the best as a configuration",
-    "evaluate": "score a saved run on labelled texts",
-    "calibrate": "fit a temperature and thresholds of a finished run to rows it has not seen",
-    "predict": "label texts with a saved run",
-    "explain": "show how much each word of a text mattered to what a run says of it",
-    "export": "write a saved run as ONNX, to serve it without PyTorch",
-    "run-ssa": "take the flags of the released SSA program, and write its result files",
-    "import-ssa": "write a checkpoint of the released SSA program as a run folder",
-    "app": "serve a page on which texts are predicted and explained",
-    "faithfulness": "find out whether explanations are true",
-    "label": "show what a run was taught of each token, and how important it holds each to be",
-    "layers": "show which encoder layers a run with squeeze-and-excitation listens to",
-    "stress": "find out how far a score falls when texts are changed",
-    "hans": "score runs of an entailment task on HANS, by heuristic",
-    "submit": "zip the predictions of GLUE's test rows for the GLUE site",
-    "doctor": "look for trouble in a data set before training on it",
-    "tasks": "list the tasks that are known by name",
-    "presets": "list the methods",
-    "params": "count a run's or a preset's parameters, part by part",
-    "demo": "train the presets on made-up reviews with planted shortcuts and show what each falls for",
+    "train": "fine-tune an encoder, evaluate it and save it",
+    "compare": "train presets on tasks with several seeds in parallel, and test their differences",
+    "report": "report comparisons and runs: tables, verdicts and figures as HTML, Markdown, LaTeX or CSV",
+    "reproduce": "reproduce a table or figure of a paper, next to the published numbers",
+    "search": "search hyperparameters on a task, and write the best settings as a configuration",
+    "evaluate": "evaluate a saved run on labelled texts",
+    "calibrate": "fit a temperature and decision thresholds of a finished run on held-out rows",
+    "predict": "predict texts with a saved run",
+    "explain": "score how much each word of a text contributed to a prediction",
+    "export": "export a saved run as ONNX, or for transformers",
+    "run-ssa": "run with the flags of the released SSA program, and write its result files",
+    "import-ssa": "convert a checkpoint of the released SSA program to a run folder",
+    "app": "serve a web page that predicts and explains texts",
+    "faithfulness": "measure the faithfulness of explanations",
+    "label": "list the token labels that a run was trained on, and the importance it predicts",
+    "layers": "show the layer weights of a run with squeeze-and-excitation",
+    "stress": "measure robustness: how much scores drop on changed texts",
+    "hans": "evaluate entailment runs on HANS, by heuristic",
+    "submit": "write a zip of GLUE test predictions for the GLUE leaderboard",
+    "doctor": "check a dataset for problems before training",
+    "tasks": "list the built-in tasks",
+    "presets": "list the presets (methods)",
+    "params": "count the parameters of a run or preset, by component",
+    "demo": "train presets on synthetic reviews with known shortcuts, and show which rely on them",
 }
 
 _USAGE = f"""attentune {__version__}: fine-tune text encoders that attend to what matters.
 
-usage: attentune COMMAND [flags]      attentune COMMAND --help tells all of a command's flags
+usage: attentune COMMAND [flags]      attentune COMMAND --help lists the flags of a command
 
 commands:
 {{commands}}
@@ -56,7 +57,7 @@ first steps:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status is returned."""
+    """Run the command line and return the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _dispatch(words)
@@ -68,19 +69,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("attentune: stopped.", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader, such as head, has had enough
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception:
         import traceback
 
         traceback.print_exc()
-        print("attentune: this is a bug of ours; please report it with the lines above.", file=sys.stderr)
+        print("attentune: internal error; please report it with the lines above.", file=sys.stderr)
         return 1
 
 
 def _printable(text: str) -> str:
-    """What is in files may be in messages; no terminal should obey it."""
+    """Escape control characters: messages may quote files, and a terminal must not interpret them."""
     return "".join(sign if sign.isprintable() or sign in "\n\t" else ascii(sign)[1:-1] for sign in text)
 
 
@@ -95,7 +96,7 @@ def _dispatch(words: list[str]) -> int:
     command = words[0]
     if command not in COMMANDS:
         raise ConfigError(
-            f"{command!r}: there is no such command.{did_you_mean(command, COMMANDS)} Known: {', '.join(COMMANDS)}."
+            f"{command!r}: unknown command.{did_you_mean(command, COMMANDS)} Known: {', '.join(COMMANDS)}."
         )
     try:
         return importlib.import_module(f"attentune.cli.{command.replace('-', '_')}").run(words[1:])
@@ -105,6 +106,10 @@ def _dispatch(words: list[str]) -> int:
 
 def run() -> None:
     """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        # The code page of a Windows console may lack a character of a text.
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(main())
 
 

@@ -1,4 +1,4 @@
-"""Tables for standard output, plain enough for a pipe."""
+"""Plain-text tables, progress lines and the destination of results for the command line."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """Columns padded to their widest entry.
+    """Format a table whose columns are padded to their widest entry.
 
     Args:
-        header: the columns' names.
+        header: the column names.
         rows: the entries.
-        right: numbers of the columns that are flush right.
+        right: the indices of the right-aligned columns.
     """
     lines = [list(header), *(list(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
@@ -29,18 +29,18 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequen
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number for a table; "undefined" where there is none."""
+    """Format a number for a table; "undefined" for None and NaN."""
     return "undefined" if value is None or value != value else f"{value:.{digits}f}"
 
 
 def scores_table(scores: Mapping[str, Mapping[str, float | None]]) -> str:
-    """Scores, one line a split and metric."""
+    """Format scores as a table with one line per split and metric."""
     rows = [(split, name, number(value)) for split, metrics in scores.items() for name, value in metrics.items()]
     return table(("split", "metric", "value"), rows, right=(2,))
 
 
 def progress_lines() -> Callable[[str, int, int], None]:
-    """A callback (what is scored, rows done in a batch, all rows): a line on standard error for each tenth of them."""
+    """Return a callback (name, rows of the batch, all rows) that prints a line to standard error at each 10 %."""
     done: dict[str, int] = {}
 
     def report(name: str, rows: int, total: int) -> None:
@@ -54,11 +54,14 @@ def progress_lines() -> Callable[[str, int, int], None]:
 
 @contextlib.contextmanager
 def destination(path: str | None) -> Iterator[Callable[[str], None]]:
-    """What takes a text piece by piece: a file, which stands there whole at the end or not at all, or standard output.
+    """Yield a function that writes a text in pieces to a file, atomically, or to standard output.
+
+    Args:
+        path: the file, which appears only when all pieces are written; None for standard output.
 
     Raises:
-        StorageError: it could not be written.
-        BrokenPipeError: whoever reads standard output has had enough.
+        StorageError: the file or standard output could not be written.
+        BrokenPipeError: the reader of standard output has closed it.
     """
     from attentune.io.files import atomic_write
 
@@ -70,7 +73,7 @@ def destination(path: str | None) -> Iterator[Callable[[str], None]]:
 
 
 def _put(text: str) -> None:
-    """Write to standard output now, so that a reader has it and a full disk is told in one message."""
+    """Write to standard output and flush, so that the reader gets it at once and a full disk gives a single message."""
     from attentune.io.files import storage_errors
 
     try:
@@ -79,7 +82,7 @@ def _put(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        # What is left in the buffer would be tried once more at the end.
+        # Python would try to write the rest of the buffer again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         with storage_errors("standard output"):
             raise error
@@ -87,11 +90,11 @@ def _put(text: str) -> None:
 
 @contextlib.contextmanager
 def row_bar(total: int, *, least: int) -> Iterator[Callable[[int], None]]:
-    """A callback (rows done in a batch) that shows on standard error how far all rows are, how fast and how long yet.
+    """Yield a callback (rows of the batch) that shows progress, speed and remaining time on standard error.
 
     Args:
         total: the number of rows.
-        least: where standard error is no terminal, lines are printed for no fewer rows than these.
+        least: if standard error is not a terminal, progress is printed only for at least this many rows.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn

@@ -1,4 +1,4 @@
-"""`attentune params`"""
+"""`attentune params`: count parameters."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from attentune.config.parse import did_you_mean
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
-  attentune params task-attention                    (on the embedded encoder, for single texts of two classes)
+  attentune params task-attention                    (embedded encoder, single texts, two classes)
   attentune params task-attention --pairs --model_name_or_path bert-base-uncased
   attentune params runs/quora --format json"""
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune params",
         usage="attentune params RUN|PRESET [flags]",
-        description="Count the parameters of a run, or of a model that a preset would begin with, part by part.",
+        description="Count the parameters of a run, or of a new model of a preset, by component.",
         epilog=_EXAMPLES,
     )
-    made.add_argument("name", metavar="RUN|PRESET", help="a preset's name, or else a run folder or checkpoint")
-    made.add_argument("--pairs", action="store_true", help="preset: for pairs of texts")
-    made.add_argument("--num_labels", help="preset: how many classes; 1 for a score (default: 2)")
-    made.add_argument("--format", choices=("text", "json"), default="text", help="how the counts are printed")
+    made.add_argument("name", metavar="RUN|PRESET", help="the name of a preset, or a run folder or checkpoint")
+    made.add_argument("--pairs", action="store_true", help="preset: build the model for pairs of texts")
+    made.add_argument("--num_labels", help="preset: number of classes; 1 for regression (default: 2)")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     made.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="preset: any setting to change"
     )
@@ -37,7 +37,7 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Count; the exit status is returned."""
+    """Count; return the exit status."""
     parsed, problems = parser().parse(arguments)
     num_labels = whole_number("--num_labels", parsed.num_labels, problems)
     if parsed.name in preset_names():
@@ -74,13 +74,13 @@ def _saved_model(parsed: Any, problems: list[str]) -> Any:
     from pathlib import Path
 
     if not Path(parsed.name).is_dir():
-        known = ", ".join(preset_names())
+        names = ", ".join(preset_names())
         problems.append(
-            f"params: got {parsed.name!r}, expected the folder of a run, or a preset: {known}."
+            f"params: got {parsed.name!r}, expected the folder of a run, or a preset: {names}."
             f"{did_you_mean(parsed.name, preset_names())}"
         )
     if overrides_of(parsed, problems) or parsed.pairs or parsed.num_labels is not None:
-        problems.append("params: a run's model is what it is; settings, --pairs and --num_labels go with a preset.")
+        problems.append("params: settings, --pairs and --num_labels go with a preset, not with a run.")
     if problems:
         raise ConfigError(problems)
 
@@ -100,11 +100,11 @@ def _text(counts: Any) -> str:
     from attentune.cli.output import table
 
     rows = [(name.replace("_", " "), f"{n.parameters:,}", f"{n.trainable:,}") for name, n in counts.parts.items()]
-    rows.append(("in all", f"{counts.total.parameters:,}", f"{counts.total.trainable:,}"))
-    lines = table(("part", "parameters", "trainable"), rows, right=(1, 2))
+    rows.append(("total", f"{counts.total.parameters:,}", f"{counts.total.trainable:,}"))
+    lines = table(("component", "parameters", "trainable"), rows, right=(1, 2))
     if counts.attention_matrices or counts.projection_matrix:
         lines += (
-            f"\n\nAmong them, biases, normalisations and feed-forward parts left out:"
+            f"\n\nOf these, without biases, normalisation and feed-forward layers:"
             f" {counts.attention_matrices:,} in the head's attention matrices,"
             f" {counts.projection_matrix:,} in the projection before the dot product."
         )

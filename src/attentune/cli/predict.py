@@ -1,4 +1,4 @@
-"""`attentune predict`"""
+"""`attentune predict`: predict texts."""
 
 from __future__ import annotations
 
@@ -9,63 +9,63 @@ from typing import Any
 
 from attentune.cli.flags import Parser, add_precision_flag
 from attentune.cli.output import destination, row_bar
-from attentune.cli.text_rows import add_text_flags, check_text_flags, read_text_parts
+from attentune.cli.text_rows import add_text_flags, check_text_flags, read_text_chunks
 
 _EXAMPLES = """examples:
   attentune predict runs/cola --text "The car honked its way down the road."
   attentune predict runs/rte --text "A cat sat." --text_pair "An animal sat."
   attentune predict runs/mine --input_file new.csv --output_file labelled.csv
-  attentune predict runs/mine --input_file new.csv --explain     (of each word how important it is, from the same pass)
+  attentune predict runs/mine --input_file new.csv --explain     (adds the importance of each word, from the same pass)
   attentune predict runs/cola --task cola --data_dir glue_data --split test --output_file cola-test.csv"""
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune predict",
         usage="attentune predict RUN (--text TEXT | --input_file FILE | --task TASK) [flags]",
-        description="Label texts with a saved run: a CSV with id, label (if known), prediction and probabilities.",
+        description="Predict texts with a saved run: a CSV with id, label (if given), prediction and probabilities.",
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
-    made.add_argument("--output_file", help="where the CSV goes (standard output if not given)")
+    made.add_argument("--output_file", help="output file (default: standard output)")
     add_precision_flag(made, predicts=True)
     made.add_argument(
         "--explain",
         action="store_true",
-        help="add a column with each word's importance as JSON, for runs that score tokens (ssa-hybrid, ...)",
+        help="add a column with the importance of each word as JSON, for runs that score tokens (ssa-hybrid, ...)",
     )
     add_text_flags(made)
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Predict; the exit status is returned."""
+    """Predict; return the exit status."""
     parsed, problems = parser().parse(arguments)
     data = check_text_flags("predict", parsed, problems)
 
-    from attentune.data.readers.table import PART
+    from attentune.data.readers.table import CHUNK
     from attentune.inference.predictor import Predictor
-    from attentune.inference.streaming import predictions_in_parts
+    from attentune.inference.streaming import predictions_in_chunks
 
     saved = Predictor.load(parsed.run, data.task)
-    parts = read_text_parts(parsed, data, saved, PART)
-    # A bar and the lines of a result do not go together on one terminal.
+    chunks = read_text_chunks(parsed, data, saved, CHUNK)
+    # No progress bar if the results go to the same terminal.
     is_shown = parsed.output_file is not None or not sys.stdout.isatty()
     with (
         destination(parsed.output_file) as put,
-        row_bar(parts.num_rows, least=int(PART.rows)) if is_shown else nullcontext() as progress,
+        row_bar(chunks.num_rows, least=int(CHUNK.rows)) if is_shown else nullcontext() as progress,
     ):
         options = _explaining(saved, parsed, progress) if parsed.explain else {}
-        for text in predictions_in_parts(saved, parts, precision=parsed.precision, progress=progress, **options):
+        for text in predictions_in_chunks(saved, chunks, precision=parsed.precision, progress=progress, **options):
             put(text)
     if parsed.output_file is not None:
-        print(f"{parts.num_rows} predictions written to {parsed.output_file}", file=sys.stderr)
+        print(f"{chunks.num_rows} predictions written to {parsed.output_file}", file=sys.stderr)
     return 0
 
 
 def _explaining(saved: Any, parsed: Any, progress: Any) -> dict[str, Any]:
-    """What makes predictions with each word's importance beside them."""
+    """Options of `predictions_in_chunks` that add the importance of each word."""
     from attentune.explain.predict_explained import EXPLANATION, predict_explained
 
     def predict(rows: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`attentune presets`"""
+"""`attentune presets`: list the presets."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from attentune.errors import ConfigError
 
 
 def run(arguments: Sequence[str]) -> int:
-    """List the presets, or show one; the exit status is returned."""
-    parser = Parser(prog="attentune presets", description="The methods that --preset knows.")
+    """List the presets, or show one; return the exit status."""
+    parser = Parser(prog="attentune presets", description="List the presets (methods) for --preset, or show one.")
     parser.add_argument("name", nargs="?", help="show the settings of this preset")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="how the list is printed")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     parsed, problems = parser.parse(arguments)
     if problems:
         raise ConfigError(problems)
@@ -28,5 +28,5 @@ def run(arguments: Sequence[str]) -> int:
         print(yaml.safe_dump(presets[parsed.name], sort_keys=False, allow_unicode=True), end="")
     else:
         rows = [(name, content["description"], content["source"]) for name, content in presets.items()]
-        print(table(("preset", "what it does", "source"), rows))
+        print(table(("preset", "description", "source"), rows))
     return 0

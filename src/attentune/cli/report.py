@@ -1,4 +1,4 @@
-"""`attentune report`"""
+"""`attentune report`: write tables, verdicts and figures of comparisons."""
 
 from __future__ import annotations
 
@@ -14,42 +14,51 @@ _EXAMPLES = """examples:
   attentune report comparisons/first --baseline bert-mean --output_file tables.tex --figures figures
   attentune report runs/bert-1 runs/bert-2 runs/sesame-1 runs/sesame-2 --output_file report.md
   attentune report comparisons/first hans --output_file report.html       (with the bars of attentune hans)
+  attentune report comparisons/first --pack results/first                 (an archive of two files; no report)
 
-DIR is the folder of a comparison (also of one that is not done yet), of a run, or one that holds hans.json or
-layers.json. Run folders together make a comparison, by preset and seed. The page needs no network and no other file."""
+DIR is the folder of a comparison, which may still be in progress, of a run, or one that holds hans.json or layers.json.
+Several run folders are compared by preset and seed. The page is a single file and needs no network."""
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune report",
         usage="attentune report DIR [DIR ...] --output_file report.html [flags]",
-        description="Write tables with intervals and verdicts, and figures, of comparisons and runs.",
+        description="Write tables with confidence intervals, verdicts and figures of comparisons and runs.",
         epilog=_EXAMPLES,
     )
-    made.add_argument("folders", metavar="DIR", nargs="+", help="folders of comparisons, runs, or attentune hans")
+    made.add_argument("folders", metavar="DIR", nargs="+", help="folders of comparisons, of runs or of attentune hans")
     made.add_argument(
-        "--output_file", metavar="FILE", help="a page (.html), Markdown (.md), LaTeX (.tex) or CSV (.csv)"
+        "--output_file", metavar="FILE", help="the report: HTML (.html), Markdown (.md), LaTeX (.tex) or CSV (.csv)"
     )
-    made.add_argument("--figures", metavar="DIR", help="also write each figure as SVG, PNG and PDF into this folder")
+    made.add_argument("--figures", metavar="DIR", help="also write each figure as SVG, PNG and PDF to this folder")
     made.add_argument(
         "--baseline", metavar="NAME", help="what the others are compared with (default: the first method)"
+    )
+    made.add_argument(
+        "--pack",
+        metavar="DIR",
+        help="also write the comparison's records as runs.jsonl and predictions.jsonl, which report reads as well",
     )
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write the report; the exit status is returned."""
+    """Write the report; return the exit status."""
     parsed, problems = parser().parse(arguments)
-    if parsed.output_file is None and parsed.figures is None:
+    if parsed.output_file is None and parsed.figures is None and parsed.pack is None:
         problems.append("--output_file: is missing; name the report: --output_file report.html")
     if parsed.output_file is not None and Path(parsed.output_file).is_dir():
         problems.append(f"--output_file: {parsed.output_file} is a folder, expected a file; choose another name.")
     if parsed.figures is not None and Path(parsed.figures).is_file():
         problems.append(f"--figures: {parsed.figures} is a file, expected a folder; choose another name.")
+    if parsed.pack is not None and len(parsed.folders or ()) > 1:
+        problems.append(f"--pack: got {len(parsed.folders)} folders, expected one comparison; pack each by itself.")
     if problems:
         raise ConfigError(problems)
 
+    from attentune.experiments.comparison.records import pack_records
     from attentune.report.figures.base import check_figure_file
     from attentune.report.load import collect
     from attentune.report.sections.contents import make_report
@@ -59,6 +68,11 @@ def run(arguments: Sequence[str]) -> int:
         check_report_file(parsed.output_file)
     if parsed.figures is not None:
         check_figure_file(Path(parsed.figures) / "figure.png")
+    if parsed.pack is not None:
+        runs = pack_records(Path(parsed.folders[0]), Path(parsed.pack))
+        print(f"{runs} runs packed into {parsed.pack}", file=sys.stderr)
+    if parsed.output_file is None and parsed.figures is None:
+        return 0
     report = make_report(collect(parsed.folders), parsed.baseline)
     drawn = {} if parsed.figures is None else write_figures(report, Path(parsed.figures))
     if drawn:

@@ -1,4 +1,4 @@
-"""`attentune reproduce`"""
+"""`attentune reproduce`: reproduce tables and figures of the papers."""
 
 from __future__ import annotations
 
@@ -15,66 +15,66 @@ _EXAMPLES = """examples:
   attentune reproduce ssa-table-2 --data_dir data --fraction 0.02 --output_dir reproduced/ssa-table-2
   attentune reproduce sesame-table-3 --data_dir data --model_name_or_path bert-base-uncased --output_dir layers
 
-Each is one table or figure of a paper, run with the paper's settings on the encoder and data at hand. The report has
-the published figures beside ours and says what is different. Interrupted, the same command goes on where it was."""
+A recipe is one table or figure of a paper, run with its settings on the given encoder and data. The report shows the
+published numbers next to ours, and lists the differences. After an interruption, the same command continues."""
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune reproduce",
         usage="attentune reproduce [NAME] --output_dir DIR [flags]",
-        description="Make a table or figure of the papers again, and set it beside theirs.",
+        description="Reproduce a table or figure of a paper, next to the published numbers.",
         epilog=_EXAMPLES,
     )
-    made.add_argument("name", metavar="NAME", nargs="?", help="the recipe; without it all are listed")
-    made.add_argument("--seeds", default="3", help="how many, or which: 3,7,11 (default: 3, which are 1 to 3)")
-    made.add_argument("--fraction", default="1", help="of each task's rows, such as 0.02 (default: 1, all)")
-    made.add_argument("--jobs", metavar="N", help="runs side by side (default: one a core on a CPU, else 1)")
+    made.add_argument("name", metavar="NAME", nargs="?", help="the recipe (default: list all recipes)")
+    made.add_argument("--seeds", default="3", help="number of seeds, or a list such as 3,7,11 (default: 3)")
+    made.add_argument("--fraction", default="1", help="fraction of the rows of each task, such as 0.02 (default: 1)")
+    made.add_argument("--jobs", metavar="N", help="runs in parallel (default: one per core on a CPU, otherwise 1)")
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
     add_config_flags(made)
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the recipe; the exit status is returned."""
+    """Run the recipe; return the exit status."""
     parsed, problems = parser().parse(arguments)
     if parsed.name is None and not arguments:
         return _list()
-    wishes = _options(parsed, problems)
+    options = _options(parsed, problems)
     if problems:
         raise ConfigError(problems)
 
     from attentune.reproduction.recipe import load_recipe
 
-    load_recipe(wishes["name"])  # a misspelt name is told before PyTorch is loaded
+    load_recipe(options["name"])  # report a misspelt name before PyTorch is loaded
     from attentune.experiments.comparison.progress import ComparisonProgress
     from attentune.experiments.comparison.runner import ComparisonStopped
     from attentune.reproduction.reproduce import REPORT_FILES, reproduce
 
     try:
-        report = reproduce(**wishes, display=ComparisonProgress(quiet=parsed.quiet))
+        report = reproduce(**options, display=ComparisonProgress(quiet=parsed.quiet))
     except ComparisonStopped as stop:
         again = shlex.join(["attentune", "reproduce", *arguments])
-        print(f"attentune: {stop} Go on with:\n  {again}", file=sys.stderr)
+        print(f"attentune: {stop} Continue with:\n  {again}", file=sys.stderr)
         return 130
     print(_text(report), end="")
-    print(f"written to {wishes['output_dir']}: {', '.join(REPORT_FILES)}, figures", file=sys.stderr)
+    print(f"written to {options['output_dir']}: {', '.join(REPORT_FILES)}, figures", file=sys.stderr)
     return 0
 
 
 def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
-    """The arguments of `reproduce`; what cannot be read is added to `problems`."""
+    """The arguments of `reproduce`; invalid flags are appended to `problems`."""
     if parsed.name is None:
         problems.append("reproduce: got no recipe; `attentune reproduce` alone lists them.")
     overrides = overrides_of(parsed, problems)
     folder = overrides.pop("training.output_dir", None)
     if folder is None:
         problems.append("--output_dir: is missing; name a folder: --output_dir reproduced/ssa-table-2")
-    said = {"--preset": parsed.preset, "--task": overrides.pop("data.task", None)}
-    for flag, value in (said | {"--tasks": overrides.pop("data.tasks", None)}).items():
+    fixed = {"--preset": parsed.preset, "--task": overrides.pop("data.task", None)}
+    for flag, value in (fixed | {"--tasks": overrides.pop("data.tasks", None)}).items():
         if value is not None:
-            problems.append(f"{flag}: the recipe says that; leave it out, or use attentune compare.")
+            problems.append(f"{flag}: is set by the recipe; leave it out, or use attentune compare.")
     return {
         "name": parsed.name,
         "output_dir": folder,
@@ -102,12 +102,12 @@ def _list() -> int:
     from attentune.reproduction.recipe import load_recipe, recipe_names
 
     recipes = [load_recipe(name) for name in recipe_names()]
-    print(table(("recipe", "source", "what it shows"), [(one.name, one.source, one.title) for one in recipes]))
+    print(table(("recipe", "source", "title"), [(one.name, one.source, one.title) for one in recipes]))
     return 0
 
 
 def _text(report: Any) -> str:
-    """The first section's tables, which are the recipe's own, or else the results'."""
+    """The tables of the first section: those of the recipe, or the results."""
     from attentune.cli.output import table
     from attentune.report.document import Table
 

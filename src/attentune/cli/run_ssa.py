@@ -1,4 +1,4 @@
-"""`attentune run-ssa`"""
+"""`attentune run-ssa`: run with the flags of the released SSA program."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ _EXAMPLES = """examples:
   attentune run-ssa --data_dir ./glue_data/ --task_name RTE --only_bert 1
   attentune run-ssa --task_name RTE --use_saved 1 --ckpt ssa_ckpt_base/RTE/ssa_base --do_first_eval 1
 
-Its flags mean what they meant there; the page "Moving from the released SSA program" says what each is here."""
-# Flags that some of the program's own scripts give without a value.
+The flags have their original meaning; the page "Moving from the released SSA program" lists our settings for them."""
+# Flags that some scripts of the program give without a value.
 _BARE = {flag.name for flag in FLAGS if flag.kind is bool} | {"do_train", "do_eval", "do_test"}
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune run-ssa",
         usage="attentune run-ssa [the released program's flags]",
-        description="Take the flags of the program that SSA's authors released, and write the same result files.",
+        description="Run with the flags of the program released by SSA's authors, and write the same result files.",
         epilog=_EXAMPLES,
     )
-    group = made.add_argument_group("the released program's")
+    group = made.add_argument_group("flags of the released program")
     for flag in FLAGS:
         default = int(flag.default) if flag.kind is bool else flag.default
         shown = f"{flag.here} (default: {default})".replace("%", "%%")
         group.add_argument(f"--{flag.name}", metavar=_metavar(flag.kind), help=shown, **_bare(flag.name))
     for name, other in SAME.items():
-        group.add_argument(f"--{name}", metavar="VALUE", help=f"as --{other}")
+        group.add_argument(f"--{name}", metavar="VALUE", help=f"same as --{other}")
     for name, instead in PASSED_OVER.items():
-        group.add_argument(f"--{name}", metavar="VALUE", help=f"passed over: {instead}", **_bare(name))
-    ours = made.add_argument_group("ours")
-    ours.add_argument("--resume", action="store_true", help="go on from the newest good checkpoint of the run")
-    ours.add_argument("--overwrite_output_dir", action="store_true", help="train anew where there is a run")
+        group.add_argument(f"--{name}", metavar="VALUE", help=f"ignored: {instead}", **_bare(name))
+    ours = made.add_argument_group("further flags")
+    ours.add_argument("--resume", action="store_true", help="continue from the newest intact checkpoint of the run")
+    ours.add_argument("--overwrite_output_dir", action="store_true", help="train again if the run exists")
     ours.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="any setting of attentune train"
     )
     ours.add_argument("--quiet", action="store_true", help="no progress on standard error")
-    ours.add_argument("--format", choices=("text", "json"), default="text", help="how the scores are printed")
+    ours.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     return made
 
 
@@ -61,7 +61,7 @@ def _bare(name: str) -> dict[str, Any]:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train and score, or score; the exit status is returned."""
+    """Train and score, or score; return the exit status."""
     parsed, problems = parser().parse(arguments)
     given = {name: value for name, value in vars(parsed).items() if isinstance(value, str)}
     values = read_flags(given, problems)
@@ -70,13 +70,13 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(problems)
 
     from attentune.integrations.released_ssa.program import run_ssa
-    from attentune.training.progress import Display
+    from attentune.training.progress import ProgressDisplay
     from attentune.training.signals import Interrupted
 
     more |= {f"training.{name}": True for name in ("resume", "overwrite_output_dir") if getattr(parsed, name)}
-    display = Display(quiet=parsed.quiet)
+    display = ProgressDisplay(quiet=parsed.quiet)
     for name in sorted(set(given) & set(PASSED_OVER)):
-        display.info(f"--{name}: is passed over ({PASSED_OVER[name]}).")
+        display.info(f"--{name}: ignored ({PASSED_OVER[name]}).")
     try:
         outcome = run_ssa(values, more=more, display=display, say=display.info)
     except Interrupted as stop:
@@ -102,5 +102,5 @@ def _show(outcome: Outcome, form: str) -> None:
         (name, number(mean), *(number(part[name]) for part in scores.parts), number(scores.whole[name]))
         for name, mean in scores.means.items()
     ]
-    header = ("metric", "mean of parts", "part 1", "part 2", "part 3", "whole dev set")
+    header = ("metric", "mean of thirds", "third 1", "third 2", "third 3", "whole dev set")
     print(table(header, rows, right=range(1, len(header))))

@@ -17,16 +17,16 @@ _EXAMPLES = """examples:
       --search training.learning_rate=log:1e-5:1e-3 --search training.num_train_epochs=3,5 --trials 30
   attentune search --train_file reviews.csv --search model.head.kind=cls,mean --output_dir searches/reviews
 
-VALUES of --search: a,b,c; LOW:HIGH; LOW:HIGH:STEP; log:LOW:HIGH. By default trials are scored on rows that are cut from
-train, so that dev stays unseen. Interrupted, the same command goes on where it was."""
+VALUES of --search: a,b,c; LOW:HIGH; LOW:HIGH:STEP; log:LOW:HIGH. By default trials are scored on held-out rows of
+train, so that dev stays unseen. After an interruption, the same command resumes."""
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune search",
         usage="attentune search --space NAME --output_dir DIR [flags]",
-        description="Try settings on a task, side by side, and write the best as a configuration to train with.",
+        description="Search hyper-parameters on a task, in parallel, and write the best as a configuration.",
         epilog=_EXAMPLES,
     )
     _add_search_flags(made)
@@ -47,10 +47,10 @@ def _add_search_flags(made: Parser) -> None:
     made.add_argument(
         "--sampler",
         metavar="grid|random|tpe",
-        help="how trials are drawn (default: grid for lists of values, else tpe)",
+        help="how trials are sampled (default: grid for lists of values, else tpe)",
     )
-    made.add_argument("--trials", metavar="N", help="how many (default: the whole grid; else 20)")
-    made.add_argument("--seeds", default="1", help="runs a trial, each with another seed (default: 1)")
+    made.add_argument("--trials", metavar="N", help="number of trials (default: the whole grid; else 20)")
+    made.add_argument("--seeds", default="1", help="runs of each trial, with different seeds (default: 1)")
     made.add_argument(
         "--choose",
         metavar="score|three-parts",
@@ -62,35 +62,39 @@ def _add_search_flags(made: Parser) -> None:
         "--score_on",
         metavar="train|dev",
         default="train",
-        help="score trials on rows cut from train, or on dev itself (default: train)",
+        help="score trials on held-out rows of train, or on dev itself (default: train)",
     )
-    made.add_argument("--search_share", default="0.2", help="share of train that is cut to score on (default: 0.2)")
+    made.add_argument(
+        "--search_share", default="0.2", help="share of train that is held out to score on (default: 0.2)"
+    )
     made.add_argument(
         "--pruner",
         metavar="none|median|halving",
-        help="give up trials that do worse than others (default: median with tpe, else none)",
+        help="stop trials that score worse than others (default: median with tpe, else none)",
     )
     made.add_argument(
         "--startup",
         default="5",
-        help="finished trials before tpe and the median pruner begin to judge (default: 5)",
+        help="finished trials before tpe models and the median pruner prunes (default: 5)",
     )
 
 
 def _add_work_flags(made: Parser) -> None:
-    made.add_argument("--jobs", metavar="N", help="runs side by side (default: one a core on a CPU, else 1)")
-    made.add_argument("--retry_failed", action="store_true", help="do trials again that are recorded as failed")
-    made.add_argument("--storage", metavar="URL", help="share the work of several machines through this database")
-    made.add_argument("--study", metavar="NAME", help="the search's name there (default: that of the folder)")
-    made.add_argument("--heartbeat", default="60", help="seconds between signs of life to --storage (default: 60)")
-    made.add_argument("--format", choices=("text", "json"), default="text", help="how the table is printed")
+    made.add_argument("--jobs", metavar="N", help="parallel runs (default: one per core on a CPU, else 1)")
+    made.add_argument("--retry_failed", action="store_true", help="repeat trials that are recorded as failed")
+    made.add_argument(
+        "--storage", metavar="URL", help="URL of a database through which several machines share the work"
+    )
+    made.add_argument("--study", metavar="NAME", help="the search's name in the database (default: the folder's name)")
+    made.add_argument("--heartbeat", default="60", help="seconds between heartbeats to --storage (default: 60)")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="output format of the table")
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Search; the exit status is returned."""
+    """Search; return the exit status."""
     parsed, problems = parser().parse(arguments)
-    wishes = _options(parsed, problems)
+    options = _options(parsed, problems)
     if problems:
         raise ConfigError(problems)
     # Imported late, so that mistakes in flags show at once.
@@ -100,24 +104,24 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.results import to_json
 
     try:
-        result = search(**wishes, display=ComparisonProgress(quiet=parsed.quiet))
+        result = search(**options, display=ComparisonProgress(quiet=parsed.quiet))
     except ComparisonStopped as stop:
         again = shlex.join(["attentune", "search", *arguments])
-        print(f"attentune: {stop} Go on with:\n  {again}", file=sys.stderr)
+        print(f"attentune: {stop} Resume with:\n  {again}", file=sys.stderr)
         return 130
     print(to_json(result.to_dict()) if parsed.format == "json" else search_text(result), end="")
     failed = [trial for trial in result.trials if trial.status == "failed"]
     if failed:
         print(
             f"attentune: {len(failed)} of {len(result.trials)} trials failed, {failed[0].name} with:"
-            f" {failed[0].message} The same command with --retry_failed does them again.",
+            f" {failed[0].message} The same command with --retry_failed repeats them.",
             file=sys.stderr,
         )
     return 0 if result.best is not None else 2
 
 
 def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
-    """The arguments of `search`; what cannot be read is added to `problems`."""
+    """Return the arguments of `search`; append errors to `problems`."""
     from attentune.experiments.search.space import dimension_of
 
     overrides = overrides_of(parsed, problems)

@@ -1,4 +1,4 @@
-"""What a search has found, as text."""
+"""The result of a search, as text."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from attentune.experiments.search.selection import TrialOutcome
 
 
 def search_text(result: SearchResult) -> str:
-    """The trials, best first, and what to do with the best."""
+    """Format the trials, best first, and the command that trains with the best."""
     names = list(dict.fromkeys(name for trial in result.trials for name in trial.params))
     has_spread = any(trial.std is not None for trial in result.trials)
-    by_parts = result.choice.rule == "three-parts"
-    header = ["trial", *(name.split(".")[-1] for name in names), result.choice.metric]
+    by_parts = result.criterion.rule == "three-parts"
+    header = ["trial", *(name.split(".")[-1] for name in names), result.criterion.metric]
     header += ["std"] * has_spread + ["value"] * by_parts + ["seconds", "status"]
     rows = []
     for trial in result.trials:
@@ -26,7 +26,7 @@ def search_text(result: SearchResult) -> str:
         rows.append([*row, f"{trial.seconds:.0f}", trial.status])
     lines = [table(header, rows, right=range(1, len(header) - 1)), "", *_importance_lines(result)]
     if result.best is None:
-        return "\n".join([*lines, "No trial is done, so there is none to take."]) + "\n"
+        return "\n".join([*lines, "No trial is finished, so none can be selected."]) + "\n"
     return "\n".join([*lines, *_winner_lines(result, result.best)]) + "\n"
 
 
@@ -41,13 +41,13 @@ def _winner_lines(result: SearchResult, best: TrialOutcome) -> list[str]:
     by = "its mean score"
     if result.choice.rule == "three-parts":
         sign = "-" if result.choice.greater_is_better else "+"
-        by = f"mean {sign} {result.choice.k:g} std over three parts of the rows scored"
-    where = "rows cut from train; dev was not looked at" if result.rows.score_on == "train" else "dev itself"
+        by = f"mean {sign} {result.choice.k:g} std over three parts of the validation rows"
+    where = "rows held out of train; dev was not used" if result.rows.score_on == "train" else "dev itself"
     done = sum(trial.value is not None for trial in result.trials)
     equal = sum(trial.value == best.value for trial in result.trials)
-    shared = f" {equal} trials share this value; the first of them is taken." if equal > 1 else ""
+    shared = f" {equal} trials share this value; the first is selected." if equal > 1 else ""
     return [
         f"best: {best.name}, by {by}, on {where}.{shared}",
-        f"As the best of {done}, its score is too good to be true of new rows.",
+        f"As the best of {done}, its score is optimistically biased; expect less on new rows.",
         f"train with it: attentune train --config {shlex.quote(str(result.config))}",
     ]

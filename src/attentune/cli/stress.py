@@ -1,4 +1,4 @@
-"""`attentune stress`"""
+"""`attentune stress`: measure robustness to changed texts."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, da
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
-  attentune stress runs/reviews                                  (the validation rows it was trained with)
-  attentune stress runs/bert runs/sesame                         (which of two falls further)
+  attentune stress runs/reviews                                  (on the validation rows of its training)
+  attentune stress runs/bert runs/sesame                         (which of two is less robust?)
   attentune stress runs/mine --validation_file other.csv --text_column text --label_column label --format json
 
-fall: the score on the rows as they are minus the score on the changed ones, with a 95 % interval over resamples of the
-rows. With two runs, difference is the second's fall minus the first's; above 0 the second falls further."""
+drop: the score on the original rows minus the score on the changed rows, with a 95 % bootstrap interval over the rows.
+With two runs, difference is the drop of the second minus that of the first; above 0 the second is less robust."""
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune stress",
         usage="attentune stress RUN [OTHER_RUN] [flags]",
-        description="Find out how far a run's score falls when its texts are changed, and on which rows it is low.",
+        description="Measure how much the score of a run drops on changed texts, and on which rows it is low.",
         epilog=_EXAMPLES,
     )
     made.add_argument("runs", metavar="RUN", nargs="+", help="one run folder or checkpoint, or two to compare")
-    made.add_argument("--split", default="validation", help="validation, test or train (default: validation)")
+    made.add_argument("--split", default="validation", help="split: validation, test or train (default: validation)")
     add_precision_flag(made)
-    made.add_argument("--format", choices=("text", "json"), default="text", help="how the report is printed")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     add_config_flags(made, sections=("data",))
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Stress; the exit status is returned."""
+    """Measure; return the exit status."""
     parsed, problems = parser().parse(arguments)
     if len(parsed.runs) > 2:
         problems.append(f"stress: got {len(parsed.runs)} runs, expected one, or two to compare.")
@@ -70,13 +70,13 @@ def _check_same_task(saved: list[Any]) -> None:
 
 
 def _training_rows(saved: Any) -> Any:
-    """The run's own training rows, for the telling words; None where they are no longer there."""
+    """The training rows of the run, to find label-indicative words; None if they cannot be read."""
     from attentune.errors import AttentuneError
 
     try:
         return saved.data(None, ("train",)).splits.get("train")
     except AttentuneError as error:
-        print(f"the telling words are looked for in the scored rows: {error}", file=sys.stderr)
+        print(f"label-indicative words are taken from the evaluated rows: {error}", file=sys.stderr)
         return None
 
 
@@ -84,27 +84,27 @@ def _text(report: Any) -> str:
     from attentune.cli.output import table
 
     two = len(report.runs) == 2
-    lines = [f"{report.metric} on {report.changes[0].rows} rows as they are:"]
-    lines += [f"  {run}: {_shown(score)}" for run, score in zip(report.runs, report.original, strict=True)]
+    lines = [f"{report.metric} on {report.changes[0].rows} original rows:"]
+    lines += [f"  {run}: {_interval(score)}" for run, score in zip(report.runs, report.original, strict=True)]
     names = [f"run {number + 1}" if two else "run" for number in range(len(report.runs))]
     extra = ["difference"] if two else []
-    header = ["change", *(part for name in names for part in (name, f"fall of {name}")), *extra]
+    header = ["change", *(part for name in names for part in (name, f"drop of {name}")), *extra]
     rows = []
     for line in report.changes:
         pairs = zip(line.scores, line.falls, strict=True)
-        cells = [part for score, fall in pairs for part in (f"{score.value:.4f}", _shown(fall))]
-        rows.append([line.name, *cells, *([_shown(line.difference)] if two else [])])
+        cells = [part for score, fall in pairs for part in (f"{score.value:.4f}", _interval(fall))]
+        rows.append([line.name, *cells, *([_interval(line.difference)] if two else [])])
     parts = [
-        [line.name, str(line.rows), *map(_shown, line.scores), *([_shown(line.difference)] if two else [])]
+        [line.name, str(line.rows), *map(_interval, line.scores), *([_interval(line.difference)] if two else [])]
         for line in report.parts
     ]
     left_out = ", ".join(report.label_indicative_words) or "none"
     return (
         "\n".join(lines)
         + f"\n\n{table(header, rows)}\n\n{table(['rows', 'count', *names, *extra], parts, right=(1,))}\n\n"
-        + f"Telling words that were left out: {left_out}\n"
+        + f"Label-indicative words that were excluded: {left_out}\n"
     )
 
 
-def _shown(interval: Any) -> str:
+def _interval(interval: Any) -> str:
     return f"{interval.value:.4f} [{interval.low:.4f}, {interval.high:.4f}]"

@@ -1,4 +1,4 @@
-"""`attentune submit`"""
+"""`attentune submit`: write a GLUE submission."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ _EXAMPLES = """examples:
   attentune submit runs/cola runs/rte runs/mnli --output_file submission.zip
   attentune submit runs/* --output_file submission.zip --data_dir glue_data --fill_missing
 
-One run a task; a run of MNLI predicts MNLI-m, MNLI-mm and AX. Each run's task comes from its config.yaml."""
+One run per task; a run of MNLI predicts MNLI-m, MNLI-mm and AX. The task of a run is read from its config.yaml."""
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune submit",
         usage="attentune submit RUN [RUN ...] --output_file FILE.zip [flags]",
-        description="Predict GLUE's test rows and zip the predictions as the GLUE site takes them.",
+        description="Predict the GLUE test sets and write a zip for the GLUE leaderboard.",
         epilog=_EXAMPLES,
     )
-    made.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs that were trained on GLUE tasks")
+    made.add_argument("runs", metavar="RUN", nargs="+", help="run folders, trained on GLUE tasks")
     made.add_argument("--output_file", metavar="FILE", required=True, help="the zip to write")
-    made.add_argument("--data_dir", metavar="DIR", help="GLUE's folder (default: each run's own)")
-    made.add_argument("--fill_missing", action="store_true", help="a constant prediction for tasks without a run")
-    made.add_argument("--allow_partial", action="store_true", help="take cut test files, and warn")
+    made.add_argument("--data_dir", metavar="DIR", help="the GLUE folder (default: that of each run)")
+    made.add_argument("--fill_missing", action="store_true", help="write constant predictions for tasks without a run")
+    made.add_argument("--allow_partial", action="store_true", help="accept truncated test files, with a warning")
     add_precision_flag(made, predicts=True)
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write the zip; the exit status is returned."""
+    """Write the zip; return the exit status."""
     parsed, problems = parser().parse(arguments)
     if problems:
         raise ConfigError(problems)
@@ -57,8 +57,8 @@ def run(arguments: Sequence[str]) -> int:
         print(f"warning: {warning}", file=sys.stderr)
     if submission.missing:
         print(
-            f"warning: the zip lacks {', '.join(submission.missing)}; the site wants all its tasks. Add runs of them,"
-            " or --fill_missing.",
+            f"warning: the zip lacks {', '.join(submission.missing)}; the leaderboard needs all tasks. Add runs for"
+            " them, or --fill_missing.",
             file=sys.stderr,
         )
     print(f"written to {parsed.output_file}", file=sys.stderr)

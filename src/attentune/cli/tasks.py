@@ -1,4 +1,4 @@
-"""`attentune tasks`"""
+"""`attentune tasks`: list the built-in tasks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from attentune.errors import ConfigError
 
 
 def run(arguments: Sequence[str]) -> int:
-    """List the known tasks; the exit status is returned."""
-    parser = Parser(prog="attentune tasks", description="The tasks that --task knows, and where their files come from.")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="how the list is printed")
+    """List the built-in tasks; return the exit status."""
+    parser = Parser(
+        prog="attentune tasks",
+        description="List the built-in tasks; --format json adds where their files come from.",
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     parsed, problems = parser.parse(arguments)
     if problems:
         raise ConfigError(problems)
@@ -37,5 +40,5 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps(facts, indent=2, ensure_ascii=False))
         return 0
     rows = [(s.name, s.suite, s.task_type, " / ".join(s.metrics), s.description) for s in specs]
-    print(table(("task", "suite", "type", "metrics", "what it is"), rows))
+    print(table(("task", "suite", "type", "metrics", "description"), rows))
     return 0

@@ -1,4 +1,4 @@
-"""Texts named on the command line: one of them, a file of them, or a known task's."""
+"""Flags that select texts: one text, a file, or a split of a dataset."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from attentune.errors import ConfigError
 
 
 def add_text_flags(made: Parser) -> None:
-    """Add the flags that name texts, and those of the settings of data."""
+    """Add the flags that select texts, and those of the data settings."""
     made.add_argument("--text", help="one text")
-    made.add_argument("--text_pair", help="its second text, for a model of pairs")
+    made.add_argument("--text_pair", help="its second text, for a model of text pairs")
     made.add_argument("--input_file", help="a file of texts: .csv .tsv .json .jsonl .parquet, also with .gz")
-    made.add_argument("--split", default="test", help="with --task or --dataset_name: which split (default: test)")
+    made.add_argument("--split", default="test", help="with --task or --dataset_name: the split (default: test)")
     add_config_flags(made, sections=("data",))
 
 
 def check_text_flags(command: str, parsed: Any, problems: list[str]) -> Any:
-    """The checked settings of data; exactly one source of texts must be named.
+    """Check that exactly one source of texts is given, and return the data settings.
 
     Raises:
-        ConfigError: with every problem found, those passed in included.
+        ConfigError: with all problems, including those passed in.
     """
     named_data = {name for name in overrides_of(parsed, []) if name in ("data.task", "data.dataset_name")}
     sources = [name for name in ("text", "input_file") if getattr(parsed, name) is not None] + sorted(named_data)
@@ -36,7 +36,7 @@ def check_text_flags(command: str, parsed: Any, problems: list[str]) -> Any:
 
 
 def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
-    """The rows that the flags name, for this run, all at once.
+    """Read the rows that the flags select, all at once.
 
     Raises:
         ConfigError: a pair for a model of single texts, or the other way round.
@@ -44,14 +44,14 @@ def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
     """
     from attentune.data.readers.table import WHOLE
 
-    (rows,) = read_text_parts(parsed, data, saved, WHOLE).read()
+    (rows,) = read_text_chunks(parsed, data, saved, WHOLE).read()
     return rows
 
 
-def read_text_parts(parsed: Any, data: Any, saved: Any, limit: Any) -> Any:
-    """As `read_texts`, but the rows of a file in parts of which one is held at a time."""
+def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any) -> Any:
+    """Read the rows that the flags select, a file in chunks."""
     from attentune.data.dataset import TextRows
-    from attentune.data.readers.unlabelled import RowParts, unlabelled_parts
+    from attentune.data.unlabelled import RowChunks, unlabelled_chunks
 
     is_pair = saved.is_pair
     if parsed.text is not None:
@@ -59,9 +59,9 @@ def read_text_parts(parsed: Any, data: Any, saved: Any, limit: Any) -> Any:
             wanted = "pairs: add --text_pair" if is_pair else "single texts: leave out --text_pair"
             raise ConfigError(f"{parsed.run}: was trained on {wanted}.")
         pairs = None if parsed.text_pair is None else (parsed.text_pair,)
-        return RowParts.of(TextRows(("0",), (parsed.text,), pairs, None, "--text"))
+        return RowChunks.of(TextRows(("0",), (parsed.text,), pairs, None, "--text"))
     if parsed.input_file is not None:
         config, space = saved.with_columns(data), saved.label_space
-        return unlabelled_parts(parsed.input_file, label_space=space, is_pair=is_pair, config=config, limit=limit)
+        return unlabelled_chunks(parsed.input_file, label_space=space, is_pair=is_pair, config=config, limit=limit)
     found = saved.data(data, (parsed.split,))
-    return RowParts.of(next(iter(found.splits.values())))
+    return RowChunks.of(next(iter(found.splits.values())))

@@ -20,7 +20,7 @@ Flags may be written with hyphens or underscores. Settings without a flag of the
 
 
 def parser() -> Parser:
-    """The flags of this command."""
+    """Build the parser of this command."""
     made = Parser(
         prog="attentune train",
         usage="attentune train [flags]",
@@ -34,18 +34,18 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train; the exit status is returned."""
+    """Train; return the exit status."""
     parsed, problems = parser().parse(arguments)
     config = config_from(parsed, problems)
     # Imported late, so that mistakes in flags show at once.
     from attentune.results import to_json
     from attentune.training.multitask.tasks import train_tasks
-    from attentune.training.progress import Display, is_main_rank
+    from attentune.training.progress import ProgressDisplay, is_main_rank
     from attentune.training.run_folder import config_for_run
     from attentune.training.signals import Interrupted
     from attentune.training.train import train
 
-    config, display = config_for_run(config), Display(quiet=parsed.quiet)
+    config, display = config_for_run(config), ProgressDisplay(quiet=parsed.quiet)
     try:
         if config.data.tasks is not None:
             return _show_tasks(train_tasks(config, display=display), parsed.format)
@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _show_tasks(result: Any, form: str) -> int:
-    """Print what several tasks came to."""
+    """Print the scores of several tasks."""
     from attentune.cli.output import number, table
     from attentune.results import to_json
     from attentune.training.progress import is_main_rank

@@ -1,6 +1,6 @@
 """The settings of a run: sections, presets, reading and writing."""
 
-from attentune.config.load import load_config, load_preset, preset_names, to_dict, to_flat, to_yaml
+from attentune.config.load import flatten, load_config, load_preset, preset_names, to_dict, to_flat, to_yaml
 from attentune.config.schema import (
     BlurConfig,
     Config,
@@ -25,6 +25,7 @@ __all__ = [
     "ObjectiveConfig",
     "TokenGateConfig",
     "TrainingConfig",
+    "flatten",
     "load_config",
     "load_preset",
     "preset_names",

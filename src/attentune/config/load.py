@@ -1,8 +1,9 @@
-"""From presets, YAML files and flags to one `Config`, and back to YAML."""
+"""Load one `Config` from presets, YAML files and overrides, and write it as YAML."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Mapping
 from importlib import resources
@@ -11,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from attentune.config.parse import did_you_mean, parse_section, shown
+from attentune.config.parse import did_you_mean, format_value, parse_section
 from attentune.config.schema import Config
 from attentune.config.validation import find_conflicts
 from attentune.config.yaml_files import read_yaml
@@ -21,13 +22,13 @@ _TRUST = "model.trust_remote_code"
 
 
 def preset_names() -> tuple[str, ...]:
-    """The names of the presets that come with Attentune, sorted."""
+    """The names of the built-in presets, sorted."""
     folder = resources.files("attentune.config") / "presets"
     return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
 def load_preset(name: str) -> dict[str, Any]:
-    """The settings of a preset: a mapping with `description`, `source` and the sections it fills.
+    """Load a preset: a mapping with `description`, `source` and the sections it sets.
 
     Raises:
         ConfigError: there is no preset of this name.
@@ -46,21 +47,21 @@ def load_config(
     preset: str | None = None,
     as_record: bool = False,
 ) -> Config:
-    """One checked configuration.
+    """Build and check a configuration.
 
-    What is said later goes before what is said earlier: defaults, the file's preset, the file, `preset`, `overrides`.
-    `preset` first takes back what the file has from its own preset.
+    Later sources override earlier ones: defaults, the file's preset, the file, `preset`, `overrides`. `preset` first
+    removes the settings that the file has from its own preset.
 
     Args:
         file: a YAML file of the shape of a run's `config.yaml`.
-        overrides: dotted names and values, such as {"training.learning_rate": 2e-5}; texts are read as what the
-            setting is.
+        overrides: dotted names and values, such as {"training.learning_rate": 2e-5}; strings are converted to the
+            type of the setting.
         preset: the name of a preset.
-        as_record: the file only tells what was done. Else it cannot ask for `model.trust_remote_code`: that runs code
-            of others, so whoever starts the command has to say it.
+        as_record: the file records a finished run. Otherwise it cannot set `model.trust_remote_code`, which runs
+            foreign code: that has to be given as an override.
 
     Raises:
-        ConfigError: with every problem found, each with the nearest known name.
+        ConfigError: with all problems found; unknown names come with the nearest valid one.
     """
     problems: list[str] = []
     merged: dict[str, Any] = {}
@@ -73,7 +74,7 @@ def load_config(
     overrides = dict(overrides or {})
     preset = overrides.pop("preset", None) if preset is None else preset
     if preset is not None:
-        # What the file has from its own preset goes with that preset; what was set beside it stays.
+        # Settings that the file has from its own preset go with it; explicitly set ones stay.
         _remove_equal(merged, _preset_sections(merged.get("preset"), []))
         merged["preset"] = preset
         _merge(merged, _preset_sections(preset, problems))
@@ -93,13 +94,13 @@ def _refuse_trust(
     asked = model.get("trust_remote_code") if isinstance(model, Mapping) else None
     if asked not in (None, False) and _TRUST not in overrides:
         problems.append(
-            f"{file}: {_TRUST}: got {shown(asked)}, but a file cannot ask for that, as it runs the code that comes with"
-            " a model. If you trust the model, add --trust_remote_code; else take the line out of the file."
+            f"{file}: {_TRUST}: got {format_value(asked)}, but a file cannot ask for that, as it runs code that comes"
+            " with a model. If you trust the model, add --trust_remote_code; otherwise delete the line from the file."
         )
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A section, or the whole configuration, as nested mappings of plain values."""
+    """Convert a section, or the whole configuration, to nested mappings of plain values."""
     return {
         field.name: to_dict(value)
         if dataclasses.is_dataclass(value)
@@ -112,17 +113,27 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def to_flat(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Every setting by its dotted name, as `load_config` takes overrides; one that is a mapping stays whole."""
+    """Flatten to dotted names, as `load_config` takes overrides; a setting whose value is a mapping stays whole."""
     flat: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        is_section = dataclasses.is_dataclass(value)
-        flat |= to_flat(value, f"{prefix}{field.name}.") if is_section else {prefix + field.name: value}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        is_section = isinstance(value, Mapping) and name not in _setting_names()
+        flat |= flatten(value, f"{name}.") if is_section else {name: value}
     return flat
 
 
+@functools.cache
+def _setting_names(section: Any = Config, prefix: str = "") -> frozenset[str]:
+    """Return the dotted names of all settings."""
+    names: set[str] = set()
+    for name, hint in typing.get_type_hints(section).items():
+        is_section = dataclasses.is_dataclass(hint)
+        names |= _setting_names(hint, f"{prefix}{name}.") if is_section else {prefix + name}
+    return frozenset(names)
+
+
 def to_yaml(config: Config) -> str:
-    """The whole configuration, defaults included, as YAML that `load_config` reads back to the same."""
+    """Write the whole configuration, defaults included, as YAML; `load_config` reads it back unchanged."""
     return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
 
 
@@ -146,7 +157,7 @@ def _remove_equal(target: dict[str, Any], values: Mapping[str, Any]) -> None:
 
 
 def _merge(target: dict[str, Any], extra: Mapping[str, Any], cls: Any = Config) -> None:
-    """Put `extra` on top: section by section, each single setting whole. An empty section says nothing."""
+    """Merge `extra` into `target`: sections recursively, settings as a whole. Empty sections are ignored."""
     hints = typing.get_type_hints(cls)
     for key, value in extra.items():
         section = hints.get(key)

@@ -1,4 +1,4 @@
-"""From nested mappings to frozen sections, collecting every problem instead of stopping at the first."""
+"""Parse nested mappings into frozen sections; all problems are collected instead of stopping at the first."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _NULL = {"null", "none", "~", ""}
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """ " Did you mean 'x'?" for the nearest known word, or an empty text where none is near."""
+    """Return " Did you mean 'x'?" for the nearest known word, or an empty string if none is near."""
     near = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def shown(value: Any, limit: int = 200) -> str:
-    """A value as a message shows it: short, whatever a file holds."""
+def format_value(value: Any, limit: int = 200) -> str:
+    """Format a value for a message, shortened if it is long."""
     try:
         whole = repr(value)
     except (ValueError, RecursionError) as error:  # an endless number, an endless list
@@ -32,7 +32,7 @@ def shown(value: Any, limit: int = 200) -> str:
 
 
 def parse_section(cls: type[T], values: Mapping[str, Any], path: str, problems: list[str]) -> T:
-    """Fill a section from a mapping; unknown keys and unfit values are added to `problems`."""
+    """Fill a section from a mapping; unknown keys and invalid values are appended to `problems`."""
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     filled: dict[str, Any] = {}
@@ -47,7 +47,7 @@ def parse_section(cls: type[T], values: Mapping[str, Any], path: str, problems: 
                 filled[key] = parse_section(hints[key], value, where, problems)
             elif value is not None:
                 names = ", ".join(field.name for field in dataclasses.fields(hints[key]))
-                problems.append(f"{where}: got {shown(value)}, expected a section with {names}.")
+                problems.append(f"{where}: got {format_value(value)}, expected a section with {names}.")
         else:
             try:
                 facts = fields[key].metadata
@@ -55,15 +55,15 @@ def parse_section(cls: type[T], values: Mapping[str, Any], path: str, problems: 
                 plain = "no" if value is False and "no" in facts.get("choices", ()) else value
                 filled[key] = _checked(coerce(plain, hints[key]), facts)
             except ValueError as error:
-                problems.append(f"{where}: got {shown(value)}, expected {error}")
+                problems.append(f"{where}: got {format_value(value)}, expected {error}")
     return cls(**filled)
 
 
 def coerce(value: Any, hint: Any) -> Any:
-    """The value as the hinted type; texts (from flags) are read as that type.
+    """Convert a value to the type of a hint; strings (from flags) are parsed as that type.
 
     Raises:
-        ValueError: with a text that completes "expected ...".
+        ValueError: with a message that completes "expected ...".
     """
     optional, hint = (True, Any) if hint is Any else _strip_optional(hint)
     if value is None or (optional and isinstance(value, str) and value.strip().lower() in _NULL):

@@ -1,4 +1,4 @@
-"""Settings that are right one by one and wrong together."""
+"""Checks of settings that are valid one by one but conflict with each other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from attentune.config.schema import Config, DataConfig, ObjectiveConfig
 
 
 def find_conflicts(config: Config) -> list[str]:
-    """Settings that are right one by one and wrong together."""
+    """Return one message for each conflict between settings; an empty list if there is none."""
     training, problems = config.training, []
     if training.eval_strategy == "steps" and training.eval_steps is None:
         problems.append("training.eval_steps: eval_strategy 'steps' needs a number of steps.")
@@ -33,19 +33,19 @@ def find_conflicts(config: Config) -> list[str]:
     makes_token_labels = config.labels.generator not in ("none", "masked-rows")
     if makes_token_labels and config.model.token_gate.kind == "none":
         problems.append(
-            f"labels.generator: {config.labels.generator} makes labels for single tokens, which need a token head; set"
+            f"labels.generator: {config.labels.generator} makes token labels, which need a token head; set"
             " model.token_gate.kind ssa, or take a preset such as ssa-co."
         )
     if config.model.head.kind == "cross-attention" and config.model.pair_encoding == "cross-encoder":
         problems.append(
-            "model.head.kind: cross-attention needs texts that are read apart, but model.pair_encoding is"
+            "model.head.kind: cross-attention needs separately encoded texts, but model.pair_encoding is"
             " cross-encoder; set --pair_encoding bi-encoder, or take self-attention."
         )
     return (
         problems
         + _tasks(config)
-        + _loss_contradictions(config)
-        + _frozen_contradictions(config)
+        + _loss_conflicts(config)
+        + _frozen_conflicts(config)
         + _calibration(config)
         + _folds(config.data)
         + _extra_rows(config)
@@ -69,7 +69,7 @@ def _tasks(config: Config) -> list[str]:
     return problems
 
 
-def _loss_contradictions(config: Config) -> list[str]:
+def _loss_conflicts(config: Config) -> list[str]:
     objective, training, problems = config.objective, config.training, []
     if objective.loss in ("mse", "pearson", "corn"):
         only = "class labels only" if objective.loss != "corn" else "cross-entropy, binary-cross-entropy and focal only"
@@ -94,8 +94,8 @@ def _loss_contradictions(config: Config) -> list[str]:
     return problems
 
 
-def _frozen_contradictions(config: Config) -> list[str]:
-    training, problems = config.training, _lora_contradictions(config)
+def _frozen_conflicts(config: Config) -> list[str]:
+    training, problems = config.training, _lora_conflicts(config)
     if not training.freeze_encoder:
         return problems
     if training.encoder_learning_rate is not None:
@@ -110,7 +110,7 @@ def _frozen_contradictions(config: Config) -> list[str]:
     return problems
 
 
-def _lora_contradictions(config: Config) -> list[str]:
+def _lora_conflicts(config: Config) -> list[str]:
     training, problems = config.training, []
     if training.lora_rank is None:
         if training.lora_alpha is not None or training.lora_dropout > 0:
@@ -169,10 +169,10 @@ def _extra_rows(config: Config) -> list[str]:
             "data.extra_train_weights: multiply the losses of rows, but objective.loss pearson has one for a whole"
             " batch; leave the weights out, or take loss mse."
         )
-    twice = sorted({file for file in files if files.count(file) > 1 or file == data.train_file})
-    if twice:
+    repeated = sorted({file for file in files if files.count(file) > 1 or file == data.train_file})
+    if repeated:
         problems.append(
-            f"data.extra_train_files: {', '.join(twice)} is named more than once; give it a weight instead."
+            f"data.extra_train_files: {', '.join(repeated)} is named more than once; give it a weight instead."
         )
     if files and data.tasks is not None:
         problems.append(

@@ -1,4 +1,4 @@
-"""Settings in YAML files that anyone may have written: the safe loader, bounded, and nothing said twice."""
+"""Read untrusted YAML files of settings: the safe loader with size limits, without anchors and repeated keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_BYTES = 1 << 18
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader without what a settings file has no use for and a hostile one has."""
+    """The safe loader, which also refuses anchors, repeated keys and endless numbers."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()
@@ -40,7 +40,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_integer)
 
 
 def read_yaml(file: str | Path) -> dict[str, Any]:
-    """The mapping in a YAML file, read with the safe loader.
+    """Read the mapping in a YAML file with the safe loader.
 
     Raises:
         ConfigError: the file is missing, too large, not YAML, or not a mapping.
@@ -64,11 +64,11 @@ def read_yaml(file: str | Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML text that anyone may have written.
+    """Parse an untrusted YAML text.
 
     Raises:
-        ConfigError: it has anchors, repeated names or endless numbers; the text begins with the line.
-        ValueError: it holds a value that is none, such as the date 2001-99-99, or is nested too deeply.
+        ConfigError: it has anchors, repeated keys or endless numbers; the message begins with the line.
+        ValueError: it holds an invalid value, such as the date 2001-99-99, or is nested too deeply.
         yaml.YAMLError: it is not YAML, or has tags.
     """
     try:
@@ -77,5 +77,5 @@ def parse_yaml(text: str) -> Any:
         raise
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except Exception as error:  # for odd values the safe loader raises whatever int(), datetime() and others do
+    except Exception as error:  # the safe loader passes on errors of int(), datetime() and others
         raise ValueError(f"it holds a value that cannot be read ({' '.join(str(error).split())})") from None

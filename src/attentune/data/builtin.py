@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from attentune.config.schema import DataConfig
-from attentune.data.columns import IDS, row_ids
+from attentune.data.columns import IDS, Columns, dropped_note, read_rows
 from attentune.data.dataset import TASK_TYPES, LabelSpace, TaskData, TextRows
-from attentune.data.labels import LabelReader, check_fits, decide_task_type, map_to, parse_number
+from attentune.data.labels import LabelReader, check_same_labels, decide_task_type, map_labels, parse_number
 from attentune.data.readers.csv import Dialect
 from attentune.data.readers.read import read_delimited
 from attentune.data.readers.table import Table
@@ -163,37 +163,73 @@ DEFAULT_METRICS = {
 
 
 def load_builtin(config: DataConfig, splits: Sequence[str] | None, label_space: LabelSpace | None) -> TaskData:
-    """A known task's splits, from `config.data_dir` or the folder that ATTENTUNE_DATA names.
+    """Read the splits of a built-in task from `config.data_dir` or the folder named by ATTENTUNE_DATA.
 
     Args:
         config: the settings; `task` is given.
-        splits: the splits to load ("validation" means each of MNLI's two); None loads all that are there, and train and
-            validation must be.
-        label_space: a trained model's labels, to map the task's labels to by name; None keeps the task's own.
+        splits: the splits to load ("validation" means both of MNLI's); None loads all that exist, and requires train
+            and validation.
+        label_space: a trained model's labels, to which the task's labels are mapped by name; None keeps the task's.
 
     Raises:
-        ConfigError: for an unknown task, or settings that a known task does not take.
+        ConfigError: for an unknown task, or settings that do not fit it.
         DataError: for missing or broken files.
-        LabelError: for labels that the task or the given label space does not have.
+        LabelError: for labels that the task or `label_space` does not have.
     """
     spec = load_spec(config.task or "")
     task_type, note = decide_task_type(config, spec.task_type)
     space = _spec_space(spec, task_type)
     root = _root(config, spec)
     if label_space is not None:
-        check_fits(space, label_space, str(root))
+        check_same_labels(space, label_space, str(root))
     paths = _find_files(spec, root, _wanted(spec, splits))
-    same_kind = (task_type == "regression") == (spec.task_type == "regression")
-    # Where classes are asked for as scores, the numbers in the file are the scores.
-    reader = LabelReader(space, spec.label_values if same_kind else {}, spec.score_range, spec.missing_labels)
+    reader = label_reader(spec, space)
     rows: dict[str, TextRows] = {}
     notes = [note]
     for name, path in paths.items():
-        read, more = _read_split(spec, name, path, reader)
-        rows[name] = read if label_space is None else map_to(read, space, label_space)
-        notes += more
-    metrics = spec.metrics if same_kind else DEFAULT_METRICS[task_type]
+        read, split_notes = _read_split(spec, name, path, reader)
+        rows[name] = read if label_space is None else map_labels(read, space, label_space)
+        notes += split_notes
+    keeps_type = (task_type == "regression") == (spec.task_type == "regression")
+    metrics = spec.metrics if keeps_type else DEFAULT_METRICS[task_type]
     return TaskData(spec.name, label_space or space, metrics, rows, tuple(notes))
+
+
+def label_reader(spec: TaskSpec | None, space: LabelSpace, separator: str | None = None) -> LabelReader:
+    """The reader of a task's labels.
+
+    Args:
+        spec: the built-in task whose label values and score range apply; None for custom data.
+        space: the labels to read.
+        separator: separates the labels of a row that may have several.
+    """
+    if spec is None:
+        return LabelReader(space, separator=separator)
+    # A classification task read as regression: the numbers in its files are the scores.
+    keeps_type = (space.task_type == "regression") == (spec.task_type == "regression")
+    values = spec.label_values if keeps_type else {}
+    return LabelReader(space, values, spec.score_range, spec.missing_labels, separator)
+
+
+def _read_split(spec: TaskSpec, name: str, path: Path, reader: LabelReader) -> tuple[TextRows, list[str]]:
+    split = spec.splits[name]
+    is_test = name.startswith("test")
+    keep = {column for column in (split.text, split.pair, split.label, split.id, *IDS) if column is not None}
+    table = read_delimited(path, Dialect("\t", spec.quoting, split.header, spec.drop_broken), keep=keep)
+    label = None if is_test and split.label not in table.columns else split.label
+    for column in (split.text, split.pair, split.id, label):
+        if column is not None:
+            require_column(table, column, spec)
+    notes = [dropped_note(table.source, table.dropped, "missing or extra fields")] if table.dropped else []
+    rows, more = read_rows(
+        table,
+        Columns(split.text, split.pair, label, split.id),
+        reader,
+        is_test=is_test,
+        strict_ids=False,
+        drop_unlabelled=spec.drop_unlabelled and not is_test,
+    )
+    return rows, [*notes, *more]
 
 
 def _spec_space(spec: TaskSpec, task_type: str) -> LabelSpace:
@@ -275,34 +311,6 @@ def _find_files(spec: TaskSpec, root: Path, wanted: dict[str, bool]) -> dict[str
     return found
 
 
-def _read_split(spec: TaskSpec, name: str, path: Path, reader: LabelReader) -> tuple[TextRows, list[str]]:
-    split = spec.splits[name]
-    is_test = name.startswith("test")
-    keep = {column for column in (split.text, split.pair, split.label, split.id, *IDS) if column is not None}
-    dialect = Dialect("\t", spec.quoting, split.header, spec.drop_broken)
-    table = read_delimited(path, dialect, keep=keep)
-    for column in (split.text, split.pair, split.id):
-        if column is not None:
-            require_column(table, column, spec)
-    notes = [_dropped_note(table.source, table.dropped, "missing or extra fields")] if table.dropped else []
-    ids, note = row_ids(table, split.id, strict=False)
-    notes += [note] if note else []
-    if is_test and split.label not in table.columns:
-        labels = None
-    else:
-        require_column(table, split.label, spec)
-        if spec.drop_unlabelled and not is_test:
-            missing = reader.missing_rows(table, split.label)
-            # A file without any label is not the task's: the reader says so.
-            if 0 < len(missing) < len(table):
-                notes.append(_dropped_note(table.source, _lines(table, missing), "no label"))
-                kept = sorted(set(range(len(table))) - set(missing))
-                table, ids = table.take(kept), tuple(ids[row] for row in kept)
-        labels = reader.read(table, split.label, is_test=is_test)
-    pairs = None if split.pair is None else table.texts(split.pair)
-    return TextRows(ids, table.texts(split.text), pairs, labels, table.source, table.lines), notes
-
-
 def require_column(table: Table, column: str, spec: TaskSpec) -> None:
     """Check that a known task's file has this column.
 
@@ -315,13 +323,3 @@ def require_column(table: Table, column: str, spec: TaskSpec) -> None:
             f" {', '.join(map(repr, table.names))}. To get the file: {spec.source}.",
             path=table.source,
         )
-
-
-def _lines(table: Table, rows: Sequence[int]) -> tuple[int, ...]:
-    return () if table.lines is None else tuple(table.lines[row] for row in rows)
-
-
-def _dropped_note(path: str, lines: Sequence[int], why: str) -> str:
-    shown = ", ".join(map(str, lines[:5])) + (", ..." if len(lines) > 5 else "")
-    rows = "1 row was" if len(lines) == 1 else f"{len(lines)} rows were"
-    return f"{path}: {rows} left out for {why} (line {shown}), as the task's published loaders do."

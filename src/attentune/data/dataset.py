@@ -11,6 +11,10 @@ import numpy as np
 
 from attentune.results import ORIGINAL_TRAIN
 
+# The name of a task from custom files. Settings files and comparison folders use it, so it stays as it is.
+CUSTOM_NAME = "own"
+# The split that probabilities are calibrated on.
+CALIBRATION = "calibration"
 TASK_TYPES = ("classification", "regression", "ordinal", "multi_label")
 # Stands between the labels of a row with several, in files that we write and, unless told otherwise, read.
 SEPARATOR = "|"
@@ -67,7 +71,7 @@ class LabelSpace:
 
 
 @dataclass(frozen=True)
-class RowPart:
+class RowSource:
     """Rows of one split that come from one place and count alike in training."""
 
     source: str
@@ -104,7 +108,7 @@ class TextRows:
         return len(self.texts)
 
     @property
-    def own_places(self) -> np.ndarray:
+    def original_rows(self) -> np.ndarray:
         """The places of the rows that are from `source`, ascending."""
         every = np.arange(len(self))
         return every if self.sources is None else every[np.array(self.sources, dtype=object) == self.source]
@@ -114,13 +118,13 @@ class TextRows:
         source = self.source if self.sources is None else self.sources[row]
         return source if self.lines is None else f"{source}:{self.lines[row]}"
 
-    def parts(self) -> list[RowPart]:
+    def row_sources(self) -> list[RowSource]:
         """How many rows of which weight come from where, in the order of the first of each."""
         counts: dict[tuple[str, float], int] = {}
         weights = [1.0] * len(self) if self.weights is None else self.weights.tolist()
         for key in zip(self.sources or (self.source,) * len(self), weights, strict=True):
             counts[key] = counts.get(key, 0) + 1
-        return [RowPart(source, rows, weight) for (source, weight), rows in counts.items()]
+        return [RowSource(source, rows, weight) for (source, weight), rows in counts.items()]
 
     def take(self, indices: Sequence[int] | np.ndarray) -> TextRows:
         """The rows at these places, in this order."""
@@ -184,6 +188,6 @@ class TaskData:
         prints = {name: rows.fingerprint() for name, rows in self.splits.items()}
         train = self.splits.get("train")
         if train is not None and train.sources is not None:
-            own = replace(train.take(train.own_places), weights=None)
+            own = replace(train.take(train.original_rows), weights=None)
             prints[ORIGINAL_TRAIN] = own.fingerprint()
         return prints

@@ -13,48 +13,105 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import SEPARATOR, LabelSpace, TextRows
-from attentune.data.readers.table import Table, as_cell, shown
+from attentune.data.readers.table import Table, as_cell, quote
 from attentune.errors import ConfigError, DataError, LabelError
 
 LabelSet = tuple[str, ...]
 
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_UNKNOWN_SCORES = frozenset({"-1", "-1.0"})
 
-def label_sets(table: Table, column: str, separator: str | None = None) -> list[LabelSet | None]:
-    """The labels of each row without spaces around them, each once: () where there are none, None for a null.
+
+def decide_task_type(config: DataConfig, default: str | None) -> tuple[str, str]:
+    """What the labels are, and a sentence that says why.
 
     Args:
-        table: the rows; a cell is a list, or a text with a separator between labels.
-        column: the labels' column.
-        separator: what stands between labels in a text; `SEPARATOR` if not given.
+        config: the settings; `task_type` goes first.
+        default: the known task's own type, or None for a user's own data (then: classification).
+    """
+    if config.task_type is not None:
+        return config.task_type, f"Task type: {config.task_type}, as asked (task_type)."
+    if default is not None:
+        return default, f"Task type: {default}, the task's own."
+    return (
+        "classification",
+        "Task type: classification, the default (else: --task_type regression, ordinal or multi_label).",
+    )
+
+
+def find_space(task_type: str, config: DataConfig, table: Table, column: str) -> tuple[LabelSpace, tuple[str, ...]]:
+    """The label space of a user's own data, from its training rows.
+
+    Classes come in the order of `label_names`, else (classification) in that of the column's own declaration, else
+    sorted (as numbers where all are whole numbers).
+
+    Returns:
+        The label space, and sentences on what was found.
 
     Raises:
-        LabelError: a cell is neither, or a list holds something other than texts and numbers.
+        ConfigError: if `label_names` do not fit, or an ordinal task's order is not known.
+        LabelError: if there are fewer than two classes.
     """
-    return [
-        None if cell is None else _label_set(table, row, column, cell, separator or SEPARATOR)
-        for row, cell in enumerate(table.columns[column])
-    ]
-
-
-def _label_set(table: Table, row: int, column: str, cell: Any, separator: str) -> LabelSet:
-    parts = cell.split(separator) if isinstance(cell, str) else cell
-    names = [as_cell(part) for part in parts] if isinstance(parts, list) else [None]
-    if not all(isinstance(name, str) for name in names):
-        raise table.error(
-            row,
-            f'column {column!r} holds {str(cell)[:40]}, expected labels: a list such as ["a", "b"], or a text with'
-            f" {separator!r} between them (--label_separator).",
-            LabelError,
+    if task_type == "regression":
+        if config.label_names is not None:
+            raise ConfigError("data.label_names: scores of a regression have no names. Leave it out.")
+        return LabelSpace(task_type), ()
+    notes: tuple[str, ...] = ()
+    if task_type == "multi_label":
+        sets = label_sets(table, column, config.label_separator)
+        found = sorted({label for names in sets for label in names or ()})
+        check_names((*found, *(config.label_names or ())), table.source)
+        notes = separator_note(table, column, config.label_separator)
+    else:
+        labels = label_values(table, column)
+        found = sorted({label for label in labels if label is not None})
+        if len(found) == 1 and None in labels:
+            raise _no_label(table, labels.index(None), column)
+    if len(found) < 2:
+        got = f"only the label {quote(found[0])}" if found else "no labels"
+        raise LabelError(
+            f"column {column!r} holds {got}, expected at least two classes to tell apart. Add rows of another class"
+            " (or use --task_type regression for scores).",
+            path=table.source,
         )
-    return tuple(dict.fromkeys(name.strip() for name in names if name and name.strip()))
+    if _look_continuous(found) and task_type == "classification":
+        notes = (_continuous_note(found, column),)
+    return LabelSpace(task_type, _ordered_names(task_type, config, table, column, found)), notes
 
 
-def multi_hot(sets: Sequence[LabelSet], ids: Mapping[str, int], count: int) -> np.ndarray:
-    """(N, C) int64, 1 where a row has a label. `ids` knows every name."""
-    labels_NC = np.zeros((len(sets), count), dtype=np.int64)
-    for row, names in enumerate(sets):
-        labels_NC[row, [ids[name] for name in names]] = 1
-    return labels_NC
+def _ordered_names(
+    task_type: str, config: DataConfig, table: Table, column: str, found: Sequence[str]
+) -> tuple[str, ...]:
+    if config.label_names is not None:
+        names = config.label_names
+        if len(set(names)) < max(len(names), 2):
+            raise ConfigError(
+                f"data.label_names: got {', '.join(names)}, expected at least two names, each once, such as"
+                " [bad, good]."
+            )
+        return names
+    if column in table.class_names and task_type != "ordinal":
+        return tuple(name.strip() for name in table.class_names[column])
+    if all(_INTEGER.fullmatch(label) for label in found):
+        return tuple(sorted(found, key=lambda label: (int(label), label)))
+    if task_type == "ordinal":
+        raise ConfigError(
+            "data.label_names: an ordinal task needs its labels in order, lowest first (only whole numbers order"
+            f" themselves). Found: {', '.join(found[:20])}. Give them as label_names, such as [bad, fair, good]."
+        )
+    return tuple(found)
+
+
+def _look_continuous(found: Sequence[str]) -> bool:
+    numbers = [parse_number(label) for label in found]
+    return len(found) > 20 and None not in numbers and any(number % 1 for number in numbers if number is not None)
+
+
+def _continuous_note(found: Sequence[str], column: str) -> str:
+    return (
+        f"Column {column!r} holds {len(found)} different numbers, not all of them whole, and each is taken as a class"
+        " of its own; if they are scores, use --task_type regression."
+    )
 
 
 def check_names(names: Sequence[str], source: str) -> None:
@@ -85,10 +142,6 @@ def separator_note(table: Table, column: str, separator: str | None) -> tuple[st
         f"No row of column {column!r} holds {wanted!r}, so each text is one label; if {near!r} stands between labels,"
         f" use --label_separator '{near}'.",
     )
-
-
-_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
-_UNKNOWN_SCORES = frozenset({"-1", "-1.0"})
 
 
 @dataclass(frozen=True)
@@ -175,13 +228,86 @@ class LabelReader:
             if score is None:
                 hint = " Write decimals with a point." if "," in label else ""
                 raise table.error(
-                    row, f"label {shown(label)}, expected a finite number (such as 3.5).{hint}", LabelError
+                    row, f"label {quote(label)}, expected a finite number (such as 3.5).{hint}", LabelError
                 )
             if self.score_range is not None and not self.score_range[0] <= score <= self.score_range[1]:
                 low, high = self.score_range
-                raise table.error(row, f"label {shown(label)}, expected a score from {low:g} to {high:g}.", LabelError)
+                raise table.error(row, f"label {quote(label)}, expected a score from {low:g} to {high:g}.", LabelError)
             scores[row] = score
         return scores
+
+
+def multi_hot(sets: Sequence[LabelSet], ids: Mapping[str, int], count: int) -> np.ndarray:
+    """(N, C) int64, 1 where a row has a label. `ids` knows every name."""
+    labels_NC = np.zeros((len(sets), count), dtype=np.int64)
+    for row, names in enumerate(sets):
+        labels_NC[row, [ids[name] for name in names]] = 1
+    return labels_NC
+
+
+def map_labels(rows: TextRows, source: LabelSpace, target: LabelSpace) -> TextRows:
+    """Rows whose labels are of one label space, with the labels of another: classes by name, scores as they are.
+
+    Raises:
+        LabelError: if one space has classes and the other scores, or a class has no namesake.
+    """
+    check_same_labels(source, target, rows.source)
+    if rows.labels is None or source.task_type == "regression" or source.names == target.names:
+        return rows
+    table = np.array([target.label2id[name] for name in source.names], dtype=np.int64)
+    return replace(rows, labels=table[rows.labels])
+
+
+def check_same_labels(source: LabelSpace, target: LabelSpace, where: str) -> None:
+    """Check that labels of one space can be told in another.
+
+    Raises:
+        LabelError: as `map_labels`.
+    """
+    told = {"regression": "scores", "multi_label": "sets of labels"}
+    kinds = [told.get(space.task_type, "classes") for space in (source, target)]
+    if kinds[0] != kinds[1]:
+        raise LabelError(
+            f"the labels are {kinds[0]}, but the model was trained on {kinds[1]}. Score it on data of its own kind.",
+            path=where,
+        )
+    unknown = [name for name in source.names if name not in target.label2id]
+    if unknown:
+        raise LabelError(
+            f"the model does not know the label{'s' * (len(unknown) > 1)} {', '.join(map(repr, unknown))}; it was"
+            f" trained on {', '.join(map(repr, target.names))}. Score it on data with these labels.",
+            path=where,
+        )
+
+
+def label_sets(table: Table, column: str, separator: str | None = None) -> list[LabelSet | None]:
+    """The labels of each row without spaces around them, each once: () where there are none, None for a null.
+
+    Args:
+        table: the rows; a cell is a list, or a text with a separator between labels.
+        column: the labels' column.
+        separator: what stands between labels in a text; `SEPARATOR` if not given.
+
+    Raises:
+        LabelError: a cell is neither, or a list holds something other than texts and numbers.
+    """
+    return [
+        None if cell is None else _label_set(table, row, column, cell, separator or SEPARATOR)
+        for row, cell in enumerate(table.columns[column])
+    ]
+
+
+def _label_set(table: Table, row: int, column: str, cell: Any, separator: str) -> LabelSet:
+    parts = cell.split(separator) if isinstance(cell, str) else cell
+    names = [as_cell(part) for part in parts] if isinstance(parts, list) else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise table.error(
+            row,
+            f'column {column!r} holds {str(cell)[:40]}, expected labels: a list such as ["a", "b"], or a text with'
+            f" {separator!r} between them (--label_separator).",
+            LabelError,
+        )
+    return tuple(dict.fromkeys(name.strip() for name in names if name and name.strip()))
 
 
 def label_values(table: Table, column: str) -> tuple[str | None, ...]:
@@ -210,133 +336,6 @@ def parse_number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def decide_task_type(config: DataConfig, default: str | None) -> tuple[str, str]:
-    """What the labels are, and a sentence that says why.
-
-    Args:
-        config: the settings; `task_type` goes first.
-        default: the known task's own type, or None for a user's own data (then: classification).
-    """
-    if config.task_type is not None:
-        return config.task_type, f"Task type: {config.task_type}, as asked (task_type)."
-    if default is not None:
-        return default, f"Task type: {default}, the task's own."
-    return (
-        "classification",
-        "Task type: classification, the default (else: --task_type regression, ordinal or multi_label).",
-    )
-
-
-def find_space(task_type: str, config: DataConfig, table: Table, column: str) -> tuple[LabelSpace, tuple[str, ...]]:
-    """The label space of a user's own data, from its training rows.
-
-    Classes come in the order of `label_names`, else (classification) in that of the column's own declaration, else
-    sorted (as numbers where all are whole numbers).
-
-    Returns:
-        The label space, and sentences on what was found.
-
-    Raises:
-        ConfigError: if `label_names` do not fit, or an ordinal task's order is not known.
-        LabelError: if there are fewer than two classes.
-    """
-    if task_type == "regression":
-        if config.label_names is not None:
-            raise ConfigError("data.label_names: scores of a regression have no names. Leave it out.")
-        return LabelSpace(task_type), ()
-    notes: tuple[str, ...] = ()
-    if task_type == "multi_label":
-        sets = label_sets(table, column, config.label_separator)
-        found = sorted({label for names in sets for label in names or ()})
-        check_names((*found, *(config.label_names or ())), table.source)
-        notes = separator_note(table, column, config.label_separator)
-    else:
-        labels = label_values(table, column)
-        found = sorted({label for label in labels if label is not None})
-        if len(found) == 1 and None in labels:
-            raise _no_label(table, labels.index(None), column)
-    if len(found) < 2:
-        got = f"only the label {shown(found[0])}" if found else "no labels"
-        raise LabelError(
-            f"column {column!r} holds {got}, expected at least two classes to tell apart. Add rows of another class"
-            " (or use --task_type regression for scores).",
-            path=table.source,
-        )
-    if _look_continuous(found) and task_type == "classification":
-        notes = (_continuous_note(found, column),)
-    return LabelSpace(task_type, _ordered_names(task_type, config, table, column, found)), notes
-
-
-def _ordered_names(
-    task_type: str, config: DataConfig, table: Table, column: str, found: Sequence[str]
-) -> tuple[str, ...]:
-    if config.label_names is not None:
-        names = config.label_names
-        if len(set(names)) < max(len(names), 2):
-            raise ConfigError(
-                f"data.label_names: got {', '.join(names)}, expected at least two names, each once, such as"
-                " [bad, good]."
-            )
-        return names
-    if column in table.class_names and task_type != "ordinal":
-        return tuple(name.strip() for name in table.class_names[column])
-    if all(_INTEGER.fullmatch(label) for label in found):
-        return tuple(sorted(found, key=lambda label: (int(label), label)))
-    if task_type == "ordinal":
-        raise ConfigError(
-            "data.label_names: an ordinal task needs its labels in order, lowest first (only whole numbers order"
-            f" themselves). Found: {', '.join(found[:20])}. Give them as label_names, such as [bad, fair, good]."
-        )
-    return tuple(found)
-
-
-def _look_continuous(found: Sequence[str]) -> bool:
-    numbers = [parse_number(label) for label in found]
-    return len(found) > 20 and None not in numbers and any(number % 1 for number in numbers if number is not None)
-
-
-def _continuous_note(found: Sequence[str], column: str) -> str:
-    return (
-        f"Column {column!r} holds {len(found)} different numbers, not all of them whole, and each is taken as a class"
-        " of its own; if they are scores, use --task_type regression."
-    )
-
-
-def map_to(rows: TextRows, source: LabelSpace, target: LabelSpace) -> TextRows:
-    """Rows whose labels are of one label space, with the labels of another: classes by name, scores as they are.
-
-    Raises:
-        LabelError: if one space has classes and the other scores, or a class has no namesake.
-    """
-    check_fits(source, target, rows.source)
-    if rows.labels is None or source.task_type == "regression" or source.names == target.names:
-        return rows
-    table = np.array([target.label2id[name] for name in source.names], dtype=np.int64)
-    return replace(rows, labels=table[rows.labels])
-
-
-def check_fits(source: LabelSpace, target: LabelSpace, where: str) -> None:
-    """Check that labels of one space can be told in another.
-
-    Raises:
-        LabelError: as `map_to`.
-    """
-    told = {"regression": "scores", "multi_label": "sets of labels"}
-    kinds = [told.get(space.task_type, "classes") for space in (source, target)]
-    if kinds[0] != kinds[1]:
-        raise LabelError(
-            f"the labels are {kinds[0]}, but the model was trained on {kinds[1]}. Score it on data of its own kind.",
-            path=where,
-        )
-    unknown = [name for name in source.names if name not in target.label2id]
-    if unknown:
-        raise LabelError(
-            f"the model does not know the label{'s' * (len(unknown) > 1)} {', '.join(map(repr, unknown))}; it was"
-            f" trained on {', '.join(map(repr, target.names))}. Score it on data with these labels.",
-            path=where,
-        )
-
-
 def _no_label(table: Table, row: int, column: str) -> DataError:
     return table.error(
         row, f"column {column!r} has no label here, expected one in each row. Add it, or take the row out.", LabelError
@@ -346,10 +345,10 @@ def _no_label(table: Table, row: int, column: str) -> DataError:
 def _unknown_labels(first_rows: Mapping[str, int], table: Table, names: Sequence[str]) -> DataError:
     ordered = sorted(first_rows.items(), key=lambda item: item[1])
     listed = [
-        f"{shown(label)} (first at {table.place(row)}){did_you_mean(label[:100], [name[:100] for name in names])}"
+        f"{quote(label)} (first at {table.place(row)}){did_you_mean(label[:100], [name[:100] for name in names])}"
         for label, row in ordered[:10]
     ]
     more = f" and {len(ordered) - 10} more" if len(ordered) > 10 else ""
-    known = ", ".join(map(shown, names[:30])) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
+    known = ", ".join(map(quote, names[:30])) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
     message = f"unknown labels: {'; '.join(listed)}{more}. Known: {known}. Mend the rows (or label_names, where given)."
     return table.error(ordered[0][1], message, LabelError)

@@ -1,27 +1,37 @@
-"""One way to any data: a known task, a user's own files, or a Hugging Face data set."""
+"""The loader: from settings to the checked rows of all splits.
+
+`load_data` is the entry for any data and tells the story of one load:
+
+    files or data set -> tables        (`readers`)
+    table -> columns                   (`columns`)
+    labels -> label space, label ids   (`labels`)
+    columns + labels -> TextRows       (`columns.read_rows`)
+    rows -> splits                     (this module: validation split, fold, calibration split, sample, extra rows)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from attentune.config.schema import DataConfig
-from attentune.data.builtin import load_builtin
-from attentune.data.calibration import CALIBRATION, with_calibration
-from attentune.data.custom import load_custom, read_custom_files
-from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.builtin import DEFAULT_METRICS, label_reader, load_builtin
+from attentune.data.columns import Columns, choose_columns, read_rows, require
+from attentune.data.dataset import CALIBRATION, CUSTOM_NAME, LabelSpace, TaskData, TextRows
 from attentune.data.extra import with_extra
-from attentune.data.folds import splits_for_fold, with_fold
+from attentune.data.labels import decide_task_type, find_space
 from attentune.data.readers.hub import read_dataset
-from attentune.data.readers.unlabelled import read_unlabelled
-from attentune.data.splits import stratified_part
-from attentune.errors import ConfigError
+from attentune.data.readers.read import read_table
+from attentune.data.readers.table import Table
+from attentune.data.splits import stratified_folds, stratified_sample, stratified_split
+from attentune.errors import ConfigError, DataError, LabelError
 
-__all__ = ["load_data", "read_unlabelled"]
-
-_WAYS = (
-    "Data comes in one of three ways: a known task (--task NAME --data_dir FOLDER; `attentune tasks` lists them), own"
-    " files (--train_file FILE, --validation_file, --test_file), or a Hugging Face data set (--dataset_name NAME)."
+_SOURCES = (
+    "Data comes from one of three sources: a built-in task (--task NAME --data_dir FOLDER; `attentune tasks` lists"
+    " them), your own files (--train_file FILE, --validation_file, --test_file), or a Hugging Face data set"
+    " (--dataset_name NAME)."
 )
 _COLUMN_SETTINGS = ("text_column", "text_pair_column", "label_column", "id_column", "label_names", "label_separator")
 
@@ -36,61 +46,58 @@ def load_data(
     """Read and check the rows of a task.
 
     Args:
-        config: where the data is and how it is read. `max_train_samples` and `max_eval_samples` take a stratified
-            part of train and of the validation splits; the rows of `extra_train_files` come on top of train.
-        seed: decides the parts that are taken or cut; the same seed takes the same rows.
-        splits: the splits wanted ("validation" includes "validation_matched" and its like, "calibration" is there if
-            `config` asks for it); None gives all.
-        label_space: the labels of a trained model: labels are mapped to them by name, for scoring other data with it.
-            None finds them in the task or in the training rows.
+        config: where the data is and how to read it. `max_train_samples` and `max_eval_samples` limit train and the
+            validation splits to a stratified sample; the rows of `extra_train_files` are added to train.
+        seed: seeds splits and samples; the same seed takes the same rows.
+        splits: the splits to load ("validation" includes "validation_matched" and the like, "calibration" exists if
+            `config` asks for it); None loads all.
+        label_space: the labels of a trained model, to which labels are mapped by name; None takes them from the task
+            or the training rows.
 
     Returns:
-        The rows a split, with sentences on all that was decided for the user.
+        The rows of each split, and notes on what was decided automatically.
 
     Raises:
         ConfigError: for settings that do not go together.
-        DataError: for files that are missing or broken, with path and line.
-        LabelError: for labels that are missing or unknown.
+        DataError: for missing or broken files, with path and line.
+        LabelError: for missing or unknown labels.
     """
     _check_source(config)
-    wanted, splits = splits, None if splits is None else tuple(split for split in splits if split != CALIBRATION)
-    splits = splits_for_fold(splits, config)
+    needed = _splits_to_read(splits, config)
     if config.task is not None:
-        data = load_builtin(config, splits, label_space)
-    elif config.dataset_name is not None:
-        tables, notes = read_dataset(config)
-        data = load_custom(tables, config, seed=seed, splits=splits, label_space=label_space)
-        data = replace(data, notes=notes + data.notes)
+        data = load_builtin(config, needed, label_space)
     else:
-        tables = read_custom_files(config, splits, label_space)
-        data = load_custom(tables, config, seed=seed, splits=splits, label_space=label_space)
-    data = with_calibration(with_fold(data, config), config, seed)
-    if wanted is not None:
-        # What was read or cut to make the others.
-        made = {name: rows for name, rows in data.splits.items() if {name, name.split("_")[0]} & set(wanted)}
-        data = replace(data, splits=made)
-    return with_extra(_take_parts(data, config, seed), config)
+        tables, notes = _read_tables(config, needed, label_space)
+        data = _load_custom(tables, config, seed=seed, splits=needed, label_space=label_space)
+        data = replace(data, notes=notes + data.notes)
+    data = _with_fold(data, config)
+    data = with_calibration(data, config, seed)
+    if splits is not None:
+        # Drop the splits that were only read to make the others.
+        wanted = {name: rows for name, rows in data.splits.items() if {name, name.split("_")[0]} & set(splits)}
+        data = replace(data, splits=wanted)
+    return with_extra(_sampled(data, config, seed), config)
 
 
 def _check_source(config: DataConfig) -> None:
-    """Check that exactly one way is chosen, and that the other settings go with it.
+    """Check that exactly one source is given, and that the other settings go with it.
 
     Raises:
         ConfigError: with all problems found.
     """
     files = [name for name in ("train_file", "validation_file", "test_file") if getattr(config, name) is not None]
-    ways = [name for name in ("task", "dataset_name") if getattr(config, name) is not None] + files[:1]
+    sources = [name for name in ("task", "dataset_name") if getattr(config, name) is not None] + files[:1]
     problems = []
-    if len(ways) != 1:
-        got = f"got {' and '.join(ways)} together" if ways else "got none"
-        problems.append(f"data: {got}, expected one source. {_WAYS}")
+    if len(sources) != 1:
+        got = f"got {' and '.join(sources)} together" if sources else "got none"
+        problems.append(f"data: {got}, expected one source. {_SOURCES}")
     if config.data_dir is not None and config.task is None:
-        problems.append("data.data_dir: is the folder of a known task, so it goes with --task.")
+        problems.append("data.data_dir: is the folder of a built-in task, so it goes with --task.")
     if config.dataset_config_name is not None and config.dataset_name is None:
         problems.append("data.dataset_config_name: goes with --dataset_name.")
-    if ways == ["task"]:
+    if sources == ["task"]:
         problems += [
-            f"data.{name}: is for own data; the task {config.task} names its own. Leave it out."
+            f"data.{name}: is for custom data; the task {config.task} defines it. Leave it out."
             for name in _COLUMN_SETTINGS
             if getattr(config, name) is not None
         ]
@@ -98,15 +105,240 @@ def _check_source(config: DataConfig) -> None:
         raise ConfigError(problems)
 
 
-def _take_parts(data: TaskData, config: DataConfig, seed: int) -> TaskData:
-    taken: dict[str, TextRows] = {}
+def _splits_to_read(splits: Sequence[str] | None, config: DataConfig) -> tuple[str, ...] | None:
+    """The splits to read from the source; folds and the calibration split are made of train."""
+    if splits is None:
+        return None
+    needed = tuple(split for split in splits if split != CALIBRATION)
+    if config.folds is None:
+        return needed
+    others = tuple(split for split in needed if split.split("_")[0] not in ("train", "validation"))
+    return needed if others == needed else ("train", *others)
+
+
+def _read_tables(
+    config: DataConfig, splits: Sequence[str] | None, label_space: LabelSpace | None
+) -> tuple[dict[str, Table], tuple[str, ...]]:
+    """Read the tables of custom data, by split in the order train, validation, test, and notes on them.
+
+    Train is also read where the classes are not known yet, or where the validation split is taken from it.
+
+    Raises:
+        ConfigError: if no file is given for any of the splits.
+        DataError: for a file or data set that cannot be read.
+    """
+    if config.dataset_name is not None:
+        return read_dataset(config)
+    files = {"train": config.train_file, "validation": config.validation_file, "test": config.test_file}
+    needed = set(files if splits is None else splits)
+    if label_space is None or ("validation" in needed and config.validation_file is None):
+        needed.add("train")
+    paths = {split: path for split, path in files.items() if path is not None and split in needed}
+    if not paths:
+        settings = " or ".join(f"--{split}_file" for split in splits or ())
+        raise ConfigError(f"data: no file is given for {', '.join(splits or ())}. Give it with {settings}.")
+    return {split: read_table(path) for split, path in paths.items()}, ()
+
+
+def _load_custom(
+    tables: Mapping[str, Table],
+    config: DataConfig,
+    *,
+    seed: int,
+    splits: Sequence[str] | None,
+    label_space: LabelSpace | None,
+) -> TaskData:
+    """Make checked rows from the tables of custom data.
+
+    Args:
+        tables: one table per split, in the order train, validation, test.
+        config: the settings.
+        seed: seeds the validation split, where it is taken from train.
+        splits: the splits to return; None returns all.
+        label_space: a trained model's labels; None finds them in train.
+
+    Raises:
+        ConfigError: for settings that do not fit the data, or a split that does not exist.
+        DataError: for missing columns and broken rows.
+        LabelError: for missing or unknown labels.
+    """
+    first = next(iter(tables))
+    columns, guessed = choose_columns(
+        tables[first].names, config, tables[first].source, want_label=not first.startswith("test")
+    )
+    space, notes = _label_space(tables, columns, config, label_space)
+    reader = label_reader(None, space, config.label_separator)
+    rows: dict[str, TextRows] = {}
+    notes = [*guessed, *notes]
+    for split, table in tables.items():
+        is_test = split.startswith("test")
+        rows[split], split_notes = read_rows(table, _required(columns, table, is_test), reader, is_test=is_test)
+        notes += split_notes
+    has_validation = config.validation_file is not None or any(split.startswith("validation") for split in rows)
+    if "train" in rows and not has_validation and config.folds is None:
+        rows, note = _with_validation(rows, config, seed)
+        notes.append(note)
+    return TaskData(CUSTOM_NAME, space, DEFAULT_METRICS[space.task_type], _selected(rows, splits), tuple(notes))
+
+
+def _label_space(
+    tables: Mapping[str, Table], columns: Columns, config: DataConfig, label_space: LabelSpace | None
+) -> tuple[LabelSpace, list[str]]:
+    if label_space is not None:
+        if config.task_type not in (None, label_space.task_type):
+            raise ConfigError(
+                f"data.task_type: got {config.task_type}, but the model was trained for {label_space.task_type}."
+            )
+        return label_space, []
+    task_type, note = decide_task_type(config, None)
+    if columns.label is None:
+        if task_type != "regression" and not config.label_names:
+            raise LabelError("there are no labels to find the classes in. Give a train_file, or label_names.")
+        return LabelSpace(task_type, config.label_names or ()), [note]
+    split = next(iter(tables))
+    space, notes = find_space(task_type, config, tables[split], columns.label)
+    if space.names:
+        names = ", ".join(space.names[:20]) + (f", and {len(space.names) - 20} more" if len(space.names) > 20 else "")
+        where = "" if split == "train" else f" (found in {split}, as there is no train)"
+        notes = (f"Classes in the order of their ids: {names}{where}.", *notes)
+    return space, [note, *notes]
+
+
+def _required(columns: Columns, table: Table, is_test: bool) -> Columns:
+    """The columns, each of which the table has; a test table may lack the label.
+
+    Raises:
+        DataError: a column is missing.
+    """
+    settings = {"text": "--text_column", "pair": "--text_pair_column", "id": "--id_column", "label": "--label_column"}
+    if is_test and columns.label not in table.names:
+        columns = replace(columns, label=None)
+    for name, flag in settings.items():
+        column = getattr(columns, name)
+        if column is not None:
+            require(table.names, column, table.source, flag)
+    return columns
+
+
+def _with_validation(rows: Mapping[str, TextRows], config: DataConfig, seed: int) -> tuple[dict[str, TextRows], str]:
+    """Split the validation rows off train; the result has them after train, and comes with a note."""
+    train = rows["train"]
+    if len(train) < 2 or train.labels is None:
+        raise DataError("holds one row, so no validation part can be cut. Give a validation_file.", path=train.source)
+    kept, cut = stratified_split(train.labels, config.validation_share, seed, "validation")
+    others = {split: part for split, part in rows.items() if split != "train"}
+    note = (
+        f"There is no validation file: {len(cut)} of the {len(train)} training rows were cut for it (validation_share"
+        f" {config.validation_share:g}, stratified, seed {seed}), {len(kept)} are left to train on."
+    )
+    return {"train": train.take(kept), "validation": train.take(cut), **others}, note
+
+
+def _selected(rows: Mapping[str, TextRows], splits: Sequence[str] | None) -> dict[str, TextRows]:
+    if splits is None:
+        return dict(rows)
+    for split in splits:
+        if not any(name == split or name.startswith(f"{split}_") for name in rows):
+            raise ConfigError(f"there is no split {split!r} in this data. Its splits: {', '.join(rows)}.")
+    return {name: part for name, part in rows.items() if any(name == s or name.startswith(f"{s}_") for s in splits)}
+
+
+def _with_fold(data: TaskData, config: DataConfig) -> TaskData:
+    """Split train into `config.folds` stratified folds: validation is fold `config.fold`, train is the others.
+
+    The folds depend on the rows and `config.fold_seed` only. Existing validation rows are dropped, so that they stay
+    unseen.
+
+    Raises:
+        ConfigError: no fold is given.
+        DataError: there are fewer rows than folds.
+    """
+    train = data.splits.get("train")
+    if config.folds is None or train is None:
+        return data
+    if config.fold is None:
+        raise ConfigError(
+            "data.folds: needs the number of the fold to score on: --fold 1, and so on; attentune compare --folds runs"
+            " all of them."
+        )
+    if train.labels is None or len(train) < config.folds:
+        raise DataError(
+            f"has {len(train)} labelled rows, fewer than the {config.folds} parts to cut them in. Take fewer --folds.",
+            path=train.source,
+        )
+    scored = stratified_folds(train.labels, config.folds, "folds", config.fold_seed)[config.fold - 1]
+    trained = np.setdiff1d(np.arange(len(train)), scored)
+    dropped = [split for split in data.splits if split.startswith("validation")]
+    others = {split: rows for split, rows in data.splits.items() if split != "train" and split not in dropped}
+    note = (
+        f"Fold {config.fold} of {config.folds}: {len(scored)} of the {len(train)} training rows are scored on, the"
+        f" other {len(trained)} trained on (stratified, fold_seed {config.fold_seed})."
+    )
+    if dropped:
+        note += f" The rows of {' and '.join(dropped)} are not used."
+    splits = {"train": train.take(trained), "validation": train.take(scored), **others}
+    return replace(data, splits=splits, notes=(*data.notes, note))
+
+
+def with_calibration(data: TaskData, config: DataConfig, seed: int) -> TaskData:
+    """Add a split "calibration" after train, if the settings ask for one and train exists.
+
+    Raises:
+        DataError: train is too small to be split; or the file cannot be read, has no labels, or other texts than
+            train.
+    """
+    train = data.splits.get("train")
+    if train is None or (config.calibration_share is None and config.calibration_file is None):
+        return data
+    if config.calibration_file is not None:
+        calibration = _read_calibration(data, config, config.calibration_file, seed)
+        note = f"{len(calibration)} rows to calibrate on come from {config.calibration_file}."
+    else:
+        original = train.original_rows
+        if len(original) < 2 or train.labels is None:
+            raise DataError(
+                "holds fewer than two labelled rows, so none can be cut to calibrate on.", path=train.source
+            )
+        _, places = stratified_split(train.labels[original], config.calibration_share or 0.0, seed, CALIBRATION)
+        cut = original[places]
+        kept = np.setdiff1d(np.arange(len(train)), cut)
+        note = (
+            f"{len(cut)} of the {len(train)} training rows were cut to calibrate on (calibration_share"
+            f" {config.calibration_share:g}, stratified, seed {seed}), {len(kept)} are left to train on."
+        )
+        train, calibration = train.take(kept), train.take(cut)
+    others = {split: rows for split, rows in data.splits.items() if split != "train"}
+    return replace(data, splits={"train": train, CALIBRATION: calibration, **others}, notes=(*data.notes, note))
+
+
+def _read_calibration(data: TaskData, config: DataConfig, path: str, seed: int) -> TextRows:
+    custom = replace(config, task=None, task_type=None, validation_file=path)
+    tables = {"validation": read_table(path)}
+    read = _load_custom(tables, custom, seed=seed, splits=("validation",), label_space=data.label_space)
+    rows = read.splits["validation"]
+    if rows.labels is None or len(rows) == 0:
+        raise DataError("has no labelled rows to calibrate on.", path=path)
+    if (rows.pairs is not None) != data.is_pair:
+        kinds = ("single texts", "pairs of texts")
+        raise DataError(
+            f"got {kinds[rows.pairs is not None]}, but the rows to train on are {kinds[data.is_pair]}. Give it rows of"
+            " that kind (--text_column and --text_pair_column name the texts).",
+            path=path,
+        )
+    return rows
+
+
+def _sampled(data: TaskData, config: DataConfig, seed: int) -> TaskData:
+    """Limit train and the validation splits to `max_train_samples` and `max_eval_samples` rows."""
+    limits = {"train": config.max_train_samples, "validation": config.max_eval_samples}
+    splits: dict[str, TextRows] = {}
     notes = list(data.notes)
     for split, rows in data.splits.items():
-        size = {"train": config.max_train_samples, "validation": config.max_eval_samples}.get(split.split("_")[0])
+        size = limits.get(split.split("_")[0])
         if size is None or size >= len(rows):
-            taken[split] = rows
+            splits[split] = rows
             continue
-        places = stratified_part(rows.labels, size, seed, "part", split, num_rows=len(rows))
-        taken[split] = rows.take(places)
+        places = stratified_sample(rows.labels, size, seed, "part", split, num_rows=len(rows))
+        splits[split] = rows.take(places)
         notes.append(f"Only {size} of the {len(rows)} rows of {split} are used (stratified, seed {seed}).")
-    return replace(data, splits=taken, notes=tuple(notes))
+    return replace(data, splits=splits, notes=tuple(notes))

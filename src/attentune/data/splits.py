@@ -9,7 +9,7 @@ from attentune.seeding import numpy_generator
 _NUM_BINS = 10
 
 
-def stratified_part(labels: np.ndarray | None, size: int, *key: int | str, num_rows: int | None = None) -> np.ndarray:
+def stratified_sample(labels: np.ndarray | None, size: int, *key: int | str, num_rows: int | None = None) -> np.ndarray:
     """Choose rows so that each class (or each tenth of the scores) has its share.
 
     Args:
@@ -27,7 +27,7 @@ def stratified_part(labels: np.ndarray | None, size: int, *key: int | str, num_r
     return _draw(strata, _allocate(counts, counts, min(size, len(strata))), key)
 
 
-def stratified_cut(labels: np.ndarray, share: float, *key: int | str) -> tuple[np.ndarray, np.ndarray]:
+def stratified_split(labels: np.ndarray, share: float, *key: int | str) -> tuple[np.ndarray, np.ndarray]:
     """Cut rows in two, each part with the whole's balance of labels.
 
     A class with one row stays in the first part; a larger class has a row or more in each, where the share allows.
@@ -51,7 +51,7 @@ def stratified_cut(labels: np.ndarray, share: float, *key: int | str) -> tuple[n
     return np.setdiff1d(np.arange(len(strata)), second), second
 
 
-def stratified_parts(labels: np.ndarray, count: int, *key: int | str) -> list[np.ndarray]:
+def stratified_folds(labels: np.ndarray, count: int, *key: int | str) -> list[np.ndarray]:
     """Cut rows evenly in so many parts, each with the whole's balance of labels.
 
     Sizes differ by one row at most, and so does each class (or tenth of the scores) between parts.

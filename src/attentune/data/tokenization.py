@@ -70,13 +70,13 @@ class Features:
         """Where row `index` lies in the flat arrays."""
         return slice(int(self.starts[index]), int(self.starts[index + 1]))
 
-    def ordinary_positions(self, index: int) -> np.ndarray:
+    def non_special_positions(self, index: int) -> np.ndarray:
         """The places within row `index` that hold ordinary tokens, ascending."""
         return np.flatnonzero(~self.special[self.row(index)])
 
 
 def encode_rows(
-    rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, apart: bool = False
+    rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, bi_encoder: bool = False
 ) -> Features:
     """Tokenise texts or pairs; those longer than `max_length` tokens are cut, of a pair the longer text first.
 
@@ -86,24 +86,24 @@ def encode_rows(
         rows: texts, or pairs of them.
         tokenizer: the encoder's.
         max_length: of a row in tokens; of each of its texts, where they are apart.
-        apart: encode the texts of a pair each by itself, as a bi-encoder reads them: a row is then the first text with
+        bi_encoder: encode the texts of a pair each by itself, as a bi-encoder reads them: a row is then the first text with
             its special tokens and the second with its own. Rows of single texts are as ever.
 
     Raises:
         DataError: a text holds half of a surrogate pair, which is no character.
     """
-    if apart and rows.pairs is not None:
+    if bi_encoder and rows.pairs is not None:
         return _beside(*(encode_rows(part, tokenizer, max_length=max_length) for part in _parted(rows, rows.pairs)))
     return _encoded(rows, tokenizer, max_length, None)
 
 
 def encode_with_spans(
-    rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, apart: bool = False
+    rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, bi_encoder: bool = False
 ) -> tuple[Features, list[Spans]]:
     """`encode_rows` and `token_spans`, from texts that are tokenised once (twice, where they are apart)."""
-    if apart and rows.pairs is not None:
-        features = encode_rows(rows, tokenizer, max_length=max_length, apart=True)
-        return features, token_spans(rows, tokenizer, max_length=max_length, apart=True)
+    if bi_encoder and rows.pairs is not None:
+        features = encode_rows(rows, tokenizer, max_length=max_length, bi_encoder=True)
+        return features, token_spans(rows, tokenizer, max_length=max_length, bi_encoder=True)
     spans: list[Spans] = []
     return _encoded(rows, tokenizer, max_length, spans), spans
 
@@ -187,7 +187,7 @@ def _beside(first: Features, second: Features) -> Features:
 
 
 def token_spans(
-    rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, apart: bool = False
+    rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, bi_encoder: bool = False
 ) -> list[Spans]:
     """Where each token of `encode_rows` stands in its text.
 
@@ -195,7 +195,7 @@ def token_spans(
         For each row one entry a token: None for special tokens, else "text" or "pair" and the characters' start and
         end, without the white space that some tokenizers count in.
     """
-    if apart and rows.pairs is not None:
+    if bi_encoder and rows.pairs is not None:
         parts = [token_spans(part, tokenizer, max_length=max_length) for part in _parted(rows, rows.pairs)]
         return [
             [*first, *(None if span is None else ("pair", *span[1:]) for span in second)]

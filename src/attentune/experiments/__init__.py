@@ -1,3 +1,4 @@
-"""Many runs: `comparison/` (every method on every task with every seed), `search/` (hyper-parameters), `execution/`
-(the processes that train them).
+"""Many runs.
+
+`comparison/`: methods by tasks by seeds; `search/`: hyper-parameters; `execution/`: worker processes.
 """

@@ -1,4 +1,4 @@
-"""A saved run and rows, ready to be explained by any method."""
+"""Applies attribution methods to rows with a saved run and maps the scores to the texts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from attentune.metrics.metrics import predictions_of, probabilities_of
 
 @dataclass(frozen=True)
 class Attribution:
-    """What a method found for one row.
+    """A method's scores for one row.
 
     Attributes:
-        scores: (length,) float32, one number for each token that the model reads, 0 at special ones.
-        target: the class that is explained; 0 for scores.
+        scores: (length,) float32, one number per token, 0 at special tokens.
+        target: id of the explained class; 0 for regression.
         logits: (C,) float32.
-        passes: texts that were sent forward and back for it, see `Explanation.passes`.
-        seconds: its share of the time.
+        passes: forward and backward passes, see `Explanation.passes`.
+        seconds: this row's share of the batch's time.
     """
 
     scores: np.ndarray
@@ -42,17 +42,17 @@ class Attribution:
 
 
 class Explainer:
-    """Explains rows with a saved run, in the run's precision.
+    """Explains rows with a saved run.
 
     Args:
-        saved: the run. On a CPU its model is left with the attention that `predict` leaves it with.
+        saved: the run. On a CPU its model is left with the attention implementation that `predict` selects.
         rows: the rows.
-        precision: another one than the run's.
-        with_spans: where tokens stand in their texts will be asked of all rows: find it out on the way.
+        precision: overrides the run's precision.
+        with_spans: compute the tokens' character spans of all rows during tokenisation; useful if all are needed.
 
     Attributes:
         scorer: the model and the rows' tokens.
-        batch_size: rows in a batch of the run's predictions.
+        batch_size: rows per batch in the run's predictions.
     """
 
     def __init__(
@@ -86,54 +86,54 @@ class Explainer:
         alone: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> list[Attribution]:
-        """What a method finds for each row.
+        """Compute each row's scores by one method.
 
         Args:
             name: a key of `METHODS`.
-            target: the class to explain, for all rows or for each; not given: the predicted one.
-            settings: of the method.
-            alone: each row is a batch of its own, without padding.
-            progress: called with the number of rows done in each batch.
+            target: the class to explain, for all rows or one per row; by default the predicted class.
+            settings: options of the method.
+            alone: make each row a batch of its own, without padding.
+            progress: called with the number of rows after each batch.
 
         Raises:
-            ConfigError: the method does not exist, or not work on this run; or there is no such class.
+            ConfigError: the method does not exist or does not work on this run, or there is no such class.
         """
         method, count = method_for(name, self.scorer.model), len(self._rows)
         wanted_N = class_ids(target, self.scorer.label_space, count)
-        found: dict[int, Attribution] = {}
+        by_row: dict[int, Attribution] = {}
         with self.scorer.evaluating(), PassCounter(self.scorer.model) as counter:
             for places in self._batches(method, alone):
                 began = time.perf_counter()
-                scored = method.score(self.scorer, places, wanted_N[places], settings or Settings())
+                result = method.score(self.scorer, places, wanted_N[places], settings or Settings())
                 seconds = (time.perf_counter() - began) / len(places)
-                # Rows of one batch have each the same number of copies.
+                # All rows of a batch take the same number of passes.
                 passes = counter.take() // len(places)
-                target_B = self.scorer.targets(scored.logits_BC, wanted_N[places])
+                target_B = self.scorer.targets(result.logits_BC, wanted_N[places])
                 for number, place in enumerate(places.tolist()):
-                    found[place] = Attribution(
-                        scored.scores[number], int(target_B[number]), scored.logits_BC[number], passes, seconds
+                    by_row[place] = Attribution(
+                        result.scores[number], int(target_B[number]), result.logits_BC[number], passes, seconds
                     )
                 if progress is not None:
                     progress(len(places))
-        return [found[place] for place in range(count)]
+        return [by_row[place] for place in range(count)]
 
     def _batches(self, method: Method, alone: bool) -> list[np.ndarray]:
-        if method.together and not alone:
+        if method.batched and not alone:
             return budget_order(self.scorer.features.padded_lengths, BATCH_TOKENS)
         return [np.array([place]) for place in range(len(self._rows))]
 
     def explanations(self, name: str, unit: str, attributions: Sequence[Attribution]) -> list[Explanation]:
-        """What a method found, laid on the texts.
+        """Map a method's scores to the texts.
 
         Args:
-            name: the method's.
+            name: the method.
             unit: "word" or "token".
-            attributions: of each row.
+            attributions: one per row, from `attributions`.
         """
-        return [self._explanation(row, name, unit, found) for row, found in enumerate(attributions)]
+        return [self._explanation(row, name, unit, attribution) for row, attribution in enumerate(attributions)]
 
     def pieces(self, row: int, scores: np.ndarray) -> tuple[Subword, ...]:
-        """The tokens of a row, without the special ones, with their places and these scores."""
+        """Return the subwords of a row, without special tokens, with their character spans and these scores."""
         texts = {"text": self._rows.texts[row], "pair": self._rows.pairs[row] if self._rows.pairs else ""}
         return tuple(
             Subword(texts[span[0]][span[1] : span[2]], span[1], span[2], score, span[0])
@@ -142,15 +142,15 @@ class Explainer:
         )
 
     def spans(self, row: int) -> Spans:
-        """Where each token of a row stands in its text; see `data.features.token_spans`."""
+        """Return the character span of each token of a row; see `data.tokenization.token_spans`."""
         if self._spans is None:
             model = self.scorer.model.config
-            lengths = {"max_length": model.max_seq_length, "apart": model.reads_apart}
+            lengths = {"max_length": model.max_seq_length, "apart": model.is_bi_encoder}
             self._spans = token_spans(self._rows, self._saved.tokenizer, **lengths)
         return self._spans[row]
 
-    def _explanation(self, row: int, name: str, unit: str, found: Attribution) -> Explanation:
-        label, probability, prediction = self.said(found.logits, found.target)
+    def _explanation(self, row: int, name: str, unit: str, attribution: Attribution) -> Explanation:
+        label, probability, prediction = self.prediction_of(attribution.logits, attribution.target)
         return Explanation(
             text=self._rows.texts[row],
             pair=self._rows.pairs[row] if self._rows.pairs else None,
@@ -159,14 +159,14 @@ class Explainer:
             probability=probability,
             prediction=prediction,
             signed=METHODS[name].signed,
-            passes=found.passes,
-            seconds=found.seconds,
+            passes=attribution.passes,
+            seconds=attribution.seconds,
             unit=unit,
-            pieces=self.pieces(row, found.scores),
+            pieces=self.pieces(row, attribution.scores),
         )
 
-    def said(self, logits_C: np.ndarray, target: int) -> tuple[str | float, float | None, str | float]:
-        """The explained class, its probability, and the predicted class; for regression the score, None, the score."""
+    def prediction_of(self, logits_C: np.ndarray, target: int) -> tuple[str | float, float | None, str | float]:
+        """Return the explained class, its probability and the predicted class; for regression score, None, score."""
         space = self.scorer.label_space
         predicted = predictions_of(logits_C[None], space)[0]
         if space.task_type == "regression":

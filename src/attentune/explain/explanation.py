@@ -1,4 +1,4 @@
-"""What an explanation is: the tokens of a text, each with a score."""
+"""The explanation of one prediction: the words or tokens of a text, each with a score."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from attentune.explain.words import Subword, merge_pieces
+from attentune.explain.words import Subword, merge_subwords
 
 UNITS = ("word", "token")
 
@@ -15,21 +15,20 @@ _quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 @dataclass(frozen=True)
 class Explanation:
-    """How much each token of one text, or pair of texts, mattered to what a model says of it.
+    """Importance scores of the tokens of one text, or pair of texts, for a model's prediction.
 
     Attributes:
         text: the (first) text.
         pair: the second one, or None.
-        method: a key of `explain.methods.METHODS`.
-        label: the class that is explained; for regression the predicted score.
-        probability: that class's; None for regression.
-        prediction: the predicted class, which is explained unless another one was asked for; for regression the score.
-        signed: whether scores below 0 speak against the class (the score). If not, 0 is the least.
-        passes: how many texts, changed copies included, were sent forward and back through the model: n copies in one
-            batch count n, and a backward pass as much as a forward one.
-        seconds: how long it took; of texts that were asked in one batch each has an equal share.
-        unit: what `tokens` are: "word" or "token".
-        pieces: the model's own tokens, special ones left out, those of the first text first.
+        method: a key of `attribution.registry.METHODS`.
+        label: the explained class; for regression the predicted score.
+        probability: of the explained class; None for regression.
+        prediction: the predicted class, which is the explained one by default; for regression the score.
+        signed: whether negative scores speak against the class (or a high score); otherwise 0 is the least importance.
+        passes: forward plus backward passes of single texts, perturbed copies included: n copies in a batch count n.
+        seconds: wall time; texts of one batch have equal shares.
+        unit: "word" or "token", the unit of `tokens`.
+        pieces: the model's subwords without special tokens, those of the first text first.
     """
 
     text: str
@@ -46,19 +45,19 @@ class Explanation:
 
     @property
     def tokens(self) -> tuple[Subword, ...]:
-        """The pieces, or the words that they make: a word's score is the sum of its pieces' where scores are signed,
-        else their highest."""
+        """The subwords, or the words they form: a word's score is the sum of its subwords' scores if signed, else their
+        maximum."""
         if self.unit == "token":
             return self.pieces
         return self.words
 
     @property
     def words(self) -> tuple[Subword, ...]:
-        """The words, whatever the unit."""
-        return merge_pieces(self.pieces, self.text, self.pair, signed=self.signed)
+        """The words, regardless of `unit`."""
+        return merge_subwords(self.pieces, self.text, self.pair, signed=self.signed)
 
     def to_dict(self) -> dict[str, Any]:
-        """What one line of JSON holds: `text`, `pair`, `method`, `label`, `probability`, `prediction`, `signed`,
+        """Return the object of one JSON line: `text`, `pair`, `method`, `label`, `probability`, `prediction`, `signed`,
         `passes`, `seconds`, `unit`, `tokens`; each of these `text`, `start`, `end`, `score` and, of pairs, `in`."""
         return {
             "text": self.text,
@@ -76,7 +75,7 @@ class Explanation:
 
 
 def token_dicts(tokens: tuple[Subword, ...], *, is_pair: bool) -> list[dict[str, Any]]:
-    """Tokens as JSON has them, scores to six digits."""
+    """Convert tokens to JSON objects, with scores rounded to six digits."""
     return [
         {"text": token.text, "start": token.start, "end": token.end, "score": float(f"{token.score:.6g}")}
         | ({"in": token.within} if is_pair else {})
@@ -85,7 +84,7 @@ def token_dicts(tokens: tuple[Subword, ...], *, is_pair: bool) -> list[dict[str,
 
 
 def token_json(tokens: tuple[Subword, ...], *, is_pair: bool) -> str:
-    """`token_dicts` as JSON text, put together by hand, which takes a third of the time; scores must be finite."""
+    """Return `token_dicts` as JSON text, formatted directly, three times as fast; scores must be finite."""
     inner = [
         f'{{"text": {_quoted(token.text)}, "start": {token.start}, "end": {token.end},'
         f' "score": {float(f"{token.score:.6g}")!r}' + (f', "in": "{token.within}"}}' if is_pair else "}")
@@ -96,19 +95,19 @@ def token_json(tokens: tuple[Subword, ...], *, is_pair: bool) -> str:
 
 @dataclass(frozen=True)
 class HeadAttention:
-    """What the first token ([CLS]) of a layer attends to in one text, or pair of texts.
+    """Attention weights of each head of a layer from the first token ([CLS]), for one text or pair of texts.
 
     Attributes:
         text: the (first) text.
         pair: the second one, or None.
         label: the predicted class, or score.
-        probability: the class's; None for regression.
-        layer: its number, from 1.
-        heads: the heads' numbers, from 1.
-        unit: what the tokens are: "word" or "token".
-        tokens: with the mean over these heads as their scores.
-        attention: of each token one share a head. A word has its pieces' highest.
-        importance: of each token what the token gate gives; None without one.
+        probability: of that class; None for regression.
+        layer: number of the layer, from 1.
+        heads: numbers of the heads, from 1.
+        unit: "word" or "token", the unit of `tokens`.
+        tokens: with the mean over these heads as scores.
+        attention: for each token one weight per head; a word has the maximum of its subwords.
+        importance: for each token the token gate's importance; None without a token gate.
     """
 
     text: str
@@ -123,8 +122,8 @@ class HeadAttention:
     importance: tuple[float, ...] | None
 
     def to_dict(self) -> dict[str, Any]:
-        """What one line of JSON holds: the attributes; of each token, besides its place, `score` (the mean over the
-        heads), `attention` (one number a head) and `importance`."""
+        """Return the object of one JSON line: the attributes; each token has its span, `score` (the mean over heads),
+        `attention` (one number per head) and `importance`."""
         tokens = token_dicts(self.tokens, is_pair=self.pair is not None)
         for number, token in enumerate(tokens):
             token["attention"] = [round(share, 6) for share in self.attention[number]]

@@ -1,4 +1,4 @@
-"""What each attention head of a layer looks at, beside the importance that the token gate gives.
+"""The attention weights of each head of a layer, with the token gate's importance for comparison.
 
 Source: SSA (Kou et al. 2020, figures 1 and 8), which draws both for the last layer.
 """
@@ -16,7 +16,7 @@ from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import HeadAttention
-from attentune.explain.words import Subword, merge_pieces
+from attentune.explain.words import Subword, merge_subwords
 from attentune.inference.predictor import Predictor
 from attentune.models.attention import attention_by
 
@@ -30,19 +30,19 @@ def head_attention(
     unit: str = "word",
     precision: str | None = None,
 ) -> list[HeadAttention]:
-    """What the heads of a layer look at in each row.
+    """Compute the attention weights of a layer's heads from the first token, for each row.
 
     Args:
         run: a run folder or checkpoint.
         rows: texts, or pairs for a model of pairs.
-        layer: its number, from 1; not given: the last.
-        heads: their numbers, from 1; not given: all.
+        layer: number of the layer, from 1; by default the last.
+        heads: numbers of the heads, from 1; by default all.
         unit: "word" or "token".
-        precision: another one than the run's.
+        precision: overrides the run's precision.
 
     Raises:
         ConfigError: there is no such layer or head.
-        UnsupportedEncoderError: the encoder does not give its attention.
+        UnsupportedEncoderError: the encoder does not return its attention weights.
     """
     saved = run if isinstance(run, Predictor) else Predictor.load(run)
     encoder = saved.model.encoder.config
@@ -50,34 +50,34 @@ def head_attention(
     chosen = tuple(range(1, encoder.num_attention_heads + 1)) if heads is None else tuple(heads)
     _check_numbers("layer", (layer,), encoder.num_hidden_layers, "last")
     _check_numbers("heads", chosen, encoder.num_attention_heads, "all")
-    found = []
+    by_row = []
     with attention_by(saved.model):
         explainer = Explainer(saved, rows, precision=precision)
         with explainer.scorer.evaluating():
             for row in range(len(rows)):
-                found.append(_of_row(explainer, rows, row, layer, chosen, unit))
-    return found
+                by_row.append(_of_row(explainer, rows, row, layer, chosen, unit))
+    return by_row
 
 
 def _of_row(
     explainer: Explainer, rows: TextRows, row: int, layer: int, heads: tuple[int, ...], unit: str
 ) -> HeadAttention:
     scorer, place = explainer.scorer, np.array([row])
-    logits_1C, shares_1TH = first_token_attention(scorer, place, layer - 1)
+    logits_1C, weights_1TH = first_token_attention(scorer, place, layer - 1)
     logits_C = numpy_of(logits_1C)[0]
-    shares_TH = numpy_of(shares_1TH)[0][:, [head - 1 for head in heads]]
+    weights_TH = numpy_of(weights_1TH)[0][:, [head - 1 for head in heads]]
     gate = scorer.scores(place).token_scores
-    columns = [*shares_TH.T, *([] if gate is None else [gate[0]])]
+    columns = [*weights_TH.T, *([] if gate is None else [gate[0]])]
     target = int(scorer.targets(logits_C[None], np.array([PREDICTED]))[0])
     text, pair = rows.texts[row], rows.pairs[row] if rows.pairs else None
 
     def tokens(scores_T: np.ndarray) -> tuple[Subword, ...]:
         pieces = explainer.pieces(row, scores_T)
-        return merge_pieces(pieces, text, pair, signed=False) if unit == "word" else pieces
+        return merge_subwords(pieces, text, pair, signed=False) if unit == "word" else pieces
 
     merged = [tokens(column_T) for column_T in columns]
-    own = list(zip(*([token.score for token in column] for column in merged[: len(heads)]), strict=True))
-    label, probability, _ = explainer.said(logits_C, target)
+    by_token = list(zip(*([token.score for token in column] for column in merged[: len(heads)]), strict=True))
+    label, probability, _ = explainer.prediction_of(logits_C, target)
     return HeadAttention(
         text=text,
         pair=pair,
@@ -87,9 +87,9 @@ def _of_row(
         heads=heads,
         unit=unit,
         tokens=tuple(
-            token._replace(score=float(np.mean(shares))) for token, shares in zip(merged[0], own, strict=True)
+            token._replace(score=float(np.mean(shares))) for token, shares in zip(merged[0], by_token, strict=True)
         ),
-        attention=tuple(own),
+        attention=tuple(by_token),
         importance=None if gate is None else tuple(token.score for token in merged[-1]),
     )
 

@@ -1,4 +1,4 @@
-"""Which layers a run with squeeze-and-excitation listens to."""
+"""The layer weights of a run with squeeze-and-excitation."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class LayerWeights:
 
     Attributes:
         split: the split's name.
-        weights_NL: (N, L) float32 from 0 to 1, one row a text.
+        weights_NL: (N, L) float32 from 0 to 1, one row per text.
     """
 
     split: str
     weights_NL: np.ndarray
 
     def summary(self) -> list[dict[str, Any]]:
-        """For each layer, from 1: mean, standard deviation, and the quartiles over the texts."""
+        """Summarise each layer, numbered from 1: mean, standard deviation and quartiles over the texts."""
         rows = []
         for place, weights_N in enumerate(self.weights_NL.T):
             low, middle, high = np.quantile(weights_N, (0.25, 0.5, 0.75))
@@ -50,13 +50,13 @@ def layer_weights(
     precision: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[LayerWeights]:
-    """The layers' weights of a run over these splits.
+    """Compute the layer weights of a run on these splits.
 
     Args:
         run: a run folder or checkpoint.
         data: the rows, as from `Predictor.data`.
-        precision: another one than the run's.
-        progress: called with the number of rows done in each batch.
+        precision: overrides the run's precision.
+        progress: called with the number of rows after each batch.
 
     Raises:
         ConfigError: the run has no squeeze-and-excitation.
@@ -70,7 +70,7 @@ def layer_weights(
             " preset such as sesame, or with --set model.layer_mix.squeeze=true."
         )
     evaluator = saved.evaluator(data, precision=precision)
-    found = []
+    by_split = []
     for split, features in evaluator.features.items():
         scores = score_rows(
             evaluator.model,
@@ -82,5 +82,5 @@ def layer_weights(
             progress=progress,
         )
         if scores.layer_weights_NL is not None:
-            found.append(LayerWeights(split, scores.layer_weights_NL))
-    return found
+            by_split.append(LayerWeights(split, scores.layer_weights_NL))
+    return by_split

@@ -1,4 +1,4 @@
-"""Predictions with each word's importance beside them, from the pass that predicts."""
+"""Predictions with each word's importance by the token gate, from the same forward pass."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from attentune.attribution.registry import method_for
 from attentune.data.dataset import TextRows
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import token_dicts, token_json
-from attentune.explain.words import merge_pieces
+from attentune.explain.words import merge_subwords
 from attentune.inference.predictor import Predictor, Progress
 from attentune.inference.scoring import score_rows
 from attentune.results import without_nan
 
-# The name of the column.
+# Name of the output column.
 EXPLANATION = "explanation"
 
 
 def predict_explained(
     saved: Predictor, rows: TextRows, *, precision: str | None = None, progress: Progress | None = None
 ) -> tuple[np.ndarray, list[str]]:
-    """The logits (N, C), as `predict_rows` gives them, and for each row its words' importance.
+    """Predict rows as `predict_rows` does, with the importance of each word.
 
     Args:
         saved: a run with a token gate.
         rows: the rows.
-        precision: another one than the run's.
-        progress: called with the number of rows done in each batch.
+        precision: overrides the run's precision.
+        progress: called with the number of rows after each batch.
 
     Returns:
-        The logits, and of each row a JSON list of {"text", "start", "end", "score"}, of pairs with "in" too. The score
-        of a word is its pieces' highest.
+        The logits (N, C), and for each row a JSON list of {"text", "start", "end", "score"}, for pairs with "in" too. A
+        word's score is the maximum of its subwords.
 
     Raises:
         ConfigError: the run has no token gate.
@@ -40,7 +40,7 @@ def predict_explained(
     method_for("ssa", saved.model)
     explainer = Explainer(saved, rows, precision=precision, with_spans=True)
     scorer = explainer.scorer
-    found = score_rows(
+    scored = score_rows(
         scorer.model,
         scorer.features,
         pad_token_id=scorer.pad_token_id,
@@ -49,15 +49,15 @@ def predict_explained(
         with_details=True,
         progress=progress,
     )
-    if found.token_scores is None:  # no rows
-        return found.logits_NC, []
-    is_finite = all(np.isfinite(scores).all() for scores in found.token_scores)
+    if scored.token_scores is None:  # no rows
+        return scored.logits_NC, []
+    is_finite = all(np.isfinite(scores).all() for scores in scored.token_scores)
     column = []
-    for row, scores in enumerate(found.token_scores):
+    for row, scores in enumerate(scored.token_scores):
         pair = rows.pairs[row] if rows.pairs else None
-        words = merge_pieces(explainer.pieces(row, scores), rows.texts[row], pair, signed=False)
+        words = merge_subwords(explainer.pieces(row, scores), rows.texts[row], pair, signed=False)
         if is_finite:
             column.append(token_json(words, is_pair=pair is not None))
         else:
             column.append(json.dumps(without_nan(token_dicts(words, is_pair=pair is not None)), ensure_ascii=False))
-    return found.logits_NC, column
+    return scored.logits_NC, column

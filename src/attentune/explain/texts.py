@@ -1,4 +1,4 @@
-"""Explaining texts with a saved run, in one call."""
+"""Explains the predictions of a saved run on texts, in one call."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ def explain_texts(
     precision: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Explanation]:
-    """How much each word of these texts mattered to what a run says of them.
+    """Score how important each word of these texts is for the run's prediction.
 
     Args:
         run: a run folder or checkpoint.
         texts: the (first) texts.
-        pairs: the second texts, for a model of pairs.
-        method: a key of `explain.methods.METHODS`; "ssa" needs a run with a token gate.
-        target: the class to explain, for all texts or one for each; not given: what the run predicts.
-        unit: "word", or "token" for the pieces that the encoder reads.
-        seed: of the methods that draw.
+        pairs: the second texts, for a model of text pairs.
+        method: a key of `attribution.registry.METHODS`; "ssa" needs a run with a token gate.
+        target: the class to explain, for all texts or one per text; by default the predicted class.
+        unit: "word", or "token" for the encoder's subwords.
+        seed: of the random methods.
         steps: of integrated gradients.
-        samples: masked copies of a text, of LIME (5,000 if not given) and SHAP (500).
-        precision: another one than the run's; "fp32" keeps rounding out of small scores.
-        progress: called with the number of texts done in each batch.
+        samples: masked copies per text for LIME (default 5,000) and SHAP (default 500).
+        precision: overrides the run's precision; "fp32" keeps rounding errors out of small scores.
+        progress: called with the number of texts after each batch.
 
     Returns:
-        One `Explanation` for each text.
+        One `Explanation` per text.
 
     Raises:
-        ConfigError: a method, class or unit that does not exist, or a method that does not work on this run.
-        DataError: the two lists differ in length, or there are pairs for a model of single texts (or none for one of
-            pairs).
+        ConfigError: the method, class or unit does not exist, or the method does not work on this run.
+        DataError: the two lists differ in length, or pairs are given to a model of single texts or missing for a model
+            of pairs.
     """
     if isinstance(texts, str) or isinstance(pairs, str):
         raise DataError("got one text, expected a list of texts: put it in [brackets].")
@@ -82,9 +82,10 @@ def explain_rows(
     precision: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, list[Explanation]]:
-    """The explanations of rows by each of several methods; see `explain_texts`.
+    """Explain rows by several methods; see `explain_texts`. All arguments are checked before the first method runs.
 
-    What is wrong with any of them is said before the first begins.
+    Returns:
+        For each method one `Explanation` per row.
     """
     settings = settings or Settings()
     saved = run if isinstance(run, Predictor) else Predictor.load(run)

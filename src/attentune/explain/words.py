@@ -1,9 +1,9 @@
-"""From the pieces of words that encoders read to the words that people read, by the characters that they stand on.
+"""Merges an encoder's subwords into words, by their character spans.
 
-A word is a run of letters, digits and their marks; apostrophes and hyphens between letters, and points, commas, colons
-and slashes between digits, belong to it. Any other sign is a word of its own, and so is a run of the same one ("...").
-Chinese and Japanese, which are written without spaces, are taken sign by sign. Pieces that reach over such a border are
-not torn: the words that they touch become one.
+A word is a run of letters, digits and combining marks, with apostrophes and hyphens between letters and points, commas,
+colons and slashes between digits. Any other character is a word of its own, or a run of the same one ("..."). Chinese
+and Japanese, which are written without spaces, are split into characters. A subword that crosses a word boundary merges
+the words that it touches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WORD, _ALONE = "word", "alone"
 _JOINER = "\u200d"
 _JOIN_LETTERS = frozenset("'-\u2019\u2010\u2011")
 _JOIN_DIGITS = frozenset(".,:/")
-# The same in one expression, several times as fast, for texts without any other sign.
+# The same rules as one expression for ASCII texts, several times as fast.
 _ASCII_WORD = re.compile(
     r"[A-Za-z0-9_]+(?:(?:(?<=[A-Za-z0-9])['-](?=[A-Za-z0-9])|(?<=[0-9])[.,:/](?=[0-9]))[A-Za-z0-9_]+)*"
     r"|([^A-Za-z0-9_\s])\1*"
@@ -28,14 +28,14 @@ _WITHOUT_SPACES = ((0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900
 
 
 class Subword(NamedTuple):
-    """A piece of a text with a score.
+    """A subword or word of a text with a score.
 
     Attributes:
-        text: its characters as the text has them.
-        start: where it begins in its text, in characters.
-        end: where it ends.
-        score: how much it mattered.
-        within: "text", or "pair" where it stands in the second text.
+        text: its characters in the original text.
+        start: index of its first character.
+        end: index after its last character.
+        score: its importance.
+        within: "text", or "pair" for the second text.
     """
 
     text: str
@@ -45,14 +45,14 @@ class Subword(NamedTuple):
     within: str = "text"
 
 
-def merge_pieces(pieces: Sequence[Subword], text: str, pair: str | None, *, signed: bool) -> tuple[Subword, ...]:
-    """The words that these pieces make.
+def merge_subwords(pieces: Sequence[Subword], text: str, pair: str | None, *, signed: bool) -> tuple[Subword, ...]:
+    """Merge subwords into words.
 
     Args:
-        pieces: in the order of the text, those of the pair last.
-        text: the text that they stand in.
-        pair: the second one.
-        signed: a word's score is the sum of its pieces' if so, else their highest.
+        pieces: the subwords in the order of the text, those of the second text last.
+        text: the (first) text.
+        pair: the second text, or None.
+        signed: whether a word's score is the sum of its subwords' scores; otherwise it is their maximum.
     """
     words = []
     for within, own_text in (("text", text), ("pair", pair)):
@@ -64,7 +64,7 @@ def merge_pieces(pieces: Sequence[Subword], text: str, pair: str | None, *, sign
                 words.append(group[0])
                 continue
             scores = [piece.score for piece in group]
-            # A piece may stand for a space alone, or for nothing; the word begins at its first sign.
+            # A subword may be a space or empty; the word begins at its first other character.
             seen = [piece for piece in group if piece.text.strip()] or group
             start, end = min(piece.start for piece in seen), max(piece.end for piece in seen)
             words.append(Subword(own_text[start:end], start, end, sum(scores) if signed else max(scores), within))
@@ -72,7 +72,7 @@ def merge_pieces(pieces: Sequence[Subword], text: str, pair: str | None, *, sign
 
 
 def _groups(pieces: list[Subword], text: str) -> list[list[Subword]]:
-    """The pieces of each word."""
+    """Group subwords by word."""
     ends = [piece.end for piece in pieces]
     spans = word_spans(text[: max(ends, default=0)])
     begins = [start for start, _ in spans]
@@ -81,7 +81,7 @@ def _groups(pieces: list[Subword], text: str) -> list[list[Subword]]:
     for piece in pieces:
         while word + 1 < len(spans) and spans[word][1] <= piece.start:
             word += 1
-        # Nearly all pieces are a part of the word that is next; the others are looked up.
+        # Nearly all subwords lie within the next word; the others are looked up.
         if spans and spans[word][0] <= piece.start < piece.end <= spans[word][1]:
             first = last = word
         else:
@@ -95,7 +95,7 @@ def _groups(pieces: list[Subword], text: str) -> list[list[Subword]]:
 
 
 def _words_under(piece: Subword, spans: list[tuple[int, int]], begins: list[int]) -> tuple[int, int]:
-    """The numbers of the first and the last word that a piece touches; of a mere space the next word's."""
+    """Return the indices of the first and last word that a subword touches; for a space those of the next word."""
     if not piece.text or piece.text.isspace():
         word = min(bisect_right(begins, piece.start - 1), len(spans) - 1)
         return word, word
@@ -108,18 +108,18 @@ def _words_under(piece: Subword, spans: list[tuple[int, int]], begins: list[int]
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Where the words of a text begin and end; together they hold every sign that is no white space."""
+    """Return the spans of a text's words, which together cover every character but white space."""
     if text.isascii():
         return [match.span() for match in _ASCII_WORD.finditer(text)]
-    return _spans_by_sign(text)
+    return _spans_by_character(text)
 
 
-def _spans_by_sign(text: str) -> list[tuple[int, int]]:
+def _spans_by_character(text: str) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     before = ""
     for place in range(len(text)):
         is_next = bool(spans) and spans[-1][1] == place
-        if is_next and _clings(text, place):
+        if is_next and _attaches(text, place):
             spans[-1] = (spans[-1][0], place + 1)
             continue
         kind = _kind(text, place, before if is_next else "")
@@ -131,8 +131,8 @@ def _spans_by_sign(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def _clings(text: str, place: int) -> bool:
-    """Whether a sign is a part of the one before it: accents, joiners and what they join, colours of skin."""
+def _attaches(text: str, place: int) -> bool:
+    """Whether a character belongs to the one before it: combining marks, joiners, joined characters, skin tones."""
     sign = text[place]
     return not sign.isspace() and (
         unicodedata.category(sign) in ("Mn", "Mc", "Me", "Cf")
@@ -142,9 +142,9 @@ def _clings(text: str, place: int) -> bool:
 
 
 def _kind(text: str, place: int, before: str) -> str:
-    """What a sign is: nothing (white space), alone, part of a word, or itself; `before` is the kind of the last one.
+    """Classify a character: "" (white space), alone, part of a word, or itself; `before` is the previous one's kind.
 
-    Signs of one kind in a row make one word, unless they are alone.
+    Consecutive characters of one kind form a word, unless they are alone.
     """
     sign = text[place]
     if sign.isspace():

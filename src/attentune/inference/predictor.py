@@ -21,7 +21,7 @@ from attentune.inference.scoring import make_accelerator
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.attention import use_own_attention
 from attentune.models.fused import use_fused_layers
-from attentune.models.hub import Tokenizer
+from attentune.models.loading import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.precision import INT8, TRUE_BF16, bf16_copy, int8_copy
 from attentune.models.saving import label_space_of, load_model
@@ -81,7 +81,7 @@ class Predictor:
         settings = self._settings(training)
         self._check_pairs(data)
         accelerator, _ = make_accelerator(precision=settings.precision, use_cpu=settings.use_cpu)
-        lengths = {"max_length": self.model.config.max_seq_length, "apart": self.model.config.reads_apart}
+        lengths = {"max_length": self.model.config.max_seq_length, "apart": self.model.config.is_bi_encoder}
         if accelerator.device.type == "cpu":
             # As in training, so that scores repeat to the last digit.
             use_own_attention(self.model)

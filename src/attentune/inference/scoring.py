@@ -18,7 +18,7 @@ from torch import nn
 from attentune.data.batching import budget_order, pad_batch, sorted_order
 from attentune.data.tokenization import Features
 from attentune.errors import ConfigError
-from attentune.models.fused import weights_stay
+from attentune.models.fused import frozen_weights
 from attentune.models.precision import MIXED_PRECISION, resolve_precision
 from attentune.nn.cpu.memory import kept_memory
 
@@ -160,7 +160,7 @@ def score_rows(
     # One autocast around all batches: it then halves the weights' precision once and not in each batch.
     is_half = next(model.parameters()).dtype == torch.bfloat16
     precision = contextlib.nullcontext() if is_half else accelerator.autocast()
-    with _evaluating(model), weights_stay(model), precision:
+    with _evaluating(model), frozen_weights(model), precision:
         for places in batches[accelerator.process_index :: accelerator.num_processes]:
             batch = pad_batch(
                 features,

@@ -10,7 +10,7 @@ import numpy as np
 
 from attentune.data.dataset import TextRows
 from attentune.data.readers.table import has_return
-from attentune.data.readers.unlabelled import RowParts
+from attentune.data.unlabelled import RowChunks
 from attentune.inference.predictions import csv_header, csv_rows
 from attentune.inference.predictor import Predictor, Progress, predict_rows
 
@@ -18,9 +18,9 @@ from attentune.inference.predictor import Predictor, Progress, predict_rows
 Predicted = tuple[np.ndarray, Sequence[Sequence[str]]]
 
 
-def predictions_in_parts(
+def predictions_in_chunks(
     saved: Predictor,
-    parts: RowParts,
+    parts: RowChunks,
     *,
     precision: str | None = None,
     progress: Progress | None = None,

@@ -19,11 +19,11 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.data.splits import stratified_cut
+from attentune.data.splits import stratified_split
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.results import RunResult
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 
 _METRICS = {"classification": ("accuracy", "f1_macro"), "regression": ("pearson", "spearmanr")}
@@ -67,14 +67,16 @@ class _TextEstimator(BaseEstimator):
         rows = TextRows(tuple(map(str, range(len(texts)))), texts, pairs, labels_N, "X", weights=weights)
         splits = {"train": rows}
         if self.validation_share:
-            kept, cut = stratified_cut(labels_N, self.validation_share, self._seed(), "validation")
+            kept, cut = stratified_split(labels_N, self.validation_share, self._seed(), "validation")
             splits = {"train": rows.take(kept), "validation": replace(rows.take(cut), weights=None)}
         data = TaskData("own", space, _METRICS[space.task_type], splits)
         if self.output_dir is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="attentune-")
         folder = Path(self._temporary.name) / "run" if self.output_dir is None else Path(self.output_dir)
         self.result_: RunResult = train(
-            load_config(overrides=self._overrides(folder, space)), data=data, display=Display(quiet=not self.verbose)
+            load_config(overrides=self._overrides(folder, space)),
+            data=data,
+            display=ProgressDisplay(quiet=not self.verbose),
         )
         self.run_ = Predictor.load(folder)
         self.n_features_in_ = 1 if pairs is None else 2

@@ -1,4 +1,5 @@
 """Files on disk.
 
-`files` has atomic writes, manifests and bounded reading, `locks` has locks that end with their process.
+`files` has atomic writes, manifests and reading with a size limit; `locks` has file locks that the operating system
+frees when their process ends.
 """

@@ -1,4 +1,4 @@
-"""Writing files whole or not at all, and saying plainly what the disk refused."""
+"""Atomic writes, manifests and reading of files from elsewhere, with errors that say how to mend them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CURES = {
     errno.EACCES: "permission denied; choose another folder or change its rights",
     errno.EPERM: "permission denied; choose another folder or change its rights",
     errno.ENOTDIR: "a part of the path is a file, not a folder; choose another path",
-    errno.EEXIST: "something else bears this name; choose another",
+    errno.EEXIST: "this path exists already; choose another",
     errno.EISDIR: "this is a folder; name a file",
     errno.ELOOP: "this is a link, which could lead out of the folder; put the file itself there",
     errno.ENOENT: "its folder does not exist; make it first, or choose another path",
@@ -33,13 +33,13 @@ _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _CHUNK_BYTES = 1 << 22
 # In a folder of files that belong together: their sizes and hashes.
 MANIFEST = "manifest.json"
-# Records of long runs have some megabytes; what has more is none of ours.
+# Records of long runs have a few megabytes; a file with more was not written by this package.
 _MAX_TEXT_BYTES = 1 << 28
 
 
 @contextlib.contextmanager
 def storage_errors(path: str | Path) -> Iterator[None]:
-    """Turn what the operating system says while writing to `path` into a `StorageError`."""
+    """Turn errors of the operating system while writing to `path` into a `StorageError` that says how to mend them."""
     try:
         yield
     except OSError as error:
@@ -63,7 +63,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old content or the new, never a part.
+    """Write a file atomically: a reader sees the old content or the new, never a part.
 
     Raises:
         StorageError: it could not be written; the old content stands.
@@ -74,9 +74,13 @@ def write_bytes(path: str | Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def atomic_write(path: str | Path) -> Iterator[Callable[[bytes], None]]:
-    """A file that is written piece by piece, by calling what is given, and takes its place when the block has ended.
+    """Write a file atomically, chunk by chunk.
 
-    Where the block ends with an error nothing is left of it, and the old content stands.
+    The file takes its place when the block has ended. If the block raises, the old content stands and nothing is left
+    of the new one.
+
+    Yields:
+        A function that appends bytes to the file.
 
     Raises:
         StorageError: it could not be written.
@@ -106,7 +110,7 @@ def atomic_write(path: str | Path) -> Iterator[Callable[[bytes], None]]:
 
 
 def check_links(folder: Path) -> None:
-    """What is written to must lie in its folder: a link in a folder from elsewhere may lead to any file of yours.
+    """Refuse a folder that holds symbolic links: writing through one could change a file elsewhere.
 
     Raises:
         StorageError: the folder holds a link.
@@ -121,12 +125,12 @@ def check_links(folder: Path) -> None:
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether it names a file in the folder where it is said, and nothing above or elsewhere."""
+    """Return whether `name` is a bare file name, without a path that could lead out of a folder."""
     return name not in ("", ".", "..") and not any(sign in name for sign in "/\\\0")
 
 
 def read_text(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
-    """The text of a UTF-8 file that anyone may have made.
+    """Read the text of a UTF-8 file from an untrusted source.
 
     Raises:
         OSError: it cannot be read.
@@ -142,7 +146,7 @@ def read_text(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
 
 
 def read_json(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> Any:
-    """The value in a JSON file that anyone may have made.
+    """Read a JSON file from an untrusted source.
 
     Raises:
         OSError, ValueError: as `read_text`; or it is not JSON, or nested too deeply.
@@ -151,7 +155,7 @@ def read_json(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text that anyone may have made.
+    """Parse a JSON text from an untrusted source.
 
     Raises:
         ValueError: it is not JSON, or nested too deeply.
@@ -163,7 +167,9 @@ def parse_json(text: str) -> Any:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames inside this folder last through a power cut."""
+    """Flush renames inside this folder to the disk, so that they survive a power cut."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows opens no folders, and its file system keeps a journal of renames
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -172,15 +178,16 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make the content of this file last through a power cut. Whoever reads it next reads what the disk has."""
-    with path.open("rb") as file:
+    """Flush the content of this file to the disk and drop its cached pages, so that the next reader sees the disk's."""
+    # Windows writes back only what is open for writing.
+    with path.open("rb" if hasattr(os, "O_DIRECTORY") else "r+b") as file:
         os.fsync(file.fileno())
         if hasattr(os, "posix_fadvise"):  # where there is none, the memory's copy is read
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal."""
+    """Return the SHA-256 of a file's content, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -189,18 +196,21 @@ def sha256_of(path: Path) -> str:
 
 
 def write_manifest(folder: Path) -> None:
-    """Add `manifest.json` with the size and SHA-256 of every file in a folder."""
+    """Write `manifest.json` with the size and SHA-256 of every file in a folder."""
     files = sorted(path for path in folder.iterdir() if path.name != MANIFEST)
     manifest = {path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 
 def verify_manifest(folder: Path, needed: Iterable[str] = ()) -> str | None:
-    """What is wrong with a folder that has a manifest, in a few words; None if every file is as it was written.
+    """Check the files of a folder against its manifest.
 
     Args:
-        folder: what `write_manifest` was called for.
-        needed: files that must be among those in the manifest.
+        folder: the folder that `write_manifest` was called for.
+        needed: files that the manifest must name.
+
+    Returns:
+        What is wrong, in a few words; None if every file is as it was written.
     """
     try:
         manifest = read_json(folder / MANIFEST)

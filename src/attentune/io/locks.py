@@ -1,20 +1,94 @@
-"""Locks that end with their process: whatever kills it, the kernel frees them."""
+"""File locks that the operating system frees when their process ends, however it ends."""
 
 from __future__ import annotations
 
-import fcntl
+import errno
+import importlib
 import os
 import platform
+import time
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from attentune.io.files import storage_errors
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+# On Windows nobody else can read a locked byte, so the one that is locked lies far behind the content.
+_LOCKED_BYTE = 1 << 30
+_POLL_S = 0.05
+
+
+def open_lock_file(path: Path) -> int:
+    """Open a lock file, which is made if it is not there; a link is never followed.
+
+    Raises:
+        OSError: it cannot be opened or is a link.
+    """
+    if not hasattr(os, "O_NOFOLLOW") and path.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return os.open(path, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0), 0o644)
+
+
+def lock_handle(handle: int, *, wait: bool) -> bool:
+    """Lock an open file exclusively, until it is closed.
+
+    Args:
+        handle: from `open_lock_file`.
+        wait: whether to wait until it is free.
+
+    Returns:
+        Whether it is locked now; False only without `wait`.
+    """
+    if fcntl is not None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        return True
+    while not _lock_byte(handle):
+        if not wait:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def close_lock(handle: int) -> None:
+    """Free a lock and close its file."""
+    if fcntl is None:  # Windows frees it on closing too, but not at once
+        try:
+            msvcrt = _msvcrt()
+            os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
+        except OSError:  # it was not locked
+            pass
+    os.close(handle)
+
+
+def _lock_byte(handle: int) -> bool:
+    msvcrt = _msvcrt()
+    os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
+    try:
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EDEADLK):
+            return False
+        raise
+    return True
+
+
+def _msvcrt() -> Any:
+    return importlib.import_module("msvcrt")
+
 
 class FileLock:
-    """One holder at a time among the processes that reach this file. It says who holds, or last held, it.
+    """A lock with one holder at a time among the processes that reach its file. The file names the last holder.
 
-    The file stays: were it removed, two processes could each hold a file of that name.
+    The file is never removed: otherwise two processes could each hold a file of that name.
     """
 
     def __init__(self, path: Path) -> None:
@@ -22,50 +96,53 @@ class FileLock:
         self._handle: int | None = None
 
     def take(self, *, wait: bool = True) -> bool:
-        """Take it; whether it was free. With `wait` it is waited for.
+        """Take the lock.
+
+        Args:
+            wait: whether to wait until it is free.
+
+        Returns:
+            Whether it is held now; False only without `wait`.
 
         Raises:
             StorageError: the file cannot be made.
         """
         with storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o644)
+            handle = open_lock_file(self.path)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            # In this order, so that a reader finds a holder at any moment.
-            os.ftruncate(handle, os.pwrite(handle, f"{os.getpid()} {platform.node()}\n".encode(), 0))
-        except BlockingIOError:
-            os.close(handle)
-            return False
+            if not lock_handle(handle, wait=wait):
+                os.close(handle)
+                return False
+            # Cut off after writing, not before, so that a reader finds a holder at any moment.
+            os.lseek(handle, 0, os.SEEK_SET)
+            os.ftruncate(handle, os.write(handle, f"{os.getpid()} {platform.node()}\n".encode()))
         except BaseException:
-            os.close(handle)
+            close_lock(handle)
             raise
         self._handle = handle
         return True
 
     def free(self) -> None:
-        """Let go of it, if it is held."""
+        """Free the lock if this object holds it."""
         if self._handle is not None:
-            os.close(self._handle)
+            close_lock(self._handle)
             self._handle = None
 
     def is_held(self) -> bool:
-        """Whether some process, this one included, holds it now."""
+        """Whether some process, this one included, holds the lock now."""
         if self._handle is not None:
             return True
         if not self.path.exists():
             return False
-        handle = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW)
+        handle = open_lock_file(self.path)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return not lock_handle(handle, wait=False)
         finally:
-            os.close(handle)
-        return False
+            close_lock(handle)
 
     def holder(self) -> int | None:
-        """The process that holds it, or did last; None if there was none."""
+        """The process that holds the lock or held it last; None if there was none."""
         try:
             return int(self.path.read_text(encoding="utf-8").split()[0])
         except (OSError, ValueError, IndexError):

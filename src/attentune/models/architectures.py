@@ -1,4 +1,4 @@
-"""What differs between the families of encoders, looked up in the built encoder and never by its class name."""
+"""Differences between families of encoders and tokenizers, detected on the loaded objects, not by class name."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from attentune.errors import UnsupportedEncoderError
 
 
 def pooler_dense(encoder: nn.Module) -> nn.Linear | None:
-    """The dense layer of the encoder's pooler, or None where it has none.
+    """Return the dense layer of the encoder's pooler; None without one.
 
-    BERT, RoBERTa, XLM-R and MPNet keep it as `pooler.dense`, ALBERT as `pooler`; all put tanh behind it.
+    It is `pooler.dense` in BERT, RoBERTa, XLM-R and MPNet, `pooler` in ALBERT; all apply tanh to its output.
     """
     pooler = getattr(encoder, "pooler", None)
     dense = getattr(pooler, "dense", pooler)
@@ -32,41 +32,41 @@ def is_pooler_weight(name: str) -> bool:
 
 
 def check_is_encoder(name: str, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse what is no bidirectional text encoder.
+    """Check that a model is a bidirectional text encoder with a usable tokenizer.
 
     Raises:
-        UnsupportedEncoderError: for encoder-decoders, decoders, and tokenizers that are slow, empty or without [CLS],
+        UnsupportedEncoderError: it is an encoder-decoder or decoder, or its tokenizer is slow, empty or lacks [CLS],
             padding or mask token.
     """
-    cure = "Choose an encoder such as embedded, bert-base-uncased, roberta-base or answerdotai/ModernBERT-base."
+    hint = "Choose an encoder such as embedded, bert-base-uncased, roberta-base or answerdotai/ModernBERT-base."
     kind = config.model_type
     causal = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if causal or getattr(config, "is_encoder_decoder", False) or getattr(config, "is_decoder", False):
         raise UnsupportedEncoderError(
-            f"{name}: is a {config.model_type} model with a decoder, expected an encoder. {cure}"
+            f"{name}: is a {config.model_type} model with a decoder, expected an encoder. {hint}"
         )
     if not tokenizer.is_fast:
         raise UnsupportedEncoderError(
-            f"{name}: its tokenizer ({type(tokenizer).__name__}) has no fast version, expected a tokenizer.json. {cure}"
+            f"{name}: its tokenizer ({type(tokenizer).__name__}) has no fast version, expected a tokenizer.json. {hint}"
         )
-    # Where its files are missing, transformers makes up a tokenizer that knows the special tokens and little else.
+    # If its files are missing, transformers creates a tokenizer with the special tokens and little else.
     if len(tokenizer) < len(tokenizer.all_special_ids) + 8:
         raise UnsupportedEncoderError(
-            f"{name}: its tokenizer knows no words; are tokenizer.json or the vocabulary's files missing?"
+            f"{name}: its tokenizer has no vocabulary; are tokenizer.json or the vocabulary's files missing?"
             " Expected the tokenizer that the encoder was trained with."
         )
     missing = [kind for kind in ("cls", "pad", "mask") if getattr(tokenizer, f"{kind}_token_id") is None]
     if missing:
         raise UnsupportedEncoderError(
             f"{name}: its tokenizer has no {', '.join(missing)} token, expected those of an encoder trained on masked"
-            f" text. {cure}"
+            f" text. {hint}"
         )
 
 
 def readable_positions(encoder: nn.Module) -> int | None:
-    """How many tokens the encoder's table of positions reaches, or None where nothing says.
+    """Return the maximum length that the encoder's position embeddings allow; None if it is not known.
 
-    RoBERTa's kind numbers positions from the padding id + 1, so some of the table is never reached.
+    RoBERTa and its relatives count positions from the padding id + 1, so the first embeddings are never used.
     """
     positions = getattr(encoder.config, "max_position_embeddings", None)
     if not isinstance(positions, int) or positions <= 0:
@@ -77,14 +77,14 @@ def readable_positions(encoder: nn.Module) -> int | None:
 
 
 def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The ids that are no ordinary tokens: start, end, separator and padding. Mask and unknown stand for words."""
+    """Return the ids of start, end, separator and padding tokens; mask and unknown tokens stand for words."""
     kinds = ("cls", "sep", "bos", "eos", "pad")
     ids = {getattr(tokenizer, f"{kind}_token_id", None) for kind in kinds}
     return sorted(int(i) for i in ids - {None, tokenizer.mask_token_id, tokenizer.unk_token_id} if i is not None)
 
 
 def pair_separators(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """How many special tokens stand between the two texts of a row; None where a text has others than one at each end.
+    """Return the number of special tokens between the two texts of a row; None unless a text has one at each end.
 
     One in BERT's rows, [CLS] a [SEP] b [SEP], two in RoBERTa's, <s> a </s></s> b </s>.
     """
@@ -94,11 +94,11 @@ def pair_separators(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def keep_text_as_text(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Make a text such as "[MASK] </s>" come out as ordinary pieces, never as the special tokens themselves.
+    """Make the tokenizer encode a text such as "[MASK] </s>" as plain characters, not as special tokens.
 
-    `split_special_tokens` does it for most families. The vocabularies of ALBERT, DeBERTa-v2 and XLM-R hold the special
-    tokens as ordinary pieces too, so those are cut before the vocabulary sees them. Neither survives saving: call this
-    after every load.
+    `split_special_tokens` does this for most families. The Unigram vocabularies of ALBERT, DeBERTa-v2 and XLM-R contain
+    the special tokens as pieces too, so a pre-tokenizer splits these first. Neither is saved with the tokenizer: call
+    this after every load.
     """
     tokenizer.split_special_tokens = True
     backend = tokenizer.backend_tokenizer
@@ -111,9 +111,9 @@ def keep_text_as_text(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def ask_for_segments(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
-    """Have the tokenizer number the two texts of a pair where the encoder has learnt to read the numbers.
+    """Make the tokenizer return token type ids if the encoder has segment embeddings.
 
-    ALBERT's tokenizer leaves them out by default, so that its encoder would take a pair for one text.
+    ALBERT's tokenizer omits them by default, so that the encoder could not tell the two texts of a pair.
     """
     if (getattr(config, "type_vocab_size", None) or 0) > 1 and "token_type_ids" not in tokenizer.model_input_names:
         tokenizer.model_input_names = [*tokenizer.model_input_names, "token_type_ids"]

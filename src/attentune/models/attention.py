@@ -1,4 +1,4 @@
-"""Which program computes attention."""
+"""Selects the attention implementation, and registers our own for the CPU with transformers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 
 from attentune.nn.cpu.attention import added_mask, long_attention, plain_attention
 
-# Under these names transformers finds our own.
+# Names under which our implementations are registered with transformers.
 PLAIN = "attentune_plain"
 LONG = "attentune_long"
 
-# A model that reads more tokens than this predicts by PyTorch's fused program.
+# Models with a longer maximum length predict with PyTorch's fused attention.
 _LONGEST_PLAIN = 256
-# In batches of longer texts the tables of T x T probabilities outgrow the caches.
+# In batches of longer texts the T x T matrices of probabilities do not fit into the caches.
 _SHORT = 96
 
 
@@ -37,7 +37,7 @@ def _attention(
     fused: bool,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Our own programs as transformers calls them; `fused`: PyTorch's wherever nothing is dropped."""
+    """Compute attention with transformers' signature; `fused` selects PyTorch's wherever there is no dropout."""
     if fused and not (module.training and dropout):
         given = {"scaling": scaling, "dropout": 0.0, **others}
         return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
@@ -50,7 +50,7 @@ def _attention(
 def _in_training(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, dropout: float
 ) -> tuple[Tensor, Tensor | None]:
-    """Plain products where the batch's texts are short, else piece by piece."""
+    """Use plain products for batches of short texts, block by block for others."""
     if torch.is_autocast_enabled("cpu"):
         narrow = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(narrow), key.to(narrow), value.to(narrow)
@@ -62,7 +62,7 @@ def _in_training(
 
 
 def _mask(*given: Any, made_by: Callable[..., Tensor | None], **named: Any) -> Tensor | None:
-    """The mask that transformers makes, (B, 1, T, S); (B, 1, 1, S) where all queries may look at the same keys."""
+    """Make transformers' mask, (B, 1, T, S), reduced to (B, 1, 1, S) if it is the same for all queries."""
     mask_B1TS = made_by(*given, **named)
     if mask_B1TS is None:
         return None
@@ -72,24 +72,23 @@ def _mask(*given: Any, made_by: Callable[..., Tensor | None], **named: Any) -> T
 
 AttentionInterface.register(PLAIN, partial(_attention, fused=False))
 AttentionInterface.register(LONG, partial(_attention, fused=True))
-# Without a mask of its own a program would look at padding.
+# Without a registered mask function transformers would pass no mask, and padding would be attended to.
 AttentionMaskInterface.register(PLAIN, partial(_mask, made_by=eager_mask))
 AttentionMaskInterface.register(LONG, partial(_mask, made_by=sdpa_mask))
 
 
 def use_own_attention(model: Any) -> str | None:
-    """On a CPU, put our own programs in the place of PyTorch's fused attention.
+    """Replace PyTorch's fused attention by our own on a CPU.
 
-    That one has no dropout on a CPU and falls back to a slow one in training. Short texts take plain matrix products,
-    which are faster in prediction too; long ones train piece by piece and predict by the fused one. All compute the
-    same up to rounding, and training, scores while training and predictions of the saved model must agree on which.
+    PyTorch's does not support dropout on a CPU and falls back to a slow implementation in training. Models for short
+    texts use plain matrix products, which are faster in prediction too; those for long texts train block by block and
+    predict with PyTorch's. All agree up to rounding; training, evaluation and prediction of one model use the same.
 
     Args:
         model: an `AttentuneForSequenceClassification` on a CPU; changed in place.
 
     Returns:
-        The name that transformers has for what it takes now; None where another one than PyTorch's was chosen, which
-        stays.
+        The name of the implementation now used; None if the model had another one than PyTorch's, which is kept.
     """
     encoder = model.encoder
     if encoder.config._attn_implementation != "sdpa":
@@ -101,12 +100,12 @@ def use_own_attention(model: Any) -> str | None:
 
 @contextlib.contextmanager
 def attention_by(model: Any, program: str | None = None) -> Iterator[None]:
-    """While the block runs, attention is computed by this program; afterwards by the one that did it before.
+    """Use another attention implementation while the block runs, and restore the present one after.
 
     Args:
         model: an `AttentuneForSequenceClassification`; changed in place while the block runs.
-        program: transformers' name of one, such as "eager", which alone gives attention probabilities; None leaves it
-            to the block.
+        program: a name known to transformers, such as "eager", the only one that returns probabilities; None to only
+            restore the implementation after the block.
     """
     encoder = model.encoder
     before = encoder.config._attn_implementation

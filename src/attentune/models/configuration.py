@@ -1,4 +1,4 @@
-"""What a saved model's `config.json` holds."""
+"""The model's configuration class, saved as `config.json`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_GATE = {"kind": "none", "beta": 0.5, "share_weights": True, "attention_thres
 
 
 class AttentuneConfig(PreTrainedConfig):
-    """The architecture of an `AttentuneForSequenceClassification`: an encoder and what fills the four slots.
+    """Configuration of an `AttentuneForSequenceClassification`: an encoder and what fills the four slots.
 
     Args:
         encoder: the encoder's own configuration, or its mapping with `model_type`.
@@ -30,28 +30,28 @@ class AttentuneConfig(PreTrainedConfig):
         layer_mix: {"kind": ..., "squeeze": ..., "ratio": ...}; the kind is one of `nn.layer_mix.LAYER_MIXES`.
         token_gate: {"kind": ..., "beta": ..., "share_weights": ..., "attention_threshold": ...}.
         head: {"kind": ..., "beta": ..., "with_pooler": ..., "dropout": ...}; for attention blocks "layers", "bare",
-            "init" and "attention_heads" too, for texts that are read apart "combine" and "projection".
+            "init" and "attention_heads" too, for a bi-encoder "combine" and "projection".
         task_type: "classification", "regression", "ordinal" or "multi_label".
-        special_token_ids: ids that are no ordinary tokens ([CLS], [SEP], padding; not the mask token).
-        max_seq_length: the longest text or pair in tokens.
-        window: tokens that the encoder reads at once of a longer text; None for all.
-        window_stride: tokens that a window shares with the one before.
+        special_token_ids: ids of special tokens ([CLS], [SEP], padding; not the mask token).
+        max_seq_length: maximum length of a text or pair in tokens.
+        window: window length in tokens for longer texts; None for no windows.
+        window_stride: tokens that consecutive windows share.
         is_pair: whether it was trained on pairs of texts.
-        pair_encoding: how it reads them: in one row ("cross-encoder"), or each by itself ("bi-encoder").
-        pair_separators: how many special tokens its tokenizer puts between two texts in one row; None where that is
-            not known.
-        loss: what it was trained with, a key of `nn.losses.LOSSES` or "auto"; the classifier's outputs depend on it.
-        focal_gamma: with loss "focal", its gamma.
+        pair_encoding: "cross-encoder" (both texts in one row) or "bi-encoder" (each encoded separately).
+        pair_separators: number of special tokens that its tokenizer puts between two texts in one row; None if not
+            known.
+        loss: the training loss, a key of `nn.losses.LOSSES` or "auto"; the classifier's outputs depend on it.
+        focal_gamma: gamma of the focal loss.
         ordinal_prediction: how an ordered class is predicted, "argmax" or "expected-value".
-        calibration_temperature: what the logits are divided by; from calibration.
-        thresholds: from which probability on a label (of two classes the second one) is predicted; None where there are
-            none of its own. The model itself gives logits; `attentune predict` and the pipeline look here.
-        lora: {"rank": ..., "alpha": ..., "dropout": ...} of adapters in the encoder, while it trains; a finished run
-            has them in its weights, and None here.
+        calibration_temperature: softmax temperature, fitted on held-out rows; logits are divided by it.
+        thresholds: decision thresholds, probabilities from which a label (of two classes the second one) is predicted;
+            None for the default. The model returns logits; `attentune predict` and the pipeline apply thresholds.
+        lora: {"rank": ..., "alpha": ..., "dropout": ...} of adapters in the encoder during training; None in a finished
+            run, whose weights contain them.
     """
 
     model_type = "attentune"
-    # Transformers' Trainer hands a metric the logits alone.
+    # Transformers' Trainer passes only the logits to metrics.
     keys_to_ignore_at_inference: ClassVar = [
         "token_scores",
         "token_logits",
@@ -108,32 +108,32 @@ class AttentuneConfig(PreTrainedConfig):
         super().__init__(**kwargs)
 
     @property
-    def reads_apart(self) -> bool:
-        """Whether it reads the texts of a pair each by itself."""
+    def is_bi_encoder(self) -> bool:
+        """Whether the texts of a pair are encoded separately."""
         return bool(self.is_pair and self.pair_encoding == "bi-encoder")
 
     @property
     def longest_read(self) -> int:
-        """The most tokens that the encoder reads at once."""
+        """The most tokens that the encoder gets at once."""
         return self.window or self.max_seq_length
 
     @property
     def encoder_config(self) -> PreTrainedConfig:
-        """The encoder's own configuration, which a complete configuration always has."""
+        """The encoder's configuration; an error if there is none."""
         if not isinstance(self.encoder, PreTrainedConfig):
-            raise ValueError("this AttentuneConfig has no encoder; give one: AttentuneConfig(encoder=...).")
+            raise ValueError("this AttentuneConfig has no encoder, expected one: AttentuneConfig(encoder=...).")
         return self.encoder
 
     def get_text_config(self, *args: Any, **kwargs: Any) -> PreTrainedConfig:
-        """The configuration that holds hidden size and vocabulary; Hugging Face's tools ask for it."""
+        """Return the configuration with hidden size and vocabulary, for Hugging Face's tools."""
         return self.encoder if isinstance(self.encoder, PreTrainedConfig) else self
 
 
 def check_values(config: AttentuneConfig) -> None:
-    """Check what the model's own code takes for granted, since anyone may have written a config.json.
+    """Validate a configuration, since a config.json may come from anyone.
 
     Raises:
-        ValueError: with the setting that is wrong.
+        ValueError: names the setting that is invalid.
     """
     names = list(config.id2label.values()) if config.task_type != "regression" else []
     wrong = {
@@ -162,7 +162,7 @@ def _is_positive(value: Any) -> bool:
 
 
 def _are_thresholds(config: AttentuneConfig) -> bool:
-    """Whether there is one a label, or one for the second of two classes, each a probability."""
+    """Whether there is one probability per label, or one for the second of two classes."""
     count = {"multi_label": config.num_labels, "classification": 1 if config.num_labels == 2 else -1}
     values: Any = config.thresholds
     return (

@@ -1,4 +1,4 @@
-"""How many parameters a model has, part by part."""
+"""Counts the parameters of a model by part."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PARTS = ("encoder", "blur", "layer_mix", "token_gate", "head", "classifier")
 
 @dataclass(frozen=True)
 class Count:
-    """Parameters.
+    """A number of parameters.
 
     Attributes:
-        parameters: all of them, each once however often it is used.
-        trainable: those that training changes.
+        parameters: all of them; shared ones count once.
+        trainable: those with gradients.
     """
 
     parameters: int
@@ -31,11 +31,11 @@ class ParameterCounts:
     """The parameters of a model.
 
     Attributes:
-        parts: by the name of the slot; classifier is the last linear, or what combines the two texts of a pair.
-        total: all of them.
+        parts: by encoder and slot.
+        total: of the whole model.
         attention_matrices: weights in the matrices of the head's attention blocks, without biases, normalisations and
-            feed-forward parts.
-        projection_matrix: weights of the linear before a dot product, without its bias.
+            feed-forward networks.
+        projection_matrix: weights of the projection before a dot product, without its bias.
 
     Source: the last two are what table 2 of task-specific attention (Jia 2024) counts.
     """
@@ -47,13 +47,13 @@ class ParameterCounts:
 
 
 def count_parameters(model: AttentuneForSequenceClassification) -> ParameterCounts:
-    """Count; a frozen encoder's parameters are not trainable."""
+    """Count a model's parameters; a frozen encoder's are not trainable."""
     by_part: dict[str, list[nn.Parameter]] = {part: [] for part in PARTS}
     for name, parameter in model.named_parameters():
         by_part[name.split(".")[0]].append(parameter)
     return ParameterCounts(
-        parts={part: _count(own) for part, own in by_part.items()},
-        total=_count([parameter for own in by_part.values() for parameter in own]),
+        parts={part: _count(parameters) for part, parameters in by_part.items()},
+        total=_count([parameter for parameters in by_part.values() for parameter in parameters]),
         attention_matrices=attention_matrices(model.head),
         projection_matrix=projection_weights(model.classifier),
     )

@@ -1,4 +1,4 @@
-"""What the settings of a head come to, for these rows and this encoder."""
+"""Resolves the settings of a head for given rows and a given encoder."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _SELF_LAYERS, _CROSS_BLOCKS = 2, 1
 def settle_head(
     settings: ModelConfig, label_space: LabelSpace, encoder_config: Any, *, is_pair: bool, has_pooler: bool
 ) -> dict[str, object]:
-    """What a saved model's configuration says of its head: nothing in it is left to choose.
+    """Resolve the head's settings to the values that a saved model's configuration holds, without defaults.
 
     Args:
         settings: the model section of a configuration.
-        label_space: what is predicted.
-        encoder_config: the encoder's own.
+        label_space: the labels to predict.
+        encoder_config: the encoder's configuration.
         is_pair: whether the rows are pairs of texts.
-        has_pooler: whether the encoder's checkpoint came with a pooler.
+        has_pooler: whether the encoder's checkpoint has a pooler.
 
     Raises:
         ConfigError: the head does not fit the rows, the labels or the encoder.
     """
-    head, reads_apart = settings.head, is_bi_encoder(settings, is_pair=is_pair)
+    head, is_bi = settings.head, is_bi_encoder(settings, is_pair=is_pair)
     kind = head.kind
     if kind == "task-attention":
         kind = "cross-attention" if is_pair else "self-attention"
     if kind in PAIR_HEADS:
-        _check_texts(head.kind, kind, is_pair=is_pair, reads_apart=reads_apart)
-    if reads_apart and head.combine == "dot" and (label_space.num_labels > 2 or label_space.is_multilabel):
+        _check_texts(head.kind, kind, is_pair=is_pair, is_bi=is_bi)
+    if is_bi and head.combine == "dot" and (label_space.num_labels > 2 or label_space.is_multilabel):
         at_once = " at once" if label_space.is_multilabel else ""
         raise ConfigError(
-            f"model.head.combine: dot gives one number, which can be a score or tell two classes, but this task has"
+            f"model.head.combine: got dot, which gives one number, for a score or two classes, but this task has"
             f" {label_space.num_labels} ({', '.join(label_space.names)}){at_once}. Set it to concat."
         )
     return {
@@ -49,32 +49,32 @@ def settle_head(
         "bare": head.bare and kind == "cross-attention",
         "init": head.init,
         "attention_heads": _attention_heads(kind, head.attention_heads, encoder_config),
-        "combine": head.combine if reads_apart else None,
+        "combine": head.combine if is_bi else None,
         "projection": head.projection,
     }
 
 
 def is_bi_encoder(settings: ModelConfig, *, is_pair: bool) -> bool:
-    """Whether the texts of these rows are read each by itself."""
+    """Whether the texts of these rows are encoded separately."""
     return is_pair and settings.pair_encoding == "bi-encoder"
 
 
-def _check_texts(wanted: str, kind: str, *, is_pair: bool, reads_apart: bool) -> None:
+def _check_texts(wanted: str, kind: str, *, is_pair: bool, is_bi: bool) -> None:
     if not is_pair:
         raise ConfigError(
-            f"model.head.kind: {kind} needs pairs of texts, but these rows are single texts. Take self-attention, or"
+            f"model.head.kind: {kind} needs pairs of texts, but these rows are single texts. Use self-attention, or"
             " task-attention, which chooses by the rows."
         )
-    if not reads_apart:
+    if not is_bi:
         name = kind if wanted == kind else f"{wanted} on pairs, which is {kind},"
         raise ConfigError(
-            f"model.head.kind: {name} needs texts that are read apart, but model.pair_encoding is cross-encoder; set"
-            " --pair_encoding bi-encoder, or take self-attention."
+            f"model.head.kind: {name} needs a bi-encoder, but model.pair_encoding is cross-encoder; set --pair_encoding"
+            " bi-encoder, or use self-attention."
         )
 
 
 def _layers(kind: str, layers: int | None, *, bare: bool) -> int:
-    """How many full blocks."""
+    """Return the number of transformer blocks."""
     if kind == "self-attention":
         count, needed = _SELF_LAYERS if layers is None else layers, 1
     elif kind == "cross-attention":
@@ -88,14 +88,14 @@ def _layers(kind: str, layers: int | None, *, bare: bool) -> int:
 
 
 def _attention_heads(kind: str, heads: int | None, encoder_config: Any) -> int | None:
-    """Attention heads of the blocks; None where there are none."""
+    """Return the number of attention heads of the blocks; None for heads without blocks."""
     if kind not in ("self-attention", "cross-attention"):
         return None
-    size, own = encoder_config.hidden_size, encoder_config.num_attention_heads
-    count = own if heads is None else heads
+    size, default = encoder_config.hidden_size, encoder_config.num_attention_heads
+    count = default if heads is None else heads
     if size % count:
         raise ConfigError(
             f"model.head.attention_heads: got {count}, expected a divisor of {size}, the encoder's width, such as its"
-            f" own {own}."
+            f" own {default}."
         )
     return count

@@ -1,4 +1,4 @@
-"""Where in an encoder the blur takes hold: hooks on attention's value and output projections, in every family."""
+"""The blur's hooks on the value and output projections of attention, in every family of encoders."""
 
 from __future__ import annotations
 
@@ -8,59 +8,12 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from attentune.errors import UnsupportedEncoderError
 from attentune.nn.blur import apply_blur
 
-
-class EmbeddingGradientHook:
-    """Keeps what a model's word embeddings gave in the newest forward pass with gradients, and the gradient there.
-
-    Use as a context manager: the hook is there while the block runs.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self._handle: RemovableHandle | None = None
-        self._output_BTE: Tensor | None = None
-        self._gradient_BTE: Tensor | None = None
-
-    def __enter__(self) -> EmbeddingGradientHook:
-        self._handle = self._model.get_input_embeddings().register_forward_hook(self._on_forward)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._handle is not None:
-            self._handle.remove()
-        self._handle = self._output_BTE = self._gradient_BTE = None
-
-    def _on_forward(self, module: nn.Module, inputs: Any, output_BTE: Tensor) -> None:
-        if output_BTE.requires_grad:
-            self._output_BTE, self._gradient_BTE = output_BTE.detach(), None
-            output_BTE.register_hook(self._on_backward)
-
-    def _on_backward(self, gradient_BTE: Tensor) -> None:
-        self._gradient_BTE = gradient_BTE
-
-    def take(self) -> tuple[Tensor, Tensor]:
-        """The embeddings (B, T, E) and the loss's gradient there; both are let go.
-
-        Raises:
-            RuntimeError: no backward pass has reached the embeddings since the last call.
-        """
-        output_BTE, gradient_BTE = self._output_BTE, self._gradient_BTE
-        self._output_BTE = self._gradient_BTE = None
-        if output_BTE is None or gradient_BTE is None:
-            raise RuntimeError(
-                "no gradient has reached the word embeddings, expected one from each backward pass: are the encoder's"
-                " weights frozen?"
-            )
-        return output_BTE, gradient_BTE
-
-
-# In an encoder layer: the projection to the values, and the projection of the heads' joint output. Looked for in every
-# module, so that no family is known by name. The last one's first projection gives queries, keys and values together.
+# Paths of the value and output projections within an encoder layer. They are looked up in every module, not by the name
+# of the family. ModernBERT's `Wqkv` computes queries, keys and values together.
 _PROJECTIONS = (
     ("attention.self.value", "attention.output.dense"),  # BERT, RoBERTa, ELECTRA, XLM-R
     ("attention.self.value_proj", "attention.output.dense"),  # DeBERTa-v2
@@ -74,20 +27,20 @@ _PROJECTIONS = (
 class BlurHooks:
     """Owns the hooks that blur an encoder's attention.
 
-    Run the encoder within `prepared` only. The hooks and the newest matrices stay, so that gradient checkpointing,
-    which runs layers again in the backward pass, finds them; so with it each forward pass needs its backward pass
-    before the next. `remove` takes the hooks away.
+    Run the encoder within `prepared` only. The hooks and the latest matrices stay afterwards, since gradient
+    checkpointing runs layers again in the backward pass; with it, each forward pass needs its backward pass before the
+    next. `remove` removes the hooks.
 
     Args:
         encoder: the encoder.
-        where: "context", "value" or "scores" (both: blurring the probabilities in both directions is the same).
+        where: "context", "value", or "scores" for both, which equals blurring the probabilities in both directions.
         layers: numbers of the layers to blur, from 1; None for all.
 
     Attributes:
-        layers: how many layers are blurred (those that share their weights count as one).
+        layers: number of blurred layers (those that share their weights count as one).
 
     Raises:
-        UnsupportedEncoderError: a layer to blur is not there, or its projections are not found.
+        UnsupportedEncoderError: a layer to blur does not exist, or its projections are not found.
     """
 
     def __init__(self, encoder: nn.Module, *, where: str, layers: tuple[int, ...] | None) -> None:
@@ -108,7 +61,7 @@ class BlurHooks:
 
     @contextlib.contextmanager
     def prepared(self, matrices: list[Tensor]) -> Iterator[None]:
-        """While the block runs, blur with these matrices: one for all layers, or one for each blurred layer."""
+        """Blur with these matrices while the block runs: one for all layers, or one for each blurred layer."""
         self._matrices, self._is_prepared = matrices, True
         try:
             yield
@@ -116,25 +69,25 @@ class BlurHooks:
             self._is_prepared = False
 
     def remove(self) -> None:
-        """Take all hooks away."""
+        """Remove all hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies: without the last batch's matrices, which may be part of a graph."""
+        """Leave the last batch's matrices out of copies, since they may be part of an autograd graph."""
         return {**self.__dict__, "_matrices": []}
 
     def _matrix(self, module: nn.Module) -> Tensor:
         if not self._is_prepared and not (self._matrices and self._runs_again()):
             raise RuntimeError(
-                "the encoder of a model with blur was called by itself, and the blur has to know where each text ends;"
-                " call the model, with output_hidden_states=True for the encoder's layers."
+                "the encoder of a model with blur was called directly, but the blur needs the attention mask of the"
+                " batch; call the model instead, with output_hidden_states=True for the encoder's layers."
             )
         return self._matrices[self._places[module] if len(self._matrices) > 1 else 0]
 
     def _runs_again(self) -> bool:
-        """Whether gradient checkpointing may be running a layer again, in the backward pass."""
+        """Whether gradient checkpointing may be running a layer again in the backward pass."""
         return any(
             module.training and getattr(module, "gradient_checkpointing", False) for module in self._encoder.modules()
         )
@@ -151,36 +104,40 @@ class BlurHooks:
 
 
 def projections(encoder: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
-    """The value and output projections of each layer, in order; layers that share weights stand there once."""
-    found: list[tuple[nn.Module, nn.Module]] = []
+    """Find the value and output projections of each layer, in order; layers that share weights appear once."""
+    pairs: list[tuple[nn.Module, nn.Module]] = []
     for module in encoder.modules():
         for value, output in _PROJECTIONS:
             pair = (_at(module, value), _at(module, output))
             if _linear(pair[0]) is not None and _linear(pair[1]) is not None:
-                found.append((cast(nn.Module, pair[0]), cast(nn.Module, pair[1])))
+                pairs.append((cast(nn.Module, pair[0]), cast(nn.Module, pair[1])))
                 break
-    return found
+    return pairs
 
 
 def chosen_projections(encoder: Any, layers: tuple[int, ...] | None) -> list[tuple[nn.Module, nn.Module]]:
-    """The projections of the layers to blur.
+    """Find the projections of the layers to blur.
+
+    Args:
+        encoder: the encoder.
+        layers: numbers of the layers, from 1; None for all.
 
     Raises:
-        UnsupportedEncoderError: there are none, or not those asked for.
+        UnsupportedEncoderError: no projections are found, or a layer does not exist.
     """
-    found, count = projections(encoder), encoder.config.num_hidden_layers
+    pairs, count = projections(encoder), encoder.config.num_hidden_layers
     kind = encoder.config.model_type
-    # ALBERT's groups of layers stand there once and are run again and again.
+    # ALBERT's layer groups exist once and are run repeatedly.
     shared = getattr(encoder.config, "num_hidden_groups", 0) * getattr(encoder.config, "inner_group_num", 1)
-    shares = 0 < len(found) == shared < count
-    if len(found) != count and not shares:
+    shares = 0 < len(pairs) == shared < count
+    if len(pairs) != count and not shares:
         raise UnsupportedEncoderError(
-            f"model.blur: the value and output projections of attention were found in {len(found)} of this {kind}"
+            f"model.blur: the value and output projections of attention were found in {len(pairs)} of this {kind}"
             f" encoder's {count} layers, expected all, so it cannot be blurred. Set model.blur.where none, or take an"
             " encoder of another family."
         )
     if layers is None:
-        return found
+        return pairs
     if shares:
         raise UnsupportedEncoderError(
             f"model.blur.layers: this {kind} encoder's {count} layers share their weights, so they can only be blurred"
@@ -192,7 +149,7 @@ def chosen_projections(encoder: Any, layers: tuple[int, ...] | None) -> list[tup
             f"model.blur.layers: got {', '.join(map(str, wrong))}, expected numbers from 1 to {count}, the layers of"
             " this encoder, or all."
         )
-    return [found[number - 1] for number in sorted(set(layers))]
+    return [pairs[number - 1] for number in sorted(set(layers))]
 
 
 def _is_joint(module: nn.Module) -> bool:
@@ -201,7 +158,7 @@ def _is_joint(module: nn.Module) -> bool:
 
 
 def _linear(module: nn.Module | None) -> nn.Linear | None:
-    """The linear that a module is, or that an adapter stands around; None of anything else."""
+    """Return the linear layer itself, or the one inside an adapter; None for anything else."""
     inner = getattr(module, "base_layer", module)
     return inner if isinstance(inner, nn.Linear) else None
 

@@ -1,7 +1,7 @@
-"""Looking through a model's folder before anything reads it: a folder is data, whoever made it.
+"""Safety checks of a model folder before any library reads it.
 
-What is refused here could make the libraries below run code, read files outside of the folder, fetch something, or
-fill the memory.
+Refused are contents that could make transformers or its dependencies run code, read files outside of the folder,
+download something, or exhaust the memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attentune.io.files import read_json
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".msgpack")
 _SETTINGS_BYTES, _TOKENIZER_BYTES, _HEADER_BYTES = 1 << 23, 1 << 28, 10**8
-# The largest vocabulary that is known has a million entries, the deepest encoder 48 layers.
+# The largest known vocabulary has a million entries, the deepest encoder 48 layers.
 _LARGEST, _MOST_LAYERS = 1 << 24, 1000
 # Weights that a checkpoint may lack, such as a pooler's.
 _SLACK = 1 << 24
@@ -37,7 +37,7 @@ CONVERT = (
 
 
 def problem_in(folder: Path, *, trust_remote_code: bool = False) -> str | None:
-    """Why this folder is not loaded, as a sentence with its cure; None if nothing speaks against it."""
+    """Return why this folder must not be loaded, with a remedy; None if it may."""
     try:
         for entry in sorted(folder.iterdir()):
             problem = _problem_of_entry(entry, folder)
@@ -47,13 +47,13 @@ def problem_in(folder: Path, *, trust_remote_code: bool = False) -> str | None:
         if not has_weights and any(entry.suffix.lower() in _PICKLES for entry in folder.iterdir()):
             return f"there is no {WEIGHTS}. {CONVERT}"
         return _problem_of_contents(folder, trust_remote_code)
-    except (OSError, RuntimeError) as error:  # of a link to itself resolve() makes a RuntimeError
+    except (OSError, RuntimeError) as error:  # resolve() raises RuntimeError for a link to itself
         reason = error.strerror if isinstance(error, OSError) else None
         return f"cannot be read ({reason or error}). Change its rights, or use another copy."
 
 
 def problem_in_settings(values: Any, *, trust_remote_code: bool = False, with_numbers: bool = True) -> str | None:
-    """Why these settings of a model or a tokenizer are not used; None if nothing speaks against them."""
+    """Return why these settings of a model or tokenizer must not be used; None if they may."""
     for name, value in _flat(values):
         key = name.split(".")[-1]
         if key == "auto_map" and not trust_remote_code and not _is_known(values, name):
@@ -75,7 +75,7 @@ def problem_in_settings(values: Any, *, trust_remote_code: bool = False, with_nu
 
 
 def _is_known(values: Any, name: str) -> bool:
-    """Whether transformers itself has the model that brings code, and so passes that over."""
+    """Whether transformers has this model type built in and therefore ignores the code that comes with it."""
     for section in name.split(".")[:-1]:
         values = values.get(section) if isinstance(values, Mapping) else None
     kind = values.get("model_type") if isinstance(values, Mapping) else None
@@ -83,11 +83,11 @@ def _is_known(values: Any, name: str) -> bool:
 
 
 def weights_in(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the folder's weights, by what its safetensors files say of themselves.
+    """Read names and shapes of the folder's weights from the headers of its safetensors files.
 
     Raises:
-        ValueError: they say nothing that can be true.
-        OSError: they cannot be read.
+        ValueError: a header is invalid.
+        OSError: a file cannot be read.
     """
     files = [folder / WEIGHTS]
     if not files[0].exists() and not (folder / INDEX).exists():
@@ -98,23 +98,23 @@ def weights_in(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def check_size(shell: nn.Module, folder: Path) -> None:
-    """Check that a model without memory, as its settings describe it, is no larger than the weights that are there.
+    """Check that a model on the meta device, built from its settings, is not larger than its saved weights.
 
     Raises:
-        ValueError: loading it would fill the memory with what no file holds.
+        ValueError: the settings describe a larger model, which could exhaust the memory.
         OSError: the weights cannot be read.
     """
     wanted = sum(weight.numel() for weight in shell.parameters())
     there = sum(math.prod(shape) for shape in weights_in(folder).values())
     if wanted > there + _SLACK:
-        raise ValueError(f"config.json describes a model of {wanted} weights, but its files hold {there}")
+        raise ValueError(f"config.json describes a model of {wanted} weights, but its files freeze_weights {there}")
 
 
 def _problem_of_entry(entry: Path, folder: Path) -> str | None:
     if entry.is_symlink() and not entry.is_dir():
         target = entry.resolve()
         homes = [folder.resolve()]
-        if folder.resolve().parent.name == "snapshots":  # the hub's own cache keeps its files beside the snapshots
+        if folder.resolve().parent.name == "snapshots":  # the hub's cache keeps files outside of the snapshots
             homes.append(folder.resolve().parent.parent / "blobs")
         if not any(target.is_relative_to(home) for home in homes):
             return "is a link out of the folder. Put the file itself there (cp -L)."
@@ -179,7 +179,7 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
         kind = "a zip archive, as torch.save makes" if begin[:2] == b"PK" else "no header of one"
         raise ValueError(f"{file.name} begins with {kind}")
     try:
-        # Its Rust checks the rest: types, shapes, and that the tensors' places neither overlap nor leave holes.
+        # safetensors itself checks the rest: types, shapes, and that tensors neither overlap nor leave gaps.
         with safe_open(file, framework="numpy") as tensors:
             return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
     except (SafetensorError, OverflowError) as error:
@@ -187,7 +187,7 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _flat(values: Any) -> Iterator[tuple[str, Any]]:
-    """Every name and value, sections and what is in them."""
+    """Yield every name and value, nested ones with dotted names."""
     left: list[tuple[str, Any]] = [("", values)]
     while left:
         path, value = left.pop()

@@ -1,6 +1,6 @@
-"""Low-rank adapters (LoRA) in an encoder's attention, through the library peft, and putting them into its weights.
+"""LoRA adapters in an encoder's attention, by the peft library, and merging them into its weights.
 
-Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models"; on queries and values, as there.
+Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models"; on query and value projections, as there.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from torch import Tensor, nn
 from attentune.errors import ConfigError, UnsupportedEncoderError
 from attentune.models.slots import blur_slot
 
-# The projections to queries and values by the families' names of them; the first that are all there are taken.
+# Names of the query and value projections by family; the first complete entry is used.
 _TARGETS = (("query", "value"), ("query_proj", "value_proj"), ("q_lin", "v_lin"), ("q", "v"), ("Wqkv",))
 _NAME = "default"
 
 
 def check_peft() -> None:
-    """Say what to install where peft is not.
+    """Check that peft is installed.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it is not; says how to install it.
     """
     if importlib.util.find_spec("peft") is None:
         raise ConfigError("training.lora_rank: needs peft, which is not installed; run: pip install 'attentune[peft]'")
 
 
 def adapter_targets(encoder: nn.Module) -> list[str]:
-    """The names of the linears that get adapters.
+    """Return the names of the linear layers that get adapters.
 
     Raises:
-        UnsupportedEncoderError: no family's names are there.
+        UnsupportedEncoderError: the encoder has no layers with known names.
     """
     names = {name.split(".")[-1] for name, module in encoder.named_modules() if isinstance(module, nn.Linear)}
     for targets in _TARGETS:
@@ -46,7 +46,7 @@ def adapter_targets(encoder: nn.Module) -> list[str]:
 
 
 def inject_adapters(encoder: nn.Module, settings: dict[str, Any]) -> None:
-    """Put fresh adapters into an encoder, which says at first what it said before; only they will train.
+    """Add new adapters to an encoder, initially without effect, and train only these.
 
     Args:
         encoder: changed in place.
@@ -55,20 +55,20 @@ def inject_adapters(encoder: nn.Module, settings: dict[str, Any]) -> None:
     _peft().inject_adapter_in_model(_lora_config(settings, adapter_targets(encoder)), encoder)
     for name, module in encoder.named_modules():
         if ".lora_" in f".{name}":
-            # peft has drawn them: B is zero, and must not be drawn again.
+            # Initialised by peft with B = 0; must not be initialised again.
             module._is_hf_initialized = True
 
 
 def merge_adapters(model: Any) -> dict[str, Tensor] | None:
-    """Put a model's adapters into the weights of its encoder, which then is one like any other.
+    """Merge a model's adapters into the weights of its encoder and remove them.
 
     Returns:
-        What the adapters were, by peft's names in its files; None where there are none.
+        The adapters' weights by their names in peft's files; None if there are none.
     """
     if model.config.lora is None:
         return None
     layer = importlib.import_module("peft.tuners.lora").LoraLayer
-    found = {
+    adapters = {
         f"base_model.model.{name.replace(f'.{_NAME}.', '.')}": value.detach().cpu().clone().contiguous()
         for name, value in model.encoder.named_parameters()
         if ".lora_" in name
@@ -82,15 +82,15 @@ def merge_adapters(model: Any) -> dict[str, Tensor] | None:
     if hasattr(model.encoder, "peft_config"):
         del model.encoder.peft_config
     model.config.lora = None
-    if model.blur_taps is not None:
-        # Its hooks sat on what has just gone.
-        model.blur_taps.remove()
-        model.blur_taps = blur_slot(model.config, model.encoder)[1]
-    return found
+    if model.blur_hooks is not None:
+        # Its hooks were attached to the modules just replaced.
+        model.blur_hooks.remove()
+        model.blur_hooks = blur_slot(model.config, model.encoder)[1]
+    return adapters
 
 
 def adapter_settings(settings: dict[str, Any], encoder: nn.Module, base: str | None) -> Any:
-    """What peft's `adapter_config.json` holds."""
+    """Build the configuration that peft saves as `adapter_config.json`."""
     config = _lora_config(settings, adapter_targets(encoder))
     config.base_model_name_or_path = base
     config.inference_mode = True
@@ -108,5 +108,5 @@ def _lora_config(settings: dict[str, Any], targets: list[str]) -> Any:
 
 
 def _peft() -> Any:
-    # By name, so that transformers does not ask for it where it loads the code of a model without adapters.
+    # Imported by name: transformers scans model code for imports and would require peft for models without adapters.
     return importlib.import_module("peft")

@@ -1,4 +1,4 @@
-"""The one model: an encoder whose output goes through layer mix, token gate and head to a linear classifier."""
+"""The model class: an encoder with blur, then layer mix, head, token gate and classifier."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from attentune.models.slots import (
     layer_mix_slot,
     token_gate_slot,
 )
-from attentune.models.text_pairs import TwoTexts, find_texts, in_rows, mean_of_both, split_pair_rows
+from attentune.models.text_pairs import TwoTexts, find_texts, mean_over_pair, split_pair_rows, to_rows
 from attentune.models.windows import Windows, find_windows
 from attentune.nn.attention_block import UniformInitLinear
 from attentune.nn.blur import GaussianBlur
@@ -31,21 +31,24 @@ from attentune.nn.layer_mix import ExcitationLinear
 from attentune.nn.losses import resolve_loss, row_losses, with_token_loss
 from attentune.nn.token_gate import PositionLinear
 
+# What PyTorch aligns fresh memory to on a CPU.
+_ALIGNMENT_BYTES = 64
+
 
 @dataclass
 class AttentuneOutput(ModelOutput):
-    """What the model returns.
+    """Output of the model.
 
     Attributes:
-        loss: the mean loss, a scalar, where labels were given.
-        logits: (B, C) scores before the softmax; (B, 1) for regression.
-        token_scores: (B, T) importance of each token from 0 to 1, where the token gate gives one; 0 at padding.
-        layer_weights: (B, L) the excitation of each layer, where the layer mix has squeeze-and-excitation; of two texts
-            that are read apart the mean.
-        token_logits: (B, T, 2) the token head's scores before the softmax, for its loss.
-        hidden_states: the embeddings' and each layer's output, where asked for; of texts that are read apart
-            (2 B, U, D), first all first ones, then the second ones.
-        attentions: each layer's attention probabilities, where asked for; of texts that are read apart likewise.
+        loss: the mean loss, a scalar; None without labels.
+        logits: (B, C); (B, 1) for regression.
+        token_scores: (B, T) importance of each token from 0 to 1, 0 at padding; None without a token gate.
+        token_logits: (B, T, 2) logits of the token head, for its loss; None without a token gate.
+        layer_weights: (B, L) excitation of each layer, for a bi-encoder the mean of both texts; None without
+            squeeze-and-excitation.
+        hidden_states: output of the embeddings and of each layer, with `output_hidden_states`; for a bi-encoder
+            (2 B, U, D), all first texts before all second texts.
+        attentions: attention probabilities of each layer, with `output_attentions`; for a bi-encoder likewise.
     """
 
     loss: Tensor | None = None
@@ -60,7 +63,7 @@ class AttentuneOutput(ModelOutput):
 class AttentuneForSequenceClassification(PreTrainedModel):
     """An encoder with four slots - blur, layer mix, token gate, head - and a linear classifier.
 
-    Save and load with `save_pretrained` and `from_pretrained`; build a new one with `models.build.build_model`.
+    Save and load it with `save_pretrained` and `from_pretrained`; build a new one with `models.build.build_model`.
     """
 
     config_class = AttentuneConfig
@@ -70,9 +73,9 @@ class AttentuneForSequenceClassification(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
-    # To transformers' Trainer: its losses are means, to be averaged over the batches of a step.
+    # Tells transformers' Trainer that losses are means, to be averaged over the batches of a step.
     accepts_loss_kwargs = False
-    # The token head's part of `loss`, where `token_targets` are given; `SSACallback` sets it.
+    # Weight of the token loss in `loss` if `token_targets` are given; `SSACallback` sets it.
     token_loss_share = 0.3
 
     def __init__(self, config: AttentuneConfig, encoder: nn.Module | None = None) -> None:
@@ -81,7 +84,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         drop_pooler(self.encoder)
         if config.lora is not None:
             inject_adapters(self.encoder, config.lora)
-        self.blur, self.blur_taps = blur_slot(config, self.encoder)
+        self.blur, self.blur_hooks = blur_slot(config, self.encoder)
         self.layer_mix = layer_mix_slot(config)
         self.head = head_slot(config)
         self.token_gate = token_gate_slot(config)
@@ -94,8 +97,8 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Fresh weights as BERT draws them; also refills the buffer, which `from_pretrained` leaves empty."""
-        # transformers passes over modules without weights of their own, so these are all that have some.
+        """Initialise weights as BERT does; also refill the buffer, which `from_pretrained` leaves uninitialised."""
+        # transformers skips modules without parameters of their own; these are all that have some.
         if isinstance(module, (ExcitationLinear, GaussianBlur, UniformInitLinear, ScaledOutput)):
             module.reset_parameters()
         elif isinstance(module, nn.Linear):
@@ -111,6 +114,13 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         elif module is self:
             self.special_ids.copy_(torch.tensor(self.config.special_token_ids, dtype=torch.long))
 
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Load a saved model as transformers does, its weights into aligned memory; see `align_weights`."""
+        loaded = super().from_pretrained(*args, **kwargs)
+        align_weights(loaded[0] if isinstance(loaded, tuple) else loaded)
+        return loaded
+
     def get_input_embeddings(self) -> nn.Module:
         return self.encoder.get_input_embeddings()
 
@@ -118,24 +128,24 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         self.encoder.set_input_embeddings(value)
 
     def freeze_encoder(self) -> None:
-        """Keep the encoder as it is, from now on: no gradients to its parameters, and no dropout in it."""
+        """Freeze the encoder: no gradients for its parameters and no dropout in it, from now on."""
         self._encoder_is_frozen = True
         self.encoder.requires_grad_(False)
         self.train(self.training)
 
     def train(self, mode: bool = True) -> AttentuneForSequenceClassification:
-        """As in every module, but a frozen encoder stays in evaluation mode."""
+        """Set the mode as `nn.Module.train` does, but keep a frozen encoder in evaluation mode."""
         super().train(mode)
         if self._encoder_is_frozen:
             self.encoder.eval()
         return self
 
     def share_encoder_of(self, other: AttentuneForSequenceClassification) -> None:
-        """Take another model's encoder, with its blur, in the place of the own one; both then train it."""
-        if self.blur_taps is not None:
-            self.blur_taps.remove()
-        self.encoder, self.blur, self.blur_taps = other.encoder, other.blur, other.blur_taps
-        # Saved with this model, too: what the encoder is.
+        """Replace the encoder and its blur by those of another model, so that both models train it."""
+        if self.blur_hooks is not None:
+            self.blur_hooks.remove()
+        self.encoder, self.blur, self.blur_hooks = other.encoder, other.blur, other.blur_hooks
+        # This model's saved configuration must describe the shared encoder.
         self.config.encoder = other.config.encoder
 
     def forward(
@@ -157,28 +167,37 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         Args:
             input_ids: (B, T) token ids.
             attention_mask: (B, T), 1 at real tokens and 0 at padding; all real if not given.
-            token_type_ids: (B, T), for encoders that know them.
-            labels: (B,) class ids, or scores for regression; then the output holds the mean loss.
-            output_hidden_states: keep every layer's output.
-            output_attentions: keep the attention probabilities (needs eager attention).
-            encoded_BTD: the encoder's last output for this batch, as `encode` gives it, if it is known; the encoder is
-                then not called.
-            second_start: (B,), where in its row the second text begins, special tokens and all; for a model that reads
-                the texts of a pair apart, and for no other. Without it, rows in which the tokenizer has joined two
-                texts are parted first; what is told of tokens is then told of the parted rows.
+            token_type_ids: (B, T), for encoders that have segment embeddings.
+            labels: (B,) class ids, or scores for regression, or (B, C) for multi-label tasks; adds the mean loss to the
+                output.
+            output_hidden_states: return every layer's output.
+            output_attentions: return the attention probabilities (needs eager attention).
+            return_dict: ignored; kept for transformers' interface. The output is always an `AttentuneOutput`.
+            encoded_BTD: a precomputed `encode(...).last_hidden_state` of this batch; the encoder is then not called.
+            second_start: (B,) the position at which the second text begins in its row, with its special tokens; for a
+                bi-encoder only. If it is missing, rows in which the tokenizer has joined two texts are split first, and
+                per-token outputs then refer to the split rows.
+            token_targets: (B, T) token labels from 0 to 1, negative where there is none; adds the token loss to `loss`.
+            **kwargs: ignored.
+
+        Raises:
+            ValueError: `second_start` is missing for a bi-encoder or given for another model, or `encoded_BTD` is given
+                but the layer mix needs more than the last layer.
         """
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        if second_start is None and encoded_BTD is None and self.config.reads_apart:
-            input_ids, attention_mask, token_type_ids, second_start = self._parted(
+        if second_start is None and encoded_BTD is None and self.config.is_bi_encoder:
+            input_ids, attention_mask, token_type_ids, second_start = self._split_joined_rows(
                 input_ids, attention_mask, token_type_ids
             )
         texts = self._texts_of(attention_mask.bool(), second_start)
-        # What is read: the rows, or of rows that hold two texts, these.
+        # What is read: the rows, or of rows that freeze_weights two texts, these.
         read_ids = input_ids if texts is None else texts.texts(input_ids)
         read_mask = attention_mask.bool() if texts is None else texts.mask_NU
         if encoded_BTD is not None and self.layer_mix is not None:
-            raise ValueError("encoded_BTD is the last layer alone, but this model mixes several")
+            raise ValueError(
+                "encoded_BTD: got the last layer's output, but this model's layer mix needs all layers; leave it out."
+            )
         if encoded_BTD is None:
             wants_layers = bool(self.layer_mix is not None or output_hidden_states)
             extra = {"output_attentions": True} if output_attentions else {}
@@ -194,9 +213,9 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         return AttentuneOutput(
             loss=None if labels is None else self._mean_loss(logits_BC, labels, token_logits, token_targets),
             logits=logits_BC,
-            token_scores=in_rows(importance, texts),
-            token_logits=in_rows(token_logits, texts),
-            layer_weights=layer_weights if texts is None or layer_weights is None else mean_of_both(layer_weights),
+            token_scores=to_rows(importance, texts),
+            token_logits=to_rows(token_logits, texts),
+            layer_weights=layer_weights if texts is None or layer_weights is None else mean_over_pair(layer_weights),
             hidden_states=encoded.hidden_states if output_hidden_states else None,
             attentions=encoded.attentions if output_attentions else None,
         )
@@ -208,33 +227,34 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         token_type_ids: Tensor | None = None,
         second_start: Tensor | None = None,
     ) -> Any:
-        """The encoder's `last_hidden_state` for a batch, (B, T, D) at the tokens' places in the rows, blurred if it
-        blurs; see `forward` for the arguments.
+        """Run the encoder, with its blur, and return its output with `last_hidden_state` (B, T, D) in row layout.
+
+        See `forward` for the arguments.
         """
         texts = self._texts_of(attention_mask.bool(), second_start)
         encoded = self._encode(input_ids, attention_mask, token_type_ids, texts)
         return encoded if texts is None else BaseModelOutput(texts.rows(encoded.last_hidden_state))
 
-    def _parted(
+    def _split_joined_rows(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Joined rows as rows of texts apart, and where the second ones begin; as they came where they cannot be."""
+        """Split rows of joined pairs for a bi-encoder and find where second texts begin; unchanged if impossible."""
         form = {"separators": self.config.pair_separators, "max_length": self.config.max_seq_length}
         rows = split_pair_rows(input_ids, attention_mask.bool(), special_ids=self.special_ids, **form)
         if rows is None:
             return input_ids, attention_mask, token_type_ids, None
-        # Each text is a first one to itself.
+        # Each text is encoded alone, so all tokens are of the first segment.
         types = None if token_type_ids is None else torch.zeros_like(rows.ids_BT)
         return rows.ids_BT, rows.mask_BT.to(attention_mask), types, rows.second_start_B
 
     def _texts_of(self, mask_BT: Tensor, second_start: Tensor | None) -> TwoTexts | None:
-        """Where the texts of these rows stand, for a model that reads them apart."""
-        if (second_start is not None) != self.config.reads_apart:
-            got, reads = ("no", "apart") if second_start is None else ("a", "in one row")
+        """Locate the two texts of each row for a bi-encoder; None for other models."""
+        if (second_start is not None) != self.config.is_bi_encoder:
+            got, kind = ("no", "a bi-encoder") if second_start is None else ("a", "not a bi-encoder")
             raise ValueError(
-                f"got {got} second_start, but this model reads the texts of a pair {reads}. Encode them as it does:"
-                " attentune.predict(run, texts, pairs), or encode_rows(..., apart=...) and pad_batch. (Of rows from its"
-                " tokenizer, such as pairs in a pipeline, the second text is found by itself, if each holds two texts.)"
+                f"got {got} second_start, but this model is {kind}. Encode texts with attentune.predict(run, texts,"
+                " pairs), or with encode_rows(..., bi_encoder=...) and pad_batch. (In rows from its tokenizer, such as pairs"
+                " in a pipeline, the second text is located automatically if each row holds two texts.)"
             )
         return None if second_start is None else find_texts(mask_BT, second_start)
 
@@ -247,38 +267,44 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         output_hidden_states: bool = False,
         **options: bool,
     ) -> Any:
-        """All that the encoder gives for what is read; of rows in windows what they give together."""
+        """Run the encoder on the rows, on a bi-encoder's texts, or on overlapping windows, whose outputs are merged."""
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
-        parts: TwoTexts | Windows | None = texts
+        layout: TwoTexts | Windows | None = texts
         if texts is None:
-            parts = find_windows(attention_mask.bool(), self.config.window, self.config.window_stride)
-        if parts is not None:
-            # Tokens are looked up at their places in the rows: who listens at the embeddings finds them there.
+            layout = find_windows(attention_mask.bool(), self.config.window, self.config.window_stride)
+        if layout is not None:
+            # Embeddings are looked up in row layout, where hooks on them (gradients, for example) expect them.
             embedded_BTE = self.get_input_embeddings()(input_ids)
-            inputs = {"inputs_embeds": parts.texts(embedded_BTE), "attention_mask": parts.mask_NU.to(torch.long)}
+            inputs = {"inputs_embeds": layout.texts(embedded_BTE), "attention_mask": layout.mask_NU.to(torch.long)}
         if token_type_ids is not None:
-            inputs["token_type_ids"] = token_type_ids if parts is None else parts.texts(token_type_ids)
+            inputs["token_type_ids"] = token_type_ids if layout is None else layout.texts(token_type_ids)
         with self._blurred(inputs["attention_mask"].bool()):
             encoded = self.encoder(**inputs, output_hidden_states=output_hidden_states, **options)
-        return parts.merged(encoded) if isinstance(parts, Windows) else encoded
+        return layout.merged(encoded) if isinstance(layout, Windows) else encoded
 
     def _blurred(self, mask_BT: Tensor) -> contextlib.AbstractContextManager[None]:
-        """While the block runs, the encoder blurs a batch with these real tokens, if it blurs at all."""
-        if self.blur is None or self.blur_taps is None:
+        """Prepare the blur, if there is one, for a batch with these real tokens while the block runs."""
+        if self.blur is None or self.blur_hooks is None:
             return contextlib.nullcontext()
-        return self.blur_taps.prepared(self.blur.matrices(mask_BT))
+        return self.blur_hooks.prepared(self.blur.matrices(mask_BT))
 
     def classify(
         self, hidden_BTD: Tensor, input_ids: Tensor, mask_BT: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """From mixed token vectors through head, token gate, dropout and linear, or what combines two texts.
+        """Apply head, token gate, dropout and classifier to the mixed token vectors.
 
-        For texts that are read apart, B are all first ones, then the second ones; there are half as many logits.
+        For a bi-encoder the B texts are all first texts, then all second texts, and there are half as many logits.
+
+        Args:
+            hidden_BTD: the output of the layer mix.
+            input_ids: (B, T), to find special tokens.
+            mask_BT: True at real tokens.
 
         Returns:
-            The logits (B, C); and the token gate's scores (B, T, 2) and importance (B, T), None without a gate.
+            The logits (B, C), the token logits (B, T, 2) and the tokens' importance (B, T); the latter two are None
+            without a token gate.
         """
-        # Compared one by one: there are few of them, and `torch.isin` has no counterpart in ONNX.
+        # A comparison with each of the few ids, since `torch.isin` cannot be exported to ONNX.
         ordinary_BT = mask_BT & ~(input_ids.unsqueeze(-1) == self.special_ids).any(dim=-1)
         sentence_BD = self.head(hidden_BTD, mask_BT, ordinary_BT)
         token_logits_BT2 = importance_BT = None
@@ -302,6 +328,18 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         if token_logits is None or token_targets is None:
             return loss
         return with_token_loss(loss, token_logits, token_targets, share=self.token_loss_share)
+
+
+def align_weights(model: nn.Module) -> None:
+    """Copy each weight that does not start at a multiple of 64 bytes into memory that does, as fresh weights have it.
+
+    safetensors maps weights from their file, where they start anywhere. On AMD processors MKL multiplies such a matrix
+    with a single row along another path: without the copy, a loaded model's logits differ in the last bit from those
+    of the model that was saved.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu" and tensor.data_ptr() % _ALIGNMENT_BYTES:
+            tensor.data = tensor.data.clone()
 
 
 AutoModelForSequenceClassification.register(AttentuneConfig, AttentuneForSequenceClassification, exist_ok=True)

@@ -1,4 +1,4 @@
-"""transformers' text-classification pipeline, which also obeys what a run predicts by."""
+"""transformers' text-classification pipeline with a run's thresholds and ordinal prediction."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from attentune.stats.decisions import class_probabilities, predict_labels
 
 
 class AttentunePipeline(TextClassificationPipeline):
-    """Gives the prediction of `attentune predict`: thresholds and expected values count, not the highest score alone.
+    """Predicts as `attentune predict` does, with decision thresholds and expected values.
 
-    What is predicted comes first, and after it all else by its score. Of a run with several labels a text each entry
-    says whether it is `predicted`. Scores are those of transformers' own pipeline.
+    Predicted labels come first, then all others by score. For multi-label runs each entry says whether it is
+    `predicted`. Scores are those of transformers' pipeline.
     """
 
     def postprocess(
@@ -31,14 +31,14 @@ class AttentunePipeline(TextClassificationPipeline):
         return entries[0] if _legacy and top_k == 1 else entries[:top_k]
 
     def _predicted(self, logits_C: np.ndarray) -> set[str]:
-        """The names of what is predicted."""
+        """Return the names of the predicted labels."""
         config = self.model.config
         several = config.task_type == "multi_label"
-        found = predict_labels(
+        predicted = predict_labels(
             class_probabilities(logits_C[None], is_multilabel=several),
             task_type=config.task_type,
             ordinal_prediction=config.ordinal_prediction,
             thresholds=config.thresholds,
         )[0]
-        places = np.flatnonzero(found) if several else [found]
+        places = np.flatnonzero(predicted) if several else [predicted]
         return {config.id2label[int(place)] for place in places}

@@ -1,4 +1,4 @@
-"""Making `pipeline("text-classification")` take our pipeline for our models, and for all others what it took before."""
+"""Makes `pipeline("text-classification")` use our pipeline for our models, and the previous one for all others."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from attentune.models.configuration import AttentuneConfig
 from attentune.models.pipeline import AttentunePipeline
 
 _ENTRY: dict[str, Any] = PIPELINE_REGISTRY.supported_tasks["text-classification"]
-# A class, or in newer versions of transformers its dotted name.
+# A class, or in newer versions of transformers its import path.
 _BEFORE: Any = _ENTRY["impl"]
 
 
 class RegisteredPipeline(AttentunePipeline):
-    """Made for a model of ours; for any other model the class that was registered before is made instead."""
+    """Our pipeline for our models; for any other model an instance of the class registered before."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         model = kwargs.get("model", args[0] if args else None)
-        # Without a model it is being copied.
+        # Without a model the instance is being copied.
         if model is None or getattr(model.config, "model_type", None) == AttentuneConfig.model_type:
             return super().__new__(cls)
-        # No instance of this class, so Python does not initialise it once more.
+        # Not an instance of this class, so Python does not call __init__ again.
         return _resolved(_BEFORE)(*args, **kwargs)
 
 

@@ -1,4 +1,4 @@
-"""Which arithmetic a device does fast."""
+"""Numeric precision: what a device computes fast, and copies of a model in bf16 or int8 for prediction."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch import nn
 
 from attentune.errors import ConfigError
 
-# What Accelerate calls them.
+# Accelerate's names.
 MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
 def resolve_precision(wanted: str, device: torch.device) -> str:
-    """What "auto" stands for on this device: bf16 where the hardware multiplies it fast, else fp32.
+    """Resolve "auto" for a device: bf16 if its hardware multiplies bf16, else fp32.
 
     Args:
         wanted: "auto", "fp32", "bf16" or "fp16".
         device: where the model runs.
 
     Raises:
-        ConfigError: the device cannot do what is wanted.
+        ConfigError: the device does not support the precision.
     """
     if wanted == "auto":
         return "bf16" if has_fast_bf16(device) else "fp32"
@@ -35,34 +35,34 @@ def resolve_precision(wanted: str, device: torch.device) -> str:
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Whether the device multiplies bf16 in hardware (GPU; CPU with AVX512-BF16 or AMX)."""
+    """Whether the device multiplies bf16 in hardware (a GPU, or a CPU with AVX512-BF16 or AMX)."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type != "cpu":
         return False
-    probes = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
-    return any(bool(probe()) for probe in probes if probe is not None)
+    checks = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return any(bool(check()) for check in checks if check is not None)
 
 
-# What `--precision` calls it, for prediction alone: "bf16" by itself is autocast.
+# Value of `--precision`, for prediction only; "bf16" is autocast.
 TRUE_BF16 = "bf16-true"
 
 
 def bf16_copy(model: Any) -> Any:
-    """The model in evaluation mode, its weights in bf16; buffers, such as the angles of rotary positions, stay."""
-    # With each weight's bf16 twin in the memo, no fp32 copy is made on the way.
+    """Copy a model in evaluation mode with its weights in bf16; buffers, such as rotary angles, keep their dtype."""
+    # deepcopy finds each parameter's bf16 version in the memo, so no fp32 copy is made.
     twins = {id(p): torch.nn.Parameter(p.detach().to(torch.bfloat16)) for p in model.parameters()}
     return copy.deepcopy(model, dict(twins)).eval().requires_grad_(False)
 
 
 class BFloat16Copy:
-    """A second model whose weights are the first's in bf16, which follows it and holds memory only while it is asked.
+    """A bf16 copy of a model that follows its weights and holds memory only while it is used.
 
-    Autocast keeps what lies between the matrix products in fp32 and casts to and fro; for short texts on a CPU a model
-    that is bf16 throughout answers about 1.4 times as fast, to within bf16's two to three digits.
+    Autocast keeps everything but matrix products in fp32 and converts back and forth. For short texts on a CPU a model
+    completely in bf16 predicts about 1.3 to 1.6 times as fast (benchmarks/NOTES.md), with two to three digits.
 
     Args:
-        model: the model to follow, before Accelerate has wrapped its forward pass.
+        model: the model to follow, before Accelerate wraps its forward pass.
     """
 
     def __init__(self, model: Any) -> None:
@@ -72,35 +72,34 @@ class BFloat16Copy:
         self.release()
 
     def fresh(self) -> Any:
-        """The copy, with the weights that the model had at the first call since `release`."""
+        """Return the copy, with the model's weights as of the first call since `release`."""
         if not self._is_fresh:
-            for mine, theirs in zip(self._copy.parameters(), self._source.parameters(), strict=True):
-                mine.data = theirs.detach().to(torch.bfloat16)
+            for parameter, source in zip(self._copy.parameters(), self._source.parameters(), strict=True):
+                parameter.data = source.detach().to(torch.bfloat16)
             self._is_fresh = True
         return self._copy
 
     def release(self) -> None:
-        """Give the copy's memory back; to be called when the model moves on."""
-        for mine in self._copy.parameters():
-            mine.data = mine.new_empty(0)
+        """Free the copy's memory; call it when the model's weights change."""
+        for parameter in self._copy.parameters():
+            parameter.data = parameter.new_empty(0)
         self._is_fresh = False
 
 
-# What `--precision` calls it; for prediction alone.
+# Value of `--precision`, for prediction only. About 1.5 times as fast as fp32 on a CPU; bf16 is faster where supported.
 INT8 = "int8"
 
 
 def int8_copy(model: Any) -> Any:
-    """The model in evaluation mode, its encoder's linear layers with weights of eight bits.
+    """Copy a model in evaluation mode with dynamically quantised linear layers in the encoder.
 
-    Dynamic quantisation: weights are scaled once to 256 levels, what comes in is scaled row of products by row of
-    products as it comes. The slots after the encoder, which are small, stay float32. The model itself is not changed.
+    Weights are int8; activations are quantised on the fly. The slots, which are small, stay float32.
 
     Args:
         model: an `AttentuneForSequenceClassification` in float32 on a CPU.
 
     Raises:
-        ConfigError: this PyTorch cannot.
+        ConfigError: this version of PyTorch has no dynamic quantisation.
     """
     try:
         from torch.ao.quantization import quantize_dynamic
@@ -111,6 +110,6 @@ def int8_copy(model: Any) -> Any:
         ) from error
     copied = copy.deepcopy(model).eval().requires_grad_(False)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the same program is moving to a package of its own
+        warnings.simplefilter("ignore")  # PyTorch announces the move of this function to torchao
         quantize_dynamic(copied.encoder, {nn.Linear}, dtype=torch.qint8, inplace=True)
     return copied

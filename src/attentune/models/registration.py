@@ -1,9 +1,8 @@
-"""Making the model known to transformers, without importing transformers where nobody else does.
+"""Registers our classes with transformers lazily, without importing transformers (and torch) with `import attentune`.
 
-`AutoConfig` and `AutoModelForSequenceClassification` must know a class before they can load it, and `pipeline` one
-that obeys a run's thresholds. `models/configuration.py`, `models/modeling.py` and `models/pipeline_registry.py`
-register theirs when they are imported; here it is seen to that they are imported as soon as there is something to
-register with.
+`AutoConfig`, `AutoModelForSequenceClassification` and `pipeline` only load registered classes. Our modules
+`configuration`, `modeling` and `pipeline_registry` register theirs on import. An import hook imports each of them as
+soon as the part of transformers that it registers with is loaded; transformers itself has no entry points for this.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-# Of transformers, once it is imported, and what of ours is imported then.
+# From a module of transformers to the module of ours to import once it is loaded.
 _FOLLOWERS = {
     "transformers.models.auto.configuration_auto": "attentune.models.configuration",
     "transformers.models.auto.modeling_auto": "attentune.models.modeling",
@@ -26,24 +25,24 @@ _FOLLOWERS = {
 
 
 def register_with_transformers() -> None:
-    """Register now what transformers has loaded already, and the rest once it loads it. Twice is as good as once."""
+    """Register with the modules of transformers that are loaded, and with the others once they are. Idempotent."""
     for name in _FOLLOWERS:
         module = sys.modules.get(name)
         if module is not None and not _is_being_imported(module):
-            _follow(name)
-    waiting = any(isinstance(finder, _Watch) for finder in sys.meta_path)
+            _import_follower(name)
+    waiting = any(isinstance(finder, _ImportHook) for finder in sys.meta_path)
     if not waiting and any(name not in sys.modules for name in _FOLLOWERS):
-        sys.meta_path.insert(0, _Watch())
+        sys.meta_path.insert(0, _ImportHook())
 
 
 def _is_being_imported(module: ModuleType) -> bool:
     return bool(getattr(module.__spec__, "_initializing", False))
 
 
-def _follow(name: str) -> None:
+def _import_follower(name: str) -> None:
     try:
         importlib.import_module(_FOLLOWERS[name])
-    except Exception as error:  # the import that someone else asked for must not fail with ours
+    except Exception as error:  # the user's import of transformers must not fail with ours
         warnings.warn(
             f"attentune could not register its model with transformers ({type(error).__name__}: {error}), so"
             " AutoModelForSequenceClassification cannot load run folders; attentune.Predictor.load may say more.",
@@ -52,38 +51,38 @@ def _follow(name: str) -> None:
         )
 
 
-class _Watch(MetaPathFinder):
-    """Finds nothing itself; of the modules that are waited for, it has the loader of others tell when it is done."""
+class _ImportHook(MetaPathFinder):
+    """Wraps the loaders of the watched modules of transformers so that they report when a module is loaded."""
 
     def __init__(self) -> None:
-        self._seen: set[str] = set()
+        self._loaded: set[str] = set()
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        if fullname not in _FOLLOWERS or fullname in self._seen:
+        if fullname not in _FOLLOWERS or fullname in self._loaded:
             return None
         for finder in list(sys.meta_path):
-            if isinstance(finder, _Watch) or not hasattr(finder, "find_spec"):
+            if isinstance(finder, _ImportHook) or not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Telling(spec.loader, self)
+                    spec.loader = _NotifyingLoader(spec.loader, self)
                 return spec
         return None
 
     def loaded(self, name: str) -> None:
-        """Called once the module of this name stands."""
-        self._seen.add(name)
+        """Import what registers with this module, which is now loaded; called by the loader."""
+        self._loaded.add(name)
         if all(watched in sys.modules for watched in _FOLLOWERS) and self in sys.meta_path:
             sys.meta_path.remove(self)
-        _follow(name)
+        _import_follower(name)
 
 
-class _Telling(Loader):
-    """Loads as another loader does, leaves the module as that one would, and tells a watch."""
+class _NotifyingLoader(Loader):
+    """Delegates to another loader and then notifies the import hook."""
 
-    def __init__(self, loader: Any, watch: _Watch) -> None:
-        self._loader, self._watch = loader, watch
+    def __init__(self, loader: Any, hook: _ImportHook) -> None:
+        self._loader, self._hook = loader, hook
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -93,4 +92,4 @@ class _Telling(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        self._watch.loaded(module.__name__)
+        self._hook.loaded(module.__name__)

@@ -1,4 +1,4 @@
-"""Writing a model into a folder, and loading it again."""
+"""Saves a model to a folder and loads it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError
 from attentune.io.files import MANIFEST, read_json, verify_manifest, write_text
 from attentune.models.configuration import AttentuneConfig, check_values
-from attentune.models.hub import Tokenizer, loading, prepare_tokenizer, quiet
 from attentune.models.inspection import check_size, problem_in
+from attentune.models.loading import Tokenizer, loading, prepare_tokenizer, quiet
 from attentune.models.modeling import AttentuneForSequenceClassification
 
 _MEND = "Train it again, or use another copy."
 
 
 def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, Tokenizer]:
-    """A saved model in evaluation mode, and its tokenizer, from a run folder or checkpoint.
+    """Load a saved model, in evaluation mode, and its tokenizer from a run folder or checkpoint.
 
     Raises:
-        CheckpointError: there is no saved model of ours in the folder.
+        CheckpointError: the folder holds no Attentune model, or it is incomplete or damaged.
     """
     path = Path(folder)
     if not (path / "config.json").is_file():
@@ -60,10 +60,10 @@ def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, 
 
 
 def check_undamaged(folder: Path) -> None:
-    """See to it that a checkpoint is as it was written. Folders without a manifest pass.
+    """Verify a checkpoint against its manifest. Folders without a manifest pass.
 
     Raises:
-        CheckpointError: with what is wrong.
+        CheckpointError: a file is missing or differs.
     """
     problem = verify_manifest(folder) if (folder / MANIFEST).is_file() else None
     if problem is not None:
@@ -75,7 +75,7 @@ def check_undamaged(folder: Path) -> None:
 def save_model(model: AttentuneForSequenceClassification, tokenizer: Tokenizer, folder: Path) -> None:
     """Write weights (safetensors only), configuration and tokenizer into an existing folder.
 
-    The tokenizer is written so that who loads it by itself gets our tokens: as long, as many segments, text as text.
+    The tokenizer's settings are saved so that it yields the same tokens when it is loaded with transformers alone.
     """
     with quiet():
         model.save_pretrained(folder)
@@ -89,20 +89,20 @@ def save_model(model: AttentuneForSequenceClassification, tokenizer: Tokenizer, 
         "split_special_tokens": True,
     }
     write_text(file, json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
-    # safetensors makes files that only their owner can read; weights are as public as the rest of the folder.
+    # safetensors creates files that only their owner can read; use the permissions of the other files.
     (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)
 
 
 def _longest_row(config: AttentuneConfig, tokenizer: Tokenizer) -> int:
-    """Where a row is cut, in tokens; of texts that are read apart where neither is cut that is not too long itself."""
-    if not config.reads_apart:
+    """Return the maximum length of a row in tokens; for a bi-encoder that of two texts of maximum length."""
+    if not config.is_bi_encoder:
         return config.max_seq_length
-    ordinary = config.max_seq_length - tokenizer.num_special_tokens_to_add(pair=False)
-    return 2 * ordinary + tokenizer.num_special_tokens_to_add(pair=True)
+    content = config.max_seq_length - tokenizer.num_special_tokens_to_add(pair=False)
+    return 2 * content + tokenizer.num_special_tokens_to_add(pair=True)
 
 
 def label_space_of(config: AttentuneConfig) -> LabelSpace:
-    """What a saved model predicts."""
+    """Return the label space of a saved model."""
     if config.task_type == "regression":
         return LabelSpace("regression")
     names = tuple(config.id2label[index] for index in range(config.num_labels))
@@ -111,7 +111,7 @@ def label_space_of(config: AttentuneConfig) -> LabelSpace:
 
 
 def model_type(folder: Path) -> str | None:
-    """What config.json says that the folder holds; None where it cannot be told."""
+    """Read `model_type` from a folder's config.json; None if that fails."""
     try:
         return read_json(folder / "config.json").get("model_type")
     except (OSError, ValueError, AttributeError):

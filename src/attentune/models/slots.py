@@ -1,4 +1,4 @@
-"""What fills the slots of a model, made of its configuration."""
+"""Builds what fills the model's slots from its configuration."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from attentune.nn.token_gate import TOKEN_GATES, ImportanceGate, TokenHead
 
 
 def drop_pooler(encoder: Any) -> None:
-    """Take the pooler out of an encoder that has one: pooling is the head's work."""
+    """Remove the encoder's pooler, if any: pooling is done by the head."""
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
 
 
 def blur_slot(config: AttentuneConfig, encoder: Any) -> tuple[GaussianBlur | None, BlurHooks | None]:
-    """The blur and the hooks that it works through; None where there is none."""
+    """Build the blur and the hooks that apply it; (None, None) without blur."""
     blur = config.blur
     if blur["where"] not in BLUR_PLACES:
-        raise ValueError(f"blur {blur['where']!r} is none of {', '.join(BLUR_PLACES)}")
+        raise ValueError(f"blur.where: got {blur['where']!r}, expected one of {', '.join(BLUR_PLACES)}")
     if blur["where"] == "none":
         return None, None
     numbers = None if blur["layers"] == "all" else tuple(int(number) for number in str(blur["layers"]).split(","))
-    taps = BlurHooks(encoder, where=blur["where"], layers=numbers)
-    made = GaussianBlur(
+    hooks = BlurHooks(encoder, where=blur["where"], layers=numbers)
+    gaussian = GaussianBlur(
         size=blur["size"],
         sigma=blur["sigma"],
-        layers=taps.layers,
+        layers=hooks.layers,
         heads=config.encoder_config.num_attention_heads,
         learnable=blur["learnable"],
     )
-    return made, taps
+    return gaussian, hooks
 
 
 def layer_mix_slot(config: AttentuneConfig) -> LayerMix | None:
-    """None where it is the last layer as it is."""
+    """Build the layer mix; None if the output is that of the last layer."""
     mix = config.layer_mix
     if mix["kind"] not in LAYER_MIXES:
-        raise ValueError(f"layer mix {mix['kind']!r} is none of {', '.join(LAYER_MIXES)}")
+        raise ValueError(f"layer_mix.kind: got {mix['kind']!r}, expected one of {', '.join(LAYER_MIXES)}")
     if mix["kind"] == "last" and not mix["squeeze"]:
         return None
     encoder = config.encoder_config
@@ -61,10 +61,10 @@ def layer_mix_slot(config: AttentuneConfig) -> LayerMix | None:
 
 
 def token_gate_slot(config: AttentuneConfig) -> ImportanceGate | None:
-    """None where tokens are not scored."""
+    """Build the token gate; None without one."""
     gate = config.token_gate
     if gate["kind"] not in TOKEN_GATES:
-        raise ValueError(f"token gate {gate['kind']!r} is none of {', '.join(TOKEN_GATES)}")
+        raise ValueError(f"token_gate.kind: got {gate['kind']!r}, expected one of {', '.join(TOKEN_GATES)}")
     if gate["kind"] == "none":
         return None
     encoder = config.encoder_config
@@ -77,7 +77,7 @@ def token_gate_slot(config: AttentuneConfig) -> ImportanceGate | None:
 
 
 def head_slot(config: AttentuneConfig) -> nn.Module:
-    """The head, its blocks (where it has some) of the encoder's sizes."""
+    """Build the head; attention blocks take the encoder's sizes."""
     head, encoder = config.head, config.encoder_config
     shape = None
     if head["attention_heads"] is not None:
@@ -101,7 +101,7 @@ def head_slot(config: AttentuneConfig) -> nn.Module:
 
 
 def classifier_slot(config: AttentuneConfig) -> nn.Module:
-    """From vectors to the raw outputs: a linear, or what combines two texts."""
+    """Build the classifier: a linear layer, or for a bi-encoder what combines the two texts."""
     return build_classifier(
         hidden_size=config.encoder_config.hidden_size,
         outputs=raw_outputs(config.loss, config.num_labels),
@@ -111,14 +111,14 @@ def classifier_slot(config: AttentuneConfig) -> nn.Module:
 
 
 def _activation(encoder: Any) -> Callable[[Tensor], Tensor]:
-    """The encoder's own."""
-    names = ("hidden_act", "hidden_activation", "activation")  # the families' names of one thing
+    """Return the encoder's activation function."""
+    names = ("hidden_act", "hidden_activation", "activation")  # differs between families
     activation = next((getattr(encoder, name) for name in names if getattr(encoder, name, None)), "gelu")
     return ACT2FN[activation] if isinstance(activation, str) else activation
 
 
 def _inner_size(encoder: Any) -> int:
-    """The width of the encoder's feed-forward part."""
+    """Return the width of the encoder's feed-forward network."""
     names = ("intermediate_size", "hidden_dim")
     sizes = (getattr(encoder, name, None) for name in names)
     return next((size for size in sizes if isinstance(size, int)), 4 * encoder.hidden_size)

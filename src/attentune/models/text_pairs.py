@@ -1,8 +1,7 @@
-"""Two texts in one row, and each by itself: where the tokens of the one stand in the other.
+"""Bi-encoder layouts: rows that hold both texts of a pair, and a batch of single texts.
 
-A batch of pairs that are read apart comes as rows, [CLS] a [SEP] [CLS] b [SEP] and padding on the right. The encoder
-reads texts: first the first ones of all rows, then their second ones, in one batch. What is told of single tokens goes
-back to their places in the rows.
+A bi-encoder gets rows [CLS] a [SEP] [CLS] b [SEP] with padding on the right. Its encoder runs on single texts, all
+first texts before all second texts, in one batch. Per-token values are mapped back to row layout.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class TwoTexts:
-    """The B rows of T tokens of a batch, and their N = 2 B texts of U tokens.
+    """Maps between the B rows of T tokens of a batch and their N = 2 B texts of U tokens.
 
     Attributes:
-        places_NU: for each token of the texts its place in the rows, counted on from row to row; 0 at padding.
-        mask_NU: True at tokens of the texts that are to be read.
-        back_BT: for each token of the rows its place in the texts, counted on from text to text; 0 at padding.
-        mask_BT: True at tokens of the rows that are to be read.
+        places_NU: for each token of the texts its index in the flattened rows; 0 at padding.
+        mask_NU: True at real tokens of the texts.
+        back_BT: for each token of the rows its index in the flattened texts; 0 at padding.
+        mask_BT: True at real tokens of the rows.
     """
 
     places_NU: Tensor
@@ -30,35 +29,36 @@ class TwoTexts:
     mask_BT: Tensor
 
     def texts(self, rows_BT: Tensor) -> Tensor:
-        """(N, U, ...) of the texts, from (B, T, ...) of the rows; at padding stands some other token's."""
-        return taken(rows_BT, self.places_NU)
+        """Map (B, T, ...) of the rows to (N, U, ...) of the texts; padding gets an arbitrary token's value."""
+        return take_tokens(rows_BT, self.places_NU)
 
     def rows(self, texts_NU: Tensor) -> Tensor:
-        """(B, T, ...) of the rows, from (N, U, ...) of the texts; zeros at padding."""
-        rows_BT = taken(texts_NU, self.back_BT)
+        """Map (N, U, ...) of the texts to (B, T, ...) of the rows; zeros at padding."""
+        rows_BT = take_tokens(texts_NU, self.back_BT)
         return rows_BT.masked_fill(~self.mask_BT.view(*self.mask_BT.shape, *(1,) * (rows_BT.ndim - 2)), 0.0)
 
 
-def taken(values: Tensor, places: Tensor) -> Tensor:
+def take_tokens(values: Tensor, places: Tensor) -> Tensor:
+    """Index (B, T, ...) values by positions in the flattened first two dimensions."""
     return values.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, places.shape)
 
 
-def in_rows(tokens: Tensor | None, texts: TwoTexts | None) -> Tensor | None:
-    """What is told of tokens, at their places in the rows."""
+def to_rows(tokens: Tensor | None, texts: TwoTexts | None) -> Tensor | None:
+    """Map per-token values of a bi-encoder's texts back to row layout; others unchanged."""
     return tokens if tokens is None or texts is None else texts.rows(tokens)
 
 
-def mean_of_both(layer_weights_NL: Tensor) -> Tensor:
-    """(B, L), of the first and second texts of B rows."""
+def mean_over_pair(layer_weights_NL: Tensor) -> Tensor:
+    """Average over the first and second texts: from (2 B, L) to (B, L)."""
     return layer_weights_NL.unflatten(0, (2, -1)).mean(dim=0)
 
 
 def find_texts(mask_BT: Tensor, second_start_B: Tensor) -> TwoTexts:
-    """Where the texts of these rows stand.
+    """Locate the two texts of each row.
 
     Args:
-        mask_BT: True at tokens to be read. Padding comes last in each row; tokens in between may be passed over.
-        second_start_B: where in its row the second text begins.
+        mask_BT: True at tokens to attend to. Padding comes last in each row; tokens before it may be masked too.
+        second_start_B: the position at which the second text begins in its row.
     """
     batch, length = mask_BT.shape
     starts_N1 = torch.cat([torch.zeros_like(second_start_B), second_start_B])[:, None]
@@ -78,7 +78,7 @@ def find_texts(mask_BT: Tensor, second_start_B: Tensor) -> TwoTexts:
 
 
 def _longest(lengths_N1: Tensor, length: int) -> int:
-    """How many tokens the longest text has, at least one; a dynamic size in a graph that is exported."""
+    """Return the length of the longest text, at least 1; a dynamic size while the graph is exported."""
     if not torch.compiler.is_exporting():
         return max(1, int(lengths_N1.max()))
     longest = lengths_N1.max().clamp(min=1).item()
@@ -89,12 +89,12 @@ def _longest(lengths_N1: Tensor, length: int) -> int:
 
 @dataclass(frozen=True)
 class SplitPairRows:
-    """Rows for a model that reads texts apart.
+    """Rows in the layout of a bi-encoder.
 
     Attributes:
         ids_BT: token ids, padding on the right.
-        mask_BT: True at tokens that are to be read.
-        second_start_B: where in its row the second text begins.
+        mask_BT: True at real tokens.
+        second_start_B: the position at which the second text begins in its row.
     """
 
     ids_BT: Tensor
@@ -105,44 +105,44 @@ class SplitPairRows:
 def split_pair_rows(
     ids_BT: Tensor, mask_BT: Tensor, *, special_ids: Tensor, separators: int | None, max_length: int
 ) -> SplitPairRows | None:
-    """From rows that a tokenizer has joined those that it would have made of each text by itself.
+    """Convert rows in which a tokenizer has joined two texts to the layout of a bi-encoder.
 
     Args:
         ids_BT: token ids of pairs: first token, first text, separators, second text, last token.
         mask_BT: True at tokens, False at padding on either side.
-        special_ids: the ids that are no ordinary tokens.
-        separators: how many tokens stand between the texts, each the same as the last token; None where none knows.
-        max_length: where each text is cut, its own two special tokens included.
+        special_ids: ids of special tokens.
+        separators: number of tokens between the texts, each the same as the last token; None if not known.
+        max_length: maximum length of each text, with its own two special tokens; longer texts are truncated.
 
     Returns:
-        The rows; None where one is no such row, or could be read in more ways than one.
+        The rows; None if any row is not of this form, or ambiguous.
     """
     if not separators:
         return None
     special = set(special_ids.tolist())
-    parted: list[tuple[list[int], list[int]]] = []
+    pairs: list[tuple[list[int], list[int]]] = []
     for row_T, is_read_T in zip(ids_BT, mask_BT, strict=True):
         ids = row_T[is_read_T].tolist()
         inner = ids[1:-1]
         places = [place for place, token in enumerate(inner) if token in special]
         if len(ids) < 2 + separators or not {ids[0], ids[-1]} <= special or ids[0] == ids[-1]:
             return None
-        # Nothing special but the separators, and these side by side.
+        # No special token but the separators, and these adjacent.
         if len(places) != separators or any(inner[place] != ids[-1] for place in places):
             return None
         if places[-1] - places[0] != separators - 1:
             return None
         texts = inner[: places[0]], inner[places[-1] + 1 :]
         first, second = ([ids[0], *text[: max_length - 2], ids[-1]] for text in texts)
-        parted.append((first, second))
-    return _padded(parted, ids_BT)
+        pairs.append((first, second))
+    return _padded(pairs, ids_BT)
 
 
-def _padded(parted: list[tuple[list[int], list[int]]], like: Tensor) -> SplitPairRows:
-    """The texts of each row one behind the other; what stands at padding is never read."""
-    rows = [torch.tensor(first + second) for first, second in parted]
+def _padded(pairs: list[tuple[list[int], list[int]]], like: Tensor) -> SplitPairRows:
+    """Concatenate the two texts of each row and pad the rows."""
+    rows = [torch.tensor(first + second) for first, second in pairs]
     lengths_B1 = torch.tensor([len(row) for row in rows])[:, None]
     ids_BT = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     mask_BT = torch.arange(ids_BT.shape[1])[None] < lengths_B1
-    starts_B = torch.tensor([len(first) for first, _ in parted])
+    starts_B = torch.tensor([len(first) for first, _ in pairs])
     return SplitPairRows(ids_BT.to(like), mask_BT.to(like.device), starts_B.to(like.device))

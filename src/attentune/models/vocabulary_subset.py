@@ -1,9 +1,9 @@
-"""Word embeddings that train only the rows which the training texts can touch.
+"""Trains only the word embeddings of tokens that occur in the training texts.
 
-A fine-tuning set uses a few thousand of the tens of thousands of rows. The others never get a gradient, so all that
-AdamW does to them is weight decay: a known factor. While training, only the used rows are a parameter; gradient,
-clipping and optimiser pass over them alone, and the whole table is put together when it is needed. The result is
-AdamW's on the whole table, up to rounding.
+A fine-tuning set uses a few thousand of the tens of thousands of embeddings. The others never get a gradient, so AdamW
+only applies weight decay to them, a known factor. During training only the used embeddings are a parameter, which saves
+time in gradients, clipping and optimiser; the full table is assembled when it is needed. The result equals AdamW on the
+full table up to rounding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from attentune.errors import CheckpointError
 
 
 class _UsedRows(nn.Module):
-    """Looks token ids up among the used rows. Its `weight` (K, D) takes the place of the whole table's."""
+    """Embedding of the used token ids only; its `weight` is (K, D) instead of (V, D)."""
 
     def __init__(self, table: nn.Embedding, used_ids_K: Tensor) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class _UsedRows(nn.Module):
         places_V[used_ids_K] = torch.arange(len(used_ids_K), device=used_ids_K.device)
         self.register_buffer("places", places_V, persistent=False)
         place = -1 if table.padding_idx is None else int(places_V[table.padding_idx])
-        self.padding_place = None if place < 0 else place  # a negative number would count from the end
+        self.padding_place = None if place < 0 else place  # a negative index would count from the end
 
     def forward(self, input_ids: Tensor) -> Tensor:
         places_BT = self.places[input_ids]  # type: ignore[index]
@@ -38,11 +38,11 @@ class _UsedRows(nn.Module):
 
 
 class VocabularySubset:
-    """Puts the used rows in the place of an encoder's word embeddings, and the whole table back.
+    """Replaces an encoder's word embeddings by those of the used tokens, and restores the full table.
 
     Args:
-        encoder: a model with `get_input_embeddings` and `set_input_embeddings`; changed at once.
-        used_ids: every token id that training can feed, padding and mask token included.
+        encoder: a model with `get_input_embeddings` and `set_input_embeddings`; changed in place.
+        used_ids: every token id that can occur in training, padding and mask token included.
     """
 
     def __init__(self, encoder: Any, used_ids: np.ndarray) -> None:
@@ -55,10 +55,10 @@ class VocabularySubset:
 
     @contextlib.contextmanager
     def whole(self, decay: float) -> Iterator[None]:
-        """The whole table stands in the encoder while the block runs, to score or to save.
+        """Put the full table into the encoder while the block runs, for scoring or saving.
 
         Args:
-            decay: what weight decay has made of an untouched row, as a factor.
+            decay: factor that weight decay has applied to unused embeddings so far.
         """
         self.expand(decay)
         try:
@@ -67,7 +67,7 @@ class VocabularySubset:
             self._encoder.set_input_embeddings(self._rows)
 
     def expand(self, decay: float) -> None:
-        """Put the whole table into the encoder for good."""
+        """Put the full table into the encoder permanently."""
         with torch.no_grad():
             torch.mul(self._initial_VD, decay, out=self._table.weight.data)
             self._table.weight.data[self._used_K] = self._rows.weight.data
@@ -75,10 +75,10 @@ class VocabularySubset:
 
     @contextlib.contextmanager
     def loading(self, decay: float) -> Iterator[None]:
-        """The whole table stands in the encoder for a checkpoint to be loaded into; the used rows are read back after.
+        """Put the full table into the encoder to load a checkpoint into, then read the used embeddings back.
 
         Raises:
-            CheckpointError: the untouched rows are not those of the encoder that this run began with.
+            CheckpointError: the unused embeddings differ from those of the encoder that this run started from.
         """
         with self.whole(decay):
             expected_VD = self._table.weight.detach().clone()

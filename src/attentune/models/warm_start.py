@@ -1,4 +1,4 @@
-"""Starting from the model of an earlier run instead of a plain encoder."""
+"""Starts training from the model of an earlier run instead of a pre-trained encoder."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from attentune.nn.classifiers import ScaledOutput
 
 
 def encoder_config_of(source: str, **options: object) -> PreTrainedConfig:
-    """The configuration of an encoder: a plain one, or the one inside a run of ours."""
+    """Load an encoder's configuration, also from the folder of a run."""
     if is_saved_run(source):
         return AttentuneConfig.from_pretrained(source).encoder_config
     return AutoConfig.from_pretrained(source, **options)
 
 
 def inspect_encoder(source: str, revision: str | None = None, *, trust_remote_code: bool = False) -> None:
-    """Look an encoder over before it is loaded: the whole of a folder, the settings of a name on the hub.
+    """Check an encoder before it is loaded: a folder completely, a name on the hub by its settings.
 
     Raises:
-        ValueError: with what speaks against it, and the cure.
+        ValueError: it must not be loaded; says why, with a remedy.
         OSError: it cannot be found.
     """
     folder = Path(source)
@@ -39,12 +39,12 @@ def inspect_encoder(source: str, revision: str | None = None, *, trust_remote_co
 
 
 def is_saved_run(source: str) -> bool:
-    """Whether this is the folder of a run of ours, not of a plain encoder."""
+    """Whether this is the folder of an Attentune run, not of a plain encoder."""
     return Path(source).is_dir() and model_type(Path(source)) == AttentuneConfig.model_type
 
 
 def load_saved(source: str, encoder_config: PreTrainedConfig) -> AttentuneForSequenceClassification:
-    """The model of a run, its encoder with these settings (of dropout, say)."""
+    """Load the model of a run, with these settings of its encoder (of dropout, for example)."""
     check_undamaged(Path(source))
     config = AttentuneConfig.from_pretrained(source)
     check_values(config)
@@ -57,10 +57,13 @@ def load_saved(source: str, encoder_config: PreTrainedConfig) -> AttentuneForSeq
 
 
 def copy_slots(saved: AttentuneForSequenceClassification, model: AttentuneForSequenceClassification) -> list[str]:
-    """Give a fresh model the slots' weights of a saved one where they fit; the names of those copied are returned.
+    """Copy the slots' weights of a saved model to a new one where they fit.
 
-    The classifier's fit where both predict the same labels in the same order, the head's where both have the same kind.
-    Scale and offset of the saved one's outputs go into the classifier where the fresh model has none.
+    The classifier is copied if both predict the same labels in the same order, the head if both have the same kind.
+    Scale and offset of the saved model's outputs are folded into the classifier if the new model has none.
+
+    Returns:
+        The names of the copied weights.
     """
     same_labels = saved.config.task_type == model.config.task_type and saved.config.id2label == model.config.id2label
     same_head = saved.config.head["kind"] == model.config.head["kind"]

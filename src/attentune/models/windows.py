@@ -1,8 +1,8 @@
-"""Texts that are longer than the encoder reads at once: in overlapping windows, whose outputs are put together again.
+"""Sliding windows for texts longer than the encoder's maximum length; their outputs are merged per token.
 
-A row is [CLS] and its tokens and [SEP]. Each window is [CLS], some tokens of the row, and [SEP]. What the encoder says
-of a token is the mean over the windows that it stands in; of [CLS] and [SEP] the mean over all windows of the row. So
-what comes after - layer mix, token gate, head - sees the whole text, as if it had been read at once.
+A row is [CLS], tokens, [SEP]; each window is [CLS], some of these tokens, [SEP]. The merged output of a token is the
+mean over the windows that contain it; that of [CLS] and [SEP] is the mean over all windows of the row. Layer mix, head
+and token gate therefore see the whole text.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
 from attentune.errors import ConfigError
-from attentune.models.text_pairs import taken
+from attentune.models.text_pairs import take_tokens
 
-# [CLS] and [SEP].
+# Special tokens of a window: [CLS] and [SEP].
 SPECIAL = 2
 
 
 @dataclass(frozen=True)
 class Windows:
-    """The B rows of T tokens of a batch, and their N windows of U tokens.
+    """Maps between the B rows of T tokens of a batch and their N windows of U tokens.
 
     Attributes:
-        places_NU: for each token of the windows its place in the rows, counted on from row to row; 0 at padding.
+        places_NU: for each token of the windows its index in the flattened rows; 0 at padding.
         is_there_NU: True at tokens of the windows, False at padding.
-        mask_NU: True at those of them that are to be read.
+        mask_NU: True at those of them to attend to.
         shape: (B, T).
     """
 
@@ -39,11 +39,11 @@ class Windows:
     shape: tuple[int, int]
 
     def texts(self, rows_BT: Tensor) -> Tensor:
-        """(N, U, ...) of the windows, from (B, T, ...) of the rows; at padding stands some other token's."""
-        return taken(rows_BT, self.places_NU)
+        """Map (B, T, ...) of the rows to (N, U, ...) of the windows; padding gets an arbitrary token's value."""
+        return take_tokens(rows_BT, self.places_NU)
 
     def rows(self, windows_NUD: Tensor) -> Tensor:
-        """(B, T, D) of the rows: the mean over the windows that a token stands in; zeros at padding."""
+        """Merge (N, U, D) to (B, T, D): the mean over the windows that contain a token; zeros at padding."""
         batch, length = self.shape
         places_K = self.places_NU[self.is_there_NU]
         values_KD = windows_NUD[self.is_there_NU].float()
@@ -52,15 +52,15 @@ class Windows:
         return (sums / counts.clamp(min=1.0)[:, None]).to(windows_NUD.dtype).unflatten(0, (batch, length))
 
     def merged(self, output: Any) -> BaseModelOutput:
-        """An encoder's output for the windows as one for the rows.
+        """Merge an encoder's output for the windows into one for the rows.
 
         Raises:
-            ConfigError: it has attention probabilities, which windows have only of their own tokens.
+            ConfigError: the output has attention probabilities, which cannot be merged.
         """
         if getattr(output, "attentions", None) is not None:
             raise ConfigError(
-                "attention: this text is read in windows (data.long_texts), which attend to their own tokens only;"
-                " explain a shorter text, or take another method."
+                "attention: this text is split into windows (data.long_texts), each of which attends to its own tokens"
+                " only, expected a text of one window; explain a shorter text, or use another method."
             )
         layers = getattr(output, "hidden_states", None)
         return BaseModelOutput(
@@ -70,14 +70,15 @@ class Windows:
 
 
 def window_starts(tokens: int, window: int, overlap: int) -> list[int]:
-    """Where each window of a row begins, counted in its ordinary tokens from 0.
+    """Compute where each window of a row starts, as an index into its tokens without [CLS].
 
-    All windows are full but that of a short row: the last one is moved back to the row's end, and so may overlap more.
+    All windows are full except that of a short row; the last one is moved back to end with the row, so it may overlap
+    more.
 
     Args:
-        tokens: of the row, without [CLS] and [SEP].
-        window: tokens that are read at once, with [CLS] and [SEP].
-        overlap: ordinary tokens that a window shares with the one before.
+        tokens: length of the row without [CLS] and [SEP].
+        window: length of a window with [CLS] and [SEP].
+        overlap: tokens that consecutive windows share, without [CLS] and [SEP].
     """
     inner = window - SPECIAL
     if tokens <= inner:
@@ -87,11 +88,12 @@ def window_starts(tokens: int, window: int, overlap: int) -> list[int]:
 
 
 def find_windows(mask_BT: Tensor, window: int | None, overlap: int) -> Windows | None:
-    """The windows of these rows; None where each row is short enough to be read at once.
+    """Split rows into windows; None if no row is longer than one.
 
     Args:
-        mask_BT: True at tokens to be read. Padding comes last in each row; tokens in between may be passed over.
-        window, overlap: as in `window_starts`; None for no windows.
+        mask_BT: True at tokens to attend to. Padding comes last in each row; tokens before it may be masked too.
+        window: see `window_starts`; None for no windows.
+        overlap: see `window_starts`.
     """
     batch, length = mask_BT.shape
     if window is None or length <= window:

@@ -1,4 +1,6 @@
-"""Tensors in, tensors out. Imports torch only.
+"""The neural network parts: tensors in, tensors out. Imports torch only.
 
-Shape suffixes: B texts, T tokens, D features, L layers, C classes. A mask is boolean, True at what counts.
+Start with `heads` and `token_gate`; `losses` holds the losses, `cpu/` the compiled layers.
+
+Shape suffixes: B texts, T tokens, D features, L layers, C classes. Masks are boolean, True at tokens that count.
 """

@@ -1,7 +1,7 @@
-"""Attention blocks on top of an encoder: tokens that ask, tokens that are asked, and the mask of the latter.
+"""Attention blocks on top of an encoder: query tokens, key/value tokens and the mask of the latter.
 
-Source: task-specific attention (Jia 2024), methods "self-attention" and "cross-attention"; a full block is BERT's layer
-(Devlin et al. 2019), for cross-attention with one dense layer more, as the counts of the poster's table 2 want it.
+Source: task-specific attention (Jia 2024), methods "self-attention" and "cross-attention". A full block is BERT's layer
+(Devlin et al. 2019), with one more dense layer for cross-attention, which the counts in the poster's table 2 imply.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _NORM_EPSILON = 1e-12
 
 @dataclass(frozen=True)
 class BlockShape:
-    """What all blocks of a head have in common.
+    """The sizes and options shared by all blocks of a head.
 
     Attributes:
         hidden_size: D.
         attention_heads: H, a divisor of D.
-        inner_size: features inside the feed-forward part.
-        activation: of the feed-forward part, a function of a tensor.
-        dropout: of attention's probabilities, and before each add & norm.
-        near_one: queries, keys and values start with weights from U(0.9, 1).
+        inner_size: features inside the feed-forward network.
+        activation: of the feed-forward network, a function of a tensor.
+        dropout: probability, of attention weights and before each add & norm.
+        near_one: initialise the query, key and value weights from U(0.9, 1).
     """
 
     hidden_size: int
@@ -41,14 +41,14 @@ class BlockShape:
 
 
 class UniformInitLinear(nn.Linear):
-    """A linear whose weights start between 0.9 and 1, so that attention begins near a plain mean of the tokens.
+    """A linear layer initialised from U(0.9, 1), so that attention starts close to a mean over the tokens.
 
     Source: task-specific attention (Jia 2024), "initializing attention layer weights with U(0.9, 1)".
     """
 
     def reset_parameters(self) -> None:
         nn.init.uniform_(self.weight, 0.9, 1.0)
-        # The keys have none.
+        # Keys have no bias.
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -56,16 +56,16 @@ class UniformInitLinear(nn.Linear):
 def attend(
     queries_NQD: Tensor, keys_NTD: Tensor, values_NTD: Tensor, mask_NT: Tensor, *, heads: int, dropout: float = 0.0
 ) -> Tensor:
-    """Scaled dot-product attention of several heads, through PyTorch's fused program.
+    """Compute scaled dot-product attention with several heads, by PyTorch's fused function.
 
     Args:
-        queries_NQD: what asks; D is a multiple of `heads`, each of which has its own share of the features.
-        keys_NTD: what is asked.
-        values_NTD: what it answers; finite at padding too.
-        mask_NT: True at the real tokens of keys and values. A text without any is taken as it stands, padding and all,
-            which changes nothing where its tokens are all alike.
+        queries_NQD: queries; D is a multiple of `heads`.
+        keys_NTD: keys.
+        values_NTD: values; finite at padding too.
+        mask_NT: True at the real tokens of keys and values. In a text without any, all positions are attended to, which
+            changes nothing if they are all alike.
         heads: H.
-        dropout: of the probabilities.
+        dropout: dropout probability of the attention weights.
 
     Returns:
         (N, Q, D).
@@ -82,9 +82,9 @@ def attend(
 
 
 class Attention(nn.Module):
-    """Multi-head attention: query, key, value and output.
+    """Multi-head attention with query, key, value and output projections.
 
-    The keys have no bias: it would add the same to all scores of a query, which the softmax takes away again.
+    The key projection has no bias: it would add the same to all scores of a query, which the softmax cancels.
     """
 
     def __init__(self, shape: BlockShape) -> None:
@@ -97,7 +97,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(size, size)
 
     def forward(self, query_NQD: Tensor, key_NTD: Tensor, mask_NT: Tensor) -> Tensor:
-        """(N, Q, D); `mask_NT` is True at the real tokens that are asked."""
+        """Attend from queries (N, Q, D) to keys (N, T, D), real where `mask_NT` is True; returns (N, Q, D)."""
         mixed_NQD = attend(
             self.query(query_NQD),
             self.key(key_NTD),
@@ -110,7 +110,7 @@ class Attention(nn.Module):
 
 
 class CrossAttentionBlock(nn.Module):
-    """Cross-attention only: query, key, value, output and dense, with nothing added and nothing normalised."""
+    """Cross-attention and a dense layer only, without residual connection or normalisation."""
 
     def __init__(self, shape: BlockShape) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class CrossAttentionBlock(nn.Module):
         self.dense = nn.Linear(shape.hidden_size, shape.hidden_size)
 
     def forward(self, query_NQD: Tensor, key_NTD: Tensor, mask_NT: Tensor) -> Tensor:
-        """(N, Q, D), made of the asked tokens alone."""
+        """Attend from queries to keys; returns (N, Q, D), a function of the values only."""
         return self.dense(self.attention(query_NQD, key_NTD, mask_NT))
 
 
@@ -127,7 +127,7 @@ class TransformerBlock(nn.Module):
 
     Args:
         shape: its sizes.
-        with_dense: one dense layer more behind attention's output, as cross-attention has it.
+        with_dense: add a dense layer after attention's output projection, as cross-attention needs it.
     """
 
     def __init__(self, shape: BlockShape, *, with_dense: bool) -> None:
@@ -143,7 +143,7 @@ class TransformerBlock(nn.Module):
         self.dropout = nn.Dropout(shape.dropout)
 
     def forward(self, query_NQD: Tensor, key_NTD: Tensor, mask_NT: Tensor) -> Tensor:
-        """(N, Q, D): the asking tokens, changed by what they were told."""
+        """Update the query tokens by attention to the key tokens; returns (N, Q, D)."""
         mixed_NQD = self.attention(query_NQD, key_NTD, mask_NT)
         if self.dense is not None:
             mixed_NQD = self.dense(mixed_NQD)
@@ -153,9 +153,10 @@ class TransformerBlock(nn.Module):
 
 
 def attention_matrices(module: nn.Module) -> int:
-    """How many weights the attention matrices of all blocks inside hold: what the poster's table 2 counts.
+    """Count the weights in the attention matrices of all blocks inside a module, as the poster's table 2 does.
 
-    Four matrices a block of self-attention and five a block of cross-attention; no biases, norms or feed-forward parts.
+    Four matrices per block of self-attention, five per block of cross-attention; no biases, normalisations or
+    feed-forward networks.
     """
     count = 0
     for block in module.modules():

@@ -1,10 +1,10 @@
-"""The blur slot: a Gaussian blur along the tokens, with mirrored ends at the true end of each text.
+"""The blur slot: a Gaussian blur along the tokens, with symmetric padding at the ends of each text.
 
-Source: SESAME (Su and Cheng 2019), section 3.3; the kernel, window and symmetric padding as in its released program,
-but for where the padding stands: at the end of the real tokens, so that a batch's padding changes nothing.
+Source: SESAME (Su and Cheng 2019), section 3.2. Kernel, window and symmetric padding are those of its released program,
+except that a text is mirrored at its last real token, so that the batch's padding has no effect.
 
-The blur is a matrix K (T, T) that multiplies the tokens. K is symmetric, so blurring the attention probabilities P in
-both directions (a 2-D convolution, K P K) is blurring the values before they are weighted by P, and the result after.
+The blur multiplies the tokens by a matrix K (T, T). K is symmetric, so blurring the attention probabilities P in
+both directions (a 2-D convolution, K P K) equals blurring the values before attention and the context after it.
 """
 
 from __future__ import annotations
@@ -20,40 +20,53 @@ LEARNABLE = ("no", "layer", "head")
 
 
 def gaussian_kernel(sigma: Tensor, size: int) -> Tensor:
-    """(..., size) G(x) = exp(-x^2 / 2 sigma^2) at x = -(size-1)/2 .. (size-1)/2, normalised to sum 1, in float32.
+    """Compute the kernel exp(-x^2 / 2 sigma^2) at x = -(size-1)/2 .. (size-1)/2, normalised to sum 1.
 
     Args:
         sigma: (...) standard deviations in tokens, above 0.
         size: odd.
+
+    Returns:
+        (..., size) float32.
     """
     half = (size - 1) // 2
     x_k = torch.arange(-half, half + 1, device=sigma.device, dtype=torch.float32)
-    # A softmax of the exponents: the same, and safe for a tiny sigma.
+    # A softmax of the exponents is the same and does not underflow for a tiny sigma.
     return (-(x_k**2) / (2.0 * sigma.float()[..., None] ** 2)).softmax(dim=-1)
 
 
 def mirrored_places(mask_BT: Tensor, size: int) -> Tensor:
-    """(B, T, size): the tokens in the window around each token, mirrored (the end token itself counts twice) at the
-    ends of the real tokens, which must stand together; padding's windows hold itself only.
+    """Compute the positions of the window around each token, with symmetric padding.
+
+    Args:
+        mask_BT: True at real tokens, which must be contiguous.
+        size: of the window, odd.
+
+    Returns:
+        (B, T, size) positions, mirrored at the first and last real token (which is repeated); the window of a padding
+        token holds only itself.
     """
     length = mask_BT.shape[1]
     half = (size - 1) // 2
     count_B11 = mask_BT.sum(dim=1)[:, None, None].clamp(min=1)
     first_B11 = mask_BT.long().argmax(dim=1)[:, None, None]
-    own_1T1 = torch.arange(length, device=mask_BT.device)[None, :, None]
+    position_1T1 = torch.arange(length, device=mask_BT.device)[None, :, None]
     offsets_k = torch.arange(-half, half + 1, device=mask_BT.device)
     # Symmetric mirroring has the period 2 n: 0 .. n-1, n-1 .. 0, again.
-    place_BTk = (own_1T1 - first_B11 + offsets_k) % (2 * count_B11)
+    place_BTk = (position_1T1 - first_B11 + offsets_k) % (2 * count_B11)
     place_BTk = torch.where(place_BTk < count_B11, place_BTk, 2 * count_B11 - 1 - place_BTk) + first_B11
-    return torch.where(mask_BT[:, :, None], place_BTk, own_1T1)
+    return torch.where(mask_BT[:, :, None], place_BTk, position_1T1)
 
 
 def blur_matrix(kernel: Tensor, places_BTk: Tensor) -> Tensor:
-    """K, whose row t holds the kernel at the places of token t's window: (B, T, T), or (B, H, T, T).
+    """Build the blur matrix K, whose row t holds the kernel at the positions of token t's window.
 
     Args:
-        kernel: (k,), or (H, k) for one a head.
+        kernel: (k,), or (H, k) for one kernel per head.
         places_BTk: from `mirrored_places`.
+
+    Returns:
+        (B, T, T), or (B, H, T, T).
     """
     batch, length, size = places_BTk.shape
     if kernel.ndim == 1:
@@ -66,7 +79,7 @@ def blur_matrix(kernel: Tensor, places_BTk: Tensor) -> Tensor:
 
 
 def apply_blur(matrix: Tensor, values_BTD: Tensor) -> Tensor:
-    """K times the tokens; a matrix a head goes to that head's share of the features.
+    """Multiply the tokens by the blur matrix; with one matrix per head, each head's features by its own.
 
     Args:
         matrix: (B, T, T) or (B, H, T, T).
@@ -82,14 +95,14 @@ def apply_blur(matrix: Tensor, values_BTD: Tensor) -> Tensor:
 
 
 class GaussianBlur(nn.Module):
-    """The blur matrices of an encoder's layers.
+    """Makes the blur matrices of an encoder's layers.
 
     Args:
         size: window in tokens, odd.
-        sigma: standard deviation in tokens; where it is learned, its first value.
+        sigma: standard deviation in tokens; its initial value if it is learned.
         layers: how many layers are blurred.
-        heads: attention heads a layer.
-        learnable: "no"; "layer": one sigma a layer; "head": one a layer and head.
+        heads: attention heads per layer.
+        learnable: "no"; "layer": one sigma per layer; "head": one per layer and head.
     """
 
     def __init__(self, *, size: int, sigma: float, layers: int, heads: int, learnable: str) -> None:
@@ -99,16 +112,16 @@ class GaussianBlur(nn.Module):
         self.raw_sigma = None if shape is None else nn.Parameter(torch.full(shape, raw_of(sigma)))
 
     def reset_parameters(self) -> None:
-        """Every sigma at its first value."""
+        """Reset every learned sigma to its initial value."""
         if self.raw_sigma is not None:
             nn.init.constant_(self.raw_sigma, raw_of(self.sigma))
 
     def sigmas(self) -> Tensor | None:
-        """The learned standard deviations, (layers,) or (layers, heads); None where they are not learned."""
+        """Return the learned standard deviations, (layers,) or (layers, heads); None if they are not learned."""
         return None if self.raw_sigma is None else F.softplus(self.raw_sigma.float()) + _SMALLEST
 
     def matrices(self, mask_BT: Tensor) -> list[Tensor]:
-        """The matrix of each blurred layer; one for all where sigma is not learned."""
+        """Build the matrix of each blurred layer; a single one for all layers if sigma is not learned."""
         places_BTk = mirrored_places(mask_BT, self.size)
         sigmas = self.sigmas()
         if sigmas is None:
@@ -122,6 +135,6 @@ _SMALLEST = 1e-3
 
 
 def raw_of(sigma: float) -> float:
-    """The number whose softplus, plus the smallest sigma, is this one."""
+    """Invert softplus(raw) + smallest sigma."""
     above = max(sigma - _SMALLEST, 1e-6)
     return above + math.log(-math.expm1(-above))

@@ -1,4 +1,4 @@
-"""From the numbers that the last linear gives to logits, where a loss wants something of its own in between."""
+"""The classifier: from sentence vectors to logits, with what some losses and bi-encoders need in between."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from torch import Tensor, nn
 
 
 def raw_outputs(loss: str, num_labels: int) -> int:
-    """How many numbers a text has before `build_outputs`: one a logit, with the loss "corn" one fewer."""
+    """Return the number of outputs of the last linear layer: one per logit, with the loss "corn" one fewer."""
     return num_labels - 1 if loss == "corn" else num_labels
 
 
 def build_outputs(loss: str) -> nn.Module | None:
-    """What turns the raw numbers into logits for this loss; None where they are the logits."""
+    """Build the module that turns raw outputs into logits for this loss; None if they are the logits."""
     if loss == "corn":
         return ClassLogProbabilities()
     return ScaledOutput() if loss == "pearson" else None
 
 
 def class_log_probabilities(conditional_BK: Tensor) -> Tensor:
-    """(B, K + 1) log-probabilities of ordered classes, in float32; their softmax is the probabilities themselves.
+    """Compute log-probabilities of ordered classes, (B, K + 1) float32, from conditional logits.
 
     log p(y = k) = sum over j < k of log sigmoid(z_j), and for all but the last class + log sigmoid(-z_k).
 
@@ -43,9 +43,9 @@ class ClassLogProbabilities(nn.Module):
 
 
 class ScaledOutput(nn.Module):
-    """scale x output + offset: two numbers that are saved with the model and that no gradient changes.
+    """Returns scale x output + offset, two numbers that are saved with the model and not trained.
 
-    A loss that does not care for scale and offset (Pearson's correlation) leaves them free; `fit` settles them.
+    Pearson's correlation as a loss does not determine scale and offset; `fit` sets them.
     """
 
     scale: Tensor
@@ -65,17 +65,17 @@ class ScaledOutput(nn.Module):
 
     @torch.no_grad()
     def fit(self, outputs_N: Tensor, scores_N: Tensor) -> bool:
-        """Settle both by least squares, so that outputs come out on the scores' scale.
+        """Set scale and offset by least squares, so that outputs are on the scale of the scores.
 
-        Nothing is changed where the slope is not above 0 (the outputs do not rise with the scores) or not defined (they
-        are constant): a negative scale would turn the order of the predictions round.
+        Nothing changes if the slope is not positive or not defined (constant outputs): a negative scale would reverse
+        the order of the predictions.
 
         Args:
-            outputs_N: what the model says of some rows, with the scale and offset that it has now.
-            scores_N: what they should be.
+            outputs_N: the model's predictions of some rows with its present scale and offset.
+            scores_N: the gold scores.
 
         Returns:
-            Whether there was a line to fit.
+            Whether the two were set.
         """
         x_N, y_N = outputs_N.double(), scores_N.double()
         spread_N = x_N - x_N.mean()
@@ -92,43 +92,43 @@ COMBINATIONS = ("dot", "concat")
 
 
 def both(texts_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """The first and the second texts, (B, D) each: the two halves of the rows."""
+    """Split 2 B vectors into those of the first and of the second texts, (B, D) each."""
     half = len(texts_ND) // 2
     return texts_ND[:half], texts_ND[half:]
 
 
 class DotProduct(nn.Module):
-    """Both texts through one linear D -> d, and their dot product z.
+    """Projects both texts by one linear layer D -> d and takes their dot product z.
 
-    z is the prediction of a score; with two classes the logits are (0, z), whose cross-entropy is the binary
-    cross-entropy of z.
+    z is the predicted score; with two classes the logits are (0, z), whose cross-entropy is the binary cross-entropy of
+    z.
 
     Args:
         hidden_size: D.
         projection: d.
         outputs: 1 or 2.
 
-    Source: task-specific attention (Jia 2024); its baseline is this on the mean of each text's tokens.
+    Source: task-specific attention (Jia 2024); its baseline applies this to the mean of each text's tokens.
     """
 
     def __init__(self, *, hidden_size: int, projection: int, outputs: int) -> None:
         super().__init__()
         if outputs > 2:
-            raise ValueError(f"a dot product is one number: it cannot give {outputs} scores")
+            raise ValueError(f"outputs: got {outputs}, expected 1 or 2 for a dot product, which is one number")
         self.projection = nn.Linear(hidden_size, projection)
         self.outputs = outputs
 
     def forward(self, texts_ND: Tensor) -> Tensor:
-        """(B, outputs) in float32, of 2 B texts: first all first ones, then the second ones."""
+        """Score 2 B texts, all first texts before all second texts: (B, outputs) float32."""
         first_Bd, second_Bd = both(self.projection(texts_ND).float())
         z_B1 = (first_Bd * second_Bd).sum(dim=1, keepdim=True)
         return z_B1 if self.outputs == 1 else torch.cat([torch.zeros_like(z_B1), z_B1], dim=1)
 
 
 class Concatenation(nn.Module):
-    """A linear on [u, v, |u - v|, u * v].
+    """Applies a linear layer to [u, v, |u - v|, u * v].
 
-    Source: InferSent (Conneau et al. 2017, section 3.1), as bi-encoders have had it since.
+    Source: InferSent (Conneau et al. 2017, section 3.1).
     """
 
     def __init__(self, *, hidden_size: int, outputs: int) -> None:
@@ -136,7 +136,7 @@ class Concatenation(nn.Module):
         self.linear = nn.Linear(4 * hidden_size, outputs)
 
     def forward(self, texts_ND: Tensor) -> Tensor:
-        """(B, outputs), of 2 B texts: first all first ones, then the second ones."""
+        """Score 2 B texts, all first texts before all second texts: (B, outputs)."""
         first_BD, second_BD = both(texts_ND)
         parts = (first_BD, second_BD, (first_BD - second_BD).abs(), first_BD * second_BD)
         return self.linear(torch.cat(parts, dim=1))
@@ -145,12 +145,12 @@ class Concatenation(nn.Module):
 def build_classifier(
     *, hidden_size: int, outputs: int, combine: str | None = None, projection: int | None = None
 ) -> nn.Module:
-    """What turns vectors into scores: a linear for single texts (`combine` None), else a key of `COMBINATIONS`.
+    """Build the classifier: a linear layer, or for a bi-encoder what combines the two texts.
 
     Args:
         hidden_size: D.
-        outputs: scores a row.
-        combine: "dot" or "concat", for pairs of texts that are read apart.
+        outputs: scores per row.
+        combine: "dot" or "concat", for a bi-encoder; else None.
         projection: d of "dot"; D if not given.
     """
     if combine is None:
@@ -159,9 +159,9 @@ def build_classifier(
         return DotProduct(hidden_size=hidden_size, projection=projection or hidden_size, outputs=outputs)
     if combine == "concat":
         return Concatenation(hidden_size=hidden_size, outputs=outputs)
-    raise ValueError(f"combination {combine!r} is none of {', '.join(COMBINATIONS)}")
+    raise ValueError(f"combine: got {combine!r}, expected one of {', '.join(COMBINATIONS)}")
 
 
 def projection_weights(module: nn.Module) -> int:
-    """How many weights a dot product's projection has, without biases: what the poster's table 2 counts."""
+    """Count the weights of the dot product's projection, without biases, as the poster's table 2 does."""
     return sum(part.projection.weight.numel() for part in module.modules() if isinstance(part, DotProduct))

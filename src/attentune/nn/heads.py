@@ -1,8 +1,8 @@
-"""The head slot: from a token matrix to one vector a text.
+"""The head slot: pools a text's token vectors into one vector.
 
-Each head is called with the tokens, the mask of real tokens and the mask of ordinary tokens (real, and not special such
-as [CLS] and [SEP]), and returns one vector a text. Padding cannot change it. Where two texts are read apart, the first
-half of the texts are all first ones, the second half their second ones.
+Each head is called with the token vectors, the mask of real tokens (not padding) and the mask of non-special tokens
+(real, and not [CLS] or [SEP]), and returns one vector per text, which padding cannot change. In a bi-encoder the first
+half of the batch holds the first texts of all pairs, the second half their second texts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from attentune.nn.masked import fall_back, masked_mean
 
 
 class Pooler(nn.Module):
-    """Dense and tanh on a vector, as BERT has it behind [CLS]."""
+    """A linear layer and tanh on one vector: BERT's pooler."""
 
     def __init__(self, *, hidden_size: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Pooler(nn.Module):
 
 
 class ClsHead(nn.Module):
-    """The vector of the first token, through a pooler if asked.
+    """Takes the vector of the first token ([CLS]), optionally through a pooler.
 
     Source: Devlin et al. 2019, section 3.
     """
@@ -44,16 +44,16 @@ class ClsHead(nn.Module):
 
 
 class MeanHead(nn.Module):
-    """The mean over all real tokens, special ones too."""
+    """Takes the mean over all real tokens, special tokens included."""
 
     def forward(self, hidden_BTD: Tensor, mask_BT: Tensor, ordinary_BT: Tensor) -> Tensor:
         return masked_mean(hidden_BTD, mask_BT)
 
 
 class ClsMeanHead(nn.Module):
-    """beta [CLS] + (1 - beta) mean over ordinary tokens (over all real tokens where a text has none).
+    """Takes beta [CLS] + (1 - beta) mean over non-special tokens (all real tokens where a text has none).
 
-    Source: SSA-H (Kou et al. 2020, section 3.4) with uniform weights: its control.
+    Source: the control of SSA-H (Kou et al. 2020, section 3.3): the same with uniform weights.
     """
 
     def __init__(self, *, share_of_cls: float) -> None:
@@ -66,11 +66,11 @@ class ClsMeanHead(nn.Module):
 
 
 class SelfAttentionHead(nn.Module):
-    """Full blocks of self-attention, then [CLS].
+    """Applies transformer blocks of self-attention and takes [CLS].
 
     Args:
-        shape: of the blocks.
-        layers: how many, at least one.
+        shape: sizes of the blocks.
+        layers: number of blocks, at least one.
 
     Source: task-specific attention (Jia 2024), on single sentences.
     """
@@ -78,24 +78,24 @@ class SelfAttentionHead(nn.Module):
     def __init__(self, shape: BlockShape, *, layers: int) -> None:
         super().__init__()
         if layers < 1:
-            raise ValueError(f"self-attention needs a block, got {layers}")
+            raise ValueError(f"layers: got {layers}, expected at least 1 for self-attention")
         self.blocks = nn.ModuleList(TransformerBlock(shape, with_dense=False) for _ in range(layers))
 
     def forward(self, hidden_NTD: Tensor, mask_NT: Tensor, ordinary_NT: Tensor) -> Tensor:
         hidden_NTD = _cleared(hidden_NTD, mask_NT, self.blocks)
         for block in self.blocks[:-1]:
             hidden_NTD = block(hidden_NTD, hidden_NTD, mask_NT)
-        # Of the last one nothing but [CLS] is wanted, so nothing else has to ask.
+        # Only [CLS] is needed of the last block, so it is the only query.
         return self.blocks[-1](hidden_NTD[:, :1], hidden_NTD, mask_NT)[:, 0]
 
 
 class CrossAttentionHead(nn.Module):
-    """Blocks in which each text's tokens ask those of the other text of its pair, by the same weights; then [CLS].
+    """Lets each text of a pair attend to the other one, with shared weights, and takes [CLS].
 
     Args:
-        shape: of the blocks.
-        layers: how many full ones.
-        bare: one bare block after them. There must be a block, full or bare.
+        shape: sizes of the blocks.
+        layers: number of full transformer blocks; may be 0 with `bare`.
+        bare: add one bare `CrossAttentionBlock` after them.
 
     Source: task-specific attention (Jia 2024), on pairs.
     """
@@ -103,14 +103,14 @@ class CrossAttentionHead(nn.Module):
     def __init__(self, shape: BlockShape, *, layers: int, bare: bool) -> None:
         super().__init__()
         if layers < 1 and not bare:
-            raise ValueError("cross-attention needs a block, full or bare")
+            raise ValueError("layers: got 0 without bare, expected at least one block for cross-attention")
         blocks: list[nn.Module] = [TransformerBlock(shape, with_dense=True) for _ in range(layers)]
         self.blocks = nn.ModuleList([*blocks, CrossAttentionBlock(shape)] if bare else blocks)
 
     def forward(self, hidden_NTD: Tensor, mask_NT: Tensor, ordinary_NT: Tensor) -> Tensor:
-        """(N, D), of N / 2 pairs: first all first texts, then the second ones."""
+        """Pool N / 2 pairs, all first texts before all second texts, to (N, D)."""
         if len(hidden_NTD) % 2:
-            raise ValueError(f"cross-attention got {len(hidden_NTD)} texts, expected as many second ones as first ones")
+            raise ValueError(f"got {len(hidden_NTD)} texts, expected an even number: first texts, then second texts")
         hidden_NTD = _cleared(hidden_NTD, mask_NT, self.blocks)
         other_NT = _partners(mask_NT)
         for block in self.blocks[:-1]:
@@ -119,28 +119,28 @@ class CrossAttentionHead(nn.Module):
 
 
 def _partners(values_N: Tensor) -> Tensor:
-    """Of each text what its partner has: both halves in the place of each other (`roll` has no counterpart in ONNX)."""
+    """Swap the two halves, so that each text gets its partner's values. (`torch.roll` cannot be exported to ONNX.)"""
     half = len(values_N) // 2
     return torch.cat([values_N[half:], values_N[:half]])
 
 
 def _cleared(hidden_NTD: Tensor, mask_NT: Tensor, blocks: nn.Module) -> Tensor:
-    """Zeros at padding, whose share of attention is zero times what stands there; in the precision of the blocks."""
+    """Set padding to zero, since 0 x NaN would be NaN in attention, and convert to the dtype of the blocks."""
     dtype = next(blocks.parameters()).dtype
     return hidden_NTD.masked_fill(~mask_NT.unsqueeze(-1), 0.0).to(dtype)
 
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """What a head can be made of; each kind takes what it needs.
+    """Options of all heads; each kind uses those that apply to it.
 
     Attributes:
         hidden_size: D.
-        share_of_cls: of cls-mean.
-        with_pooler: of cls.
-        layers: how many full blocks.
-        bare: one bare block after them, of cross-attention.
-        shape: of the blocks.
+        share_of_cls: beta of cls-mean.
+        with_pooler: whether cls has a pooler.
+        layers: number of transformer blocks of self- and cross-attention.
+        bare: whether cross-attention ends with a bare block.
+        shape: sizes of the blocks.
     """
 
     hidden_size: int
@@ -152,13 +152,13 @@ class HeadOptions:
 
     @property
     def block_shape(self) -> BlockShape:
-        """The shape of the blocks, which heads with blocks must be given."""
+        """The sizes of the blocks; an error if none are given."""
         if self.shape is None:
-            raise ValueError("a head of attention blocks needs their shape")
+            raise ValueError("shape: got None, expected a BlockShape for a head with attention blocks")
         return self.shape
 
 
-# One entry a kind of head.
+# One entry per kind of head.
 HEADS: dict[str, Callable[[HeadOptions], nn.Module]] = {
     "cls": lambda options: ClsHead(hidden_size=options.hidden_size, with_pooler=options.with_pooler),
     "mean": lambda options: MeanHead(),
@@ -168,7 +168,7 @@ HEADS: dict[str, Callable[[HeadOptions], nn.Module]] = {
         options.block_shape, layers=options.layers, bare=options.bare
     ),
 }
-# Those that need two texts, read apart.
+# Heads that need a bi-encoder.
 PAIR_HEADS = ("cross-attention",)
 
 
@@ -182,5 +182,5 @@ def build_head(
     bare: bool = False,
     shape: BlockShape | None = None,
 ) -> nn.Module:
-    """A head by the name of its kind, a key of `HEADS`; see `HeadOptions` for the rest."""
+    """Build a head by its kind, a key of `HEADS`; see `HeadOptions` for the other arguments."""
     return HEADS[kind](HeadOptions(hidden_size, share_of_cls, with_pooler, layers, bare, shape))

@@ -1,6 +1,6 @@
-"""The layer mix slot: from the outputs of all encoder layers to one token matrix.
+"""The layer mix slot: combines the outputs of all encoder layers into one token matrix.
 
-Source: SESAME (Su and Cheng 2019), sections 3.1 and 3.2 and table 3; initialisation as in its released program.
+Source: SESAME (Su and Cheng 2019), section 3.1 and table 3; initialisation as in its released program.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# From the outputs of layers 1..L, each (B, T, D), to one (B, T, D): those that have no weights of their own.
+# Combinations without parameters: from the outputs of layers 1..L, each (B, T, D), to one (B, T, D).
 SELECTIONS: dict[str, Callable[[Sequence[Tensor]], Tensor]] = {
     "first": lambda layers: layers[0],
     "second": lambda layers: layers[1],
@@ -23,20 +23,20 @@ SELECTIONS: dict[str, Callable[[Sequence[Tensor]], Tensor]] = {
 }
 LAYER_MIXES: tuple[str, ...] = (*SELECTIONS, "weighted", "concat-last-4")
 
-# How many layers an encoder needs for the kind to mean what it says.
+# The fewest layers that an encoder must have for each kind.
 MINIMUM_LAYERS: dict[str, int] = {"second": 2, "second-to-last": 2, "sum-last-4": 4, "concat-last-4": 4}
 
 
 def layer_means(layers: Sequence[Tensor], mask_BT: Tensor) -> Tensor:
-    """(B, L) float32: the mean of each layer's output over real tokens and features (the squeeze)."""
+    """Average each layer's output over real tokens and features, (B, L) float32 (the "squeeze")."""
     weights_BT = mask_BT.float() / mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
-    # What stands at padding may be anything, so it is not merely multiplied by zero.
+    # Padding may hold NaN, so multiplying by a weight of zero is not enough.
     means = [layer.float().mean(dim=-1).masked_fill(~mask_BT, 0.0) for layer in layers]
     return torch.stack([(mean_BT * weights_BT).sum(dim=1) for mean_BT in means], dim=1)
 
 
 class ExcitationLinear(nn.Linear):
-    """A linear that starts as the released program's do: variance-scaled (He) weights and biases of 0.8."""
+    """A linear layer initialised as in the released program: variance-scaled (He) weights and biases of 0.8."""
 
     def reset_parameters(self) -> None:
         nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
@@ -44,7 +44,7 @@ class ExcitationLinear(nn.Linear):
 
 
 class Excitation(nn.Module):
-    """A weight between 0 and 1 for each layer, from what all layers hold.
+    """Squeeze-and-excitation: computes a weight between 0 and 1 for each layer from all layers' means.
 
     Args:
         num_layers: L.
@@ -60,17 +60,17 @@ class Excitation(nn.Module):
         self.excite = ExcitationLinear(inner, num_layers)
 
     def forward(self, layers: Sequence[Tensor], mask_BT: Tensor) -> Tensor:
-        """(B, L) weights, in float32."""
+        """Compute the weights, (B, L) float32."""
         means_BL = layer_means(layers, mask_BT).to(self.squeeze.weight.dtype)
         return torch.sigmoid(self.excite(torch.relu(self.squeeze(means_BL))).float())
 
 
 class LayerMix(nn.Module):
-    """Rescales the layers if asked, then selects or combines them.
+    """Rescales the layers by squeeze-and-excitation if configured, then selects or combines them.
 
     Args:
-        kind: one of `LAYER_MIXES`. weighted: with squeeze the mean of the layers by excitation; without, by learned
-            weights (softmax), equal at first.
+        kind: one of `LAYER_MIXES`. "weighted" is the mean weighted by excitation with squeeze; without it, by learned
+            weights (softmax), initially equal.
         num_layers: L.
         hidden_size: D.
         squeeze: rescale each layer by its excitation.
@@ -86,10 +86,10 @@ class LayerMix(nn.Module):
         self.linear = nn.Linear(4 * hidden_size, hidden_size) if kind == "concat-last-4" else None
 
     def forward(self, layers: Sequence[Tensor], mask_BT: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Mix.
+        """Combine the layers.
 
         Args:
-            layers: the outputs of encoder layers 1 to L, each (B, T, D); the embeddings are not one of them.
+            layers: the outputs of encoder layers 1 to L, each (B, T, D), without the embeddings.
             mask_BT: True at real tokens.
 
         Returns:
@@ -97,11 +97,11 @@ class LayerMix(nn.Module):
         """
         if self.excitation is None:
             shares_L = None if self.layer_weights is None else self.layer_weights.float().softmax(dim=0)
-            return self._mixed(layers if shares_L is None else _Scaled(layers, shares_L[None]), None), None
+            return self._combine(layers if shares_L is None else _Scaled(layers, shares_L[None]), None), None
         weights_BL = self.excitation(layers, mask_BT)
-        return self._mixed(_Scaled(layers, weights_BL), weights_BL.sum(dim=1)), weights_BL
+        return self._combine(_Scaled(layers, weights_BL), weights_BL.sum(dim=1)), weights_BL
 
-    def _mixed(self, layers: Sequence[Tensor], total_B: Tensor | None) -> Tensor:
+    def _combine(self, layers: Sequence[Tensor], total_B: Tensor | None) -> Tensor:
         if self.linear is not None:
             return self.linear(torch.cat(tuple(layers[-4:]), dim=-1).to(self.linear.weight.dtype))
         if self.kind != "weighted":
@@ -111,11 +111,11 @@ class LayerMix(nn.Module):
 
 
 class _Scaled(Sequence[Tensor]):
-    """Layers times their weights, computed only for those that are asked for.
+    """Layers multiplied by their weights, computed on access.
 
     Args:
         layers: (B, T, D) each.
-        weights_BL: one a row and layer; B may be 1.
+        weights_BL: one weight per row and layer; B may be 1.
     """
 
     def __init__(self, layers: Sequence[Tensor], weights_BL: Tensor) -> None:

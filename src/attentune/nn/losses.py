@@ -1,4 +1,4 @@
-"""Losses of single rows. Sums travel: the caller adds up numerators and denominators and divides once."""
+"""Losses per row. They return numerators and denominators, so that the caller sums both and divides once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RowLosses:
-    """The losses of a batch, row by row.
+    """The losses of a batch, row by row, with their weights.
 
     Attributes:
         loss_B: the weighted loss of each row.
-        weight_B: what each row adds to the denominator, so that the mean loss is sum(loss_B) / sum(weight_B).
+        weight_B: each row's share of the denominator: the mean loss is sum(loss_B) / sum(weight_B).
     """
 
     loss_B: Tensor
@@ -30,7 +30,7 @@ class RowLosses:
 def cross_entropy_rows(
     logits_BC: Tensor, labels_B: Tensor, *, class_weights_C: Tensor | None = None, label_smoothing: float = 0.0
 ) -> RowLosses:
-    """Cross-entropy of each row, in float32; its `mean` equals `torch.nn.functional.cross_entropy`.
+    """Compute the cross-entropy of each row in float32; its `mean` equals `torch.nn.functional.cross_entropy`.
 
     Args:
         logits_BC: scores before the softmax.
@@ -46,7 +46,7 @@ def cross_entropy_rows(
 
 
 def squared_error_rows(logits_BC: Tensor, scores_B: Tensor) -> RowLosses:
-    """The squared error of each row, in float32. `logits_BC` has one column."""
+    """Compute the squared error of each row in float32; `logits_BC` has one column."""
     loss_B = (logits_BC.float().squeeze(-1) - scores_B.float()) ** 2
     return RowLosses(loss_B, loss_B.new_ones(loss_B.shape))
 
@@ -54,7 +54,9 @@ def squared_error_rows(logits_BC: Tensor, scores_B: Tensor) -> RowLosses:
 def binary_cross_entropy_rows(
     logits_B2: Tensor, labels_B: Tensor, *, class_weights_C: Tensor | None = None, label_smoothing: float = 0.0
 ) -> RowLosses:
-    """The sigmoid's cross-entropy of logit 1 minus logit 0, in float32; equal to `cross_entropy_rows` of two classes.
+    """Compute the binary cross-entropy of logit 1 minus logit 0 in float32.
+
+    For two classes it equals `cross_entropy_rows`.
 
     Args:
         logits_B2: scores before the softmax of two classes.
@@ -78,15 +80,15 @@ def focal_rows(
     class_weights_C: Tensor | None = None,
     label_smoothing: float = 0.0,
 ) -> RowLosses:
-    """The focal loss of each row, in float32: a cross-entropy in which what is known well counts for little.
+    """Compute the focal loss of each row in float32: cross-entropy that down-weights well-classified rows.
 
     A class with probability p and target share t adds t (1 - p)^gamma (-log p); with gamma 0 that is
-    `cross_entropy_rows`, and weights and smoothing mean what they mean there.
+    `cross_entropy_rows`, with the same meaning of weights and smoothing.
 
     Args:
         logits_BC: scores before the softmax.
         labels_B: class ids.
-        gamma: at least 0; the higher, the less rows count whose class is likely.
+        gamma: at least 0; the higher, the lower the weight of well-classified rows.
         class_weights_C: the weight of each class, or None for equal ones.
         label_smoothing: the share of the target spread evenly over all classes.
 
@@ -108,15 +110,15 @@ def label_set_rows(
     label_weights_C: Tensor | None = None,
     label_smoothing: float = 0.0,
 ) -> RowLosses:
-    """The mean over labels of each one's own binary cross-entropy, in float32: any number of them may be there.
+    """Compute each row's mean binary cross-entropy over labels in float32, for multi-label tasks.
 
     Without gamma its `mean` equals `torch.nn.functional.binary_cross_entropy_with_logits`.
 
     Args:
         logits_BC: scores before the sigmoid.
         labels_BC: 1 where a row has the label, else 0.
-        gamma: of the focal loss (Lin et al. 2017), whose (1 - p)^gamma each label's part is multiplied with.
-        label_weights_C: what a label's presence weighs against its absence (PyTorch's `pos_weight`), or None.
+        gamma: of the focal loss (Lin et al. 2017): each label's term is multiplied by (1 - p)^gamma.
+        label_weights_C: weight of a label's presence relative to its absence (PyTorch's `pos_weight`), or None.
         label_smoothing: the share of the target spread evenly over presence and absence.
     """
     logits_BC, target_BC = logits_BC.float(), labels_BC.float() * (1.0 - label_smoothing) + label_smoothing / 2
@@ -131,17 +133,17 @@ def label_set_rows(
 
 
 def _focus(log_p: Tensor, gamma: float) -> Tensor:
-    """(1 - p)^gamma, with a gradient that is finite where p is 1."""
-    # expm1 keeps the digits of 1 - p near p = 1; the floor keeps the slope of a root (gamma below 1) finite there.
+    """Compute (1 - p)^gamma with a finite gradient at p = 1."""
+    # expm1 is accurate near p = 1; the minimum keeps the gradient finite there for gamma below 1.
     return (-torch.expm1(log_p)).clamp(min=1e-12) ** gamma
 
 
 def pearson_rows(logits_B1: Tensor, scores_B: Tensor) -> RowLosses:
-    """Minus the Pearson correlation of the batch, in float32, the same number for each of its rows.
+    """Compute minus the Pearson correlation of the batch in float32, the same number for each of its rows.
 
-    So a step's mean loss is the mean over its batches, each as heavy as its rows. A batch of fewer than two rows, or
-    whose labels or predictions are constant (to within rounding), has loss 0 and gradient 0: nothing can be learnt from
-    it. Under several processes each correlates its own share of a batch.
+    A step's mean loss is then the mean over its batches, weighted by their rows. A batch of fewer than two rows, or
+    with constant labels or predictions (up to rounding), has loss 0 and gradient 0. With several processes each
+    correlates its own share of a batch.
 
     Args:
         logits_B1: predictions.
@@ -151,7 +153,7 @@ def pearson_rows(logits_B1: Tensor, scores_B: Tensor) -> RowLosses:
     """
     predicted_B = _unit_deviations(logits_B1.squeeze(-1).float(), smallest=1e-12)
     wanted_B = _unit_deviations(scores_B.float(), smallest=0.0)
-    # Each sum of squares is at least 1, unless all are 0; so the clamp only keeps 0 / 0 away.
+    # Each sum of squares is at least 1 unless it is 0, so the clamp only prevents 0 / 0.
     squares = (predicted_B**2).sum().clamp(min=1.0) * (wanted_B**2).sum().clamp(min=1.0)
     correlation = (predicted_B * wanted_B).sum() / squares.sqrt()
     loss_B = -correlation.expand(len(predicted_B))
@@ -159,7 +161,7 @@ def pearson_rows(logits_B1: Tensor, scores_B: Tensor) -> RowLosses:
 
 
 def _unit_deviations(values_B: Tensor, *, smallest: float) -> Tensor:
-    """Deviations from the mean over the largest of them, which a correlation does not see; all 0 if rounding is all."""
+    """Divide deviations from the mean by the largest one, which a correlation ignores; 0 if they are rounding only."""
     deviations_B = values_B - values_B.mean()
     largest = deviations_B.detach().abs().max()
     rounding = 4 * torch.finfo(torch.float32).eps * values_B.detach().abs().max()
@@ -169,18 +171,18 @@ def _unit_deviations(values_B: Tensor, *, smallest: float) -> Tensor:
 
 
 def corn_task_counts(labels_B: Tensor, num_classes: int) -> Tensor:
-    """(B,) float32: in how many of CORN's conditional tasks each row takes part, min(y + 1, C - 1)."""
+    """Count the conditional tasks of CORN that each row belongs to, min(y + 1, C - 1): (B,) float32."""
     return (labels_B + 1).clamp(max=num_classes - 1).to(torch.float32)
 
 
 def corn_rows(logits_BC: Tensor, labels_B: Tensor) -> RowLosses:
-    """CORN's loss of each row, in float32; the denominator counts the rows of its conditional tasks.
+    """Compute CORN's loss of each row in float32; the denominator counts the rows of its conditional tasks.
 
-    Task k asks, of the rows whose class is at least k, whether it is above k. A row's losses in its tasks add up to
+    Task k predicts, for rows whose class is at least k, whether it is above k. A row's losses over its tasks add up to
     minus the log-probability of its class.
 
     Args:
-        logits_BC: log-probabilities of ordered classes, as `nn.outputs.class_log_probabilities` gives them.
+        logits_BC: log-probabilities of ordered classes, from `nn.classifiers.class_log_probabilities`.
         labels_B: class ids, lowest first.
 
     Source: CORN (Shi, Cao and Raschka 2021, section 3). coral-pytorch, its authors' library, had its last release in
@@ -190,7 +192,7 @@ def corn_rows(logits_BC: Tensor, labels_B: Tensor) -> RowLosses:
     return RowLosses(loss_B, corn_task_counts(labels_B, logits_BC.shape[1]))
 
 
-# The kinds of task that each loss is for; what "auto" stands for comes first among those of a kind.
+# The task types that each loss applies to; "auto" is the first loss that applies.
 LOSSES: dict[str, tuple[str, ...]] = {
     "cross-entropy": ("classification", "ordinal"),
     "binary-cross-entropy": ("classification", "ordinal", "multi_label"),
@@ -202,8 +204,8 @@ LOSSES: dict[str, tuple[str, ...]] = {
 
 
 def resolve_loss(loss: str, task_type: str) -> str:
-    """The loss that "auto" stands for: "mse" for regression, "cross-entropy" for classes, ordered or not, and
-    "binary-cross-entropy" for several labels a row.
+    """Resolve "auto": "mse" for regression, "cross-entropy" for classification and ordinal classes, and
+    "binary-cross-entropy" for multi-label tasks.
     """
     return next(name for name, kinds in LOSSES.items() if task_type in kinds) if loss == "auto" else loss
 
@@ -217,9 +219,9 @@ def row_losses(
     label_smoothing: float = 0.0,
     focal_gamma: float = 2.0,
 ) -> RowLosses:
-    """The losses of a batch by the name of the loss, a key of `LOSSES`; weights and smoothing are for classes only.
+    """Compute a loss by its name, a key of `LOSSES`; class weights and smoothing apply to classes only.
 
-    Labels of two dimensions are several a row, for the losses that know such.
+    Labels of two dimensions are multi-label.
     """
     if kind in ("mse", "pearson", "corn"):
         return {"mse": squared_error_rows, "pearson": pearson_rows, "corn": corn_rows}[kind](logits_BC, labels_B)
@@ -235,25 +237,25 @@ def row_losses(
     return function(logits_BC, labels_B, **options)
 
 
-# What a token label is where there is none.
+# The token label of an unlabelled token.
 NO_LABEL = -1.0
 
 
 def token_label_sums(
     token_logits_BT2: Tensor, labels_BT: Tensor, weights_B: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The token head's loss over labelled tokens, and how often it is right, as sums.
+    """Sum the token loss over labelled tokens, and count the correct predictions.
 
     Args:
-        token_logits_BT2: scores before the softmax for "not important" and "important".
+        token_logits_BT2: logits of "not important" and "important".
         labels_BT: from 0 to 1; negative where a token has no label.
-        weights_B: what the loss of each row's tokens is multiplied with; None for 1.
+        weights_B: weight of each row's tokens in the loss; None for 1.
 
     Returns:
-        The sum of the cross-entropies, and the number of labelled tokens whose more likely side is the label's
+        The sum of the cross-entropies, and the number of labelled tokens whose more likely class is the label's
         (a half counts as important); divide both by the number of labelled tokens.
 
-    Source: SSA (Kou et al. 2020, section 3.3); labels between 0 and 1 as in a cross-entropy with soft targets.
+    Source: SSA (Kou et al. 2020, section 3.2); labels between 0 and 1 as in a cross-entropy with soft targets.
     """
     labelled_BT = labels_BT >= 0
     log_p_N2 = token_logits_BT2[labelled_BT].float().log_softmax(dim=-1)
@@ -267,17 +269,17 @@ def token_label_sums(
 
 
 def with_token_loss(loss: Tensor, token_logits_BT2: Tensor, labels_BT: Tensor, *, share: float) -> Tensor:
-    """(1 - share) x the task's mean loss + share x the token head's; the task's alone where no token is labelled.
+    """Combine (1 - share) x the task loss + share x the mean token loss; the task loss alone if no token is labelled.
 
     Args:
         loss: the task's mean loss, a scalar.
         token_logits_BT2, labels_BT: as of `token_label_sums`.
         share: the paper's 1 - alpha.
 
-    Source: SSA (Kou et al. 2020, section 3.3).
+    Source: SSA (Kou et al. 2020, section 3.2).
     """
     count = (labels_BT >= 0).sum()
-    # Looked at on the device: the share is 0, not another branch, and the token head stays in the graph.
+    # No branch: this avoids a device synchronisation and keeps the token head in the graph.
     share_now = share * (count > 0).to(loss.dtype)
     token_loss = token_label_sums(token_logits_BT2, labels_BT)[0] / count.clamp(min=1)
     return (1.0 - share_now) * loss + share_now * token_loss

@@ -1,4 +1,4 @@
-"""Means, maxima and softmax that padding cannot change. Each is computed in float32 whatever the input's precision."""
+"""Masked mean, maximum and softmax, computed in float32 whatever the input's dtype."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from torch import Tensor
 
 
 def fall_back(preferred_BT: Tensor, otherwise_BT: Tensor) -> Tensor:
-    """`preferred_BT`, but `otherwise_BT` in rows where nothing is preferred (a text without ordinary tokens, say)."""
+    """Return `preferred_BT`, but `otherwise_BT` in rows where it is all False (a text of special tokens only, say)."""
     has_some_B1 = preferred_BT.any(dim=1, keepdim=True)
-    # Not `torch.where`: of booleans, onnxruntime has none.
+    # Not `torch.where`, which onnxruntime does not have for booleans.
     return (preferred_BT & has_some_B1) | (otherwise_BT & ~has_some_B1)
 
 
 def masked_mean(values_BTD: Tensor, mask_BT: Tensor) -> Tensor:
-    """The mean over the tokens in the mask.
+    """Average over the tokens in the mask.
 
     Args:
-        values_BTD: what to average; places outside the mask may hold anything, NaN too.
-        mask_BT: True at the tokens that count.
+        values_BTD: token vectors; outside the mask any values are allowed, NaN included.
+        mask_BT: True at the tokens to average.
 
     Returns:
         (B, D) float32; zeros in rows without a token in the mask.
@@ -29,13 +29,13 @@ def masked_mean(values_BTD: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def masked_max(values_BTD: Tensor, mask_BT: Tensor) -> Tensor:
-    """The maximum over the tokens in the mask, each feature by itself: (B, D) float32; zeros in rows without one."""
+    """Take each feature's maximum over the tokens in the mask: (B, D) float32; zeros in rows without any."""
     kept_BTD = values_BTD.float().masked_fill(~mask_BT.unsqueeze(-1), float("-inf"))
     return kept_BTD.amax(dim=1).masked_fill(~mask_BT.any(dim=1, keepdim=True), 0.0)
 
 
 def masked_softmax(scores_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Softmax over the tokens in the mask: (B, T) float32, zero outside; all zeros in rows without a token in it."""
+    """Compute the softmax over the tokens in the mask: (B, T) float32, zero outside; all zeros in rows without any."""
     scores_BT = scores_BT.float().masked_fill(~mask_BT, float("-inf"))
     empty_B1 = ~mask_BT.any(dim=1, keepdim=True)
     return torch.softmax(scores_BT.masked_fill(empty_B1, 0.0), dim=1).masked_fill(~mask_BT, 0.0)

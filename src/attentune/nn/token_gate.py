@@ -1,6 +1,6 @@
-"""The token gate slot: how important each token is, and the sentence vector that its tokens make by importance.
+"""The token gate slot: predicts each token's importance and pools token vectors by it.
 
-Source: Self-Supervised Attention (Kou et al. 2020, sections 3.3 and 3.4); the threshold is of the released program.
+Source: Self-Supervised Attention (Kou et al. 2020, sections 3.2 and 3.3); the threshold is the released program's.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from attentune.nn.masked import fall_back, masked_softmax
 
 
 class TokenHead(nn.Module):
-    """Two scores a token, for "not important" and "important": dense, activation, LayerNorm, linear.
+    """Predicts two logits per token, "not important" and "important": dense, activation, LayerNorm, linear.
 
     Args:
         hidden_size: D.
-        activation: the encoder's own, a function of a tensor.
-        positions: None for one linear for all positions; else how many positions have a linear of their own.
+        activation: the encoder's activation, a function of a tensor.
+        positions: None for one output layer shared by all positions; else the number of positions with one each.
     """
 
     def __init__(self, *, hidden_size: int, activation: Callable[[Tensor], Tensor], positions: int | None) -> None:
@@ -30,13 +30,13 @@ class TokenHead(nn.Module):
         self.output = nn.Linear(hidden_size, 2) if positions is None else PositionLinear(positions, hidden_size)
 
     def forward(self, hidden_BTD: Tensor) -> Tensor:
-        """(B, T, 2) scores before the softmax, in float32."""
+        """Compute the logits, (B, T, 2) float32."""
         changed_BTD = self.norm(self.activation(self.dense(hidden_BTD.to(self.dense.weight.dtype))))
         return self.output(changed_BTD).float()
 
 
 class PositionLinear(nn.Module):
-    """A linear D -> 2 of its own for each position; longer rows than positions are an error.
+    """A separate linear layer D -> 2 for each position; rows longer than that are an error.
 
     Source: the paper's w^i ("share_weights" off).
     """
@@ -57,33 +57,33 @@ class PositionLinear(nn.Module):
 
 
 def token_importance(token_logits_BT2: Tensor, mask_BT: Tensor) -> Tensor:
-    """(B, T) the probability that a token is important, in float32; zero at padding."""
+    """Compute the probability that each token is important, (B, T) float32; zero at padding."""
     return token_logits_BT2.float().softmax(dim=-1)[..., 1].masked_fill(~mask_BT, 0.0)
 
 
 def importance_weights(scores_BT: Tensor, mask_BT: Tensor, ordinary_BT: Tensor, *, threshold: float = 0.0) -> Tensor:
-    """The share of each token in the sentence vector: a softmax over importance.
+    """Compute each token's weight in the sentence vector: a softmax over importance.
 
     Args:
         scores_BT: importance from 0 to 1.
         mask_BT: True at real tokens.
         ordinary_BT: True at real tokens that are not special.
-        threshold: ordinary tokens below it get no share; where none passes, all real tokens take part.
+        threshold: non-special tokens below it get weight 0; if none passes, all real tokens are used.
 
     Returns:
         (B, T) float32; each row sums to 1.
 
-    Source: SSA section 3.4 (threshold 0); the released program (attention_threshold 0.3).
+    Source: SSA section 3.3 (threshold 0); the released program (attention_threshold 0.3).
     """
     return masked_softmax(scores_BT, fall_back(ordinary_BT & (scores_BT >= threshold), mask_BT))
 
 
 class ImportanceGate(nn.Module):
-    """beta x the head's vector + (1 - beta) x the tokens weighted by their importance.
+    """Returns beta x the head's vector + (1 - beta) x the importance-weighted sum of the tokens.
 
-    With beta 1 the head's vector stays as it is, and the token head acts through its loss alone (co-training).
+    With beta 1 the head's vector is unchanged, and the token head acts through its loss only (co-training).
 
-    Source: SSA sections 3.3 (co-training) and 3.4 (hybrid).
+    Source: SSA sections 3.2 (co-training) and 3.3 (hybrid).
     """
 
     def __init__(self, *, token_head: TokenHead, share_of_head: float, threshold: float) -> None:
@@ -95,17 +95,17 @@ class ImportanceGate(nn.Module):
     def forward(
         self, hidden_BTD: Tensor, mask_BT: Tensor, ordinary_BT: Tensor, sentence_BD: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The gated sentence vector (B, D), the token head's scores (B, T, 2) and the tokens' importance (B, T)."""
+        """Compute the gated sentence vector (B, D), the token logits (B, T, 2) and the tokens' importance (B, T)."""
         token_logits_BT2 = self.token_head(hidden_BTD)
         importance_BT = token_importance(token_logits_BT2, mask_BT)
         if self.share_of_head < 1.0:
             weights_BT = importance_weights(importance_BT, mask_BT, ordinary_BT, threshold=self.threshold)
-            # What stands at padding may be anything, so it is not merely multiplied by zero.
+            # Padding may hold NaN, so multiplying by a weight of zero is not enough.
             kept_BTD = hidden_BTD.float().masked_fill(~mask_BT.unsqueeze(-1), 0.0)
             pooled_BD = (weights_BT.unsqueeze(-1) * kept_BTD).sum(dim=1)
             sentence_BD = self.share_of_head * sentence_BD.float() + (1.0 - self.share_of_head) * pooled_BD
         return sentence_BD, token_logits_BT2, importance_BT
 
 
-# The kinds of gate; "none" leaves the head's vector as it is and scores no tokens.
+# The kinds of gate; with "none" tokens are not scored.
 TOKEN_GATES = ("none", "ssa")

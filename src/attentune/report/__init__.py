@@ -1,4 +1,6 @@
-"""Reports of comparisons as HTML, Markdown, LaTeX or CSV. Never imports torch.
+"""Reports of comparisons as HTML, Markdown, LaTeX or CSV, and explanations as pages and figures. Never imports torch.
 
-Start with `sections.contents.make_report`: what a report contains, in order.
+Start with `sections.contents.make_report`: what a report contains, in order. `load` reads the records, `analysis`
+compares the methods, `sections` turns the results into tables and figures, `figures` draws with Matplotlib, and
+`writing` renders and writes the files from `templates`. `explanations` renders explanations of predictions.
 """

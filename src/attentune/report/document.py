@@ -1,10 +1,40 @@
-"""A report before it is written as a page, Markdown, CSV or LaTeX: sections of tables and figures, all plain text."""
+"""The content of a report as plain text: sections, tables and figures, and the formats of numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+import math
+import re
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from attentune.metrics.metrics import METRICS
+
+# What a table shows where there is no value.
+NOTHING = "-"
+# A column with a longer entry than this is wrapped.
+_LONG_CHARACTERS = 60
+_METRIC_NAMES = {
+    "accuracy": "accuracy",
+    "f1": "F1",
+    "balanced_accuracy": "balanced accuracy",
+    "f1_macro": "macro F1",
+    "f1_micro": "micro F1",
+    "f1_weighted": "weighted F1",
+    "precision_macro": "macro precision",
+    "recall_macro": "macro recall",
+    "f1_samples": "F1 by row",
+    "subset_accuracy": "subset accuracy",
+    "hamming_loss": "Hamming loss",
+    "matthews_correlation": "Matthews correlation",
+    "quadratic_weighted_kappa": "quadratic kappa",
+    "pearson": "Pearson correlation",
+    "spearmanr": "Spearman correlation",
+    "mean_absolute_error": "mean absolute error",
+    "mean_squared_error": "mean squared error",
+}
 
 
 @dataclass(frozen=True)
@@ -12,14 +42,15 @@ class Table:
     """A table.
 
     Attributes:
-        name: letters, digits and hyphens: what a file or an anchor of it is called.
-        title: what stands above it.
-        header: the columns' names.
-        rows: entries as they are shown.
-        left: how many columns at the left hold words; the others hold numbers and are flush right.
-        notes: sentences below it.
+        name: letters, digits and hyphens; names the table's label in LaTeX.
+        title: the caption.
+        header: the column names.
+        rows: the cells as they are shown.
+        left: the number of leftmost columns that hold words and are left-aligned; the others are right-aligned.
+        notes: sentences below the table.
     """
 
+    kind: ClassVar = "table"
     name: str
     title: str
     header: tuple[str, ...]
@@ -27,19 +58,27 @@ class Table:
     left: int = 1
     notes: tuple[str, ...] = ()
 
+    @cached_property
+    def long_columns(self) -> frozenset[int]:
+        """The indices of the columns whose text needs wrapping."""
+        return frozenset(
+            index for index in range(len(self.header)) if any(len(row[index]) > _LONG_CHARACTERS for row in self.rows)
+        )
+
 
 @dataclass(frozen=True)
 class Figure:
     """A figure.
 
     Attributes:
-        name: letters, digits and hyphens, different for each.
-        title: what it shows.
+        name: letters, digits and hyphens, unique in a report; names the figure's files.
+        title: what the figure shows.
         caption: what a reader must know to read it.
-        draw: makes the Matplotlib figure.
-        alt: the same in words, for those who cannot see it.
+        draw: creates the Matplotlib figure.
+        alt: the content in words, for readers who cannot see the figure.
     """
 
+    kind: ClassVar = "figure"
     name: str
     title: str
     caption: str
@@ -49,7 +88,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what stands below it."""
+    """A heading with sentences, tables and figures below it."""
 
     title: str
     parts: tuple[Table | Figure, ...]
@@ -61,20 +100,68 @@ class Report:
     """A whole report.
 
     Attributes:
-        title: its first line.
-        sentences: below the title.
+        title: the first line.
+        sentences: the summary below the title.
         sections: in order.
-        lines: the results as a flat table for programs, column names first.
+        results: the results as records with one set of keys, for CSV.
     """
 
     title: str
     sentences: tuple[str, ...]
     sections: tuple[Section, ...]
-    lines: tuple[tuple[str, ...], ...] = field(default=())
+    results: tuple[Mapping[str, object], ...] = ()
 
     def figures(self) -> Iterator[Figure]:
-        """All figures in order."""
+        """Yield all figures in order."""
         for section in self.sections:
             for part in section.parts:
                 if isinstance(part, Figure):
                     yield part
+
+
+def points_factor(metric: str) -> float:
+    """Return 100 for metrics that are shown in points, and 1 for errors, which keep the unit of their labels."""
+    return 100.0 if metric not in METRICS or METRICS[metric].greater_is_better else 1.0
+
+
+def format_score(value: float | None, metric: str, *, sign: bool = False) -> str:
+    """Format a score in points with one digit, or an error with three."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    in_points = points_factor(metric) == 100
+    text = f"{100 * value:.1f}" if in_points else f"{value:.3g}"
+    text = "0.0" if in_points and float(text) == 0 else text
+    return f"+{text}" if sign and float(text) > 0 else text
+
+
+def format_interval(low: float, high: float, metric: str) -> str:
+    """Format an interval, such as "49.1 to 55.5"."""
+    return NOTHING if not math.isfinite(low) else f"{format_score(low, metric)} to {format_score(high, metric)}"
+
+
+def format_p(p: float) -> str:
+    """Format a p value with two digits."""
+    return NOTHING if not math.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
+
+
+def format_median(values: Sequence[float], digits: int = 1) -> str:
+    """Format the median over runs, which ignores a run that was suspended for hours, with the minimum and maximum."""
+    if not values:
+        return NOTHING
+    median = f"{statistics.median(values):,.{digits}f}"
+    return median if len(values) == 1 else f"{median} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
+
+
+def metric_name(metric: str) -> str:
+    """Return a metric's name in words."""
+    return _METRIC_NAMES.get(metric, metric)
+
+
+def axis_label(metric: str) -> str:
+    """Return a metric's name with its unit, for an axis."""
+    return f"{metric_name(metric)} (points)" if points_factor(metric) == 100 else metric_name(metric)
+
+
+def slug(*parts: str) -> str:
+    """Join parts into a file name of letters, digits and hyphens."""
+    return "-".join(re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") or "x" for part in parts)

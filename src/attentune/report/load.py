@@ -1,61 +1,50 @@
-"""What a report is made of: the runs and extra findings in the folders that a user names."""
+"""Read the runs, HANS results and layer weights of the folders that a report is made from."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from attentune.errors import CheckpointError
 from attentune.experiments.comparison.records import (
+    PACKED_PREDICTIONS_FILE,
+    REPORT_FILES,
+    Predictions,
     Run,
     RunRecord,
+    is_packed,
     log_facts,
+    read_packed_predictions,
+    read_predictions,
     read_records,
     record_file,
     score_to_compare_by,
 )
-from attentune.inference.predictions import values_of
-from attentune.io.files import read_json, read_text
+from attentune.io.files import read_json
 from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
-
-_MEND = "Delete the record and its predictions; the same command makes them again."
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """A `predictions` file.
-
-    Attributes:
-        ids: of the rows.
-        names: the classes in the order of their ids; empty for regression.
-        labels_N: (N,) class ids (int64) or scores (float64); with several labels a row (N, C) ones and zeros.
-        predictions_N: the same.
-    """
-
-    ids: tuple[str, ...]
-    names: tuple[str, ...]
-    labels_N: np.ndarray
-    predictions_N: np.ndarray
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A record and the files of its predictions, by split."""
+    """A record and its predictions.
+
+    Attributes:
+        record: the run's record.
+        files: by split the file that has its predictions.
+        packed: the predictions on the split of the score, where they come from a packed comparison.
+    """
 
     record: RunRecord
     files: dict[str, Path]
+    packed: Predictions | None = field(default=None, compare=False)
 
     @property
     def split(self) -> str | None:
         """The split that its score is of: the first of validation; None if it failed or has none."""
-        return next((split for split in self.record.scores if split.startswith("validation")), None)
+        return self.record.split
 
     def predictions(self) -> Predictions | None:
         """Those on the split of the score; None where the file is not there.
@@ -63,12 +52,25 @@ class RecordedRun:
         Raises:
             CheckpointError: the file cannot be read.
         """
-        file = None if self.split is None else self.files.get(self.split)
+        if self.packed is not None or self.split is None:
+            return self.packed
+        file = self.files.get(self.split)
         return None if file is None or not file.is_file() else read_predictions(file)
 
 
 def recorded_runs(folder: Path, records: Iterable[RunRecord]) -> list[RecordedRun]:
-    """These records of a comparison's folder with their files."""
+    """These records of a comparison's folder with their predictions.
+
+    Raises:
+        CheckpointError: the predictions of a packed comparison cannot be read.
+    """
+    if is_packed(folder):
+        packed = read_packed_predictions(folder)
+        file = folder / PACKED_PREDICTIONS_FILE
+        return [
+            RecordedRun(one, dict.fromkeys(one.predictions, file) if one.run in packed else {}, packed.get(one.run))
+            for one in records
+        ]
     return [
         RecordedRun(
             record,
@@ -78,42 +80,22 @@ def recorded_runs(folder: Path, records: Iterable[RunRecord]) -> list[RecordedRu
     ]
 
 
-def read_predictions(file: Path) -> Predictions:
-    """Read the labels and predictions of a `predictions` file.
-
-    Raises:
-        CheckpointError: it cannot be read, or has no labels.
-    """
-    try:
-        if file.is_symlink():
-            raise ValueError("it is a link")
-        header, *rows = csv.reader(io.StringIO(read_text(file), newline=""))
-        names = tuple(column.removeprefix("p_") for column in header[3:] if column.startswith("p_"))
-        ids, labels, predictions = zip(*(row[:3] for row in rows), strict=True)
-        if header[:3] not in (["id", "label", "prediction"], ["id", "labels", "predictions"]):
-            raise ValueError(f"its columns are {', '.join(header[:3])}")
-        several = header[1] == "labels"
-        return Predictions(ids, names, *(values_of(texts, names, several=several) for texts in (labels, predictions)))
-    except (OSError, ValueError, KeyError, csv.Error) as error:
-        raise CheckpointError(f"{file}: holds no predictions with labels ({error}). {_MEND}") from error
-
-
-HANS_FILE, LAYERS_FILE, MANIFEST_FILE = "hans.json", "layers.json", "compare.json"
+HANS_FILE, LAYERS_FILE, MANIFEST_FILE = REPORT_FILES
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """All that was found.
+    """The content of the folders of a report.
 
     Attributes:
-        folders: as they were named.
-        kept: the runs, methods in the order of their comparison.
-        hans: by folder what `attentune hans` wrote.
-        layers: by run what `attentune layers --output_file` wrote.
+        folders: the folders' names as given.
+        runs: the runs, with methods in the order of their comparison.
+        hans: by folder the results of `attentune hans`.
+        layers: by run the layer weights of `attentune layers --output_file`.
     """
 
     folders: tuple[str, ...]
-    kept: tuple[RecordedRun, ...]
+    runs: tuple[RecordedRun, ...]
     hans: dict[str, dict[str, Any]]
     layers: dict[str, dict[str, Any]]
 
@@ -122,50 +104,50 @@ def collect(folders: Sequence[str]) -> ReportData:
     """Read comparison folders, run folders and folders of `attentune hans`.
 
     Raises:
-        CheckpointError: a folder is not there or holds none of these, or a file cannot be read.
+        CheckpointError: a folder does not exist or holds none of these, or a file cannot be read.
     """
-    by_folder = {folder: _kept(Path(folder)) for folder in dict.fromkeys(folders)}
+    by_folder = {folder: _recorded(Path(folder)) for folder in dict.fromkeys(folders)}
     hans: dict[str, dict[str, Any]] = {}
     layers: dict[str, dict[str, Any]] = {}
-    for folder, kept in by_folder.items():
-        hans |= {name: _findings(file, "lines") for name, file in _extras(Path(folder), HANS_FILE)}
-        layers |= {name: _findings(file, None) for name, file in _extras(Path(folder), LAYERS_FILE)}
-        if not kept and not any(True for name in (HANS_FILE, LAYERS_FILE) for _ in _extras(Path(folder), name)):
+    for folder, runs in by_folder.items():
+        hans |= {name: _read_extra(file, "lines") for name, file in _extras(Path(folder), HANS_FILE)}
+        layers |= {name: _read_extra(file, None) for name, file in _extras(Path(folder), LAYERS_FILE)}
+        if not runs and not any(True for name in (HANS_FILE, LAYERS_FILE) for _ in _extras(Path(folder), name)):
             raise CheckpointError(
                 f"{folder}: holds no finished run. Expected the folder of a comparison (attentune compare), of a run"
                 f" (attentune train), or one with {HANS_FILE} or {LAYERS_FILE}."
             )
-    return ReportData(tuple(by_folder), tuple(_named_apart(by_folder)), hans, layers)
+    return ReportData(tuple(by_folder), tuple(_with_distinct_methods(by_folder)), hans, layers)
 
 
-def _kept(folder: Path) -> list[RecordedRun]:
+def _recorded(folder: Path) -> list[RecordedRun]:
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: there is no such folder. Expected that of a comparison or a run.")
-    if (folder / "records").is_dir():
+    if (folder / "records").is_dir() or is_packed(folder):
         return _comparison(folder)
     runs = sorted(file.parent for file in folder.glob(f"*/{RESULT_FILE}")) if (folder / TASKS_FILE).is_file() else []
     return [_run(run) for run in (runs or ([folder] if (folder / RESULT_FILE).is_file() else []))]
 
 
 def _comparison(folder: Path) -> list[RecordedRun]:
-    """The records, methods and tasks in the order in which the comparison was asked for."""
-    found = recorded_runs(folder, [record for record, _ in read_records(folder)])
+    """Read the records, with methods and tasks in the order of the comparison's manifest."""
+    runs = recorded_runs(folder, [record for record, _ in read_records(folder)])
     try:
-        told = read_json(folder / MANIFEST_FILE)["methods"]
-        methods = list(told)
-        tasks = [task for method in told.values() for task in method["tasks"]]
+        manifest_methods = read_json(folder / MANIFEST_FILE)["methods"]
+        methods = list(manifest_methods)
+        tasks = [task for method in manifest_methods.values() for task in method["tasks"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return found
-    order = {name: place for place, name in enumerate(dict.fromkeys([*methods, *tasks]))}
+        return runs
+    order = {name: index for index, name in enumerate(dict.fromkeys([*methods, *tasks]))}
 
-    def place(one: RecordedRun) -> tuple[int, int]:
+    def position(one: RecordedRun) -> tuple[int, int]:
         return order.get(one.record.run.task, len(order)), order.get(one.record.run.method, len(order))
 
-    return sorted(found, key=place)
+    return sorted(runs, key=position)
 
 
 def _run(folder: Path) -> RecordedRun:
-    """A single run as a comparison would have kept it; its method is its preset."""
+    """Read a single run as a comparison would record it; its method is its preset."""
     result = RunResult.load(folder / RESULT_FILE)
     data, training = result.config.get("data", {}), result.config.get("training", {})
     metric, score = score_to_compare_by(result.scores, training.get("metric_for_best_model"))
@@ -177,7 +159,7 @@ def _run(folder: Path) -> RecordedRun:
         result.seed,
     )
     record = RunRecord(
-        **{part.name: getattr(result, part.name) for part in dataclasses.fields(RunResult)},
+        **vars(result),
         run=run,
         status="done",
         metric=metric,
@@ -188,14 +170,14 @@ def _run(folder: Path) -> RecordedRun:
     return RecordedRun(record, files)
 
 
-def _named_apart(by_folder: dict[str, list[RecordedRun]]) -> Iterator[RecordedRun]:
-    """The runs of all folders; where two folders have the same run, methods bear their folder's name."""
-    runs = [one.record.run for kept in by_folder.values() for one in kept]
+def _with_distinct_methods(by_folder: dict[str, list[RecordedRun]]) -> Iterator[RecordedRun]:
+    """Yield the runs of all folders; if two folders have the same run, add the folder's name to all methods."""
+    runs = [one.record.run for recorded in by_folder.values() for one in recorded]
     clash = len(set(runs)) < len(runs)
     names = [Path(folder).resolve().name for folder in by_folder]
-    for number, (folder, kept) in enumerate(by_folder.items()):
+    for number, (folder, recorded) in enumerate(by_folder.items()):
         name = names[number] if names.count(names[number]) == 1 else folder
-        for one in kept:
+        for one in recorded:
             if not clash:
                 yield one
                 continue
@@ -204,18 +186,20 @@ def _named_apart(by_folder: dict[str, list[RecordedRun]]) -> Iterator[RecordedRu
 
 
 def _extras(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """Files of this name in a folder, in the runs that a comparison has kept, and what to call their source."""
+    """Yield the files of this name in a folder and in the run folders of a comparison, with their source's name."""
     if (folder / name).is_file():
         yield folder.resolve().name, folder / name
     for file in sorted((folder / "runs").glob(f"*/*/*/seed-*/{name}")):
-        yield str(file.parent.relative_to(folder / "runs")), file
+        yield file.parent.relative_to(folder / "runs").as_posix(), file
 
 
-def _findings(file: Path, key: str | None) -> dict[str, Any]:
+def _read_extra(file: Path, key: str | None) -> dict[str, Any]:
     try:
         content = read_json(file)
         if not isinstance(content, dict) or (key is not None and key not in content):
-            raise ValueError("of another kind")
+            raise ValueError("unexpected content")
         return content
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file}: cannot be read ({error}). Make it again, or take it away.") from error
+        raise CheckpointError(
+            f"{file}: cannot be read ({error}). Repeat the command that wrote it, or remove the file."
+        ) from error

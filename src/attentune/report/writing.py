@@ -1,35 +1,45 @@
-"""Writing a report: the kind of file that its name says, and its figures as files of their own."""
+"""Render a report as HTML, Markdown, LaTeX or CSV, and write it and its figures to files."""
 
 from __future__ import annotations
 
+import base64
+import csv
+import io
+import math
 import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 from attentune.errors import ConfigError
 from attentune.io.files import storage_errors, write_bytes, write_text
-from attentune.report.document import Report
+from attentune.report.document import Figure, Report, Section, slug
 from attentune.report.figures.base import FIGURE_KINDS, check_figure_file, figure_bytes
-from attentune.report.page import report_page
-from attentune.report.text_report import report_csv, report_latex, report_markdown
+from attentune.report.templating import html_templates, latex_templates, markdown_templates, one_line
 
 REPORT_KINDS = (".html", ".md", ".csv", ".tex")
 
 
 def check_report_file(path: str | Path) -> None:
-    """Check that a report can be written into a file of this name, before the work is done.
+    """Check, before the work is done, that a report can be written to a file of this name.
 
     Raises:
-        ConfigError: the name's ending is none of `REPORT_KINDS`, or a page is wanted without Matplotlib.
+        ConfigError: the extension is none of `REPORT_KINDS`, or it is .html and Matplotlib is not installed.
     """
-    ending = Path(path).suffix.lower()
-    if ending not in REPORT_KINDS:
+    extension = Path(path).suffix.lower()
+    if extension not in REPORT_KINDS:
         raise ConfigError(f"{path}: expected a name that ends in {', '.join(REPORT_KINDS)}.")
-    if ending == ".html":
+    if extension == ".html":
         check_figure_file(Path(path).with_suffix(".svg"))
 
 
 def write_figures(report: Report, folder: str | Path) -> dict[str, Path]:
-    """Write each figure as SVG, PNG and PDF; the PNG files by figure.
+    """Write each figure as SVG, PNG and PDF.
+
+    Returns:
+        The PNG files by the figures' names.
 
     Raises:
         ConfigError: Matplotlib is not installed.
@@ -39,43 +49,101 @@ def write_figures(report: Report, folder: str | Path) -> dict[str, Path]:
     check_figure_file(folder / "figure.png")
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    written = {}
+    png_files = {}
     for figure in report.figures():
-        drawn = figure.draw()
-        for ending in FIGURE_KINDS:
-            write_bytes(folder / f"{figure.name}{ending}", figure_bytes(drawn, ending[1:]))
-        written[figure.name] = folder / f"{figure.name}.png"
-    return written
+        drawing = figure.draw()
+        for extension in FIGURE_KINDS:
+            write_bytes(folder / f"{figure.name}{extension}", figure_bytes(drawing, extension[1:]))
+        png_files[figure.name] = folder / f"{figure.name}.png"
+    return png_files
 
 
-def write_report(report: Report, path: str | Path, figures: dict[str, Path] | None = None) -> None:
-    """Write a report.
+def write_report(report: Report, path: str | Path, figures: Mapping[str, Path] | None = None) -> None:
+    """Write a report in the format of the path's extension.
 
     Args:
-        report: what is written.
+        report: the content.
         path: a .html, .md, .csv or .tex file.
-        figures: those of `write_figures`, which Markdown and LaTeX refer to; a page has its own inside.
+        figures: the files of `write_figures`, to which Markdown and LaTeX refer; HTML embeds its figures.
 
     Raises:
-        ConfigError: as `check_report_file`.
+        ConfigError: see `check_report_file`.
         StorageError: the file could not be written.
     """
     check_report_file(path)
-    ending, near = Path(path).suffix.lower(), Path(path).resolve().parent
-    if ending == ".html":
-        write_text(path, report_page(report))
-    elif ending == ".csv":
-        write_text(path, report_csv(report))
+    extension, folder = Path(path).suffix.lower(), Path(path).resolve().parent
+    relative = {name: Path(os.path.relpath(file.resolve(), folder)) for name, file in (figures or {}).items()}
+    if extension == ".html":
+        text = render_html(report)
+    elif extension == ".csv":
+        text = render_csv(report)
+    elif extension == ".md":
+        text = render_markdown(report, {name: quote(file.as_posix()) for name, file in relative.items()})
     else:
-        found = {name: Path(os.path.relpath(file.resolve(), near)) for name, file in (figures or {}).items()}
-        if ending == ".md":
-            write_text(path, report_markdown(report, {name: _address(file) for name, file in found.items()}))
-        else:
-            # LaTeX chooses the kind of file that it can read.
-            write_text(path, report_latex(report, {name: str(file.with_suffix("")) for name, file in found.items()}))
+        # Without the extension, so that LaTeX chooses a format that it can read.
+        text = render_latex(report, {name: str(file.with_suffix("")) for name, file in relative.items()})
+    write_text(path, text)
 
 
-def _address(file: Path) -> str:
-    from urllib.parse import quote
+def render_html(report: Report) -> str:
+    """Render one HTML file with its style and figures inside: it needs no network and holds no script."""
+    return html_templates.get_template("report.html.jinja").render(report=report, title=report.title)
 
-    return quote(file.as_posix())
+
+def render_markdown(report: Report, figures: Mapping[str, str]) -> str:
+    """Render Markdown with pipe tables.
+
+    Args:
+        report: the content.
+        figures: the pictures' addresses by the figures' names; figures without an address are left out.
+    """
+    sections = _printed_sections(report, figures)
+    return markdown_templates.get_template("report.md.jinja").render(report=report, sections=sections, figures=figures)
+
+
+def render_latex(report: Report, figures: Mapping[str, str]) -> str:
+    """Render LaTeX tables to include in a paper with \\input; see `render_markdown`."""
+    sections = _printed_sections(report, figures)
+    return latex_templates.get_template("report.tex.jinja").render(sections=sections, figures=figures)
+
+
+def _printed_sections(report: Report, figures: Mapping[str, str]) -> list[Section]:
+    """Keep the tables and the figures that have a file, and the sections with any of them."""
+    sections = []
+    for section in report.sections:
+        parts = tuple(part for part in section.parts if not isinstance(part, Figure) or part.name in figures)
+        if parts:
+            sections.append(replace(section, parts=parts))
+    return sections
+
+
+def render_csv(report: Report) -> str:
+    """Render the results as one table with all digits: a line for each task, training set size and method."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    if report.results:
+        writer.writerow(report.results[0])
+    writer.writerows([_csv_cell(value) for value in result.values()] for result in report.results)
+    return buffer.getvalue()
+
+
+def _csv_cell(value: object) -> str:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return repr(float(value)) if isinstance(value, float) else escape_csv(str(value))
+
+
+def escape_csv(text: str) -> str:
+    """Escape a cell: a spreadsheet would evaluate text that starts with = + - or @, unless it is a number."""
+    text = one_line(text)
+    is_formula = text[:1] in ("=", "+", "-", "@") and not re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", text)
+    return f"'{text}" if is_formula else text
+
+
+def _svg_base64(figure: Figure) -> str:
+    return base64.b64encode(figure_bytes(figure.draw(), "svg")).decode()
+
+
+html_templates.filters |= {"slug": slug, "svg_base64": _svg_base64}

@@ -119,7 +119,7 @@ def _report(recipe: Recipe, planned: Plan, sections: Sequence[Section], made: Re
     sentences = [f"{recipe.source}. Made with attentune {__version__} by: attentune reproduce {recipe.name}."]
     sentences += [f"The paper says: {claim}" for claim in recipe.claims]
     sentences += [f"Not as in the paper: {text}" for text in (*planned.notes, *recipe.differences)]
-    return Report(recipe.title, (*sentences, *made.sentences), (*sections, *made.sections), made.lines)
+    return Report(recipe.title, (*sentences, *made.sentences), (*sections, *made.sections), made.results)
 
 
 def _agree(folder: Path, recipe: Recipe, planned: Plan, fraction: float) -> None:

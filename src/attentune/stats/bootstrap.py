@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +12,15 @@ from scipy import stats
 
 # Resampled values that are held in memory at once.
 _VALUES_PER_BATCH = 4_000_000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A statistic of some rows with its 95 % bootstrap interval over the rows."""
+
+    value: float
+    low: float
+    high: float
 
 
 def bootstrap_interval(

@@ -19,7 +19,7 @@ from attentune.data.labels import LabelReader
 from attentune.data.readers.csv import Dialect
 from attentune.data.readers.read import read_delimited
 from attentune.data.readers.table import Table
-from attentune.data.splits import stratified_part
+from attentune.data.splits import stratified_sample
 from attentune.errors import ConfigError, LabelError
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of
@@ -320,7 +320,7 @@ def _part(rows: HansRows, size: int, seed: int) -> HansRows:
     if size < 1:
         raise ConfigError(f"max_samples: got {size}, expected a whole number above 0.")
     strata = np.unique([f"{a} {b}" for a, b in zip(rows.entails, rows.subcases, strict=True)], return_inverse=True)[1]
-    return rows.take(stratified_part(strata, size, seed, "hans"))
+    return rows.take(stratified_sample(strata, size, seed, "hans"))
 
 
 def _lines(rows: HansRows, right_RN: np.ndarray, methods: Sequence[str]) -> tuple[HansLine, ...]:

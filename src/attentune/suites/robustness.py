@@ -19,7 +19,7 @@ from attentune.errors import DataError
 from attentune.inference.predictor import Predictor
 from attentune.metrics.metrics import METRICS, predictions_of
 from attentune.seeding import numpy_generator
-from attentune.stats.bootstrap import bootstrap_interval
+from attentune.stats.bootstrap import Interval, bootstrap_interval
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 # One word in so many has a typo.
@@ -159,15 +159,6 @@ def overlap(text: str, pair: str) -> float:
 
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A number with its 95 % interval over resamples of the rows."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)

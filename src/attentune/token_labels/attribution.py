@@ -1,15 +1,18 @@
-"""Labels from methods of explanation, through Captum: dear, and here to compare with."""
+"""Token labels from integrated gradients and LIME: expensive, for comparison with the cheaper generators."""
 
 from __future__ import annotations
 
 import importlib.util
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from attentune.attribution.gradient import integrate, masked_ids
+from attentune.attribution.perturbation import LIME_CAPTUM, fit_lime
 from attentune.config import LabelsConfig
 from attentune.errors import ConfigError
 from attentune.nn.losses import NO_LABEL, resolve_loss, row_losses
@@ -18,14 +21,11 @@ from attentune.token_labels.base import LabelSource, RowLabelGenerator
 from attentune.token_labels.masking import spread_copies
 from attentune.token_labels.plan import labels_from_scores
 
-# LIME for text weighs a copy by the share of words kept: exp(-(1 - sqrt(share))^2 / width^2).
-_LIME_WIDTH = 0.25
-
 
 class AttributionLabels(RowLabelGenerator):
-    """Labels from what each token adds to minus the loss, against the mask token. Subclasses fill in `attribute`.
+    """Labels tokens by an attribution of minus the loss, relative to the masked text. Subclasses define `attribute`.
 
-    Only sentences that the model is right on are labelled; below 1 the ratio takes a random share of the sentences.
+    Only rows that the model predicts correctly are labelled; a ratio below 1 takes a random share of the rows.
     """
 
     def __init__(self, settings: LabelsConfig, source: LabelSource) -> None:
@@ -38,7 +38,13 @@ class AttributionLabels(RowLabelGenerator):
 
     @abstractmethod
     def attribute(self, row: int, inputs: dict[str, Tensor], key: int) -> np.ndarray:
-        """(T,) what each token of a row adds to minus the loss."""
+        """Attribute minus the loss of a row to its tokens, (T,) float32.
+
+        Args:
+            row: the training row.
+            inputs: the same as a batch of one.
+            key: seeds the random methods.
+        """
 
     def label_rows(self, epoch: int) -> tuple[np.ndarray, dict[str, Any]]:
         source, settings = self.source, self.settings
@@ -48,103 +54,67 @@ class AttributionLabels(RowLabelGenerator):
         model = source.scorer.model
         was_training = model.training
         model.eval()
-        for row in correct[source.scorer.part]:
+        for row in correct[source.scorer.part].tolist():
             source.scorer.tick(1)
-            scores = self.attribute(
-                int(row), source.scorer.inputs(int(row)), derive_key("attribution", source.seed, epoch, int(row))
+            key = derive_key("attribution", source.seed, epoch, row)
+            labels = labels_from_scores(
+                self.attribute(row, source.scorer.inputs(row), key),
+                source.features.non_special_positions(row),
+                targets=settings.targets,
+                top_share=settings.top_share,
             )
-            # One more than the label, so that the sum over processes tells labels from none.
-            values[source.features.row(int(row))] = (
-                1.0
-                - NO_LABEL
-                + labels_from_scores(
-                    scores,
-                    source.features.ordinary_positions(int(row)),
-                    targets=settings.targets,
-                    top_share=settings.top_share,
-                )
-            )
+            # Shifted to be above 0, so that after the sum over processes a 0 means that no process labelled the token.
+            values[source.features.row(row)] = 1.0 - NO_LABEL + labels
         model.train(was_training)
         summed = source.scorer.summed(values)
         labels = np.where(summed > 0, summed - (1.0 - NO_LABEL), NO_LABEL).astype(np.float32)
         return labels, {"probed": len(rows), "correct": len(correct)}
 
-    def _minus_loss(self, row: int, input_ids: Tensor, others: dict[str, Tensor]) -> Tensor:
-        """(B,) minus the loss of these versions of a row, in float32."""
-        count = len(input_ids)
-        spread = {name: tensor.expand(count, *tensor.shape[1:]) for name, tensor in others.items()}
-        logits_BC = self.source.scorer.model(input_ids=input_ids, **spread).logits
-        gold_B = torch.as_tensor(self.source.gold[row], device=logits_BC.device).expand(count)
+    def _minus_loss(self, row: int) -> Callable[[dict[str, Tensor]], Tensor]:
+        """Return the function to explain: from a batch of versions of a row to minus their losses, (B,) float32."""
         loss = resolve_loss("auto", self.source.comparator.label_space.task_type)
-        return -row_losses(loss, logits_BC, gold_B).loss_B
 
-    def _masked_ids(self, row: int, inputs: dict[str, Tensor]) -> Tensor:
-        """The row with every ordinary token masked, (1, T)."""
-        ids_1T = inputs["input_ids"].clone()
-        ids_1T[0, torch.as_tensor(self.source.features.ordinary_positions(row))] = self.source.mask_token_id
-        return ids_1T
+        def minus_loss(inputs: dict[str, Tensor]) -> Tensor:
+            logits_BC = self.source.scorer.model(**inputs).logits
+            gold_B = torch.as_tensor(self.source.gold[row], device=logits_BC.device).expand(len(logits_BC))
+            return -row_losses(loss, logits_BC, gold_B).loss_B
+
+        return minus_loss
 
 
 class IntegratedGradients(AttributionLabels):
-    """Integrated gradients along the straight path from the mask token's embeddings.
+    """Labels by integrated gradients along the straight path from the masked text's word embeddings.
 
-    Source: Sundararajan et al. 2017, through `captum.attr.LayerIntegratedGradients`.
+    Source: Sundararajan et al. 2017.
     """
 
     def attribute(self, row: int, inputs: dict[str, Tensor], key: int) -> np.ndarray:
-        from captum.attr import LayerIntegratedGradients
-
-        others = {name: tensor for name, tensor in inputs.items() if name != "input_ids"}
-        embeddings: Any = self.source.scorer.model
-        method = LayerIntegratedGradients(
-            lambda input_ids: self._minus_loss(row, input_ids, others), embeddings.get_input_embeddings()
-        )
-        attributed_1TE = method.attribute(
-            inputs["input_ids"], baselines=self._masked_ids(row, inputs), n_steps=self.settings.steps
-        )
-        return attributed_1TE.sum(dim=-1)[0].detach().float().cpu().numpy()
+        places = self.source.features.non_special_positions(row)
+        masked_1T = masked_ids(inputs["input_ids"], places, self.source.mask_token_id)
+        return integrate(self._minus_loss(row), self.source.scorer.model, inputs, masked_1T, steps=self.settings.steps)
 
 
 class Lime(AttributionLabels):
-    """The weights of a linear model fitted to the model's answers on randomly masked copies.
+    """Labels by LIME: the weights of a linear model fitted to the loss of randomly masked copies.
 
-    Source: Ribeiro et al. 2016, through `captum.attr.Lime`, with the weighting of its program for texts.
+    Source: Ribeiro et al. 2016, with the copies that `captum.attr.Lime` draws.
     """
 
     def attribute(self, row: int, inputs: dict[str, Tensor], key: int) -> np.ndarray:
-        from captum._utils.models.linear_model import SkLearnRidge
-        from captum.attr import Lime as CaptumLime
-
-        ordinary = self.source.features.ordinary_positions(row)
-        ids_1T = inputs["input_ids"]
-        scores = np.zeros(ids_1T.shape[1], dtype=np.float32)
-        if len(ordinary) == 0:
+        places = self.source.features.non_special_positions(row)
+        scores = np.zeros(inputs["input_ids"].shape[1], dtype=np.float32)
+        if len(places) == 0:
             return scores
-        others = {name: tensor for name, tensor in inputs.items() if name != "input_ids"}
-        # Each ordinary token is a feature; the special ones stand in the last, whose baseline is what they are.
-        feature_1T = torch.full_like(ids_1T, len(ordinary))
-        feature_1T[0, torch.as_tensor(ordinary)] = torch.arange(len(ordinary), device=ids_1T.device)
+        minus_loss = self._minus_loss(row)
+
+        def value(present_SM: Tensor) -> Tensor:
+            copies = {name: tensor.expand(len(present_SM), *tensor.shape[1:]) for name, tensor in inputs.items()}
+            masked = [places[is_masked] for is_masked in (present_SM == 0).numpy()]
+            ids = [masked_ids(inputs["input_ids"], gone, self.source.mask_token_id) for gone in masked]
+            return minus_loss(copies | {"input_ids": torch.cat(ids)}).cpu()
+
         seed_global(key)
-        method = CaptumLime(
-            lambda input_ids: self._minus_loss(row, input_ids, others),
-            interpretable_model=SkLearnRidge(alpha=1.0),
-            similarity_func=_closeness,
-        )
-        with torch.no_grad():
-            weights = method.attribute(
-                ids_1T,
-                baselines=self._masked_ids(row, inputs),
-                feature_mask=feature_1T,
-                n_samples=self.settings.samples,
-                perturbations_per_eval=32,
-                return_input_shape=False,
-            )
-        scores[ordinary] = weights[0, : len(ordinary)].cpu().numpy()
+        # captum.attr.Lime counts the special tokens as one more feature, which masking leaves as it is.
+        weights = fit_lime(value, len(places), LIME_CAPTUM, samples=self.settings.samples, key=key, constant_features=1)
+        scores[places] = weights.numpy()
         return scores
-
-
-def _closeness(original: Tensor, perturbed: Tensor, kept: Tensor, **options: Any) -> Tensor:
-    """How much a copy counts: the more of the text is kept, the more."""
-    # The last feature is that of the special tokens, which always stay.
-    distance = 1.0 - kept[..., :-1].float().mean().sqrt()
-    return torch.exp(-(distance**2) / _LIME_WIDTH**2)

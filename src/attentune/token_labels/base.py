@@ -1,4 +1,4 @@
-"""What makes the samples and token labels of each epoch: one interface, and a table of all that have it."""
+"""The interfaces of token labels: generators that plan each epoch, and the scorer through which they use the model."""
 
 from __future__ import annotations
 
@@ -19,31 +19,34 @@ from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.plan import EpochPlan, TokenLabels, shuffled
 
 
-class Scorer(Protocol):
-    """The model as it stands, in evaluation mode."""
+class LabelScorer(Protocol):
+    """Runs the model with its present weights on training rows, in evaluation mode.
+
+    Every process must make the same calls.
+    """
 
     @property
     def model(self) -> nn.Module:
-        """The model itself, for generators that need its gradients."""
+        """The model, for generators that need its gradients."""
 
     def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
-        """(N, C) logits of training rows, with the tokens at the given places masked; processes share the work."""
+        """Predict training rows, with the tokens at the given positions masked: (N, C) logits, on all processes."""
 
     def inputs(self, row: int) -> dict[str, Tensor]:
-        """A training row as a batch of one, on the model's device."""
+        """Return a training row as a batch of one, on the model's device."""
 
     def summed(self, values: np.ndarray) -> np.ndarray:
-        """The sum over all processes."""
+        """Sum an array over all processes."""
 
     @property
     def part(self) -> slice:
-        """Which of a list of rows is this process's share."""
+        """The slice of a list of rows that this process works on."""
 
     def watched(self, on_rows: Callable[[int], None]) -> AbstractContextManager[None]:
-        """While the block runs, `on_rows` is told how many rows have been asked; what it raises ends the asking."""
+        """Call `on_rows` with the number of rows after each batch while the block runs; it may raise to stop."""
 
     def tick(self, rows: int) -> None:
-        """Say that this many rows have been asked by other means than `logits`."""
+        """Report rows that were processed by other means than `logits` to `on_rows`."""
 
 
 @dataclass(frozen=True)
@@ -53,62 +56,62 @@ class LabelSource:
     Attributes:
         features: the training rows' tokens.
         gold: (N,) class ids or scores of the training rows.
-        comparator: says which predictions are right or have changed.
-        scorer: asks the model.
-        mask_token_id: stands at masked places.
+        comparator: decides which predictions are correct or have changed.
+        scorer: runs the model.
+        mask_token_id: replaces masked tokens.
         seed: the run's seed.
     """
 
     features: Features
     gold: np.ndarray
     comparator: PredictionComparator
-    scorer: Scorer
+    scorer: LabelScorer
     mask_token_id: int
     seed: int
 
 
 class LabelGenerator:
-    """Plans the epochs. This one takes every training row once and labels no token.
+    """Plans the samples and token labels of each epoch; this base class uses every training row once, without labels.
 
-    A generator may look at the model only in `plan`, which is called before an epoch with the weights at its beginning,
-    and in `on_backward`. Its choices are functions of (seed, epoch, row).
+    A generator may use the model only in `plan`, which is called before each epoch, and in `on_backward`. Its random
+    choices are functions of (seed, epoch, row).
     """
 
-    # Whether plans depend on the model, so that a checkpoint must carry the one in force.
-    asks_model = False
+    # Whether plans depend on the model, so that checkpoints must contain the current plan.
+    needs_model = False
 
     def __init__(self, settings: LabelsConfig, source: LabelSource) -> None:
         self.settings, self.source = settings, source
 
     @property
     def samples_per_epoch(self) -> int:
-        """How many samples each epoch has; known before training, for the schedule."""
+        """Number of samples in each epoch; known before training, for the learning-rate schedule."""
         return len(self.source.features)
 
     def plan(self, epoch: int) -> EpochPlan:
-        """The plan of an epoch (from 0)."""
+        """Make the plan of an epoch, counted from 0."""
         return EpochPlan(np.arange(len(self.source.features)))
 
     @contextlib.contextmanager
     def on_train(self) -> Iterator[None]:
-        """Around training: attach what `on_backward` reads, and remove it at the end."""
+        """Context around training: attach the hooks that `on_backward` reads, and remove them at the end."""
         yield
 
     def on_backward(self, rows: np.ndarray, inputs: dict[str, Tensor], logits_BC: Tensor) -> None:
-        """After each backward pass: take what it says of these training rows."""
+        """Called after each backward pass with the batch's training rows, inputs and logits."""
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """What a checkpoint must keep of it, summed over processes."""
+        """Return the state to save in a checkpoint, summed over processes."""
         return {}
 
     def restore(self, tensors: dict[str, np.ndarray]) -> None:
-        """Put back what `tensors` gave."""
+        """Restore the state that `tensors` returned."""
 
 
 class RowLabelGenerator(LabelGenerator, ABC):
-    """A generator that trains on every row once and labels tokens of it. Subclasses fill in `label_rows`."""
+    """A generator that uses every row once and labels its tokens. Subclasses define `label_rows`."""
 
-    asks_model = True
+    needs_model = True
 
     def plan(self, epoch: int) -> EpochPlan:
         count = len(self.source.features)
@@ -120,13 +123,13 @@ class RowLabelGenerator(LabelGenerator, ABC):
 
     @abstractmethod
     def label_rows(self, epoch: int) -> tuple[np.ndarray, dict[str, Any]]:
-        """(sum of lengths,) labels of all training tokens, and what the log is to say."""
+        """Label all training tokens: (sum of lengths,) float32, and the counts to log."""
 
 
 def labelled_plan(
     generator: LabelGenerator, epoch: int, rows: np.ndarray, values: np.ndarray, facts: dict[str, Any]
 ) -> EpochPlan:
-    """A plan with these labels, shuffled if asked; its facts tell how many there are, and why if there are none."""
+    """Make a plan with these labels, shuffled if configured; its facts count the labels, or say why there are none."""
     if generator.settings.shuffle:
         values = shuffled(values, numpy_generator("shuffled labels", generator.source.seed, epoch))
     counts = {"ones": int((values >= 0.5).sum()), "zeros": int(((values >= 0) & (values < 0.5)).sum())}

@@ -1,6 +1,4 @@
-"""What it means that a prediction is right, that it changed, and how far it fell; for classes, for sets of labels and
-for scores.
-"""
+"""Decides whether predictions are correct, have changed, or have become less likely, for every task type."""
 
 from __future__ import annotations
 
@@ -16,15 +14,14 @@ from attentune.metrics.metrics import predictions_of, probabilities_of
 class PredictionComparator:
     """Compares predictions.
 
-    With several labels a row a prediction is the whole set of them: it is right if it is the gold set, and changed if
-    any label comes or goes.
+    In multi-label tasks a prediction is the whole set of labels.
 
     Attributes:
-        label_space: what is predicted.
-        tolerance: regression: a difference of at most this is none, on the task's own scale.
-        score_range: regression: the highest training score minus the lowest, which a fall is a share of.
+        label_space: the labels or scores to predict.
+        tolerance: regression: predictions that differ by at most this are equal, on the task's scale.
+        score_range: regression: the highest minus the lowest training score, to normalise drops.
 
-    Source: SSA (Kou et al. 2020, section 3.2); the tolerance is its 0.3 for STS-B.
+    Source: SSA (Kou et al. 2020, section 3.1); the tolerance is its 0.3 for STS-B.
     """
 
     label_space: LabelSpace
@@ -32,31 +29,34 @@ class PredictionComparator:
     score_range: float = 1.0
 
     @property
-    def right_is_one_answer(self) -> bool:
-        """Whether a right prediction can only be one, as with classes, so that two right ones are the same."""
+    def correct_implies_same(self) -> bool:
+        """Whether two correct predictions are always the same, as for classes but not for scores."""
         return self.label_space.task_type != "regression"
 
     def correct(self, logits_NC: np.ndarray, gold_N: np.ndarray) -> np.ndarray:
-        """(N,) bool: which predictions are right."""
+        """Return which predictions are correct, (N,) bool."""
         return self._agree(predictions_of(logits_NC, self.label_space), gold_N)
 
     def same(self, logits_NC: np.ndarray, others_NC: np.ndarray) -> np.ndarray:
-        """(N,) bool: which predictions are the same."""
+        """Return which predictions are the same, (N,) bool."""
         return self._agree(predictions_of(logits_NC, self.label_space), predictions_of(others_NC, self.label_space))
 
-    def fall(self, logits_NC: np.ndarray, masked_NC: np.ndarray, gold_N: np.ndarray) -> np.ndarray:
-        """(N,) from 0 to 1: how far masking lowered the gold class's probability, clipped at 0.
+    def drop(self, logits_NC: np.ndarray, masked_NC: np.ndarray, gold_N: np.ndarray) -> np.ndarray:
+        """Compute how far masking lowered the gold class's probability.
 
-        For sets of labels: the mean over the labels of how far it lowered the probability of what is true of each.
-        For scores: how far it raised the absolute error, as a share of the range of the training scores.
+        In multi-label tasks it is the mean over labels of the drop in probability of the gold value; in regression the
+        rise of the absolute error, divided by the range of the training scores.
+
+        Returns:
+            (N,) from 0 to 1, clipped at 0.
         """
         if self.label_space.task_type == "regression":
             rise_N = np.abs(masked_NC[:, 0] - gold_N) - np.abs(logits_NC[:, 0] - gold_N)
             return np.clip(rise_N / max(self.score_range, 1e-12), 0.0, 1.0)
-        before_NC, after_NC = (probabilities_of(own_NC, self.label_space) for own_NC in (logits_NC, masked_NC))
+        before_NC, after_NC = (probabilities_of(each_NC, self.label_space) for each_NC in (logits_NC, masked_NC))
         if self.label_space.is_multilabel:
-            fall_NC = np.where(gold_N == 1, before_NC - after_NC, after_NC - before_NC)
-            return np.clip(fall_NC.mean(axis=1), 0.0, 1.0)
+            drop_NC = np.where(gold_N == 1, before_NC - after_NC, after_NC - before_NC)
+            return np.clip(drop_NC.mean(axis=1), 0.0, 1.0)
         places = np.arange(len(gold_N))
         return np.clip(before_NC[places, gold_N] - after_NC[places, gold_N], 0.0, 1.0)
 

@@ -1,4 +1,4 @@
-"""Labels from the backward pass that training does anyway: no forward pass more."""
+"""Token labels from the gradients of the training step, without any further forward pass."""
 
 from __future__ import annotations
 
@@ -7,64 +7,59 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from attentune.attribution.gradient import rise_of_loss
+from attentune.attribution.gradient import mask_embedding, rise_if_masked
+from attentune.attribution.hooks import EmbeddingGradientHook
 from attentune.config import LabelsConfig
-from attentune.models.hooks import EmbeddingGradientHook
 from attentune.nn.losses import NO_LABEL
 from attentune.token_labels.base import LabelSource, RowLabelGenerator
 from attentune.token_labels.plan import labels_from_scores
-from attentune.token_labels.training_pass import TrainingPass
+from attentune.token_labels.training_pass import TrainingPredictions
 
 
 class Gradient(RowLabelGenerator):
     """Labels by (E[mask] - E[t_i]) . dL/dE[t_i], the first-order estimate of how far masking token i raises the loss.
 
-    L is what training minimises, so from the second epoch on it holds the token head's share. Only sentences that the
-    training pass predicts right are labelled. The estimate of one epoch labels the next.
+    L is the training loss, which includes the token loss from the second epoch on. Only rows that the training pass
+    predicts correctly are labelled. The estimates of one epoch are the labels of the next.
     """
 
     def __init__(self, settings: LabelsConfig, source: LabelSource) -> None:
         super().__init__(settings, source)
-        self._tap = EmbeddingGradientHook(source.scorer.model)
-        self._pass = TrainingPass(source)
+        self._hook = EmbeddingGradientHook(source.scorer.model)
+        self._pass = TrainingPredictions(source)
         self._scores = np.zeros(len(source.features.ids), dtype=np.float32)
 
     @contextlib.contextmanager
     def on_train(self) -> Iterator[None]:
-        with self._tap:
+        with self._hook:
             yield
 
     def on_backward(self, rows: np.ndarray, inputs: dict[str, Tensor], logits_BC: Tensor) -> None:
-        embedded_BTE, gradient_BTE = self._tap.take()
-        rise_BT = rise_of_loss(embedded_BTE, gradient_BTE, self._mask_vector(inputs["input_ids"]))
-        # Where fp16 has overflowed (its scaler then skips the step) nothing is known.
+        embedded_BTE, gradient_BTE = self._hook.take()
+        mask_E = mask_embedding(self.source.scorer.model, self.source.mask_token_id)
+        rise_BT = rise_if_masked(embedded_BTE, gradient_BTE, mask_E)
+        # fp16 gradients may have overflowed (the loss scaler then skips the step).
         scores_BT = rise_BT.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).cpu().numpy()
         features = self.source.features
         for number, row in enumerate(rows):
             place = features.row(int(row))
             self._scores[place] = scores_BT[number, : place.stop - place.start]
-        self._pass.note(rows, logits_BC)
-
-    def _mask_vector(self, like: Tensor) -> Tensor:
-        embeddings: Any = self.source.scorer.model
-        with torch.no_grad():
-            return embeddings.get_input_embeddings()(like.new_tensor([self.source.mask_token_id]))[0]
+        self._pass.update(rows, logits_BC)
 
     def label_rows(self, epoch: int) -> tuple[np.ndarray, dict[str, Any]]:
         scores = self.source.scorer.summed(self._scores)
         self._scores = np.zeros_like(self._scores)
         seen_N, correct_N = self._pass.summed()
-        self._pass.forget()
+        self._pass.reset()
         features = self.source.features
         values = np.full(len(scores), NO_LABEL, dtype=np.float32)
         for row in np.flatnonzero(correct_N):
             place = features.row(int(row))
             values[place] = labels_from_scores(
                 scores[place],
-                features.ordinary_positions(int(row)),
+                features.non_special_positions(int(row)),
                 targets=self.settings.targets,
                 top_share=self.settings.top_share,
             )
@@ -76,5 +71,7 @@ class Gradient(RowLabelGenerator):
     def restore(self, tensors: dict[str, np.ndarray]) -> None:
         self._pass.restore(tensors)
         self._scores = np.zeros_like(self._scores)
-        if self.source.scorer.part.start == 0:  # one process keeps them; the sum over all is as it was
+        if (
+            self.source.scorer.part.start == 0
+        ):  # only the first process restores the scores, so that their sum is unchanged
             self._scores = tensors["gradient_scores"].copy()

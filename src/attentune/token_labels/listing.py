@@ -1,4 +1,4 @@
-"""Rows with their tokens, what each token was labelled in training and how important the model holds it to be."""
+"""Lists rows with their tokens, each token's training label and its importance by the token gate."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def list_tokens(
     precision: str | None = None,
     progress: Progress | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """What a run was taught of each token, and what it has learnt.
+    """List each token's training label and predicted importance.
 
     Args:
         run: a run folder or checkpoint.
-        rows: which rows; the run's own training rows if not given, which have labels too.
-        max_samples: only so many rows, from the first.
-        precision: another one than the run's.
-        progress: called with the number of rows done in each batch.
+        rows: the rows; by default the run's training rows, which have labels too.
+        max_samples: list only the first so many rows.
+        precision: overrides the run's precision.
+        progress: called with the number of rows after each batch.
 
     Yields:
         For each row {"id", "text", "pair" (where there is one), "gold" (where known), "predicted", "tokens"}. Tokens,
-        without the special ones, are {"text", "start", "end", "in" ("text" or "pair"), "label", "score"}. start and end
-        count characters. label is the training label from 0 to 1 of the last epoch, None where there was none; score
-        the token head's importance from 0 to 1, None without a token head.
+        without special tokens, are {"text", "start", "end", "in" ("text" or "pair"), "label", "score"}. start and end
+        count characters. label is the training label of the last epoch, from 0 to 1 or None; score is the token head's
+        importance from 0 to 1, None without a token head.
 
     Raises:
         ConfigError: the run has neither token labels nor a token head.
-        CheckpointError: the run's own training rows are no longer what they were.
+        CheckpointError: the run's training rows have changed.
     """
     saved = run if isinstance(run, Predictor) else Predictor.load(run)
     has_labels = (saved.folder / LABELS_FILE).is_file()
@@ -68,7 +68,7 @@ def list_tokens(
     )
     predictions = predictions_of(scores.logits_NC, saved.label_space)
     model = saved.model.config
-    spans = token_spans(rows, saved.tokenizer, max_length=model.max_seq_length, apart=model.reads_apart)
+    spans = token_spans(rows, saved.tokenizer, max_length=model.max_seq_length, bi_encoder=model.is_bi_encoder)
     labels = {} if plan is None else _labels_by_row(plan)
     for number, tokens in enumerate(spans):
         own = None if scores.token_scores is None else scores.token_scores[number]
@@ -93,7 +93,7 @@ def _training_rows(saved: Predictor, has_labels: bool) -> tuple[TextRows, EpochP
 
 
 def _labels_by_row(plan: EpochPlan) -> dict[int, np.ndarray]:
-    """The labels of each row's first sample (labelled samples come before originals)."""
+    """Return the labels of each row's first sample (labelled samples come before originals)."""
     if plan.token_labels is None:
         return {}
     places = {int(row): sample for sample, row in reversed(list(enumerate(plan.rows)))}

@@ -1,4 +1,4 @@
-"""Random masks over ordinary tokens, functions of a key alone."""
+"""Random masks over non-special tokens, each a function of its key."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from attentune.seeding import numpy_generator
 
 
 def random_mask(features: Features, row: int, share: float, *key: int | str) -> np.ndarray:
-    """The places of `row` to mask: a random share of its ordinary tokens, at least one where there is any.
+    """Draw the positions of a row to mask: a random share of its non-special tokens, at least one if there is any.
 
-    Source: SSA (Kou et al. 2020, section 3.2), which masks 30 %.
+    Source: SSA (Kou et al. 2020, section 3.1), which masks 30 %.
 
     Args:
         features: the split's tokens.
         row: the row's number.
         share: from 0 to 1; rounded to whole tokens.
-        key: what the choice is a function of, such as (seed, epoch, row, copy).
+        key: seeds the draw, such as (seed, epoch, row, copy).
 
     Returns:
-        Places within the row, ascending, int64; empty if the share is 0 or no token is ordinary.
+        Positions within the row, ascending, int64; empty if the share is 0 or all tokens are special.
     """
-    ordinary = features.ordinary_positions(row)
+    ordinary = features.non_special_positions(row)
     if share <= 0 or len(ordinary) == 0:
         return np.zeros(0, dtype=np.int64)
     count = min(max(1, round(share * len(ordinary))), len(ordinary))
@@ -30,9 +30,9 @@ def random_mask(features: Features, row: int, share: float, *key: int | str) -> 
 
 
 def spread_copies(rows: int, ratio: float, *key: int | str) -> np.ndarray:
-    """Which rows are used, and how often, when `ratio` x `rows` are wanted.
+    """Choose which rows to copy, and how often, for `ratio` x `rows` copies.
 
-    Each row is used floor(ratio) times and a random part once more.
+    Each row is copied floor(ratio) times and a random subset once more.
 
     Returns:
         (round(ratio * rows),) row numbers, ascending.
@@ -45,22 +45,23 @@ def spread_copies(rows: int, ratio: float, *key: int | str) -> np.ndarray:
 def random_spans(
     features: Features, row: int, *, chance: float, rm_threshold: float, key: tuple[int, ...]
 ) -> np.ndarray:
-    """The places of `row` that random spans mask, as SSA's released program draws them; often none in short texts.
+    """Draw the positions of a row that random spans mask, as SSA's released program does; often none in short texts.
 
-    Each ordinary token starts a span with the given chance: it ends at a random place in the quarter of the text that
-    the token stands in and runs 3, 2 or 1 tokens to the left, but not out of the quarter.
+    Each non-special token starts a span with the given probability. The span ends at a random position in the token's
+    quarter of the text and extends 3, 2 or 1 tokens to the left, within the quarter.
 
     Args:
         features: the split's tokens.
         row: the row's number.
-        chance: the released `aug_threshold`.
-        rm_threshold: of one draw p a span is 3 long if p is above it, else 2 if p is above 2 x it - 1, else 1.
-        key: what the choice is a function of.
+        chance: probability of a span; the released `aug_threshold`.
+        rm_threshold: for p uniform in [0, 1) a span has 3 tokens if p > rm_threshold, else 2 if
+            p > 2 rm_threshold - 1, else 1.
+        key: seeds the draw.
 
     Returns:
-        Places within the row, ascending, int64.
+        Positions within the row, ascending, int64.
     """
-    ordinary = features.ordinary_positions(row)
+    ordinary = features.non_special_positions(row)
     count = len(ordinary)
     generator = numpy_generator("spans", *key)
     starting = np.flatnonzero(generator.random(count) < chance)
@@ -76,5 +77,5 @@ def random_spans(
 
 
 def copy_numbers(copies: np.ndarray) -> np.ndarray:
-    """Of each entry of `spread_copies` its number, from 0, among those of its row, so that each has its own mask."""
+    """Number the copies of each row from 0, given `spread_copies`, so that each gets a different mask."""
     return np.arange(len(copies)) - np.searchsorted(copies, copies, side="left")

@@ -1,4 +1,4 @@
-"""The plan of one epoch: its samples, each a training row with or without masked tokens and token labels."""
+"""The plan of one epoch: its samples, each a training row with optional masks and token labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attentune.nn.losses import NO_LABEL
 
 @dataclass(frozen=True)
 class TokenLabels:
-    """One number a token of each sample.
+    """The token labels of an epoch's samples, in one flat array.
 
     Attributes:
         values: (sum of lengths,) float32 from 0 to 1; `NO_LABEL` where a token has no label.
@@ -28,24 +28,24 @@ class TokenLabels:
     starts: np.ndarray
 
     def sample(self, number: int) -> np.ndarray:
-        """The labels of a sample's tokens."""
+        """Return the labels of one sample's tokens."""
         return self.values[self.starts[number] : self.starts[number + 1]]
 
     def counts(self, samples: np.ndarray) -> tuple[int, int]:
-        """Over these samples: how many tokens are labelled, and how many of them with a half or more."""
+        """Count the labelled tokens of these samples, and those labelled 0.5 or more."""
         parts = np.concatenate([self.sample(number) for number in samples] or [np.zeros(0, np.float32)])
         return int((parts >= 0).sum()), int((parts >= 0.5).sum())
 
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """What one epoch trains on.
+    """The samples of one epoch.
 
     Attributes:
         rows: (M,) the training row of each sample.
-        masked: for each sample the places to mask, or None for none; None where no sample is masked.
-        token_labels: the labels of the samples' tokens; None where no token has one.
-        facts: what the log says of how it was made: counts by name, and `reason` where no token could be labelled.
+        masked: for each sample the positions to mask, or None; None if no sample is masked.
+        token_labels: the labels of the samples' tokens; None if there are none.
+        facts: counts to log, and `reason` if no token could be labelled.
     """
 
     rows: np.ndarray
@@ -57,24 +57,24 @@ class EpochPlan:
         return len(self.rows)
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """What `from_tensors` makes the plan of again; masks and facts are not among it."""
+        """Return the arrays that `from_tensors` needs; masks and facts are not included."""
         labels = self.token_labels
         return {"rows": self.rows} | ({} if labels is None else {"values": labels.values, "starts": labels.starts})
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, np.ndarray]) -> EpochPlan:
-        """The inverse of `tensors`."""
+        """Make a plan from the arrays of `tensors`."""
         labels = TokenLabels(tensors["values"], tensors["starts"]) if "values" in tensors else None
         return cls(tensors["rows"], token_labels=labels)
 
     def check(self, lengths_N: np.ndarray) -> None:
-        """Check that a plan that was read fits the training rows.
+        """Check that a loaded plan fits the training rows.
 
         Args:
-            lengths_N: (N,) how many tokens each has.
+            lengths_N: (N,) the rows' lengths in tokens.
 
         Raises:
-            ValueError: it is a plan for others.
+            ValueError: it does not.
         """
         rows, labels = self.rows, self.token_labels
         if (
@@ -93,10 +93,10 @@ class EpochPlan:
 
 
 class LabelSums:
-    """Adds up labels of tokens, row by row; a token that is labelled more than once gets the mean.
+    """Averages token labels; a token that is labelled more than once gets the mean.
 
     Args:
-        starts: (N + 1,) where each row begins in the flat arrays.
+        starts: (N + 1,) the start of each row in the flat arrays.
     """
 
     def __init__(self, starts: np.ndarray) -> None:
@@ -105,12 +105,12 @@ class LabelSums:
         self._counts = np.zeros(int(starts[-1]), dtype=np.int32)
 
     def add(self, row: int, places: np.ndarray, value: float) -> None:
-        """Label the tokens at these places of a row; each place at most once in a call."""
+        """Label the tokens at these positions of a row, each at most once per call."""
         self._sums[self._starts[row] + places] += value
         self._counts[self._starts[row] + places] += 1
 
     def means(self) -> np.ndarray:
-        """(sum of lengths,) float32, `NO_LABEL` where nothing was added."""
+        """Return the mean labels, (sum of lengths,) float32; `NO_LABEL` where there are none."""
         labelled = self._counts > 0
         means = np.full(len(self._sums), NO_LABEL, dtype=np.float32)
         means[labelled] = self._sums[labelled] / self._counts[labelled]
@@ -118,7 +118,7 @@ class LabelSums:
 
 
 def shuffled(values: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """The same labels, dealt out again at random among the labelled tokens: the control that says nothing."""
+    """Permute the labels among the labelled tokens: an uninformative control."""
     mixed = values.copy()
     labelled = np.flatnonzero(values >= 0)
     mixed[labelled] = values[generator.permutation(labelled)]
@@ -128,14 +128,14 @@ def shuffled(values: np.ndarray, generator: np.random.Generator) -> np.ndarray:
 def labels_from_scores(
     scores: np.ndarray, ordinary: Sequence[int] | np.ndarray, *, targets: str, top_share: float
 ) -> np.ndarray:
-    """Labels of one row's tokens from scores of their importance.
+    """Convert one row's importance scores to token labels.
 
-    Hard: the top share (at least one token, and only where its score is above 0) is 1, the bottom half 0, the rest has
-    no label. Soft: the score over the row's highest, clipped at 0; all 0 where no score is above 0.
+    Hard: the top share (at least one token, if its score is positive) is 1, the bottom half 0, the rest has no label.
+    Soft: the score divided by the row's highest, clipped at 0; all 0 if no score is positive.
 
     Args:
         scores: (T,) the higher, the more important.
-        ordinary: the places of the ordinary tokens; the others get no label.
+        ordinary: the positions of the non-special tokens; the others get no label.
         targets: "hard" or "soft".
         top_share: from 0 to 0.5.
 
@@ -146,12 +146,12 @@ def labels_from_scores(
     places = np.asarray(ordinary, dtype=np.int64)
     if len(places) == 0:
         return labels
-    own = scores[places].astype(np.float64)
+    row_scores = scores[places].astype(np.float64)
     if targets == "soft":
-        highest = own.max()
-        labels[places] = np.clip(own, 0.0, None) / highest if highest > 0 else 0.0
+        highest = row_scores.max()
+        labels[places] = np.clip(row_scores, 0.0, None) / highest if highest > 0 else 0.0
         return labels
-    order = places[np.argsort(-own, kind="stable")]
+    order = places[np.argsort(-row_scores, kind="stable")]
     top = max(1, round(top_share * len(places)))
     labels[order[len(places) - len(places) // 2 :]] = 0.0
     chosen = order[:top]
@@ -163,12 +163,12 @@ LABELS_FILE = "labels.safetensors"
 
 
 def save_labels(folder: Path, tensors: dict[str, np.ndarray], *, train_fingerprint: str) -> None:
-    """Write the file, with what tells the training rows that it belongs to."""
+    """Save the arrays of a plan, with the fingerprint of its training rows."""
     save_file(tensors, folder / LABELS_FILE, metadata={"train_fingerprint": train_fingerprint})
 
 
 def load_labels(folder: Path) -> tuple[dict[str, np.ndarray], str]:
-    """The tensors, and the fingerprint of the training rows.
+    """Load the arrays of a plan and the fingerprint of its training rows.
 
     Raises:
         CheckpointError: the file is damaged.

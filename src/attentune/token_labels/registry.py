@@ -1,4 +1,4 @@
-"""All label generators, by the name that they have in `labels.generator`."""
+"""The label generators by name, the values of the setting `labels.generator`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attentune.token_labels.plan import EpochPlan
 
 
 class MaskedRows(LabelGenerator):
-    """Every training row once, and ratio x N randomly masked copies under their gold labels.
+    """Uses every training row once, and ratio x N randomly masked copies with their gold labels (data augmentation).
 
     Source: BERT-m, the augmentation baseline of SSA (Kou et al. 2020, section 4).
     """
@@ -51,7 +51,7 @@ GENERATORS: dict[str, Callable[[LabelsConfig, LabelSource], LabelGenerator]] = {
 
 
 def build_generator(settings: LabelsConfig, source: LabelSource) -> LabelGenerator:
-    """The configured generator.
+    """Build the configured generator.
 
     Raises:
         ConfigError: it needs a package that is not installed.

@@ -1,4 +1,4 @@
-"""What an epoch's own forward passes said of the training rows."""
+"""Reuses the predictions of training's forward passes to decide which rows the model predicts correctly."""
 
 from __future__ import annotations
 
@@ -9,70 +9,73 @@ from attentune.config import LabelsConfig
 from attentune.token_labels.base import LabelGenerator, LabelSource
 
 
-class TrainingPass:
-    """Counts how often the training pass has seen each row, and how often it was right on it.
+class TrainingPredictions:
+    """Counts how often training has predicted each row, and how often correctly.
 
-    Every process keeps its share; what is asked for or stored is the sum over all.
+    Every process counts its share; results and checkpoints hold the sum over all.
     """
 
     def __init__(self, source: LabelSource) -> None:
         self._source = source
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
-        """Begin anew."""
+    def reset(self) -> None:
+        """Reset all counts."""
         self._seen_N, self._correct_N = np.zeros((2, len(self._source.features)), dtype=np.int32)
 
-    def note(self, rows: np.ndarray, logits_BC: Tensor) -> None:
-        """These rows were predicted so."""
+    def update(self, rows: np.ndarray, logits_BC: Tensor) -> None:
+        """Count the predictions of a batch."""
         logits = logits_BC.detach().float().cpu().numpy()
-        # A batch may hold a row twice.
+        # A batch may contain a row more than once.
         np.add.at(self._seen_N, rows, 1)
         np.add.at(self._correct_N, rows, self._source.comparator.correct(logits, self._source.gold[rows]))
 
     def summed(self) -> tuple[np.ndarray, np.ndarray]:
-        """(N,) each, over all processes: how often each row was seen, and found right."""
+        """Return how often each row was predicted, and how often correctly, (N,) each, over all processes."""
         scorer = self._source.scorer
         return scorer.summed(self._seen_N), scorer.summed(self._correct_N)
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """What a checkpoint must keep."""
+        """Return the state to save in a checkpoint."""
         return dict(zip(("pass_seen", "pass_correct"), self.summed(), strict=True))
 
     def restore(self, tensors: dict[str, np.ndarray]) -> None:
-        """Put back what `tensors` gave."""
-        self.forget()
-        if self._source.scorer.part.start == 0:  # one process keeps them; the sum over all is as it was
+        """Restore the state that `tensors` returned."""
+        self.reset()
+        if (
+            self._source.scorer.part.start == 0
+        ):  # only the first process restores the counts, so that their sum is unchanged
             self._seen_N, self._correct_N = tensors["pass_seen"].copy(), tensors["pass_correct"].copy()
 
 
-class TrustsTrainingPass(LabelGenerator):
-    """A generator that, where it is set to, takes the training pass's word for which sentences the model is right on.
+class ReusesTrainingPredictions(LabelGenerator):
+    """A generator that can reuse training-time predictions as the correctness check (`labels.reuse_predictions`).
 
-    With dropout on and weights of up to an epoch ago that word is not always true: see what each generator makes of it.
+    These were made with dropout and with weights up to an epoch old, so they are not always those of the present model;
+    see each generator for the consequences.
     """
 
     def __init__(self, settings: LabelsConfig, source: LabelSource) -> None:
         super().__init__(settings, source)
-        # With scores two right predictions may differ, so that the unmasked one must be known.
-        trusts = settings.reuse_predictions and source.comparator.right_is_one_answer
-        self._pass = TrainingPass(source) if trusts else None
+        # In regression two correct predictions may differ, so the unmasked prediction is needed.
+        trusts = settings.reuse_predictions and source.comparator.correct_implies_same
+        self._pass = TrainingPredictions(source) if trusts else None
 
     def assumed_correct(self) -> np.ndarray:
-        """(N,) bool: the rows taken to be right without asking: those that were right whenever they were seen."""
+        """Return the rows assumed to be correct, (N,) bool: those that were correct at every prediction in training."""
         if self._pass is None:
             return np.zeros(len(self.source.features), dtype=bool)
         seen_N, correct_N = self._pass.summed()
         return (seen_N > 0) & (correct_N == seen_N)
 
-    def forget_pass(self) -> None:
-        """Begin anew, once an epoch has been planned."""
+    def reset_predictions(self) -> None:
+        """Reset the counts after planning an epoch."""
         if self._pass is not None:
-            self._pass.forget()
+            self._pass.reset()
 
     def on_backward(self, rows: np.ndarray, inputs: dict[str, Tensor], logits_BC: Tensor) -> None:
         if self._pass is not None:
-            self._pass.note(rows, logits_BC)
+            self._pass.update(rows, logits_BC)
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {} if self._pass is None else self._pass.tensors()

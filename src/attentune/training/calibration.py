@@ -1,4 +1,4 @@
-"""Calibrating a finished run on given rows: temperature and thresholds into its folder, its weights as they were."""
+"""Calibrates a finished run on given rows: saves temperature and thresholds, and leaves the weights unchanged."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from attentune.config import DataConfig, TrainingConfig
+from attentune.config import DataConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.predictor import Predictor
 from attentune.io.files import MANIFEST, read_json, write_text
 from attentune.metrics.calibration import Calibration, error_of, fit
 from attentune.results import to_json
-from attentune.training.calibration_check import check_calibration
+from attentune.training.calibrating import check_calibration
 from attentune.training.model_card import CARD_FILE, LIMIT_OF_CALIBRATION, plain
 from attentune.training.run_folder import locked_folder
 
@@ -28,14 +28,14 @@ _ROWS = "these rows"
 
 @dataclass(frozen=True)
 class Recalibration:
-    """What was done to a run.
+    """The calibration of a finished run.
 
     Attributes:
-        folder: the run's.
-        calibration: what was fitted; no rows and a temperature of 1 where all was taken back.
-        label_space: the run's, with its new thresholds.
+        folder: the run folder.
+        calibration: the fitted temperature and thresholds; no rows and a temperature of 1 if calibration was removed.
+        label_space: the run's, with the new thresholds.
         before: the temperature and thresholds that the run had.
-        data_fingerprint: a SHA-256 of each split it was fitted on.
+        data_fingerprint: the SHA-256 of each split that it was fitted on.
     """
 
     folder: Path
@@ -45,12 +45,12 @@ class Recalibration:
     data_fingerprint: Mapping[str, str]
 
     def facts(self) -> dict[str, Any]:
-        """The content of `calibration.json`."""
+        """Return the content of `calibration.json`."""
         facts = self.calibration.facts(self.label_space)
         return {**facts, "before": dict(self.before), "data_fingerprint": dict(self.data_fingerprint)}
 
     def sentence(self) -> str:
-        """One for the user and the model card."""
+        """Return a sentence for the user and the model card."""
         if not self.calibration.rows:
             return "Probabilities are those of the model, not calibrated."
         return self.calibration.sentence()
@@ -65,22 +65,22 @@ def calibrate_run(
     split: str = "validation",
     precision: str | None = None,
 ) -> Recalibration:
-    """Fit what is asked for to labelled rows that the run was not trained on, and save it in the run's folder.
+    """Fit temperature or thresholds on labelled rows that the run was not trained on, and save them in its folder.
 
-    What the run had before is replaced; with neither it is taken back. Weights, scores and predictions stay as they
-    are.
+    Earlier ones are replaced; with neither option they are removed. Weights, scores and predictions are unchanged.
 
     Args:
         run: a run folder.
-        data: which rows; the run's own validation rows if not given.
-        temperature, thresholds: what to fit.
+        data: the rows; the run's validation rows if None.
+        temperature: whether to fit a temperature.
+        thresholds: whether to fit decision thresholds.
         split: "validation" or "test".
-        precision: another one than the run's.
+        precision: overrides the run's precision.
 
     Raises:
-        ConfigError: the task has no probabilities or thresholds of this kind, or training rows are asked for.
+        ConfigError: the task has no such probabilities or thresholds, or `split` is of training rows.
         DataError: the rows cannot be read or have no labels.
-        CheckpointError: there is no run, or it is a checkpoint, or another process is writing to it.
+        CheckpointError: there is no run, it is a checkpoint, or another process is writing to it.
     """
     saved = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
     _check(saved, temperature, thresholds, split)
@@ -91,7 +91,7 @@ def calibrate_run(
     config.update(found.settings())
     prints: dict[str, str] = {}
     if temperature or thresholds:
-        found, prints = _fitted(plain_run, data, split, precision, before["temperature"], temperature, thresholds)
+        found, prints = _fit(plain_run, data, split, precision, before["temperature"], temperature, thresholds)
     config.update(found.settings())
     done = Recalibration(saved.folder, found, found.space(saved.label_space), before, prints)
     _write(done)
@@ -105,13 +105,14 @@ def _check(saved: Predictor, temperature: bool, thresholds: bool, split: str) ->
         raise CheckpointError(
             f"{saved.folder}: is a checkpoint, which stays as it was written. Calibrate the folder of its finished run."
         )
-    wanted = TrainingConfig(
-        calibrate="temperature" if temperature else "none", thresholds="f1" if thresholds else "none"
+    check_calibration(
+        saved.label_space,
+        calibrate="temperature" if temperature else "none",
+        thresholds="f1" if thresholds else "none",
     )
-    check_calibration(wanted, saved.label_space)
 
 
-def _fitted(
+def _fit(
     saved: Predictor,
     data: DataConfig | None,
     split: str,
@@ -120,7 +121,7 @@ def _fitted(
     temperature: bool,
     thresholds: bool,
 ) -> tuple[Calibration, dict[str, str]]:
-    """What the rows say, and their fingerprints; the model gives logits without any temperature."""
+    """Fit on the rows, with logits without temperature; return the calibration and the rows' fingerprints."""
     rows = saved.data(data, (split,))
     labelled = [name for name, part in rows.splits.items() if part.labels is not None and len(part)]
     if not labelled:
@@ -134,22 +135,22 @@ def _fitted(
 
 
 def _write(done: Recalibration) -> None:
-    """Card and record first, then what takes effect: a reader has the old calibration or the new one, whole."""
+    """Write card and record first and `config.json` last, so that readers see the old or the new calibration."""
     folder, found = done.folder, done.calibration
     with locked_folder(folder):
         settings = {**read_json(folder / "config.json"), **found.settings()}
         card = folder / CARD_FILE
         if card.is_file():
-            said = plain(done.sentence())
+            sentence = plain(done.sentence())
             if found.rows:
-                said += (
+                sentence += (
                     " This was fitted after the run: the scores above are of before, and the error of the same rows."
                 )
-            write_text(card, _with_line(card.read_text(encoding="utf-8"), f"- {said}"))
+            write_text(card, _with_line(card.read_text(encoding="utf-8"), f"- {sentence}"))
         write_text(folder / CALIBRATION_FILE, to_json(done.facts()))
         write_text(folder / "config.json", json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
 def _with_line(card: str, line: str) -> str:
-    """The card with this line in the place of the one that tells of calibration."""
+    """Return the card with its line on calibration replaced."""
     return re.sub(LIMIT_OF_CALIBRATION, lambda _: line, card, count=1, flags=re.MULTILINE)

@@ -1,8 +1,7 @@
-"""Checkpoints: folders that are whole or not there.
+"""Checkpoints, written atomically: a folder `checkpoint-STEP` is complete or does not exist.
 
 A checkpoint is written to a temporary folder, each file is flushed to the disk, a manifest with sizes and hashes is
-added, and the folder is renamed to `checkpoint-STEP`. Whatever kills the process, what bears that name is complete;
-verify_checkpoint that comes later is found through the manifest.
+added, and the folder is renamed to `checkpoint-STEP`. Later damage is detected through the manifest.
 """
 
 from __future__ import annotations
@@ -17,46 +16,52 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from attentune.errors import CheckpointError, StorageError
 from attentune.io import files
 from attentune.io.files import read_json, storage_errors, sync_file, sync_folder, write_manifest
+from attentune.models.saving import save_model
+from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
+from attentune.training.components import TrainingComponents
+from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
+from attentune.training.progress import JsonLog
 from attentune.training.state import TrainingState
 
-STATE = "state.json"
-_NEEDED = (STATE, "model.safetensors")
+STATE, MODEL_FILE, OPTIMIZER_FILE = "state.json", "model.safetensors", "optimizer.safetensors"
+_NEEDED = (STATE, MODEL_FILE)
 _NAME = re.compile(r"checkpoint-(\d+)$")
 TEMPORARY = ".writing-"
-# What `files.write_bytes` writes to before it renames it.
-_HALF_FILE = re.compile(r"\..+\.\d+\.tmp$")
-_MEND = "Delete this checkpoint; the same command goes on from an older one, or begins anew."
+# The names of the temporary files of `files.write_bytes`.
+_TEMPORARY_FILE = re.compile(r"\..+\.\d+\.tmp$")
+_MEND = "Delete this checkpoint; the same command resumes from an older one, or starts at the beginning."
 
 
 def checkpoint_folders(run: Path) -> list[Path]:
-    """The checkpoints in a run folder, oldest first, good or not."""
-    found = [
+    """Return the checkpoints in a run folder, oldest first, damaged ones included."""
+    numbered = [
         (int(match[1]), entry)
         for entry in run.iterdir()
-        if _is_own_folder(entry) and (match := _NAME.match(entry.name))
+        if _is_real_folder(entry) and (match := _NAME.match(entry.name))
     ]
-    return [entry for _, entry in sorted(found)]
+    return [entry for _, entry in sorted(numbered)]
 
 
-def _is_own_folder(entry: Path) -> bool:
+def _is_real_folder(entry: Path) -> bool:
     return entry.is_dir() and not entry.is_symlink()
 
 
 def write_checkpoint(run: Path, step: int, state: dict[str, Any], write_files: Callable[[Path], None]) -> Path:
-    """Write `checkpoint-STEP` whole: it gets its name once it has been read back from the disk as it was written.
+    """Write `checkpoint-STEP` atomically: the folder is renamed once its files have been read back and verified.
 
     Args:
         run: the run folder.
         step: optimiser steps done.
-        state: what `state.json` holds: everything that is neither weights nor optimiser.
-        write_files: writes weights and the rest into the folder that it is given.
+        state: the content of `state.json`: everything except weights and optimiser.
+        write_files: writes weights and the rest into a given folder.
 
     Raises:
-        StorageError: the disk refused, or gives back something else; no part of the checkpoint remains.
+        StorageError: the disk refused, or the read-back check failed; no part of the checkpoint remains.
     """
     target, temporary = run / f"checkpoint-{step}", run / f"{TEMPORARY}{step}-{os.getpid()}"
     with storage_errors(target):
@@ -71,10 +76,11 @@ def write_checkpoint(run: Path, step: int, state: dict[str, Any], write_files: C
             problem = verify_checkpoint(temporary)
             if problem is not None:
                 raise StorageError(
-                    f"{target}: the disk gives back something else than was written ({problem}), so it is not used;"
-                    " earlier checkpoints stand. Look after the disk, or go on in a copy of the run folder elsewhere."
+                    f"{target}: read-back check failed: the files differ from what was written ({problem}), so this"
+                    " checkpoint is not used; earlier ones remain. Check the disk, or resume in a copy of the run"
+                    " folder on another one."
                 )
-            if target.exists():  # a torn one of the same step, passed over when resuming
+            if target.exists():  # a damaged one of the same step, skipped when the run was resumed
                 shutil.rmtree(target)
             temporary.rename(target)
             sync_folder(run)
@@ -85,18 +91,18 @@ def write_checkpoint(run: Path, step: int, state: dict[str, Any], write_files: C
 
 
 def verify_checkpoint(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, in a few words; None if every file is as it was written."""
+    """Return what is wrong with a checkpoint, in a few words; None if every file is as it was written."""
     return files.verify_manifest(folder, needed=_NEEDED)
 
 
 def newest_good(run: Path, warn: Callable[[str], None], *, with_best: bool = False) -> Path | None:
-    """The newest undamaged checkpoint, or None; each damaged one that is passed over is warned of.
+    """Return the newest undamaged checkpoint, or None.
 
     Args:
         run: the run folder.
-        warn: called with each warning.
-        with_best: whether the best weights will be wanted; then a checkpoint whose best one is damaged will not do:
-            from an older one, or the beginning, the best is made again.
+        warn: called with a warning for each damaged checkpoint that is skipped.
+        with_best: whether the run ends with its best weights; then a checkpoint is also skipped if the best weights
+            until then are damaged, so that they are trained again.
     """
     for folder in reversed(checkpoint_folders(run)):
         problem = verify_checkpoint(folder)
@@ -104,22 +110,22 @@ def newest_good(run: Path, warn: Callable[[str], None], *, with_best: bool = Fal
             problem = _damage_of_best(run, folder)
         if problem is None:
             return folder
-        warn(f"{folder}: passed over: {problem}. An older checkpoint is used instead, if there is one.")
+        warn(f"{folder}: skipped: {problem}. An older checkpoint is used instead, if there is one.")
     return None
 
 
 def _damage_of_best(run: Path, folder: Path) -> str | None:
-    """What is wrong with the checkpoint that was the best when this one was written."""
+    """Return what is wrong with the checkpoint that was the best when this one was written; None if nothing."""
     best = read_state(folder)["training"]["best"]
     if best is None or best["step"] == int(folder.name.removeprefix("checkpoint-")):
         return None
-    home = run / f"checkpoint-{best['step']}"
-    problem = verify_checkpoint(home) if home.is_dir() else "it is missing"
-    return None if problem is None else f"the best weights until then, of {home.name}, cannot be used: {problem}"
+    best_folder = run / f"checkpoint-{best['step']}"
+    problem = verify_checkpoint(best_folder) if best_folder.is_dir() else "it is missing"
+    return None if problem is None else f"the best weights until then, of {best_folder.name}, cannot be used: {problem}"
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """The state of a checkpoint.
+    """Read the state of a checkpoint.
 
     Raises:
         CheckpointError: it cannot be read.
@@ -128,7 +134,7 @@ def read_state(folder: Path) -> dict[str, Any]:
         content = read_json(folder / STATE)
         states = [content["training"]] if "training" in content else [*content["tasks"].values()]
         if not isinstance(content["identity"], dict):
-            raise ValueError("identity is no object")
+            raise ValueError("identity is not an object")
         for state in states:
             TrainingState.from_dict(state)
         return content
@@ -138,10 +144,10 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def fitting(folder: Path) -> Iterator[None]:
-    """Turn what goes wrong while a checkpoint's content is put into a run into one message: anyone may have made it.
+    """Convert any error while a checkpoint is loaded to one message: its content may come from anyone.
 
     Raises:
-        CheckpointError: it does not fit.
+        CheckpointError: the checkpoint does not fit the run.
     """
     try:
         yield
@@ -151,12 +157,12 @@ def fitting(folder: Path) -> Iterator[None]:
 
 
 def is_leftover(entry: Path) -> bool:
-    """Whether a file or folder is what a killed process left half-written."""
-    return entry.name.startswith(TEMPORARY) if entry.is_dir() else _HALF_FILE.match(entry.name) is not None
+    """Return whether a file or folder is an incomplete one of a killed process."""
+    return entry.name.startswith(TEMPORARY) if entry.is_dir() else _TEMPORARY_FILE.match(entry.name) is not None
 
 
 def remove_leftovers(run: Path) -> None:
-    """Remove what a killed process left half-written."""
+    """Remove incomplete files and folders of killed processes."""
     for entry in run.iterdir():
         if not is_leftover(entry):
             continue
@@ -167,10 +173,15 @@ def remove_leftovers(run: Path) -> None:
 
 
 def keep_newest(run: Path, step: int, limit: int, always: int | None) -> None:
-    """Remove all but the newest `limit` checkpoints; the one of step `always` (the best) is kept and counts.
+    """Remove all but the newest `limit` checkpoints.
 
-    Called only once the checkpoint of `step` has been written and verified. Newer ones were passed over when the run
-    was resumed; they go, and do not count.
+    Checkpoints newer than `step` were skipped as damaged when the run was resumed; they are removed and do not count.
+
+    Args:
+        run: the run folder.
+        step: the step of the newest checkpoint, which has been written and verified.
+        limit: how many to keep.
+        always: the step of a checkpoint to keep in any case (the best), which counts; None for none.
     """
     folders = checkpoint_folders(run)
     newest = run / f"checkpoint-{step}"
@@ -181,8 +192,80 @@ def keep_newest(run: Path, step: int, limit: int, always: int | None) -> None:
             kept.add(folder)
     for folder in folders:
         if folder not in kept:
-            # Renamed first: a kill in the middle of the removal leaves no half checkpoint under a checkpoint's name.
-            doomed = folder.with_name(f"{TEMPORARY}removed-{folder.name}")
+            # Renamed first: a kill during the removal leaves no incomplete checkpoint under a checkpoint's name.
+            removed = folder.with_name(f"{TEMPORARY}removed-{folder.name}")
             with storage_errors(folder):
-                folder.rename(doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
+                folder.rename(removed)
+            shutil.rmtree(removed, ignore_errors=True)
+
+
+class Checkpointer:
+    """Saves and restores the checkpoints of one run. Only the main process writes.
+
+    Args:
+        run: the run folder.
+        components: model, optimiser and the rest, of which checkpoints are made.
+        log: the run's log, whose length is part of a checkpoint; None on all but the main process.
+    """
+
+    def __init__(self, run: Path, components: TrainingComponents, log: JsonLog | None) -> None:
+        self._run, self._components, self._log = run, components, log
+        self._saved_step = -1
+
+    def save(self, state: TrainingState) -> None:
+        """Write a checkpoint, unless this step has one, then remove the oldest ones beyond the limit."""
+        inputs = self._components.inputs
+        if self._saved_step != state.step:
+            self._saved_step = state.step
+            self._write(state)
+        if inputs.accelerator.is_main_process:  # also if this step has one: a killed run may have left too many
+            best_step = None if state.best is None else state.best["step"]
+            keep_newest(self._run, state.step, inputs.config.training.save_total_limit, best_step)
+
+    def _write(self, state: TrainingState) -> None:
+        components, inputs = self._components, self._components.inputs
+        inputs.accelerator.wait_for_everyone()
+        labels = components.planner.tensors()
+        if not inputs.accelerator.is_main_process:
+            return
+        if self._log is not None:
+            state.log_bytes, state.log_sha256 = self._log.synced()
+        scaler = inputs.accelerator.scaler
+        content = {
+            "training": state.to_dict(),
+            "identity": components.resume_fingerprint(),
+            "scaler": None if scaler is None else scaler.state_dict(),
+        }
+        optimizer = optimizer_tensors(components.bare_optimizer, components.model)
+
+        def write_files(folder: Path) -> None:
+            save_model(components.model, inputs.tokenizer, folder)
+            save_file(optimizer, folder / OPTIMIZER_FILE)
+            if labels:
+                save_labels(folder, labels, train_fingerprint=inputs.fingerprint["train"])
+
+        with components.embeddings.whole(components.decay(state)):
+            write_checkpoint(self._run, state.step, content, write_files)
+
+    def restore(self, folder: Path, content: dict[str, Any]) -> TrainingState:
+        """Load a checkpoint's weights, optimiser, scaler and token labels, and return its state.
+
+        Args:
+            folder: the checkpoint.
+            content: from `read_state`.
+
+        Raises:
+            CheckpointError: it does not fit this run.
+        """
+        components, scaler = self._components, self._components.inputs.accelerator.scaler
+        state = TrainingState.from_dict(content["training"])
+        with fitting(folder):
+            with components.embeddings.loading(components.decay(state)):
+                components.model.load_state_dict(load_file(folder / MODEL_FILE))
+            load_optimizer_tensors(components.bare_optimizer, components.model, load_file(folder / OPTIMIZER_FILE))
+            if content.get("scaler") and scaler is not None:
+                scaler.load_state_dict(content["scaler"])
+            if (folder / LABELS_FILE).is_file():
+                components.planner.restore(load_labels(folder)[0])
+        self._saved_step = state.step
+        return state

@@ -1,13 +1,19 @@
-"""The parts that compute, put together from a run's inputs: model, optimiser, loop, evaluator."""
+"""Builds everything that a run computes with: model, token-label generator, optimiser, evaluator and training loop.
+
+Configuration stops here: what is built takes plain values.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from attentune.config import TrainingConfig
 from attentune.inference.evaluator import Evaluator
@@ -19,110 +25,117 @@ from attentune.models.lora import check_peft
 from attentune.models.precision import BFloat16Copy
 from attentune.models.vocabulary_subset import VocabularySubset
 from attentune.nn.cpu.dropout import use_fast_dropout
-from attentune.token_labels.base import LabelGenerator, LabelSource
+from attentune.token_labels.base import LabelSource
 from attentune.token_labels.comparator import PredictionComparator
-from attentune.token_labels.plan import EpochPlan
 from attentune.token_labels.registry import build_generator
+from attentune.training.callbacks import Scores
 from attentune.training.frozen_encoder import FrozenStates, freeze
 from attentune.training.inputs import RunInputs
-from attentune.training.loop import Scores, TrainingLoop
-from attentune.training.objective import build_objective, check_metric
-from attentune.training.optimizer import build_optimizer, decay_factor
+from attentune.training.loop import LoopConfig, TrainingLoop
+from attentune.training.objective import Objective, build_objective, check_metric
+from attentune.training.optimizer import LearningRateSchedule, build_optimizer
 from attentune.training.scorer import TrainingScorer
-from attentune.training.state import TrainingRows
+from attentune.training.state import EpochPlanner, TrainingRows, TrainingState
 
-# Generators that only look whether predictions change, for which bf16 throughout is enough.
-_BY_HALF = ("flip", "released")
+# Label generators that only check whether predictions change, for which a bf16 copy of the model is precise enough.
+_SCORED_IN_BF16 = ("flip", "released")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainingComponents:
-    """What computes in a run.
+    """Everything that computes in a run.
 
     Attributes:
-        model: the model itself, outside of what Accelerate wraps around it.
-        embeddings: keeps to the word embeddings that training can touch.
+        inputs: the data and settings that it was built from.
+        model: the model itself, without Accelerate's wrapper.
+        embeddings: restricts the word embeddings to the tokens that occur in training.
+        planner: plans each epoch's samples and token labels.
+        optimizer: prepared by Accelerate.
         evaluator: scores splits with the model.
-        loop: trains it.
-        note: what to tell the user of how it computes, if anything.
-        whole_decay: takes the place of `decay` where tasks share the encoder, all of whose steps count.
+        decay: returns the factor by which weight decay has shrunk the embeddings of all other tokens.
+        loop: trains the model.
+        note: how the encoder trains, for the user; None if there is nothing special.
     """
 
     inputs: RunInputs
     model: Any
     embeddings: VocabularySubset
+    planner: EpochPlanner
+    optimizer: Any
     evaluator: Evaluator
+    decay: Callable[[TrainingState], float]
     loop: TrainingLoop
     note: str | None = None
-    whole_decay: Callable[[], float] | None = None
+
+    @property
+    def bare_optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser without Accelerate's wrapper."""
+        return getattr(self.optimizer, "optimizer", self.optimizer)
 
     def resume_fingerprint(self) -> dict[str, Any]:
-        """What must be the same for a resumed run to be the same run; plain values."""
+        """Return what must be equal for a run to be resumed, as plain values."""
         encoder = json.loads(self.model.config.encoder_config.to_json_string(False))
         return {**self.inputs.resume_fingerprint(), "encoder": encoder, "fused_layers": fused_layers(self.model)}
 
-    def decay(self, step: int) -> float:
-        """What weight decay alone has made of a word embedding after `step` steps, as a factor."""
-        if self.whole_decay is not None:
-            return self.whole_decay()
-        return decay_factor(self.inputs.config.training, step, self.loop.total_steps)
-
-    def score(self, step: int) -> Scores:
-        """The validation scores of the weights after `step` steps."""
-        with self.embeddings.whole(self.decay(step)):
-            return self.evaluator.score(self.inputs.validation)
-
-    def label_tensors(self) -> dict[str, np.ndarray]:
-        """The labels in force and what their generator must keep; every process must call it alike."""
-        if not self.loop.labels.asks_model:
-            return {}
-        plan = {} if self.loop.plan is None else self.loop.plan.tensors()
-        return plan | self.loop.labels.tensors()
-
-    def restore_labels(self, tensors: dict[str, np.ndarray]) -> None:
-        """Put back what `label_tensors` gave."""
-        self.loop.plan = EpochPlan.from_tensors(tensors) if "rows" in tensors else None
-        if self.loop.plan is not None:
-            self.loop.plan.check(np.diff(self.inputs.features["train"].starts))
-        self.loop.labels.restore(tensors)
-
 
 def build_components(inputs: RunInputs) -> TrainingComponents:
-    """Build everything that computes.
+    """Build everything that computes in a run of one task.
 
     Raises:
-        UnsupportedEncoderError: the encoder cannot be loaded or cannot do what is asked.
+        UnsupportedEncoderError: the encoder cannot be loaded or does not support the settings.
         ConfigError: the objective does not fit the task.
     """
+    training = inputs.config.training
     model = new_model(inputs)
-    frozen = freeze_encoder(inputs, model)
-    return assemble(inputs, model, VocabularySubset(model.encoder, used_ids(inputs)), frozen=frozen)
+    frozen, note = freeze_encoder(inputs, model)
+    embeddings = VocabularySubset(model.encoder, used_token_ids(inputs))
+    planner = build_planner(inputs, model)
+    wrapped, optimizer = inputs.accelerator.prepare(model, new_optimizer(training, model))
+    schedule = build_schedule(inputs, planner)
+    weight_decay = embedding_weight_decay(training)
+    return assemble(
+        inputs,
+        model=model,
+        wrapped=wrapped,
+        embeddings=embeddings,
+        planner=planner,
+        optimizer=optimizer,
+        schedule=schedule,
+        decay=lambda state: schedule.decay_factor(state.step, weight_decay=weight_decay),
+        frozen=frozen,
+        note=note,
+    )
 
 
-def new_model(inputs: RunInputs, *, like: Any = None) -> Any:
-    """The model to train, on the device; around the encoder and the blur of another one if `like` is given.
+def new_model(inputs: RunInputs, *, share_encoder_of: Any = None) -> Any:
+    """Build the model to train, on the device.
+
+    Args:
+        inputs: the data and settings.
+        share_encoder_of: a model whose encoder and blur this one uses too; its own if None.
 
     Raises:
         UnsupportedEncoderError, ConfigError: as `build_components`.
     """
     config, accelerator = inputs.config, inputs.accelerator
-    objective = build_objective(config.objective, inputs.data.label_space, inputs.labels, inputs.weights)
+    objective = new_objective(inputs)
     check_metric(objective, inputs.metric)
+    uses_windows = config.data.long_texts == "windows"
     model = build_model(
         config.model,
         inputs.data.label_space,
         inputs.tokenizer,
         max_length=config.data.longest_row,
-        window=config.data.max_length if config.data.long_texts == "windows" else None,
-        window_stride=config.data.stride if config.data.long_texts == "windows" else 0,
+        window=config.data.max_length if uses_windows else None,
+        window_stride=config.data.stride if uses_windows else 0,
         is_pair=inputs.data.is_pair,
         seed=config.training.seed,
         loss=objective.loss,
         focal_gamma=objective.focal_gamma,
         lora=lora_settings(config.training),
     )
-    if like is not None:
-        model.share_encoder_of(like)
+    if share_encoder_of is not None:
+        model.share_encoder_of(share_encoder_of)
     model = model.to(accelerator.device)
     if accelerator.device.type == "cpu":
         use_fast_dropout(model)
@@ -132,32 +145,47 @@ def new_model(inputs: RunInputs, *, like: Any = None) -> Any:
     return model
 
 
-def lora_settings(settings: TrainingConfig) -> dict[str, Any] | None:
-    """Of adapters in the encoder, None where there are none.
+def new_objective(inputs: RunInputs) -> Objective:
+    """Build the training objective.
+
+    Raises:
+        ConfigError: it does not fit the task.
+    """
+    settings = inputs.config.objective
+    return build_objective(
+        inputs.data.label_space,
+        inputs.labels,
+        row_weights=inputs.weights,
+        loss=settings.loss,
+        class_weights=settings.class_weights,
+        label_smoothing=settings.label_smoothing,
+        alpha=settings.alpha,
+        token_loss_warmup_epochs=settings.token_loss_warmup_epochs,
+        focal_gamma=settings.focal_gamma,
+    )
+
+
+def lora_settings(training: TrainingConfig) -> dict[str, Any] | None:
+    """Return rank, alpha and dropout of the encoder's adapters; None without adapters.
 
     Raises:
         ConfigError: peft is not installed.
     """
-    if settings.lora_rank is None:
+    if training.lora_rank is None:
         return None
     check_peft()
-    alpha = 2.0 * settings.lora_rank if settings.lora_alpha is None else settings.lora_alpha
-    return {"rank": settings.lora_rank, "alpha": alpha, "dropout": settings.lora_dropout}
-
-
-def used_ids(inputs: RunInputs) -> np.ndarray:
-    """Every token id that training on these rows can feed."""
-    tokenizer = inputs.tokenizer
-    return np.append(inputs.features["train"].ids, [tokenizer.pad_token_id, tokenizer.mask_token_id])
+    alpha = 2.0 * training.lora_rank if training.lora_alpha is None else training.lora_alpha
+    return {"rank": training.lora_rank, "alpha": alpha, "dropout": training.lora_dropout}
 
 
 def freeze_encoder(inputs: RunInputs, model: Any) -> tuple[FrozenStates | None, str | None]:
-    """Freeze the encoder if asked: its hidden states where they can be kept, and what to tell the user."""
-    if inputs.config.training.lora_rank is not None:
+    """Freeze the encoder if the settings say so; return its cached hidden states, if any, and a note for the user."""
+    training = inputs.config.training
+    if training.lora_rank is not None:
         counts = count_parameters(model)
         share = f"{counts.total.trainable:,} of {counts.total.parameters:,} parameters train"
         return None, f"adapters in the encoder: {share} (slots and classifier included)"
-    if not inputs.config.training.freeze_encoder:
+    if not training.freeze_encoder:
         return None, None
     return freeze(
         model,
@@ -168,82 +196,28 @@ def freeze_encoder(inputs: RunInputs, model: Any) -> tuple[FrozenStates | None, 
     )
 
 
-def assemble(
-    inputs: RunInputs,
-    model: Any,
-    embeddings: VocabularySubset,
-    *,
-    frozen: tuple[FrozenStates | None, str | None],
-    optimizer: Any = None,
-) -> TrainingComponents:
-    """Everything around a model.
+def used_token_ids(inputs: RunInputs) -> np.ndarray:
+    """Return every token id that training can feed to the encoder."""
+    tokenizer = inputs.tokenizer
+    return np.append(inputs.features["train"].ids, [tokenizer.pad_token_id, tokenizer.mask_token_id])
 
-    Args:
-        inputs: what it is trained on.
-        model: from `new_model`; Accelerate wraps its forward pass here.
-        embeddings: of its encoder.
-        frozen: from `freeze_encoder`.
-        optimizer: one that Accelerate has prepared; one over the model's own parameters if not given.
-    """
+
+def build_planner(inputs: RunInputs, model: Any) -> EpochPlanner:
+    """Build the token-label generator. Call it before Accelerate wraps the model, of which it may make a bf16 copy."""
     config, accelerator, tokenizer = inputs.config, inputs.accelerator, inputs.tokenizer
-    objective = build_objective(config.objective, inputs.data.label_space, inputs.labels, inputs.weights)
-    labels = _build_labels(inputs, model)
-    if optimizer is None:
-        wrapped, optimizer = accelerator.prepare(model, build_optimizer(model, config.training))
-    else:
-        wrapped = accelerator.prepare_model(model)
-    evaluator = Evaluator(
-        # Not the wrapped one: several processes score unlike numbers of batches, which that would wait for.
-        model=model,
-        accelerator=accelerator,
-        splits=inputs.data.splits,
-        features=inputs.features,
-        label_space=inputs.data.label_space,
-        metrics=inputs.metrics,
-        pad_token_id=tokenizer.pad_token_id,
-        batch_size=config.training.per_device_eval_batch_size,
-    )
-    is_regression = inputs.data.label_space.task_type == "regression"
-    states, note = frozen
-    loop = TrainingLoop(
-        model=wrapped,
-        optimizer=optimizer,
-        accelerator=accelerator,
-        rows=TrainingRows(
-            features=inputs.features["train"],
-            labels=inputs.labels.astype(np.float32) if is_regression else inputs.labels,
-            names=inputs.row_name,
-            pad_token_id=tokenizer.pad_token_id,
-            mask_token_id=tokenizer.mask_token_id,
-            weights=None if inputs.weights is None else inputs.weights.astype(np.float32),
-        ),
-        objective=objective,
-        settings=config.training,
-        labels=labels,
-        metric=inputs.metric,
-        frozen=states,
-    )
-    return TrainingComponents(inputs, model, embeddings, evaluator, loop, note)
-
-
-def _build_labels(inputs: RunInputs, model: Any) -> LabelGenerator:
-    """The label generator, with what it needs to ask the model; called before Accelerate wraps the model."""
-    config, accelerator, tokenizer = inputs.config, inputs.accelerator, inputs.tokenizer
-    # Labels of single tokens ask for predictions only, or for gradients of the model itself.
-    wants_half = accelerator.device.type == "cpu" and inputs.precision == "bf16" and config.labels.generator in _BY_HALF
+    is_bf16_cpu = accelerator.device.type == "cpu" and inputs.precision == "bf16"
     scorer = TrainingScorer(
         model=model,
-        bf16_copy=BFloat16Copy(model) if wants_half else None,
+        bf16_copy=BFloat16Copy(model) if is_bf16_cpu and config.labels.generator in _SCORED_IN_BF16 else None,
         accelerator=accelerator,
         features=inputs.features["train"],
         pad_token_id=tokenizer.pad_token_id,
         mask_token_id=tokenizer.mask_token_id,
     )
-    is_regression = inputs.data.label_space.task_type == "regression"
     comparator = PredictionComparator(
         inputs.data.label_space,
         tolerance=config.labels.tolerance,
-        score_range=float(np.ptp(inputs.labels)) if is_regression else 1.0,
+        score_range=float(np.ptp(inputs.labels)) if inputs.is_regression else 1.0,
     )
     source = LabelSource(
         features=inputs.features["train"],
@@ -253,4 +227,140 @@ def _build_labels(inputs: RunInputs, model: Any) -> LabelGenerator:
         mask_token_id=tokenizer.mask_token_id,
         seed=config.training.seed,
     )
-    return build_generator(config.labels, source)
+    return EpochPlanner(build_generator(config.labels, source))
+
+
+def new_optimizer(training: TrainingConfig, model: nn.Module) -> torch.optim.AdamW:
+    """Build the optimiser over a model's trainable parameters."""
+    return build_optimizer(
+        model,
+        learning_rate=training.learning_rate,
+        encoder_learning_rate=training.encoder_learning_rate,
+        weight_decay=training.weight_decay,
+        betas=(training.adam_beta1, training.adam_beta2),
+        eps=training.adam_epsilon,
+    )
+
+
+def embedding_weight_decay(training: TrainingConfig) -> float:
+    """Return the weight decay of word embeddings: 0 where they are frozen, as with adapters."""
+    return 0.0 if training.freeze_encoder or training.lora_rank is not None else training.weight_decay
+
+
+def rows_per_batch(inputs: RunInputs) -> int:
+    """Return the number of rows in a batch, over all processes."""
+    return inputs.config.training.per_device_train_batch_size * inputs.accelerator.num_processes
+
+
+def count_steps_per_epoch(inputs: RunInputs, planner: EpochPlanner) -> int:
+    """Return the number of optimiser steps in one epoch."""
+    batches = math.ceil(planner.generator.samples_per_epoch / rows_per_batch(inputs))
+    return math.ceil(batches / inputs.config.training.gradient_accumulation_steps)
+
+
+def count_steps(inputs: RunInputs, planner: EpochPlanner) -> int:
+    """Return the number of optimiser steps of the whole run."""
+    training = inputs.config.training
+    if training.max_steps > 0:
+        return training.max_steps
+    # Rounded first: 0.07 epochs of 100 steps are 7, not 7.000000000000001.
+    return max(1, math.ceil(round(training.num_train_epochs * count_steps_per_epoch(inputs, planner), 6)))
+
+
+def build_schedule(inputs: RunInputs, planner: EpochPlanner) -> LearningRateSchedule:
+    """Build the learning-rate schedule over all steps of the run."""
+    training = inputs.config.training
+    return LearningRateSchedule(
+        learning_rate=training.learning_rate,
+        encoder_learning_rate=training.encoder_learning_rate,
+        kind=training.lr_scheduler_type,
+        warmup_ratio=training.warmup_ratio,
+        warmup_steps=training.warmup_steps,
+        total_steps=count_steps(inputs, planner),
+    )
+
+
+def assemble(
+    inputs: RunInputs,
+    *,
+    model: Any,
+    wrapped: Any,
+    embeddings: VocabularySubset,
+    planner: EpochPlanner,
+    optimizer: Any,
+    schedule: LearningRateSchedule,
+    decay: Callable[[TrainingState], float],
+    frozen: FrozenStates | None,
+    note: str | None,
+) -> TrainingComponents:
+    """Put evaluator and training loop around a model.
+
+    Args:
+        inputs: the data and settings.
+        model: the model itself.
+        wrapped: the same as prepared by Accelerate.
+        embeddings, planner, optimizer, decay, note: see `TrainingComponents`.
+        schedule: the learning rate at each step.
+        frozen: cached hidden states of a frozen encoder, if any.
+    """
+    training, accelerator, tokenizer = inputs.config.training, inputs.accelerator, inputs.tokenizer
+    evaluator = Evaluator(
+        # Not the wrapped model: processes score different numbers of batches, for which the wrapper would wait.
+        model=model,
+        accelerator=accelerator,
+        splits=inputs.data.splits,
+        features=inputs.features,
+        label_space=inputs.data.label_space,
+        metrics=inputs.metrics,
+        pad_token_id=tokenizer.pad_token_id,
+        batch_size=training.per_device_eval_batch_size,
+    )
+
+    def evaluate(state: TrainingState) -> Scores:
+        with embeddings.whole(decay(state)):
+            return evaluator.score(inputs.validation)
+
+    loop = TrainingLoop(
+        model=wrapped,
+        optimizer=optimizer,
+        accelerator=accelerator,
+        rows=TrainingRows(
+            features=inputs.features["train"],
+            labels=inputs.labels.astype(np.float32) if inputs.is_regression else inputs.labels,
+            names=inputs.row_name,
+            pad_token_id=tokenizer.pad_token_id,
+            mask_token_id=tokenizer.mask_token_id,
+            weights=None if inputs.weights is None else inputs.weights.astype(np.float32),
+        ),
+        objective=new_objective(inputs),
+        planner=planner,
+        schedule=schedule,
+        evaluate=evaluate,
+        metric=inputs.metric,
+        config=LoopConfig(
+            total_steps=schedule.total_steps,
+            steps_per_epoch=count_steps_per_epoch(inputs, planner),
+            batch_size=rows_per_batch(inputs),
+            gradient_accumulation_steps=training.gradient_accumulation_steps,
+            max_grad_norm=training.max_grad_norm,
+            seed=training.seed,
+            logging_steps=training.logging_steps,
+            eval_strategy=training.eval_strategy,
+            eval_steps=training.eval_steps,
+            save_steps=training.save_steps,
+            early_stopping_patience=training.early_stopping_patience,
+            early_stopping_threshold=training.early_stopping_threshold,
+        ),
+        frozen=frozen,
+    )
+    return TrainingComponents(
+        inputs=inputs,
+        model=model,
+        embeddings=embeddings,
+        planner=planner,
+        optimizer=optimizer,
+        evaluator=evaluator,
+        decay=decay,
+        loop=loop,
+        note=note,
+    )

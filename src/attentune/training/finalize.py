@@ -1,4 +1,4 @@
-"""The end of a run: the final weights, their scores, and the files that tell of them."""
+"""The end of a run: final weights, their scores, and the files of the run folder."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from attentune.config import TrainingConfig, to_dict
-from attentune.data.calibration import CALIBRATION
-from attentune.data.dataset import TextRows
+from attentune.data.dataset import CALIBRATION, TextRows
 from attentune.errors import CheckpointError
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.scoring import score_rows
@@ -38,32 +37,45 @@ from attentune.training.signals import command_to_resume
 from attentune.training.state import TrainingState
 from attentune.training.trackers import log_final
 
-# Beside the merged weights, where adapters were trained.
+# The folder of the adapters alone; the run folder has the merged weights.
 ADAPTER_FOLDER = "adapter"
 
 
-def finalize_run(run: Path, parts: TrainingComponents, state: TrainingState) -> RunResult:
-    """Choose the final weights, score them and write the results; `run.json` comes last and marks the run finished.
+def finalize_run(run: Path, components: TrainingComponents, state: TrainingState) -> RunResult:
+    """Choose the final weights, evaluate them and write the results; `run.json` is last and marks the run as finished.
+
+    Args:
+        run: the run folder.
+        components: with the weights after the last step.
+        state: the state after the last step.
 
     Raises:
-        StorageError: the disk refused; the newest checkpoint stands, and the run can be resumed.
-        CheckpointError: the best weights are wanted and have been damaged; resumed, the run makes them again.
+        StorageError: the disk refused; the run can be resumed from the newest checkpoint.
+        CheckpointError: the best weights are needed and damaged; the resumed run trains them again.
     """
-    inputs, evaluator = parts.inputs, parts.evaluator
-    parts.embeddings.expand(parts.decay(state.step))
-    final_step = _load_best(run, parts, state)
-    # Before they are merged: what was trained.
-    counts, lora = count_parameters(parts.model), parts.model.config.lora
-    adapters = merge_adapters(parts.model)
-    scale_note = _settle_scale(parts)
+    inputs, evaluator, training = components.inputs, components.evaluator, components.inputs.config.training
+    components.embeddings.expand(components.decay(state))
+    final_step = _load_best(run, components, state)
+    # Before adapters are merged, which changes the counts.
+    counts, lora = count_parameters(components.model), components.model.config.lora
+    adapters = merge_adapters(components.model)
+    scale_note = _fit_output_scale(components)
     splits = [name for name in inputs.data.splits if name not in ("train", CALIBRATION)]
     as_scored = final_step == state.last_scored_step and scale_note is None and adapters is None
-    calibration = calibrate(parts, splits, reuse=as_scored)
+    calibration = calibrate(
+        evaluator,
+        splits,
+        temperature=training.calibrate == "temperature",
+        thresholds=training.thresholds == "f1",
+        reuse=as_scored,
+    )
+    if calibration is not None:
+        components.model.config.update(calibration.settings())
     scores = evaluator.score(splits, reuse=as_scored or calibration is not None)
-    labels = parts.label_tensors()
+    labels = components.planner.tensors()
     result = RunResult(
         scores={split: dict(part) for split, part in scores.items()},
-        train=_train_facts(parts, state, final_step, counts)
+        train=_train_facts(components, state, final_step, counts)
         | ({} if calibration is None else {"calibration": calibration.facts(evaluator.label_space)}),
         best=state.best,
         config=to_dict(inputs.config),
@@ -78,19 +90,19 @@ def finalize_run(run: Path, parts: TrainingComponents, state: TrainingState) -> 
     )
     if inputs.accelerator.is_main_process:
         if adapters is not None:
-            _save_adapters(run / ADAPTER_FOLDER, adapters, parts, lora)
-        _write(run, parts, result, splits, labels)
+            _save_adapters(run / ADAPTER_FOLDER, adapters, components, lora)
+        _write(run, components, result, splits, labels)
     log_final(inputs.accelerator, result.scores, state.step)
     inputs.accelerator.end_training()
     return result
 
 
 def _write(
-    run: Path, parts: TrainingComponents, result: RunResult, splits: Sequence[str], labels: dict[str, np.ndarray]
+    run: Path, components: TrainingComponents, result: RunResult, splits: Sequence[str], labels: dict[str, np.ndarray]
 ) -> None:
-    """All files of a finished run but its log and checkpoints."""
-    inputs, evaluator = parts.inputs, parts.evaluator
-    _save_whole(run, parts, labels)
+    """Write all files of a finished run except log and checkpoints."""
+    inputs, evaluator = components.inputs, components.evaluator
+    _save_final_model(run, components, labels)
     for split in splits:
         text = predictions_csv(inputs.data.splits[split], evaluator.logits[split], evaluator.label_space)
         write_text(run / f"predictions_{split}.csv", text)
@@ -101,16 +113,15 @@ def _write(
     write_text(run / RESULT_FILE, result.to_json())
 
 
-def _save_whole(run: Path, parts: TrainingComponents, labels: dict[str, np.ndarray]) -> None:
-    """Write the model's files, and the labels if there are some, beside their places; move them there once all are on
-    the disk."""
+def _save_final_model(run: Path, components: TrainingComponents, labels: dict[str, np.ndarray]) -> None:
+    """Write the model and the token labels, if any, to a temporary folder, and move them once all are on the disk."""
     temporary = run / f"{TEMPORARY}model-{os.getpid()}"
     with storage_errors(run):
         try:
             temporary.mkdir()
-            save_model(parts.model, parts.inputs.tokenizer, temporary)
+            save_model(components.model, components.inputs.tokenizer, temporary)
             if labels:
-                save_labels(temporary, labels, train_fingerprint=parts.inputs.fingerprint["train"])
+                save_labels(temporary, labels, train_fingerprint=components.inputs.fingerprint["train"])
             files = sorted(temporary.iterdir())
             for path in files:
                 sync_file(path)
@@ -122,26 +133,26 @@ def _save_whole(run: Path, parts: TrainingComponents, labels: dict[str, np.ndarr
 
 
 def _save_adapters(
-    folder: Path, adapters: dict[str, torch.Tensor], parts: TrainingComponents, lora: dict[str, Any]
+    folder: Path, adapters: dict[str, torch.Tensor], components: TrainingComponents, lora: dict[str, Any]
 ) -> None:
-    """The encoder's adapters by themselves, as peft reads them."""
-    base = hub_name(parts.inputs.config.model.name_or_path)
+    """Save the encoder's adapters alone, in peft's format."""
+    base = hub_name(components.inputs.config.model.name_or_path)
     with storage_errors(folder):
         folder.mkdir(exist_ok=True)
         save_file(adapters, folder / "adapter_model.safetensors")
-        adapter_settings(lora, parts.model.encoder, base).save_pretrained(str(folder))
-        # As public as the rest, which safetensors does not make them.
+        adapter_settings(lora, components.model.encoder, base).save_pretrained(str(folder))
+        # The same permissions as the other files; safetensors writes private ones.
         (folder / "adapter_model.safetensors").chmod((folder / "adapter_config.json").stat().st_mode)
 
 
 def wants_best(settings: TrainingConfig) -> bool:
-    """Whether a run ends with its best weights."""
+    """Return whether a run ends with its best weights."""
     return settings.load_best_model_at_end or settings.early_stopping_patience is not None
 
 
-def _load_best(run: Path, parts: TrainingComponents, state: TrainingState) -> int:
-    """Load the best weights if asked; the step that the weights are of."""
-    if not wants_best(parts.inputs.config.training) or state.best is None or state.best["step"] == state.step:
+def _load_best(run: Path, components: TrainingComponents, state: TrainingState) -> int:
+    """Load the best weights if the settings say so; return the step of the final weights."""
+    if not wants_best(components.inputs.config.training) or state.best is None or state.best["step"] == state.step:
         return state.step
     folder = run / f"checkpoint-{state.best['step']}"
     problem = verify_checkpoint(folder)
@@ -149,37 +160,37 @@ def _load_best(run: Path, parts: TrainingComponents, state: TrainingState) -> in
         raise CheckpointError(
             f"{folder}: has the best weights, but {problem}. To train them again: {command_to_resume(run)}"
         )
-    parts.model.load_state_dict(load_file(folder / "model.safetensors"))
+    components.model.load_state_dict(load_file(folder / "model.safetensors"))
     return state.best["step"]
 
 
-def _settle_scale(parts: TrainingComponents) -> str | None:
-    """Where the loss has left the predictions' scale free: fit it on the training rows. What to note of it, or None."""
-    outputs = parts.model.outputs
+def _fit_output_scale(components: TrainingComponents) -> str | None:
+    """Fit the scale of predictions on the training rows if the loss does not determine it; return a note, or None."""
+    outputs = components.model.outputs
     if not isinstance(outputs, ScaledOutput):
         return None
-    found = score_rows(
-        parts.model,
-        parts.inputs.features["train"],
-        pad_token_id=parts.evaluator.pad_token_id,
-        accelerator=parts.inputs.accelerator,
-        batch_size=parts.evaluator.batch_size,
+    predicted = score_rows(
+        components.model,
+        components.inputs.features["train"],
+        pad_token_id=components.evaluator.pad_token_id,
+        accelerator=components.inputs.accelerator,
+        batch_size=components.evaluator.batch_size,
     )
-    scores_N = torch.from_numpy(parts.inputs.labels.astype(np.float64))
-    if outputs.fit(torch.from_numpy(found.logits_NC[:, 0]), scores_N):
+    scores_N = torch.from_numpy(components.inputs.labels.astype(np.float64))
+    if outputs.fit(torch.from_numpy(predicted.logits_NC[:, 0]), scores_N):
         return f"Predictions are {float(outputs.scale):.6g} x output + {float(outputs.offset):.6g}, fitted on train."
     return "Predictions do not rise with the labels of train, so they were not put on the labels' scale."
 
 
 def _row_facts(train: TextRows) -> dict[str, Any]:
-    """Where the rows are from and what they weigh, where they differ in that."""
-    return {} if train.sources is None else {"rows_from": [asdict(part) for part in train.parts()]}
+    """Return the sources and weights of the training rows, if there are several sources."""
+    return {} if train.sources is None else {"rows_from": [asdict(part) for part in train.row_sources()]}
 
 
 def _train_facts(
-    parts: TrainingComponents, state: TrainingState, final_step: int, counts: ParameterCounts
+    components: TrainingComponents, state: TrainingState, final_step: int, counts: ParameterCounts
 ) -> dict[str, Any]:
-    inputs = parts.inputs
+    inputs = components.inputs
     return {
         "seconds": round(state.seconds, 3),
         "tokens": state.tokens,
@@ -190,11 +201,11 @@ def _train_facts(
         "rows": len(inputs.labels),
         **_row_facts(inputs.data.splits["train"]),
         "steps": state.step,
-        "steps_per_epoch": parts.loop.steps_per_epoch,
+        "steps_per_epoch": components.loop.config.steps_per_epoch,
         "final_step": final_step,
         "stopped_early": state.stopped_early,
         "precision": inputs.precision,
-        "fused_layers": fused_layers(parts.model),
+        "fused_layers": fused_layers(components.model),
         "device": inputs.accelerator.device.type,
         "processes": inputs.accelerator.num_processes,
         "parameters": counts.total.parameters,

@@ -1,4 +1,4 @@
-"""What a frozen encoder says of the training rows: computed once, and used again in every epoch."""
+"""The hidden states of a frozen encoder on the training rows: computed once and cached for all epochs."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from torch import Tensor
 from attentune.data.batching import budget_order, pad_batch
 from attentune.data.tokenization import Features
 from attentune.inference.scoring import BATCH_TOKENS
-from attentune.models.fused import weights_stay
+from attentune.models.fused import frozen_weights
 
-# More than this is not kept in memory: the encoder then runs in each step.
+# Larger hidden states are not cached; the encoder then runs in each step.
 LIMIT_BYTES = 2 << 30
-# Counted before the type of the numbers is known; in bf16 they take half of it.
+# An upper bound, as the precision is not known yet; bf16 takes half.
 _BYTES_A_NUMBER = 4
 
 
 class FrozenStates:
-    """The last hidden states of every training row, flat, in the run's precision.
+    """The last hidden states of all training rows, concatenated, in the run's precision.
 
-    They are computed at the first `batch`, in evaluation mode, and stay in the computer's own memory. Under several
-    processes each computes all of them.
+    They are computed at the first `batch`, in evaluation mode, and stay in main memory. With several processes each
+    computes all of them.
 
     Args:
-        model: the model itself, its encoder frozen.
+        model: the model itself, with a frozen encoder.
         features: the training rows' tokens.
-        pad_token_id: fills up shorter rows while computing.
-        accelerator: where and in which precision.
+        pad_token_id: pads shorter rows.
+        accelerator: provides device and precision.
     """
 
     def __init__(self, *, model: Any, features: Features, pad_token_id: int, accelerator: Accelerator) -> None:
@@ -39,24 +39,24 @@ class FrozenStates:
         self._hidden_SD: Tensor | None = None
 
     def batch(self, rows: np.ndarray, length: int) -> Tensor:
-        """(B, T, D) of these rows on the accelerator's device, 0 at padding.
+        """Return the (B, T, D) hidden states of these rows on the accelerator's device, 0 at padding.
 
         Args:
-            rows: which rows, in this order.
+            rows: indices of training rows.
             length: T, at least the longest row's length.
         """
         if self._hidden_SD is None:
-            self._hidden_SD = self._computed()
+            self._hidden_SD = self._compute()
         hidden_BTD = self._hidden_SD.new_zeros(len(rows), length, self._hidden_SD.shape[1])
         for number, row in enumerate(rows):
-            own_TD = self._hidden_SD[self._features.row(int(row))]
-            hidden_BTD[number, : len(own_TD)] = own_TD
+            row_TD = self._hidden_SD[self._features.row(int(row))]
+            hidden_BTD[number, : len(row_TD)] = row_TD
         return hidden_BTD.to(self._accelerator.device, non_blocking=True)
 
     @torch.no_grad()  # not inference_mode, whose tensors no backward pass may use
-    def _computed(self) -> Tensor:
+    def _compute(self) -> Tensor:
         features, hidden_SD = self._features, None
-        with weights_stay(self._model), self._accelerator.autocast():
+        with frozen_weights(self._model), self._accelerator.autocast():
             for rows in budget_order(features.padded_lengths, BATCH_TOKENS):
                 batch = pad_batch(features, rows, pad_token_id=self._pad_token_id)
                 inputs = {name: tensor.to(self._accelerator.device) for name, tensor in batch.inputs.items()}
@@ -64,17 +64,17 @@ class FrozenStates:
                 if hidden_SD is None:
                     hidden_SD = hidden_BTD.new_empty(len(features.ids), hidden_BTD.shape[-1])
                 for number, row in enumerate(rows):
-                    place = features.row(int(row))
-                    hidden_SD[place] = hidden_BTD[number, : place.stop - place.start]
+                    span = features.row(int(row))
+                    hidden_SD[span] = hidden_BTD[number, : span.stop - span.start]
         assert hidden_SD is not None  # there are rows to train on
         return hidden_SD
 
 
 def not_cached_reason(model: Any, features: Features, generator: str) -> str | None:
-    """Why the hidden states of a frozen encoder cannot be used again in every epoch; None where they can.
+    """Return why the hidden states of a frozen encoder cannot be cached; None if they can.
 
     Args:
-        model: the model, its encoder frozen.
+        model: the model, with a frozen encoder.
         features: the training rows' tokens.
         generator: the label generator's name.
     """
@@ -91,21 +91,21 @@ def not_cached_reason(model: Any, features: Features, generator: str) -> str | N
 
 
 def states_bytes(model: Any, features: Features) -> int:
-    """At most so much memory the hidden states of these rows take."""
+    """Return an upper bound of the bytes that the hidden states of these rows take."""
     return len(features.ids) * int(model.config.encoder_config.hidden_size) * _BYTES_A_NUMBER
 
 
 def freeze(model: Any, features: Features, generator: str, **options: Any) -> tuple[FrozenStates | None, str]:
-    """Freeze the encoder.
+    """Freeze the encoder, and cache its hidden states if possible.
 
     Args:
-        model: the model itself, as it will train.
+        model: the model itself.
         features: the training rows' tokens.
         generator: the label generator's name.
         options: for `FrozenStates`.
 
     Returns:
-        The hidden states, None where they are not kept; and what to tell the user.
+        The cached hidden states, None if they are not cached; and a note for the user.
     """
     model.freeze_encoder()
     reason = not_cached_reason(model, features, generator)

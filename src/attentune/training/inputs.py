@@ -1,4 +1,4 @@
-"""All that a run needs before it writes anything: data, tokens, metric, hardware. Each is checked as it is made."""
+"""The inputs of a run: data, tokens, metric and hardware, checked before anything is written."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ import numpy as np
 from accelerate import Accelerator
 
 from attentune.config import Config
-from attentune.data.calibration import CALIBRATION, with_calibration
 from attentune.data.checks.doctor import examine, summary_lines
-from attentune.data.dataset import TaskData
+from attentune.data.dataset import CALIBRATION, TaskData
 from attentune.data.extra import with_extra
-from attentune.data.load import load_data
+from attentune.data.load import load_data, with_calibration
 from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import DataError
 from attentune.inference.scoring import make_accelerator
 from attentune.metrics.metrics import Metric, choose_metric
 from attentune.models.build import load_tokenizer
-from attentune.models.hub import Tokenizer
-from attentune.training.calibration_check import check_calibration
+from attentune.models.loading import Tokenizer
+from attentune.training.calibrating import check_calibration
 from attentune.training.objective import with_ordinal_prediction
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 
 
 @dataclass(frozen=True)
 class RunInputs:
-    """What a run works on.
+    """The data, tokenizer, metric and hardware of a run.
 
     Attributes:
         config: the complete configuration.
@@ -36,8 +35,8 @@ class RunInputs:
         labels: (N,) class ids or scores of the training rows.
         features: the tokens of each split.
         tokenizer: the encoder's.
-        metric: what tells the best model.
-        accelerator: where and how it computes.
+        metric: the metric that tells the best weights.
+        accelerator: provides device, processes and precision.
         precision: "fp32", "bf16" or "fp16".
     """
 
@@ -52,30 +51,35 @@ class RunInputs:
 
     @property
     def validation(self) -> tuple[str, ...]:
-        """The splits that are scored while training; the first one tells the best."""
+        """The splits that are evaluated during training; the first one tells the best weights."""
         return tuple(name for name in self.data.splits if name.startswith("validation"))
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The task's metrics, and the one to choose by if it is another."""
+        """The names of the task's metrics, and of the metric that tells the best weights if it is another."""
         names = self.data.metrics
         return names if self.metric.name in names else (*names, self.metric.name)
 
     def row_name(self, row: int) -> str:
-        """What a training row is called in messages."""
+        """Return the name of a training row for messages: its id, with file and line if known."""
         rows = self.data.splits["train"]
         if rows.sources is not None:
             return f"{rows.ids[row]} ({rows.where(row)})"
         return rows.ids[row] if rows.lines is None else f"{rows.ids[row]} (line {rows.lines[row]})"
 
     @property
+    def is_regression(self) -> bool:
+        """Whether the labels are scores rather than classes."""
+        return self.data.label_space.task_type == "regression"
+
+    @property
     def weights(self) -> np.ndarray | None:
-        """(N,) float64, what each training row counts; None where each counts 1."""
+        """(N,) float64 weights of the training rows; None if all are 1."""
         return self.data.splits["train"].weights
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """The SHA-256 of each split; computed once, as every checkpoint asks for it."""
+        """The SHA-256 of each split; cached, as every checkpoint holds it."""
         return self.data.fingerprint()
 
     @cached_property
@@ -84,7 +88,7 @@ class RunInputs:
         return {"special": list(special), **{name: part.fingerprint() for name, part in self.features.items()}}
 
     def resume_fingerprint(self) -> dict[str, Any]:
-        """What must be the same for a resumed run to be the same run."""
+        """Return what must be equal for a run to be resumed."""
         return {
             "data": self.fingerprint,
             "tokens": self._token_fingerprint,
@@ -94,21 +98,26 @@ class RunInputs:
         }
 
 
-def prepare_inputs(config: Config, data: TaskData | None, display: Display) -> RunInputs:
-    """Read, check and tokenise the data; say what they are and what was decided.
+def prepare_inputs(config: Config, data: TaskData | None, display: ProgressDisplay) -> RunInputs:
+    """Read, check and tokenise the data, and print notes on them.
+
+    Args:
+        config: the complete configuration.
+        data: rows to use instead of those of `config.data`.
+        display: shows the notes.
 
     Raises:
-        AttentuneError: for whatever a user can mend in data, settings or encoder.
+        AttentuneError: a mistake in data, settings or encoder that the user can correct.
     """
     settings = config.training
-    # All of a user's own files; of a known task only what is trained and scored on.
+    # All splits of custom data; of a built-in task only those that are trained and evaluated on.
     wanted = ("train", "validation", CALIBRATION) if config.data.task is not None else None
     if data is None:
         data = load_data(config.data, seed=settings.seed, splits=wanted)
     else:
         data = with_extra(with_calibration(data, config.data, settings.seed), config.data)
-    check_calibration(settings, data.label_space)
-    data = replace(data, label_space=with_ordinal_prediction(data.label_space, config.objective))
+    check_calibration(data.label_space, calibrate=settings.calibrate, thresholds=settings.thresholds)
+    data = replace(data, label_space=with_ordinal_prediction(data.label_space, config.objective.ordinal_prediction))
     train = data.splits.get("train")
     if train is None or len(train) == 0 or train.labels is None:
         raise DataError(f"{data.name}: has no labelled rows to train on, expected a train split.")
@@ -122,8 +131,11 @@ def prepare_inputs(config: Config, data: TaskData | None, display: Display) -> R
         folder=str(settings.output_dir),
     )
     tokenizer = load_tokenizer(config.model)
-    limit, apart = config.data.longest_row, config.model.pair_encoding == "bi-encoder"
-    features = {name: encode_rows(rows, tokenizer, max_length=limit, apart=apart) for name, rows in data.splits.items()}
+    limit, bi_encoder = config.data.longest_row, config.model.pair_encoding == "bi-encoder"
+    features = {
+        name: encode_rows(rows, tokenizer, max_length=limit, bi_encoder=bi_encoder)
+        for name, rows in data.splits.items()
+    }
     lengths = {name: part.full_lengths for name, part in features.items()}
     report = examine(data, token_lengths=lengths, max_length=limit)
     for line in (*data.notes, *summary_lines(report)):

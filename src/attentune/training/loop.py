@@ -1,4 +1,4 @@
-"""The training loop: epochs, steps, scores, checkpoints. It knows no method's name."""
+"""The training loop: epochs, optimiser steps, evaluation, checkpoints. It depends on no particular method."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ import contextlib
 import functools
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import nn
 
-from attentune.config import TrainingConfig
 from attentune.data.batching import bucketed_order, pad_batch
 from attentune.metrics.metrics import Metric
 from attentune.seeding import seed_global
-from attentune.token_labels.base import LabelGenerator
 from attentune.token_labels.plan import EpochPlan
+from attentune.training.callbacks import Scores, TrainingCallback
 from attentune.training.frozen_encoder import FrozenStates
 from attentune.training.objective import (
     Denominators,
@@ -29,35 +27,67 @@ from attentune.training.objective import (
     nonfinite_value_error,
     nonfinite_weights_error,
 )
-from attentune.training.optimizer import clip_gradients, learning_rate_factor, logged_rates, set_learning_rate
+from attentune.training.optimizer import LearningRateSchedule, clip_gradients, set_learning_rate
 from attentune.training.signals import StopRequest
-from attentune.training.state import TrainingRows, TrainingState
+from attentune.training.state import EpochPlanner, TrainingRows, TrainingState
 
-Scores = dict[str, dict[str, float]]
-
-
-class TrainingCallback(Protocol):
-    """What is around the loop: it scores, and is told what happens (log, progress bar, checkpoints)."""
-
-    def on_step(self, state: TrainingState, facts: dict[str, float]) -> None: ...
-    def on_scores(self, state: TrainingState, scores: Scores) -> None: ...
-    def on_probed(self, rows: int) -> None: ...
-    def on_labels(self, state: TrainingState) -> None: ...
-    def on_epoch_end(self, state: TrainingState) -> None: ...
-    def score(self, state: TrainingState) -> Scores: ...
-    def save(self, state: TrainingState) -> None: ...
+# Writes a checkpoint of the current weights and this state.
+Save = Callable[[TrainingState], None]
 
 
 class _PlanCancelled(Exception):
-    """A stop was asked for while an epoch was being planned; nothing of that epoch has been done."""
+    """A stop was requested while an epoch was being planned; nothing of that epoch has been done."""
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
+class LoopConfig:
+    """The settings of a training loop. The names are those of transformers' `TrainingArguments`.
+
+    Attributes:
+        total_steps: optimiser steps of the whole run.
+        steps_per_epoch: optimiser steps of one epoch.
+        batch_size: rows in a batch, over all processes.
+        gradient_accumulation_steps: batches to one optimiser step.
+        max_grad_norm: the norm that gradients are clipped to; 0 for no limit.
+        seed: the run's seed, for the order of rows and for dropout.
+        logging_steps: optimiser steps between calls of `on_log`.
+        eval_strategy: when to evaluate: "epoch", "steps" or "no".
+        eval_steps: with "steps": optimiser steps between evaluations.
+        save_steps: optimiser steps between checkpoints; None for one an epoch.
+        early_stopping_patience: evaluations without improvement after which training stops; None for never.
+        early_stopping_threshold: smaller improvements do not count for early stopping.
+    """
+
+    total_steps: int
+    steps_per_epoch: int
+    batch_size: int
+    gradient_accumulation_steps: int = 1
+    max_grad_norm: float = 1.0
+    seed: int = 42
+    logging_steps: int = 10
+    eval_strategy: str = "epoch"
+    eval_steps: int | None = None
+    save_steps: int | None = None
+    early_stopping_patience: int | None = None
+    early_stopping_threshold: float = 0.0
+
+
+@dataclass(kw_only=True)
 class TrainingLoop:
-    """One run from its state to its end. Build it, then call `run`.
+    """Trains a model from a given state to the end.
 
-    `plan` is the plan of the epoch begun last; a run that is resumed within an epoch is given that epoch's. `frozen`
-    has the hidden states of a frozen encoder, where they are kept.
+    Attributes:
+        model: the model as prepared by Accelerate.
+        optimizer: from `build_optimizer`, prepared by Accelerate.
+        accelerator: provides devices, processes and precision.
+        rows: the training rows.
+        objective: the loss.
+        planner: plans each epoch's samples and token labels.
+        schedule: the learning rate at each step.
+        evaluate: returns the validation scores of the current weights by split.
+        metric: the metric, on the first split, that tells the best weights.
+        config: batch size, step counts, and when to log, evaluate, save and stop.
+        frozen: hidden states of a frozen encoder, where they are cached.
     """
 
     model: nn.Module
@@ -65,101 +95,109 @@ class TrainingLoop:
     accelerator: Accelerator
     rows: TrainingRows
     objective: Objective
-    settings: TrainingConfig
-    labels: LabelGenerator
+    planner: EpochPlanner
+    schedule: LearningRateSchedule
+    evaluate: Callable[[TrainingState], Scores]
     metric: Metric
-    plan: EpochPlan | None = None
+    config: LoopConfig
     frozen: FrozenStates | None = None
-    _odd_at_start: int = field(default=0, init=False)
+    _nonfinite_at_start: int = field(default=0, init=False)
     _last_rows: Callable[[], list[str]] = field(default=list, init=False)
 
-    @property
-    def rows_per_batch(self) -> int:
-        """Rows in a batch over all processes."""
-        return self.settings.per_device_train_batch_size * self.accelerator.num_processes
+    def run(
+        self,
+        state: TrainingState,
+        *,
+        stop: StopRequest,
+        save: Save | None = None,
+        callbacks: Sequence[TrainingCallback] = (),
+    ) -> None:
+        """Train until all steps are done, early stopping ends the run, or a stop is requested.
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Optimiser steps in one epoch."""
-        batches = math.ceil(self.labels.samples_per_epoch / self.rows_per_batch)
-        return math.ceil(batches / self.settings.gradient_accumulation_steps)
+        Args:
+            state: where the run stands; updated in place.
+            stop: checked after each step; the state is then saved.
+            save: writes a checkpoint; None for no checkpoints.
+            callbacks: called at each event, in this order.
 
-    @property
-    def total_steps(self) -> int:
-        """Optimiser steps of the whole run."""
-        if self.settings.max_steps > 0:
-            return self.settings.max_steps
-        # Rounded first: 0.07 epochs of 100 steps are 7, not 7.000000000000001.
-        return max(1, math.ceil(round(self.settings.num_train_epochs * self.steps_per_epoch, 6)))
-
-    def run(self, state: TrainingState, watcher: TrainingCallback, stop: StopRequest) -> None:
-        """Train until the steps are done, early stopping ends it, or a stop is asked for; `state` says where it got."""
-        for _ in self.steps(state, watcher, stop):
+        Raises:
+            NonFiniteLossError: a loss, a gradient or a weight became infinite or NaN.
+        """
+        for _ in self.steps(state, stop=stop, save=save, callbacks=callbacks):
             pass
 
-    def steps(self, state: TrainingState, watcher: TrainingCallback, stop: StopRequest) -> Generator[None, None, None]:
-        """`run`, pausing after each optimiser step, so that several loops can take turns."""
+    def steps(
+        self,
+        state: TrainingState,
+        *,
+        stop: StopRequest,
+        save: Save | None = None,
+        callbacks: Sequence[TrainingCallback] = (),
+    ) -> Generator[None, None, None]:
+        """Do what `run` does, yielding after each optimiser step, so that several loops can alternate."""
         self.model.train()
-        self._odd_at_start = count_nonfinite(self.model)  # an encoder may come with some, of words that no row has
-        with self.labels.on_train(), contextlib.suppress(_PlanCancelled):
-            while state.step < self.total_steps and not state.stopped_early and not stop.asked:
-                yield from self._epoch_steps(state, watcher, stop)
-        if stop.asked:
+        # Pretrained weights may contain some, in embeddings of tokens that no row has.
+        self._nonfinite_at_start = count_nonfinite(self.model)
+        with self.planner.generator.on_train(), contextlib.suppress(_PlanCancelled):
+            while state.step < self.config.total_steps and not state.stopped_early and not stop.requested:
+                yield from self._epoch_steps(state, stop, save, callbacks)
+        if stop.requested:
             self.check_weights(state)
-            watcher.save(state)
+            _save(state, save, callbacks)
 
     def _epoch_steps(
-        self, state: TrainingState, watcher: TrainingCallback, stop: StopRequest
+        self, state: TrainingState, stop: StopRequest, save: Save | None, callbacks: Sequence[TrainingCallback]
     ) -> Generator[None, None, None]:
-        plan = self._begin_epoch(state, watcher, stop)
+        plan = self._begin_epoch(state, stop, callbacks)
         groups = self._groups(plan, state.epoch)
         for group in groups[state.step_in_epoch :]:
-            self._timed_step(plan, group, state, watcher)
+            logs = self._timed_step(plan, group, state)
             self._last_rows = functools.partial(self._row_names, plan, group)
-            is_last = state.step_in_epoch == len(groups)
-            if is_last:
-                watcher.on_epoch_end(state)
+            self._log(state, logs, callbacks)
+            is_epoch_end = state.step_in_epoch == len(groups)
+            if is_epoch_end:
+                for callback in callbacks:
+                    callback.on_epoch_end(state)
                 state.epoch, state.step_in_epoch, state.epoch_labels = state.epoch + 1, 0, {}
-            self._score_and_save(state, watcher, epoch_ended=is_last)
+            self._evaluate_and_save(state, save, callbacks, is_epoch_end=is_epoch_end)
             yield
-            if state.step == self.total_steps or state.stopped_early or stop.asked:
+            if state.step == self.config.total_steps or state.stopped_early or stop.requested:
                 break
 
-    def _begin_epoch(self, state: TrainingState, watcher: TrainingCallback, stop: StopRequest) -> EpochPlan:
-        """The epoch's plan: a new one, or within an epoch that was broken off the one it had."""
+    def _begin_epoch(self, state: TrainingState, stop: StopRequest, callbacks: Sequence[TrainingCallback]) -> EpochPlan:
+        """Return the epoch's plan: a new one, or the checkpoint's if the run was interrupted within the epoch."""
 
         def on_rows(rows: int) -> None:
-            watcher.on_probed(rows)
-            # Several processes wait for each other here, so they go on to the next step.
-            if stop.asked and self.accelerator.num_processes == 1:
+            for callback in callbacks:
+                callback.on_prediction_step(rows)
+            # With several processes, which wait for each other here, the stop takes effect after the next step.
+            if stop.requested and self.accelerator.num_processes == 1:
                 raise _PlanCancelled
 
         if state.step_in_epoch > 0:
-            # What was made without asking the model is made again; the rest came with the checkpoint.
-            return self.labels.plan(state.epoch) if self.plan is None else self.plan
+            return self.planner.resume_epoch(state.epoch)
         began = time.perf_counter()
-        with self.labels.source.scorer.watched(on_rows):
-            self.plan = self.labels.plan(state.epoch)
+        plan = self.planner.begin_epoch(state.epoch, on_rows)
         seconds = time.perf_counter() - began
         state.label_seconds += seconds
-        facts = {**self.plan.facts, "seconds": round(seconds, 3)} if self.plan.facts else {}
+        facts = {**plan.facts, "seconds": round(seconds, 3)} if plan.facts else {}
         state.epoch_labels = facts | dict.fromkeys(("token_loss_sum", "token_hits", "token_ones", "token_count"), 0)
-        watcher.on_labels(state)
-        return self.plan
+        for callback in callbacks:
+            callback.on_epoch_begin(state)
+        return plan
 
     def _groups(self, plan: EpochPlan, epoch: int) -> list[list[np.ndarray]]:
-        """The epoch's batches, grouped to optimiser steps."""
+        """Return the epoch's batches, grouped to optimiser steps."""
         padded_lengths = self.rows.features.padded_lengths[plan.rows]
-        batches = bucketed_order(padded_lengths, self.rows_per_batch, seed=self.settings.seed, epoch=epoch)
-        size = self.settings.gradient_accumulation_steps
-        return [batches[place : place + size] for place in range(0, len(batches), size)]
+        batches = bucketed_order(padded_lengths, self.config.batch_size, seed=self.config.seed, epoch=epoch)
+        size = self.config.gradient_accumulation_steps
+        return [batches[start : start + size] for start in range(0, len(batches), size)]
 
-    def _timed_step(
-        self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState, watcher: TrainingCallback
-    ) -> None:
+    def _timed_step(self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState) -> dict[str, float]:
+        """Do one optimiser step, and return its loss, learning rates and gradient norm."""
         began = time.perf_counter()
-        factor = learning_rate_factor(self.settings, state.step, self.total_steps)
-        set_learning_rate(self.optimizer, factor)
+        step = state.step
+        set_learning_rate(self.optimizer, self.schedule.factor(step))
         loss = self._accumulate(plan, group, state)
         norm = self._clip(state, plan, group)
         self.optimizer.step()
@@ -170,18 +208,27 @@ class TrainingLoop:
         state.loss_sum += loss
         state.loss_steps += 1
         state.seconds += time.perf_counter() - began
-        watcher.on_step(state, {"loss": loss, **logged_rates(self.settings, factor), "grad_norm": norm})
+        return {"loss": loss, **self.schedule.rates(step), "grad_norm": norm}
+
+    def _log(self, state: TrainingState, logs: dict[str, float], callbacks: Sequence[TrainingCallback]) -> None:
+        for callback in callbacks:
+            callback.on_step_end(state, logs)
+        if state.step % self.config.logging_steps == 0 or state.step == self.config.total_steps:
+            logs = {**logs, "loss": state.loss_sum / state.loss_steps}
+            for callback in callbacks:
+                callback.on_log(state, logs)
+            state.loss_sum, state.loss_steps = 0.0, 0
 
     def _accumulate(self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState) -> float:
-        """Forward and backward over the batches of one optimiser step; the combined loss over all their rows."""
+        """Run forward and backward over the batches of one optimiser step; return the loss over all their rows."""
         denominators = self._denominators(plan, group, state)
         total_3 = torch.zeros(3, device=self.accelerator.device)
         for number, samples in enumerate(group):
-            waits = self.accelerator.no_sync(self.model) if number + 1 < len(group) else contextlib.nullcontext()
+            sync = self.accelerator.no_sync(self.model) if number + 1 < len(group) else contextlib.nullcontext()
             # The key holds all that dropout may depend on, so no generator's state has to be saved.
-            seed_global("dropout", self.settings.seed, state.step, number, self.accelerator.process_index)
-            with waits:
-                total_3 += self._forward_backward(plan, self._own_share(samples), denominators)
+            seed_global("dropout", self.config.seed, state.step, number, self.accelerator.process_index)
+            with sync:
+                total_3 += self._forward_backward(plan, self._process_share(samples), denominators)
         total_3 = self.accelerator.reduce(total_3, reduction="sum")
         value = float(denominators.combine(total_3))
         if not math.isfinite(value):
@@ -197,17 +244,17 @@ class TrainingLoop:
         if tokens:
             state.epoch_labels["token_count"] += tokens
             state.epoch_labels["token_ones"] += ones
-        time_in_epochs = state.step / self.steps_per_epoch
+        time_in_epochs = state.step / self.config.steps_per_epoch
         return self.objective.denominators(self.rows.labels[plan.rows[samples]], tokens, time_in_epochs)
 
-    def _own_share(self, samples: np.ndarray) -> np.ndarray:
-        """This process's part of a batch."""
+    def _process_share(self, samples: np.ndarray) -> np.ndarray:
+        """Return this process's part of a batch."""
         return samples[self.accelerator.process_index :: self.accelerator.num_processes]
 
     def _forward_backward(self, plan: EpochPlan, samples: np.ndarray, denominators: Denominators) -> torch.Tensor:
-        """The sums of `Objective.sums` over these samples, after their backward pass.
+        """Return the sums of `Objective.sums` over these samples, after their backward pass.
 
-        A process without samples scores one with weight zero, to stay in step with the others.
+        A process without samples computes one with weight zero, to stay in step with the others.
         """
         is_empty = len(samples) == 0
         samples = np.zeros(1, dtype=np.int64) if is_empty else samples
@@ -234,15 +281,14 @@ class TrainingLoop:
         # Processes average their gradients; the factor turns that into the sum over all rows.
         self.accelerator.backward(denominators.combine(sums_3) * self.accelerator.num_processes)
         if not is_empty:
-            self.labels.on_backward(rows, inputs, output.logits)
+            self.planner.generator.on_backward(rows, inputs, output.logits)
         return sums_3.detach()
 
     def _clip(self, state: TrainingState, plan: EpochPlan, group: list[np.ndarray]) -> float:
-        limit = self.settings.max_grad_norm
-        # Asked of the optimiser: to walk through the model's modules takes a millisecond.
+        # The optimiser's own list: walking through the model's modules takes a millisecond.
         parameters = (p for group in self.optimizer.param_groups for p in group["params"])
-        norm = clip_gradients(self.accelerator, self.optimizer, parameters, limit)
-        # With fp16 an overflow is everyday business: the scaler skips the step and lowers its scale.
+        norm = clip_gradients(self.accelerator, self.optimizer, parameters, self.config.max_grad_norm)
+        # Overflows are normal with fp16: the scaler skips the step and lowers its scale.
         if not math.isfinite(norm) and self.accelerator.mixed_precision != "fp16":
             raise nonfinite_value_error("the gradient's norm", norm, state.step + 1, self._row_names(plan, group))
         return norm
@@ -251,42 +297,56 @@ class TrainingLoop:
         return [self.rows.names(int(row)) for samples in group for row in plan.rows[samples]]
 
     def check_weights(self, state: TrainingState) -> None:
-        """Before weights are scored or saved: the next step, whose loss would tell of them, may never come.
+        """Check the weights before they are evaluated or saved: there may be no next step whose loss would show it.
 
         Raises:
             NonFiniteLossError: some became infinite or NaN.
         """
-        count = count_nonfinite(self.model) - self._odd_at_start
+        count = count_nonfinite(self.model) - self._nonfinite_at_start
         if count > 0:
             raise nonfinite_weights_error(count, state.step, self._last_rows())
 
-    def _is_scored(self, state: TrainingState, *, epoch_ended: bool) -> bool:
-        settings = self.settings
-        return settings.eval_strategy != "no" and (
-            state.step == self.total_steps
-            or (settings.eval_strategy == "epoch" and epoch_ended)
-            or (settings.eval_strategy == "steps" and state.step % (settings.eval_steps or 1) == 0)
+    def _should_evaluate(self, state: TrainingState, *, is_epoch_end: bool) -> bool:
+        config = self.config
+        return config.eval_strategy != "no" and (
+            state.step == config.total_steps
+            or (config.eval_strategy == "epoch" and is_epoch_end)
+            or (config.eval_strategy == "steps" and state.step % (config.eval_steps or 1) == 0)
         )
 
-    def _is_saved(self, state: TrainingState, *, epoch_ended: bool) -> bool:
-        every = self.settings.save_steps
-        return state.step == self.total_steps or (epoch_ended if every is None else state.step % every == 0)
+    def _should_save(self, state: TrainingState, *, is_epoch_end: bool) -> bool:
+        every = self.config.save_steps
+        return state.step == self.config.total_steps or (is_epoch_end if every is None else state.step % every == 0)
 
-    def _score_and_save(self, state: TrainingState, watcher: TrainingCallback, *, epoch_ended: bool) -> None:
-        is_scored, is_saved = (ask(state, epoch_ended=epoch_ended) for ask in (self._is_scored, self._is_saved))
-        if is_scored or is_saved:
+    def _evaluate_and_save(
+        self, state: TrainingState, save: Save | None, callbacks: Sequence[TrainingCallback], *, is_epoch_end: bool
+    ) -> None:
+        should_evaluate = self._should_evaluate(state, is_epoch_end=is_epoch_end)
+        should_save = self._should_save(state, is_epoch_end=is_epoch_end)
+        if should_evaluate or should_save:
             self.check_weights(state)
-        is_best = self._score(state, watcher) if is_scored else False
-        if is_best or is_saved or state.stopped_early:
-            watcher.save(state)
+        is_best = self._evaluate(state, callbacks) if should_evaluate else False
+        if is_best or should_save or state.stopped_early:
+            _save(state, save, callbacks)
 
-    def _score(self, state: TrainingState, watcher: TrainingCallback) -> bool:
+    def _evaluate(self, state: TrainingState, callbacks: Sequence[TrainingCallback]) -> bool:
+        """Evaluate, update the state, and return whether these are the best scores so far."""
         began = time.perf_counter()
-        scores = watcher.score(state)
+        scores = self.evaluate(state)
         state.evaluation_seconds += time.perf_counter() - began
         value = next(iter(scores.values()))[self.metric.name]
-        is_best = state.note_score(self.metric, value, self.settings.early_stopping_threshold)
-        patience = self.settings.early_stopping_patience
+        is_best = state.update_best(self.metric, value, self.config.early_stopping_threshold)
+        patience = self.config.early_stopping_patience
         state.stopped_early = patience is not None and state.scores_without_gain >= patience
-        watcher.on_scores(state, scores)
+        is_last = state.step == self.config.total_steps or state.stopped_early
+        for callback in callbacks:
+            callback.on_evaluate(state, scores, is_last=is_last)
         return is_best
+
+
+def _save(state: TrainingState, save: Save | None, callbacks: Sequence[TrainingCallback]) -> None:
+    if save is None:
+        return
+    save(state)
+    for callback in callbacks:
+        callback.on_save(state)

@@ -1,33 +1,43 @@
-"""What a run used."""
+"""Peak memory of a run."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import resource
+import importlib
 import sys
 from pathlib import Path
 
 import torch
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 _STATUS = Path("/proc/self/status")
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """The most memory held at once: on a GPU by PyTorch, on a CPU by the whole process since it began."""
+    """Return the peak memory: on a GPU that of PyTorch, on a CPU that of the whole process since its start."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    # The kernel's own mark: getrusage's also counts the process that this one was started from.
+    # Not getrusage, which includes the peak of the parent process.
     with contextlib.suppress(OSError, ValueError, StopIteration):
-        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+        line = next(line for line in _STATUS.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
+    if resource is None:
+        used = importlib.import_module("psutil").Process().memory_info()
+        return int(getattr(used, "peak_wset", used.rss))  # the peak of what is resident, as Windows counts it
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def forget_peak_memory() -> None:
-    """Start a GPU's peak anew, for the next run of the same process. A process's own cannot be: what the last run left
-    in its heap would count, so on a CPU each run has a process of its own."""
+    """Reset a GPU's peak memory before the next run of the same process.
+
+    A process's peak cannot be reset, so on a CPU each run of a comparison has its own process.
+    """
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""README.md of a run folder: a model card as the Hugging Face hub reads it, made of what the run knows of itself."""
+"""The model card of a run: its `README.md`, in the format of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import yaml
 
 from attentune.config import Config, to_flat
 from attentune.config.load import load_preset
-from attentune.data.custom import CUSTOM_NAME
-from attentune.data.dataset import TaskData, TextRows
+from attentune.data.dataset import CUSTOM_NAME, TaskData, TextRows
 from attentune.metrics.metrics import METRICS, Metric, predictions_of
 from attentune.models.build import hub_name
 from attentune.results import RunResult
@@ -26,14 +25,14 @@ from attentune.stats.estimate import wilson_interval
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card is made of.
+    """The content of a model card.
 
     Attributes:
         config: the run's settings.
         data: its rows.
-        metric: what tells the best model.
+        metric: the metric that tells the best weights.
         result: the run's record.
-        logits: (N, C) of each split that was predicted.
+        logits: (N, C) logits of each predicted split.
     """
 
     config: Config
@@ -46,50 +45,50 @@ class CardFacts:
 def data_name(facts: CardFacts) -> str:
     if facts.data.name != CUSTOM_NAME:
         return facts.data.name
-    named = facts.config.data.dataset_name or facts.config.data.train_file
-    return dataset(facts) or ("own data" if named is None else Path(named).name)
+    source = facts.config.data.dataset_name or facts.config.data.train_file
+    return dataset(facts) or ("own data" if source is None else Path(source).name)
 
 
 def dataset(facts: CardFacts) -> str | None:
-    """The data set's name on the hub, if that is where it is from."""
-    named = facts.config.data.dataset_name
-    return None if named is None else hub_name(named)
+    """Return the data set's name on the hub; None if it is not from there."""
+    name = facts.config.data.dataset_name
+    return None if name is None else hub_name(name)
 
 
 def encoder_name(facts: CardFacts) -> str:
-    """A name on the hub, or of a folder no more than its last part."""
+    """Return the encoder's name on the hub, or the last part of its folder's path."""
     name = facts.config.model.name_or_path
     return hub_name(name) or Path(name).name
 
 
 _LONGEST = 200
-# What Markdown, HTML in it, mathematics, links and mentions begin with. A reference such as &#42; is never markup.
+# First characters of Markdown, HTML, mathematics, links and mentions. A reference such as &#42; is never markup.
 _MARKUP = re.compile(r"[\\`*{}\[\]<>|~$&#@]|(?<![^\W_])_|_(?![^\W_])|:(?=\S)|(?<=www)\.", re.IGNORECASE)
 _AT_BEGIN = re.compile(r"^([-+=]+|\d+(?=[.)](\s|$)))")
-# Those that turn the direction of what follows could make a name look like another one.
-_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
+# Control characters; those that change the text direction could make a name look like another one.
+_INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
 
 
 def one_line(text: object) -> str:
-    """The text without line breaks and signs that cannot be seen, and not too long."""
-    shown = _UNSEEN.sub(" ", str(text)).strip()
-    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+    """Return the text without line breaks and control characters, and not too long."""
+    line = _INVISIBLE.sub(" ", str(text)).strip()
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
 def plain(text: object) -> str:
-    """The text as it is, in a paragraph or a cell of a Markdown table."""
+    """Return the text escaped for a paragraph or table cell of Markdown."""
     escaped = _MARKUP.sub(lambda found: f"&#{ord(found[0])};", one_line(text))
     return _AT_BEGIN.sub(lambda found: "".join(f"&#{ord(sign)};" for sign in found[0]), escaped)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table of cells that are Markdown already."""
+    """Format a Markdown table; the cells are Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def front_matter(values: dict[str, Any]) -> str:
-    """The YAML block on top of a card, its texts on one line each."""
+    """Format the YAML block of a card, with each text on one line."""
     text = yaml.safe_dump(_one_lined(values), sort_keys=False, allow_unicode=True, width=1 << 16)
     return f"---\n{text}---\n"
 
@@ -105,7 +104,7 @@ def _one_lined(value: Any) -> Any:
 CARD_FILE = "README.md"
 _HOME = "https://attentune.readthedocs.io"
 _RESAMPLES = 500
-# What the hub calls them, where it has a name of its own.
+# The hub's names of metrics, where they differ.
 _HUB_METRICS = {
     **dict.fromkeys(("f1_macro", "f1_micro", "f1_weighted"), "f1"),
     "precision_macro": "precision",
@@ -114,7 +113,7 @@ _HUB_METRICS = {
     "mean_absolute_error": "mae",
     "mean_squared_error": "mse",
 }
-# Settings that name places on the machine that trained, or that say nothing of the model.
+# Settings that are paths on the training machine, or that do not describe the model.
 _LEFT_OUT = re.compile(
     r"preset|model\.(name_or_path|revision)|data\.(task|tasks|task_settings|dataset_\w+|\w+_files?|extra_train_weights|data_dir)"
     r"|training\.(output_dir|resume|overwrite_output_dir|report_to|logging_steps|save_\w+|max_hours)"
@@ -122,7 +121,7 @@ _LEFT_OUT = re.compile(
 
 
 def model_card(facts: CardFacts) -> str:
-    """The whole card: YAML, then Markdown. The same run gives the same card."""
+    """Return the model card: YAML, then Markdown. The same run gives the same card."""
     parts = [
         f"# {_title(facts)}",
         _summary(facts),
@@ -197,19 +196,19 @@ def _scores(facts: CardFacts) -> str:
     ]
     if not rows:
         return "The run was not scored."
-    said = "The interval tells how far chance in the choice of rows goes, at 95 %; not what another seed would give."
+    text = "The interval tells how far chance in the choice of rows goes, at 95 %; not what another seed would give."
     if facts.metric.name == "accuracy":
-        said += " It is Wilson's."
+        text += " It is Wilson's."
     else:
-        said += f" It is the percentile interval of {_RESAMPLES} resamples of the rows."
+        text += f" It is the percentile interval of {_RESAMPLES} resamples of the rows."
     settings, best = facts.config.training, facts.result.best
     if best is not None and (settings.load_best_model_at_end or settings.early_stopping_patience is not None):
-        said += " The weights were chosen by the validation score, which is therefore a little too good."
-    return table(["split", "metric", "score", "95 % interval", "rows"], rows) + f"\n\n{said}"
+        text += " The weights were chosen by the validation score, which is therefore a little too good."
+    return table(["split", "metric", "score", "95 % interval", "rows"], rows) + f"\n\n{text}"
 
 
 def _interval(facts: CardFacts, split: str, name: str) -> str:
-    """Of the metric that tells the best model; the others have none."""
+    """Return the interval of the metric that tells the best weights; an empty string for other metrics."""
     rows = facts.data.splits[split]
     if name != facts.metric.name or rows.labels is None or split not in facts.logits:
         return ""
@@ -218,13 +217,13 @@ def _interval(facts: CardFacts, split: str, name: str) -> str:
 
 
 def score_interval(facts: CardFacts, rows: TextRows, logits_NC: np.ndarray) -> tuple[float, float]:
-    """The 95 % interval of the chosen metric over these labelled rows; NaN where there is none."""
-    labels, found = np.asarray(rows.labels), predictions_of(logits_NC, facts.data.label_space)
+    """Return the 95 % interval of the chosen metric over these labelled rows; NaN if there is none."""
+    labels, predicted = np.asarray(rows.labels), predictions_of(logits_NC, facts.data.label_space)
     if facts.metric.name == "accuracy":
-        return wilson_interval(int(np.sum(labels == found)), len(labels))
+        return wilson_interval(int(np.sum(labels == predicted)), len(labels))
     score = METRICS[facts.metric.name].score
     return bootstrap_interval(
-        lambda places: score(labels[places], found[places]),
+        lambda places: score(labels[places], predicted[places]),
         len(labels),
         generator=numpy_generator("model card", facts.result.seed),
         resamples=_RESAMPLES,
@@ -242,11 +241,11 @@ def _data(facts: CardFacts) -> str:
 
 
 def _mixed_rows(facts: CardFacts) -> str:
-    """Where the rows of train are from, if they are from more than one place."""
+    """Return a table of the sources of the training rows, if there are several."""
     train = facts.data.splits["train"]
     if train.sources is None:
         return ""
-    rows = [[plain(Path(part.source).name), str(part.rows), f"{part.weight:g}"] for part in train.parts()]
+    rows = [[plain(Path(part.source).name), str(part.rows), f"{part.weight:g}"] for part in train.row_sources()]
     intro = "Rows of several files were mixed to train on; a row's weight multiplies its loss."
     return f"\n\n{intro}\n\n" + table(["train", "rows", "weight"], rows)
 
@@ -319,24 +318,23 @@ print(classify({given}, top_k=None, truncation=True))
 ```"""
 
 
-# The line of a card that `_calibration` gives, as a pattern: a run may be calibrated later.
+# Pattern of the card's line from `_calibration`, which is replaced if the run is calibrated later.
 LIMIT_OF_CALIBRATION = r"^- (Probabilities are those of the model, not calibrated\.|Calibrated on ).*$"
 
 
 def _calibration(facts: CardFacts) -> str:
-    found = facts.result.train.get("calibration")
-    if found is None:
+    if facts.result.train.get("calibration") is None:
         return "Probabilities are those of the model, not calibrated."
-    said = plain(facts.result.notes[-1])
+    sentence = plain(facts.result.notes[-1])
     if facts.data.label_space.thresholds is not None:
-        said += " Attentune and its pipeline predict by the thresholds; the bare model gives logits alone."
-    return said
+        sentence += " Attentune and its pipeline predict by the thresholds; the bare model gives logits alone."
+    return sentence
 
 
 def _limits(facts: CardFacts) -> str:
     space, limit = facts.data.label_space, facts.config.data.longest_row
-    apart = facts.data.is_pair and facts.config.model.pair_encoding == "bi-encoder"
-    read = "each text of a pair" if apart else "a text or pair" if facts.data.is_pair else "a text"
+    is_bi_encoder = facts.data.is_pair and facts.config.model.pair_encoding == "bi-encoder"
+    read = "each text of a pair" if is_bi_encoder else "a text or pair" if facts.data.is_pair else "a text"
     lines = [
         "One run with one seed. Another seed gives another score; compare methods over several.",
         "The scores hold for rows such as those it was scored on. Other sources, times and languages were not tried.",

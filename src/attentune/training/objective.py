@@ -1,4 +1,4 @@
-"""What training minimises, settled from the settings and the training labels."""
+"""The training objective: the task's loss, combined with the loss of the token head."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from attentune.config import ObjectiveConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, NonFiniteLossError
 from attentune.metrics.metrics import Metric
@@ -20,12 +19,12 @@ _SHOWN_ROWS = 8
 
 
 def nonfinite_value_error(what: str, value: float, step: int, rows: Sequence[str]) -> NonFiniteLossError:
-    """The error for a loss or gradient of this step, found before any weight has moved.
+    """Return the error for a non-finite loss or gradient, detected before the weights are updated.
 
     Args:
         what: such as "the loss".
         value: infinite or NaN.
-        step: counted from 1.
+        step: the optimiser step, from 1.
         rows: the names of the step's rows.
     """
     return NonFiniteLossError(
@@ -35,7 +34,7 @@ def nonfinite_value_error(what: str, value: float, step: int, rows: Sequence[str
 
 
 def nonfinite_weights_error(count: int, step: int, rows: Sequence[str]) -> NonFiniteLossError:
-    """The error for weights that this step has spoilt."""
+    """Return the error for weights that became non-finite in this step."""
     return NonFiniteLossError(
         f"{count:,} weights became infinite or NaN at step {step}; the rows of this step: {_shown(rows)}. They are not"
         " saved. Try a lower --learning_rate, or look at these rows."
@@ -43,7 +42,7 @@ def nonfinite_weights_error(count: int, step: int, rows: Sequence[str]) -> NonFi
 
 
 def count_nonfinite(model: nn.Module) -> int:
-    """How many of a model's weights are no finite numbers."""
+    """Return how many of a model's weights are infinite or NaN."""
     return sum(int((~weight.detach().isfinite()).sum()) for weight in model.parameters())
 
 
@@ -53,12 +52,12 @@ def _shown(rows: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Denominators:
-    """What the sums of one optimiser step are divided by; known before its forward passes, on every process alike.
+    """The denominators of one optimiser step's loss sums; known before its forward passes, equal on all processes.
 
     Attributes:
-        target: the weights of its rows.
-        tokens: its labelled tokens.
-        token_share: the weight of the token head's mean loss; the task's has the rest.
+        target: sum of the rows' class weights.
+        tokens: number of labelled tokens.
+        token_share: weight of the token head's mean loss; the task's mean loss has the rest.
     """
 
     target: float
@@ -66,21 +65,21 @@ class Denominators:
     token_share: float
 
     def combine(self, sums_3: torch.Tensor) -> torch.Tensor:
-        """The combined loss of `Objective.sums`, a scalar."""
+        """Return the combined loss of `Objective.sums`, a scalar."""
         target = (1.0 - self.token_share) * sums_3[0] / self.target
         return target + self.token_share * sums_3[1] / self.tokens if self.tokens else target
 
 
 @dataclass(frozen=True)
 class Objective:
-    """The losses of a batch, and what each row adds to the denominator.
+    """The loss of a batch: the task's, combined with the token head's.
 
     Attributes:
         loss: a key of `nn.losses.LOSSES`.
-        class_weights: (C,) float32 weight of each class, or None for equal ones; with several labels a row what a
-            label's presence weighs against its absence.
-        label_smoothing: the share of the target spread over all classes.
-        alpha: the weight of the task's loss beside the token head's, where tokens are labelled.
+        class_weights: (C,) float32 weight of each class, None for equal ones; for multi-label tasks the weight of a
+            label's presence relative to its absence.
+        label_smoothing: share of the target spread over all classes.
+        alpha: weight of the task's loss where tokens are labelled; the token head's has 1 - alpha.
         warmup_epochs: epochs over which the token head's share rises to 1 - alpha.
         num_labels: the number of classes, or 1 for regression.
         focal_gamma: with loss "focal", its gamma.
@@ -101,10 +100,16 @@ class Objective:
         token_labels_BT: torch.Tensor | None,
         weights_B: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """(3,): the sum of the rows' losses, the sum of the labelled tokens' losses, and the token head's hits.
+        """Return (3,): the sums of the rows' losses and of the labelled tokens' losses, and the token head's hits.
 
-        Both losses of a row are multiplied with its weight, None for 1. What they are divided by is not: a row of
-        weight 1 counts the same whatever it stands beside, and the sum over all batches is that of the weighted losses.
+        Both losses of a row are multiplied by its weight; the denominators are not. So a row of weight 1 counts the
+        same in any batch, and the sum over all batches is that of the weighted losses.
+
+        Args:
+            output: the model's output, with `logits` and `token_logits`.
+            labels_B: class ids or scores.
+            token_labels_BT: labels of tokens; None if no token is labelled.
+            weights_B: row weights; None if all are 1.
         """
         loss_B = self.rows(output.logits, labels_B).loss_B
         target = loss_B.sum() if weights_B is None else (loss_B * weights_B).sum()
@@ -117,13 +122,19 @@ class Objective:
         return torch.stack([target, *token_label_sums(output.token_logits, token_labels_BT, weights_B)])
 
     def denominators(self, labels: np.ndarray, tokens: int, epoch: float) -> Denominators:
-        """Of the rows of one optimiser step: their labels, how many tokens are labelled, and the time in epochs."""
-        risen = 1.0 if self.warmup_epochs == 0 else min(1.0, epoch / self.warmup_epochs)
-        share = (1.0 - self.alpha) * risen if tokens else 0.0
+        """Return the denominators of one optimiser step.
+
+        Args:
+            labels: of its rows.
+            tokens: number of its labelled tokens.
+            epoch: the training time in epochs, for the warm-up of the token head's loss.
+        """
+        warmup = 1.0 if self.warmup_epochs == 0 else min(1.0, epoch / self.warmup_epochs)
+        share = (1.0 - self.alpha) * warmup if tokens else 0.0
         return Denominators(self.weight_sum(labels) or 1.0, tokens, share)
 
     def rows(self, logits_BC: torch.Tensor, labels_B: torch.Tensor) -> RowLosses:
-        """The losses of a batch, row by row."""
+        """Return the losses of each row of a batch."""
         weights_C = None if self.class_weights is None else self.class_weights.to(logits_BC.device)
         return row_losses(
             self.loss,
@@ -135,7 +146,7 @@ class Objective:
         )
 
     def weight_sum(self, labels: np.ndarray) -> float:
-        """The denominator of these rows' mean loss; known before the forward pass, on every process alike."""
+        """Return the denominator of these rows' mean loss."""
         if self.loss == "corn":
             return float(corn_task_counts(torch.from_numpy(labels), self.num_labels).double().sum())
         if self.class_weights is None or labels.ndim == 2:
@@ -144,34 +155,54 @@ class Objective:
 
 
 def build_objective(
-    settings: ObjectiveConfig, label_space: LabelSpace, labels: np.ndarray, row_weights: np.ndarray | None = None
+    label_space: LabelSpace,
+    labels: np.ndarray,
+    *,
+    row_weights: np.ndarray | None = None,
+    loss: str = "auto",
+    class_weights: Any = None,
+    label_smoothing: float = 0.0,
+    alpha: float = 0.7,
+    token_loss_warmup_epochs: float = 0.0,
+    focal_gamma: float = 2.0,
 ) -> Objective:
-    """The objective for these training labels, and what each row counts (None: 1).
+    """Build the objective for a task and check that it fits.
+
+    Args:
+        label_space: the task's labels.
+        labels: (N,) class ids or scores of the training rows; (N, C) zeros and ones for multi-label tasks.
+        row_weights: (N,) weight of each training row; None if all are 1.
+        loss: "auto" or a key of `nn.losses.LOSSES`.
+        class_weights: None, "balanced", or one number a class as a list, a mapping by label name or comma-separated.
+        label_smoothing: share of the target spread over all classes.
+        alpha: weight of the task's loss; the token head's loss has 1 - alpha.
+        token_loss_warmup_epochs: epochs over which the token head's share rises to 1 - alpha.
+        focal_gamma: gamma of the focal loss.
 
     Raises:
         ConfigError: the loss or the weights do not fit the task.
     """
-    loss = resolve_loss(settings.loss, label_space.task_type)
+    loss = resolve_loss(loss, label_space.task_type)
     _check_loss(loss, label_space)
     if loss == "pearson" and row_weights is not None:
         raise ConfigError(
             "objective.loss: pearson has one loss for a whole batch, so rows cannot have weights. Leave the weights"
             " out, or take mse."
         )
-    classes = label_space.task_type != "regression"
-    if not classes and (settings.class_weights is not None or settings.label_smoothing > 0):
+    has_classes = label_space.task_type != "regression"
+    if not has_classes and (class_weights is not None or label_smoothing > 0):
         raise ConfigError("objective: class_weights and label_smoothing need classes; this task is a regression.")
-    weights = None
-    if settings.class_weights is not None:
-        weights = _class_weights(settings.class_weights, label_space, labels, row_weights)
+    weights_C = None
+    if class_weights is not None:
+        weights_C = _class_weights(class_weights, label_space, labels, row_weights)
     return Objective(
-        loss,
-        weights,
-        settings.label_smoothing,
-        settings.alpha,
-        settings.token_loss_warmup_epochs,
-        label_space.num_labels,
-        settings.focal_gamma,
+        loss=loss,
+        class_weights=weights_C,
+        label_smoothing=label_smoothing,
+        alpha=alpha,
+        warmup_epochs=token_loss_warmup_epochs,
+        num_labels=label_space.num_labels,
+        focal_gamma=focal_gamma,
     )
 
 
@@ -194,27 +225,31 @@ def _check_loss(loss: str, label_space: LabelSpace) -> None:
         )
 
 
-def with_ordinal_prediction(label_space: LabelSpace, settings: ObjectiveConfig) -> LabelSpace:
-    """The label space whose predictions are made as the settings want.
+def with_ordinal_prediction(label_space: LabelSpace, rule: str) -> LabelSpace:
+    """Return the label space with this prediction rule for ordinal classes.
+
+    Args:
+        label_space: the task's labels.
+        rule: "argmax" or "expected-value".
 
     Raises:
-        ConfigError: the mean of class numbers is asked for where classes have no order.
+        ConfigError: "expected-value" for classes without an order.
     """
-    if settings.ordinal_prediction == "argmax":
+    if rule == "argmax":
         return label_space
     if label_space.task_type != "ordinal":
         raise ConfigError(
-            f"objective.ordinal_prediction: got {settings.ordinal_prediction!r}, which needs classes with an order"
+            f"objective.ordinal_prediction: got {rule!r}, which needs classes with an order"
             f" (data.task_type ordinal); this is a {label_space.task_type} task. Leave it at argmax."
         )
-    return replace(label_space, ordinal_prediction=settings.ordinal_prediction)
+    return replace(label_space, ordinal_prediction=rule)
 
 
 def check_metric(objective: Objective, metric: Metric) -> None:
-    """Refuse to choose the best weights by a score that means nothing while training.
+    """Check that the metric can compare weights during training.
 
     Raises:
-        ConfigError: it compares values, whose scale the loss leaves free until the run's end.
+        ConfigError: the metric depends on the predictions' scale, which the loss does not determine until the end.
     """
     if objective.loss == "pearson" and not metric.greater_is_better:
         raise ConfigError(
@@ -227,18 +262,18 @@ def _class_weights(
     wanted: Any, label_space: LabelSpace, labels: np.ndarray, row_weights: np.ndarray | None
 ) -> torch.Tensor:
     names = label_space.names
-    # Balanced is what the rows weigh.
+    # Weighted rows count by their weights.
     count: Any = len(labels) if row_weights is None else row_weights.sum()
     if wanted == "balanced" and label_space.is_multilabel:
-        # As many rows without a label as with it, on balance; a label without a training row is never there to weigh.
+        # The weight balances rows with and without the label; a label without training rows keeps a finite one.
         present_C = labels.sum(axis=0) if row_weights is None else (labels * row_weights[:, None]).sum(axis=0)
         absent_C = count - present_C
         balance_C = np.where(absent_C > 0, absent_C, 1) / np.where(present_C > 0, present_C, 1)
         return torch.tensor(balance_C, dtype=torch.float32)
     if wanted == "balanced":
         counts = np.bincount(labels, weights=row_weights, minlength=len(names))
-        # scikit-learn's rule; a class without a training row gets weight 0, which no row ever uses.
-        values = [count / (len(names) * own) if own else 0.0 for own in counts]
+        # scikit-learn's rule; a class without training rows gets weight 0, which no row uses.
+        values = [count / (len(names) * number) if number else 0.0 for number in counts]
         return torch.tensor(values, dtype=torch.float32)
     if isinstance(wanted, str):
         wanted = [part.strip() for part in wanted.split(",")]

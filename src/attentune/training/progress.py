@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: one bar on standard error, and a line for each score."""
+"""Progress of a run: a bar and lines on standard error, and the log file."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from attentune.results import without_nan
 
 
 class JsonLog:
-    """An append-only file of JSON lines that can be cut back to where a checkpoint was written.
+    """An append-only file of JSON lines that is cut back to a checkpoint when a run is resumed.
 
     Args:
         path: the file.
-        keep_bytes: how much of it counts, for a run that is resumed.
-        keep_sha256: the hash of that part as it was written; None where it is not known.
+        keep_bytes: the length to keep.
+        keep_sha256: the SHA-256 of that part when it was written; None if unknown.
 
     Attributes:
-        is_as_written: whether the part that counts is still what was written.
+        is_as_written: whether that part is unchanged.
     """
 
     def __init__(self, path: Path, *, keep_bytes: int = 0, keep_sha256: str | None = None) -> None:
         self._path = path
         with storage_errors(path):
-            self._file = path.open("ab", buffering=0)  # nothing is left to write when it is closed
+            self._file = path.open("ab", buffering=0)  # unbuffered
             self._file.truncate(min(keep_bytes, path.stat().st_size))
             self._digest = hashlib.sha256(path.read_bytes())
         self.is_as_written = keep_sha256 in (None, self._digest.hexdigest())
@@ -42,11 +42,11 @@ class JsonLog:
         line = json.dumps(without_nan(facts), ensure_ascii=False).encode() + b"\n"
         self._digest.update(line)
         with storage_errors(self._path):
-            while line:  # a disk that fills takes a part, and refuses the rest
+            while line:  # a full disk may write a part only
                 line = line[self._file.write(line) :]
 
     def synced(self) -> tuple[int, str]:
-        """The length and the SHA-256 of the file, once all of it is on the disk."""
+        """Flush the file to the disk; return its length and SHA-256."""
         with storage_errors(self._path):
             os.fsync(self._file.fileno())
             return os.fstat(self._file.fileno()).st_size, self._digest.hexdigest()
@@ -56,18 +56,18 @@ class JsonLog:
 
 
 def is_main_rank() -> bool:
-    """Whether this is the process that speaks, of those that `torchrun` or `accelerate launch` have started."""
+    """Return whether this is the main process of those that `torchrun` or `accelerate launch` started."""
     return os.environ.get("RANK", "0") == "0"
 
 
-class Display:
+class ProgressDisplay:
     """A progress bar with loss, speed and time left; plain lines where standard error is no terminal."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True, quiet=quiet or not is_main_rank(), soft_wrap=True, highlight=False)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        self._probed = 0
+        self._predicted = 0
 
     def info(self, text: str) -> None:
         """Print a line above the bar."""
@@ -78,7 +78,7 @@ class Display:
         self._console.print(f"warning: {text}", markup=False, style="yellow")
 
     def start(self, total_steps: int, done: int) -> None:
-        """Show the bar; nothing where standard error is no terminal."""
+        """Show the bar, if standard error is a terminal."""
         if not self._console.is_terminal or self._console.quiet:
             return
         self._bar = Progress(
@@ -96,24 +96,24 @@ class Display:
 
     def advance(self, step: int, *, loss: float, tokens_per_second: float) -> None:
         """Move the bar."""
-        self._probed = 0
+        self._predicted = 0
         if self._bar is not None and self._task is not None:
             facts = f"loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s"
             self._bar.update(self._task, completed=step, facts=facts)
 
-    def probed(self, rows: int) -> None:
-        """Show in the bar how many sentences the model has been asked for labels, since the last step."""
-        self._probed += rows
+    def predicted(self, rows: int) -> None:
+        """Show in the bar how many sentences have been predicted for token labels since the last step."""
+        self._predicted += rows
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, facts=f"labels: {self._probed:,} sentences asked")
+            self._bar.update(self._task, facts=f"labels: {self._predicted:,} sentences predicted")
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> ProgressDisplay:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -122,7 +122,7 @@ class Display:
 
 
 def one_line(scores: Mapping[str, Mapping[str, float | None]]) -> str:
-    """Scores as one readable line: "validation: accuracy 0.8123, f1 0.8456"."""
+    """Format scores as one line: "validation: accuracy 0.8123, f1 0.8456"."""
     return "; ".join(
         f"{split}: "
         + ", ".join(
@@ -134,7 +134,7 @@ def one_line(scores: Mapping[str, Mapping[str, float | None]]) -> str:
 
 
 def label_line(facts: Mapping[str, Any]) -> str:
-    """An epoch's labels as one readable line: "labels: 800 probed, 640 correct, 120 flipped; 900 ones, 3,000 zeros"."""
+    """Format an epoch's label counts as one line: "labels: 800 probed, 640 correct; 900 tokens at 1, 3,000 at 0"."""
     sentences = ", ".join(f"{facts[name]:,} {name}" for name in ("probed", "correct", "flipped") if name in facts)
     tokens = f"{facts['ones']:,} tokens at 1, {facts['zeros']:,} at 0 ({facts['seconds']:.1f} s)"
     return f"labels: {sentences}; {tokens}" if sentences else f"labels: {tokens}"

@@ -1,18 +1,17 @@
-"""The run folder: who may write to it, and what it holds.
+"""The run folder: its files, its lock, and the checks before a run starts or resumes.
 
 config.yaml                    the complete configuration, re-runnable
 config.json, model.safetensors, tokenizer files: loads with from_pretrained
 README.md                      the model card
 metrics.json, run.json         scores; run.json is written last and marks a finished run
-predictions_SPLIT.csv          one row a text
-labels.safetensors             the token labels of the last epoch, where the method makes some
-log.jsonl, checkpoint-STEP/    what happened, and what to resume from
+predictions_SPLIT.csv          one line for each row of the split
+labels.safetensors             the token labels of the last epoch, if the method has some
+log.jsonl, checkpoint-STEP/    losses and scores during training; checkpoints to resume from
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -23,11 +22,12 @@ from typing import Any
 from attentune.config import Config, load_config, to_flat, to_yaml
 from attentune.errors import CheckpointError, ConfigError, StorageError
 from attentune.io.files import check_links, storage_errors, write_text
+from attentune.io.locks import close_lock, lock_handle, open_lock_file
 from attentune.results import RESULT_FILE
 from attentune.training.checkpoint import checkpoint_folders, is_leftover, remove_leftovers
 from attentune.training.signals import Pruned, command_to_resume
 
-# What it is called in messages.
+# Their names in messages.
 _NAMES = {
     "data": "the rows",
     "tokens": "the tokens that the tokenizer makes of them",
@@ -36,27 +36,27 @@ _NAMES = {
     "device": "the kind of device",
     "fused_layers": "the layers that train by the C code (--fused_layers, which needs a C compiler)",
 }
-# Of an encoder's settings, those that say who wrote them and with what.
-_OF_THE_WRITER = {"_name_or_path", "name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype"}
+# Settings of an encoder that depend on the version that wrote them.
+_WRITER_SETTINGS = {"_name_or_path", "name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype"}
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs, in words; empty where nothing does.
+    """Return the differences between two resume fingerprints, in words.
 
     Args:
-        before: the resume_fingerprint in a checkpoint.
-        now: that of the run which would go on from it; see `TrainingComponents.resume_fingerprint`.
+        before: the fingerprint in a checkpoint.
+        now: that of the resumed run; see `TrainingComponents.resume_fingerprint`.
     """
     others = [name for name in _NAMES if name in before and name in now and before[name] != now[name]]
-    if "data" in others and "tokens" in others:  # other rows make other tokens
+    if "data" in others and "tokens" in others:  # different rows have different tokens
         others.remove("tokens")
-    found = [f"{_NAMES[name]}{_splits(before[name], now[name])}" for name in others]
+    differences = [f"{_NAMES[name]}{_splits(before[name], now[name])}" for name in others]
     encoder = _other_settings(before.get("encoder", {}), now.get("encoder", {}))
-    return [*found, *([f"the encoder ({', '.join(encoder)})"] if encoder else [])]
+    return [*differences, *([f"the encoder ({', '.join(encoder)})"] if encoder else [])]
 
 
 def _splits(before: Any, now: Any) -> str:
-    """The splits that differ, or the values."""
+    """Return the splits that differ, or the values."""
     if not (isinstance(before, dict) and isinstance(now, dict)):
         return f" (was {before}, now {now})"
     names = sorted({*before, *now})
@@ -64,23 +64,23 @@ def _splits(before: Any, now: Any) -> str:
 
 
 def _other_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Settings with other values. A version of transformers may know more of them than another: both must have it."""
-    shared = [name for name in before if name in now and name not in _OF_THE_WRITER]
+    """Return the settings with different values, of those that both have (transformers' versions may add some)."""
+    shared = [name for name in before if name in now and name not in _WRITER_SETTINGS]
     return [f"{name}: was {before[name]!r}, now {now[name]!r}" for name in shared if before[name] != now[name]]
 
 
 CONFIG_FILE, METRICS_FILE = "config.yaml", "metrics.json"
 _LOCK_FILE = ".lock"
-# Differences that a resumed run may have: they say how the command was given, not what is computed.
+# Settings that a resumed run may change: they do not affect what is computed.
 _FREE_ON_RESUME = {"output_dir", "resume", "overwrite_output_dir", "save_total_limit", "logging_steps", "report_to"}
 
 
 def config_for_run(config: Config) -> Config:
-    """The configuration to train with. `--resume --output_dir RUN` without data takes all from RUN's own config.yaml.
+    """Return the configuration to train with; with `training.resume` and no data, that of the run's `config.yaml`.
 
     Raises:
-        ConfigError: no output folder is named.
-        CheckpointError: there is nothing to resume from, or settings are given that differ from the run's own.
+        ConfigError: there is no output folder.
+        CheckpointError: there is no run to resume, or the settings differ from the run's own.
     """
     folder = config.training.output_dir
     if folder is None:
@@ -96,20 +96,20 @@ def config_for_run(config: Config) -> Config:
     own, defaults, given = (to_flat(part) for part in (load_config(file, as_record=True), Config(), config))
     given = {name: value for name, value in given.items() if value != defaults.get(name)}
     _refuse_changes(Path(folder), own, given)
-    kept = {
+    changeable = {
         name: value
         for name, value in given.items()
         if name.split(".")[-1] in _FREE_ON_RESUME or name == "model.trust_remote_code"
     }
-    return load_config(file, {**kept, "training.output_dir": folder, "training.resume": True})
+    return load_config(file, {**changeable, "training.output_dir": folder, "training.resume": True})
 
 
 def check_folder(config: Config) -> None:
-    """Refuse a folder that must not be written to, before any work is done.
+    """Check that the run may write to its folder, before any work is done.
 
     Raises:
-        CheckpointError: it holds something, and neither --resume nor --overwrite_output_dir is given; or the run in it
-            had other settings; or what it holds is no run of ours.
+        CheckpointError: the folder is not empty, and neither resume nor overwrite_output_dir is set; or its run has
+            other settings; or it is not a run folder.
     """
     run = Path(str(config.training.output_dir))
     with storage_errors(run):
@@ -152,24 +152,24 @@ def _refuse_changes(run: Path, before: dict[str, Any], now: dict[str, Any]) -> N
 
 @contextlib.contextmanager
 def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
-    """Make, empty or reopen the run folder and keep other processes out of it.
+    """Create, empty or reopen the run folder, and lock it.
 
-    A folder that was new or empty is so again when the run fails before there is anything to resume from.
+    If the run fails before its first checkpoint, a folder that was new or empty is restored to that.
 
     Raises:
         CheckpointError: another process is writing to it.
-        StorageError: it cannot be made or written to.
+        StorageError: it cannot be created or written to.
     """
     run = Path(str(config.training.output_dir))
-    if not is_main:  # under several processes one looks after the folder
+    if not is_main:  # with several processes, the main one manages the folder
         yield run
         return
     with storage_errors(run):
-        is_new = _made(run)
-        lock = _locked(run, is_new)
+        is_new = _create(run)
+        lock = _lock(run, is_new)
     was_empty = not _content(run)
     try:
-        check_folder(config)  # again, now that no other process can fill it
+        check_folder(config)  # again, now that the folder is locked
         with storage_errors(run):
             if config.training.overwrite_output_dir:
                 _empty(run)
@@ -177,43 +177,43 @@ def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
         write_text(run / CONFIG_FILE, to_yaml(_rerunnable(config)))
         yield run
     except Pruned:
-        raise  # what it logged is wanted
+        raise  # its log is needed
     except BaseException:
         if was_empty and not checkpoint_folders(run):
             _clear(run, keep_folder=not is_new)
         raise
     finally:
-        os.close(lock)
+        close_lock(lock)
 
 
 @contextlib.contextmanager
 def locked_folder(run: Path) -> Iterator[None]:
-    """Keep other processes out of a run folder that is there.
+    """Lock an existing run folder while the block runs.
 
     Raises:
         CheckpointError: another process is writing to it.
         StorageError: it cannot be written to.
     """
     with storage_errors(run):
-        lock = _locked(run, is_new=False)
+        lock = _lock(run, is_new=False)
     try:
         yield
     finally:
-        os.close(lock)
+        close_lock(lock)
 
 
 def _rerunnable(config: Config) -> Config:
-    """Without what holds for one call only."""
+    """Return the configuration without the options of a single call."""
     return replace(config, training=replace(config.training, resume=False, overwrite_output_dir=False))
 
 
 def _content(run: Path) -> list[str]:
-    """The names of what is there, without what a killed process left half-written: that counts for nothing."""
+    """Return the names of the folder's entries, without leftovers of killed processes."""
     return [entry.name for entry in run.iterdir() if entry.name != _LOCK_FILE and not is_leftover(entry)]
 
 
-def _made(run: Path) -> bool:
-    """Make the folder if it is not there; whether this process made it (of two at once only one does)."""
+def _create(run: Path) -> bool:
+    """Create the folder if it does not exist; return whether this process created it."""
     run.parent.mkdir(parents=True, exist_ok=True)
     try:
         run.mkdir()
@@ -224,28 +224,24 @@ def _made(run: Path) -> bool:
     return True
 
 
-def _locked(run: Path, is_new: bool) -> int:
-    """The run folder's lock, held until it is closed or the process ends, however it ends."""
+def _lock(run: Path, is_new: bool) -> int:
+    """Lock the run folder, until the returned descriptor is closed or the process ends."""
     try:
-        lock = os.open(run / _LOCK_FILE, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o644)
+        lock = open_lock_file(run / _LOCK_FILE)
     except OSError:
         if is_new:
             run.rmdir()
         raise
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not lock_handle(lock, wait=False):
         os.close(lock)
-        raise CheckpointError(
-            f"{run}: another process is training in this folder. Wait for it, or name another."
-        ) from None
+        raise CheckpointError(f"{run}: another process is training in this folder. Wait for it, or name another.")
     return lock
 
 
 def _empty(run: Path) -> None:
-    """Take everything away: first what says that a run is finished, last what says that this is a run's folder."""
-    place = {RESULT_FILE: -1, CONFIG_FILE: 1}
-    for entry in sorted(run.iterdir(), key=lambda entry: place.get(entry.name, 0)):
+    """Remove everything: first the file that marks a finished run, last the one that marks a run folder."""
+    order = {RESULT_FILE: -1, CONFIG_FILE: 1}
+    for entry in sorted(run.iterdir(), key=lambda entry: order.get(entry.name, 0)):
         if entry.name == _LOCK_FILE:
             continue
         if entry.is_dir() and not entry.is_symlink():
@@ -255,7 +251,7 @@ def _empty(run: Path) -> None:
 
 
 def _clear(run: Path, *, keep_folder: bool) -> None:
-    """Take away what a failed run wrote, as far as the disk lets us; the failure itself is what the user should see."""
+    """Remove what a failed run wrote. Errors are ignored: the user should see the failure itself."""
     with contextlib.suppress(OSError):
         _empty(run)
         (run / _LOCK_FILE).unlink(missing_ok=True)
@@ -264,15 +260,15 @@ def _clear(run: Path, *, keep_folder: bool) -> None:
 
 
 def check_writable(config: Config) -> None:
-    """Find out before an hour of work, not after, that the folder cannot be made.
+    """Check that the run folder can be created, before any work is done.
 
     Raises:
         StorageError: the nearest existing folder above cannot be written to.
     """
-    place = Path(str(config.training.output_dir)).absolute()
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir():
-        raise StorageError(f"{place}: is a file, so no run folder can be made there; name another --output_dir.")
-    if not os.access(place, os.W_OK):
-        raise StorageError(f"{place}: cannot be written to; name another --output_dir.")
+    parent = Path(str(config.training.output_dir)).absolute()
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise StorageError(f"{parent}: is a file, so no run folder can be made there; name another --output_dir.")
+    if not os.access(parent, os.W_OK):
+        raise StorageError(f"{parent}: cannot be written to; name another --output_dir.")

@@ -1,4 +1,4 @@
-"""How label generators ask the model that is being trained."""
+"""Predictions of the model in training, for token-label generators."""
 
 from __future__ import annotations
 
@@ -17,11 +17,17 @@ from attentune.models.precision import BFloat16Copy
 
 
 class TrainingScorer:
-    """The model as it stands, in evaluation mode. Every process must call it alike; the work is shared.
+    """Predicts training rows with the current weights, in evaluation mode.
+
+    All processes must make the same calls; they share the work.
 
     Args:
-        model: the model itself, outside of what Accelerate wraps around it for several processes.
-        bf16_copy: asked in the model's place for logits.
+        model: the model itself, without Accelerate's wrapper.
+        bf16_copy: used instead of the model for logits, if given.
+        accelerator: provides device, processes and precision.
+        features: the training rows' tokens.
+        pad_token_id: pads shorter rows.
+        mask_token_id: replaces masked tokens.
     """
 
     def __init__(
@@ -35,18 +41,18 @@ class TrainingScorer:
         mask_token_id: int,
     ) -> None:
         self.model = model
-        self._half_copy, self._accelerator, self._features = bf16_copy, accelerator, features
+        self._bf16_copy, self._accelerator, self._features = bf16_copy, accelerator, features
         self._pad_token_id, self._mask_token_id = pad_token_id, mask_token_id
         self._on_rows: Callable[[int], None] | None = None
 
     @property
     def part(self) -> slice:
-        """Which of a list of rows is this process's share."""
+        """The slice of a list of rows that is this process's share."""
         return slice(self._accelerator.process_index, None, self._accelerator.num_processes)
 
     def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
-        """(N, C) logits of training rows, with the tokens at the given places masked."""
-        with self._asked() as model:
+        """Return (N, C) logits of training rows, with the tokens at the given positions masked."""
+        with self._scoring_model() as model:
             return score_rows(
                 model,
                 self._features,
@@ -59,38 +65,38 @@ class TrainingScorer:
             ).logits_NC
 
     @contextlib.contextmanager
-    def _asked(self) -> Iterator[Any]:
-        """The model to ask; while watched the half copy is kept, as the weights stay."""
+    def _scoring_model(self) -> Iterator[Any]:
+        """Yield the model for predictions; within `watched` the bf16 copy is reused, as the weights do not change."""
         try:
-            yield self.model if self._half_copy is None else self._half_copy.fresh()
+            yield self.model if self._bf16_copy is None else self._bf16_copy.fresh()
         finally:
-            if self._half_copy is not None and self._on_rows is None:
-                self._half_copy.release()
+            if self._bf16_copy is not None and self._on_rows is None:
+                self._bf16_copy.release()
 
     def inputs(self, row: int) -> dict[str, Tensor]:
-        """A training row as a batch of one, on the model's device."""
+        """Return a training row as a batch of one, on the model's device."""
         batch = pad_batch(self._features, [row], pad_token_id=self._pad_token_id)
         return {name: tensor.to(self._accelerator.device) for name, tensor in batch.inputs.items()}
 
     def summed(self, values: np.ndarray) -> np.ndarray:
-        """The sum over all processes."""
+        """Return the sum over all processes."""
         return summed_over_processes(values, self._accelerator)
 
     @contextlib.contextmanager
     def watched(self, on_rows: Callable[[int], None]) -> Iterator[None]:
-        """While the block runs, in which the weights stay, `on_rows` is told how many rows have been asked.
+        """While the block runs, call `on_rows` with the number of predicted rows; what it raises ends the prediction.
 
-        What it raises ends the asking.
+        The weights must not change in the block.
         """
         self._on_rows = on_rows
         try:
             yield
         finally:
             self._on_rows = None
-            if self._half_copy is not None:
-                self._half_copy.release()
+            if self._bf16_copy is not None:
+                self._bf16_copy.release()
 
     def tick(self, rows: int) -> None:
-        """Say that this many rows have been asked."""
+        """Report that this many rows have been predicted."""
         if self._on_rows is not None:
             self._on_rows(rows)

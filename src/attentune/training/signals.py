@@ -15,43 +15,43 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(Exception):
-    """Training was asked to stop and has saved. `folder` is the run folder to resume from."""
+    """A stop was requested and training has saved. `folder` is the run folder to resume from."""
 
     def __init__(self, folder: str, step: int) -> None:
         self.folder, self.step = folder, step
-        super().__init__(f"stopped and saved at step {step}; go on with: {command_to_resume(folder)}")
+        super().__init__(f"stopped and saved at step {step}; resume with: {command_to_resume(folder)}")
 
 
 def command_to_resume(folder: str | Path) -> str:
-    """The command that goes on with the run in a folder, for a shell."""
+    """Return the shell command that resumes the run in a folder."""
     return shlex.join(["attentune", "train", "--resume", "--output_dir", str(folder)])
 
 
 class Pruned(Exception):
-    """A run of a search was given up: it did worse than others had done by then. The text says where it stood."""
+    """A run of a search was pruned: its scores were worse than those of others. The text has its score."""
 
 
 class StopRequest:
-    """Whether a stop was asked for.
+    """A signal handler that records a stop request.
 
     Attributes:
-        asked: set by the first signal; whoever has another reason to stop may set it too.
+        requested: set by the first signal; a second one raises `KeyboardInterrupt`. May also be set directly.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True
 
 
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """Catch SIGINT and SIGTERM while the block runs (in the main thread only; elsewhere nothing is caught).
+    """Catch SIGINT and SIGTERM while the block runs, in the main thread only.
 
-    Within another such block it is that one's request: a stop asked for before this block stops it too.
+    A nested block shares the outer one's request, so that an earlier stop request applies to it too.
     """
     if threading.current_thread() is not threading.main_thread():
         yield StopRequest()

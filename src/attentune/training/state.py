@@ -1,4 +1,4 @@
-"""Where a run stands: what a checkpoint keeps beside weights and optimiser."""
+"""The mutable state of a run: what a checkpoint holds besides weights and optimiser."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ import numpy as np
 from attentune.data.tokenization import Features
 from attentune.metrics.metrics import Metric
 from attentune.results import check_fields
+from attentune.token_labels.base import LabelGenerator
+from attentune.token_labels.plan import EpochPlan
 
 
 @dataclass
 class TrainingState:
-    """Counts and choices so far; the only mutable part of a run.
+    """Counters and best score so far; corresponds to transformers' `TrainerState`.
 
     Attributes:
         step: optimiser steps done.
-        epoch: epochs begun, from 0.
+        epoch: the current epoch, from 0.
         step_in_epoch: optimiser steps done in this epoch.
-        tokens: real tokens trained on, padding not counted.
-        seconds: wall time in training steps, without scoring and saving.
-        evaluation_seconds: wall time spent on scores.
-        label_seconds: wall time spent on making the epochs' labels.
-        epoch_labels: what the log is to say of this epoch's labels; empty between epochs.
-        loss_sum: loss since the last line of the log, times its steps.
-        loss_steps: the steps in `loss_sum`.
+        tokens: tokens trained on, padding not counted.
+        seconds: wall time of training steps, without evaluation and saving.
+        evaluation_seconds: wall time of evaluation.
+        label_seconds: wall time of making token labels.
+        epoch_labels: counts of this epoch's token labels, for the log; empty between epochs.
+        loss_sum: sum of the steps' losses since the last line of the log.
+        loss_steps: number of steps in `loss_sum`.
         best: {"metric", "value", "step"} of the best score, or None.
-        scores_without_gain: scores since the best.
-        last_scored_step: the step of the newest score, or -1.
+        scores_without_gain: evaluations since the last improvement.
+        last_scored_step: step of the newest evaluation, or -1.
         stopped_early: whether early stopping ended the run.
-        log_bytes: the length of log.jsonl.
-        log_sha256: its hash; None of a run that has no log.
+        log_bytes: length of log.jsonl.
+        log_sha256: SHA-256 of log.jsonl; None if the run has no log.
     """
 
     step: int = 0
@@ -60,10 +62,10 @@ class TrainingState:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainingState:
-        """The inverse of `to_dict`.
+        """Build a state from `to_dict`'s values.
 
         Raises:
-            ValueError, TypeError: it is no such state.
+            ValueError, TypeError: a value is missing, unknown, of a wrong type or out of range.
         """
         check_fields(cls, values)
         counts = {name: value for name, value in values.items() if type(value) is int}
@@ -72,11 +74,21 @@ class TrainingState:
         if best is not None and (type(best.get("step")) is not int or not isinstance(best.get("value"), (int, float))):
             below.append("best")
         if below:
-            raise ValueError(f"{below[0]} is {str(values[below[0]])[:60]}, which cannot be")
+            raise ValueError(f"{below[0]} is {str(values[below[0]])[:60]}, which is out of range")
         return cls(**values)
 
-    def note_score(self, metric: Metric, value: float, threshold: float) -> bool:
-        """Take in a score; whether it is the best so far. An undefined score (NaN) is never a gain."""
+    @property
+    def tokens_per_second(self) -> float:
+        """Training speed so far."""
+        return self.tokens / max(self.seconds, 1e-9)
+
+    @property
+    def is_best(self) -> bool:
+        """Whether the best score is that of the current step."""
+        return self.best is not None and self.best["step"] == self.step
+
+    def update_best(self, metric: Metric, value: float, threshold: float) -> bool:
+        """Record a score; return whether it is the best so far. An undefined score (NaN) is never an improvement."""
         self.last_scored_step = self.step
         sign = 1.0 if metric.greater_is_better else -1.0
         before = None if self.best is None else self.best["value"]
@@ -90,17 +102,60 @@ class TrainingState:
         return gain
 
 
+class EpochPlanner:
+    """Plans epochs with a label generator, and holds the plan in force.
+
+    Attributes:
+        generator: makes samples and token labels.
+        plan: of the epoch begun last; None before the first epoch.
+    """
+
+    def __init__(self, generator: LabelGenerator) -> None:
+        self.generator = generator
+        self.plan: EpochPlan | None = None
+
+    def begin_epoch(self, epoch: int, on_rows: Callable[[int], None]) -> EpochPlan:
+        """Plan an epoch (from 0); `on_rows` is called with the number of rows that the model has predicted."""
+        with self.generator.source.scorer.watched(on_rows):
+            self.plan = self.generator.plan(epoch)
+        return self.plan
+
+    def resume_epoch(self, epoch: int) -> EpochPlan:
+        """Return the plan of an epoch that was interrupted.
+
+        A plan that depends on the model came with the checkpoint; any other one is made again.
+        """
+        return self.generator.plan(epoch) if self.plan is None else self.plan
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Return what a checkpoint must hold of the plan and the generator. All processes must call it together."""
+        if not self.generator.needs_model:
+            return {}
+        return ({} if self.plan is None else self.plan.tensors()) | self.generator.tensors()
+
+    def restore(self, tensors: dict[str, np.ndarray]) -> None:
+        """Restore the plan and the generator; the inverse of `tensors`.
+
+        Raises:
+            ValueError: the plan is of other training rows.
+        """
+        self.plan = EpochPlan.from_tensors(tensors) if "rows" in tensors else None
+        if self.plan is not None:
+            self.plan.check(np.diff(self.generator.source.features.starts))
+        self.generator.restore(tensors)
+
+
 @dataclass(frozen=True)
 class TrainingRows:
-    """What is trained on.
+    """The training rows as the loop needs them.
 
     Attributes:
         features: the rows' tokens.
         labels: (N,) class ids or scores.
-        weights: (N,) float32, what each row's losses are multiplied with; None for 1.
-        names: what a row is called in messages, by its number.
-        pad_token_id: fills up shorter rows.
-        mask_token_id: stands at masked places.
+        weights: (N,) float32 weight of each row's losses; None if all are 1.
+        names: returns the name of a row for messages, by its index.
+        pad_token_id: pads shorter rows.
+        mask_token_id: replaces masked tokens.
     """
 
     features: Features

@@ -1,4 +1,4 @@
-"""Trackers beside the run's own log: TensorBoard, MLflow, Weights & Biases, through Accelerate."""
+"""Experiment trackers besides the run's own log: TensorBoard, MLflow and Weights & Biases, through Accelerate."""
 
 from __future__ import annotations
 
@@ -16,28 +16,33 @@ from attentune.errors import ConfigError
 from attentune.io.files import storage_errors, write_text
 from attentune.training.signals import Interrupted
 
-# TensorBoard's and Weights & Biases' files, and which run of a tracker this is, in the run folder.
+# In the run folder: the files of TensorBoard and Weights & Biases, and the id of the tracker's run.
 TRACKER_FOLDER = "tracker"
 _ID_FILE = "run-id.json"
 PROJECT = "attentune"
-# Where data and runs lie is nobody's business but the user's; trackers may send what they are told elsewhere.
-_KEPT_BACK = ("output_dir", "resume", "overwrite_output_dir", "report_to", "data_dir", "dataset_name", "task_settings")
+# Trackers may send settings to a server, so paths on the user's machine are not logged.
+_PRIVATE = ("output_dir", "resume", "overwrite_output_dir", "report_to", "data_dir", "dataset_name", "task_settings")
 
 
 @contextlib.contextmanager
-def tracked(accelerator: Accelerator, config: Config, run: Path) -> Iterator[None]:
-    """While the block runs, what is logged goes to the tracker too; a block that fails ends it as failed.
+def tracked(accelerator: Accelerator, kind: str, run: Path, *, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Start a tracker, and mark its run as failed or killed if the block raises.
 
-    A block that succeeds ends it itself, by Accelerate's `end_training`.
+    A block that succeeds ends the tracker's run itself, by Accelerate's `end_training`.
+
+    Args:
+        accelerator: logs to the tracker.
+        kind: "none", "tensorboard", "mlflow" or "wandb".
+        run: the run folder.
+        settings: from `tracker_settings`.
 
     Raises:
         ConfigError: the tracker cannot be started.
     """
-    kind = config.training.report_to
     if kind == "none":
         yield
         return
-    _start(accelerator, kind, config, run)
+    _start(accelerator, kind, run, settings)
     try:
         yield
     except BaseException as error:
@@ -46,24 +51,24 @@ def tracked(accelerator: Accelerator, config: Config, run: Path) -> Iterator[Non
 
 
 def log_final(accelerator: Accelerator, scores: Mapping[str, Mapping[str, float | None]], step: int) -> None:
-    """Tell the tracker the scores of the weights that the run ends with."""
+    """Log the scores of the final weights to the tracker."""
     values = {f"final/{split}/{name}": value for split, part in scores.items() for name, value in part.items()}
     accelerator.log({name: value for name, value in values.items() if value is not None}, step=step)
 
 
-def settings_to_tell(config: Config) -> dict[str, Any]:
-    """The settings that a tracker is told, by dotted name: without places of data and runs."""
-    told = {}
+def tracker_settings(config: Config) -> dict[str, Any]:
+    """Return the settings to log to a tracker, by dotted name, without paths of data and runs."""
+    logged = {}
     for name, value in to_flat(config).items():
         last = name.split(".")[-1]
-        if last not in _KEPT_BACK and not last.endswith("_file") and value is not None:
-            told[name] = value if isinstance(value, (bool, int, float, str)) else str(value)
+        if last not in _PRIVATE and not last.endswith("_file") and value is not None:
+            logged[name] = value if isinstance(value, (bool, int, float, str)) else str(value)
     encoder = config.model.name_or_path
-    told["model.name_or_path"] = Path(encoder).name if Path(encoder).exists() else encoder
-    return told
+    logged["model.name_or_path"] = Path(encoder).name if Path(encoder).exists() else encoder
+    return logged
 
 
-def _start(accelerator: Accelerator, kind: str, config: Config, run: Path) -> None:
+def _start(accelerator: Accelerator, kind: str, run: Path, settings: Mapping[str, Any]) -> None:
     folder = run / TRACKER_FOLDER
     if accelerator.is_main_process:
         with storage_errors(folder):
@@ -72,7 +77,7 @@ def _start(accelerator: Accelerator, kind: str, config: Config, run: Path) -> No
         if kind == "tensorboard":
             accelerator.init_trackers(TRACKER_FOLDER)
             return
-        # What it was called before it was broken off, so that it goes on there.
+        # A resumed run continues in the tracker's same run.
         known = _known_id(folder, kind)
         if kind == "mlflow":
             os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -81,8 +86,8 @@ def _start(accelerator: Accelerator, kind: str, config: Config, run: Path) -> No
         else:
             options = {"name": run.resolve().name, "dir": str(folder), "id": known, "resume": "allow"}
             project = os.environ.get("WANDB_PROJECT", PROJECT)
-        accelerator.init_trackers(project, settings_to_tell(config), {kind: options})
-    except Exception as error:  # each tracker has errors of its own, for what its server or its store refuses
+        accelerator.init_trackers(project, dict(settings), {kind: options})
+    except Exception as error:  # each tracker has its own exception classes
         raise ConfigError(
             f"training.report_to: {kind} could not be started: {' '.join(str(error).split())[:300]} {_cure(kind)}"
         ) from error
@@ -111,7 +116,7 @@ def _own_id(accelerator: Accelerator, kind: str) -> str:
 
 
 def _end(accelerator: Accelerator, kind: str, *, status: str) -> None:
-    """End the tracker's run; what went wrong already is what the user should see."""
+    """End the tracker's run. Its own errors are ignored: the user should see the error that ended training."""
     with contextlib.suppress(Exception):
         if accelerator.is_main_process and kind == "mlflow":
             import mlflow

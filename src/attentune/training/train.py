@@ -1,7 +1,8 @@
-"""From a configuration to a finished run folder."""
+"""Trains one run: from a configuration to a finished run folder."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,12 @@ from attentune.data.dataset import TaskData
 from attentune.errors import CheckpointError
 from attentune.nn.cpu.memory import kept_memory
 from attentune.results import LOG_FILE, RESULT_FILE, RunResult
-from attentune.training.callbacks import RunCallback, ScoresHook
-from attentune.training.checkpoint import newest_good, read_state
+from attentune.training.callbacks import JsonLogCallback, ProgressCallback, TrackerCallback, TrainingCallback
+from attentune.training.checkpoint import Checkpointer, newest_good, read_state
 from attentune.training.components import TrainingComponents, build_components
 from attentune.training.finalize import finalize_run, wants_best
 from attentune.training.inputs import prepare_inputs
-from attentune.training.progress import Display, JsonLog, one_line
+from attentune.training.progress import JsonLog, ProgressDisplay, one_line
 from attentune.training.run_folder import (
     changes,
     check_folder,
@@ -23,94 +24,102 @@ from attentune.training.run_folder import (
     config_for_run,
     opened_folder,
 )
-from attentune.training.signals import Interrupted, stop_on_signal
+from attentune.training.signals import Interrupted, StopRequest, stop_on_signal
 from attentune.training.state import TrainingState
-from attentune.training.trackers import tracked
+from attentune.training.trackers import tracked, tracker_settings
 
 
 def train(
     config: Config,
     *,
     data: TaskData | None = None,
-    display: Display | None = None,
-    on_scores: ScoresHook | None = None,
+    display: ProgressDisplay | None = None,
+    callbacks: Sequence[TrainingCallback] = (),
 ) -> RunResult:
-    """Fine-tune, score and save; the run folder is `config.training.output_dir`.
+    """Fine-tune, evaluate and save a model; the run folder is `config.training.output_dir`.
 
     Nothing is written before data, settings and encoder have been checked.
 
     Args:
         config: from `load_config`.
-        data: rows to use instead of those that `config.data` names. Such a run resumes only with the same rows given.
-        display: where progress is shown; standard error if not given.
-        on_scores: called with the state, the validation scores by split and whether they are the last, whenever there
-            are some. What it raises ends the run.
+        data: rows to use instead of those of `config.data`. To resume such a run, pass the same rows again.
+        display: shows progress; on standard error if None.
+        callbacks: called after the run's own (log, tracker, progress bar) at each event of training.
 
     Returns:
         The run's record, as in its `run.json`.
 
     Raises:
-        AttentuneError: anything that the user can mend; the message says how.
-        Interrupted: a stop was asked for (Ctrl-C or SIGTERM) and the run was saved.
+        AttentuneError: a mistake that the user can correct; the message says how.
+        Interrupted: a stop was requested (Ctrl-C or SIGTERM) and the run was saved.
     """
-    with display or Display() as shown:
+    with display or ProgressDisplay() as display:
         config = config_for_run(config)
         check_folder(config)
         record = Path(str(config.training.output_dir)) / RESULT_FILE
         if config.training.resume and record.is_file():
-            shown.info(f"{config.training.output_dir}: this run is finished; nothing to resume.")
+            display.info(f"{config.training.output_dir}: this run is finished; nothing to resume.")
             return RunResult.load(record)
         check_writable(config)
-        inputs = prepare_inputs(config, data, shown)
-        parts = build_components(inputs)
-        if parts.note is not None:
-            shown.info(parts.note)
+        inputs = prepare_inputs(config, data, display)
+        components = build_components(inputs)
+        if components.note is not None:
+            display.info(components.note)
         with (
             opened_folder(config, is_main=inputs.accelerator.is_main_process) as run,
             stop_on_signal() as stop,
-            tracked(inputs.accelerator, config, run),
+            tracked(inputs.accelerator, config.training.report_to, run, settings=tracker_settings(config)),
         ):
-            state = _train_in(run, parts, shown, stop, on_scores)
-            result = finalize_run(run, parts, state)
+            state = _run_loop(run, components, display, stop, callbacks)
+            result = finalize_run(run, components, state)
         if "calibration" in result.train:
-            shown.info(result.notes[-1])
-        shown.info(f"done: {one_line(result.scores)}; saved in {run}")
+            display.info(result.notes[-1])
+        display.info(f"done: {one_line(result.scores)}; saved in {run}")
         return result
 
 
-def _train_in(
-    run: Path, parts: TrainingComponents, display: Display, stop: Any, on_scores: ScoresHook | None
+def _run_loop(
+    run: Path,
+    components: TrainingComponents,
+    display: ProgressDisplay,
+    stop: StopRequest,
+    callbacks: Sequence[TrainingCallback],
 ) -> TrainingState:
-    """Train from the newest good checkpoint, or the beginning, to the end."""
-    settings = parts.inputs.config.training
-    folder = newest_good(run, display.warning, with_best=wants_best(settings)) if settings.resume else None
+    """Train to the end, from the newest undamaged checkpoint if the run is resumed."""
+    training, accelerator = components.inputs.config.training, components.inputs.accelerator
+    folder = newest_good(run, display.warning, with_best=wants_best(training)) if training.resume else None
     content: dict[str, Any] = {} if folder is None else read_state(folder)
     if content:
-        _check_identity(run, parts, content["identity"])
-    elif settings.resume:
+        _check_identity(run, components, content["identity"])
+    elif training.resume:
         display.info(f"{run}: no checkpoint to resume from; starting at the beginning.")
-    log = None
-    if parts.inputs.accelerator.is_main_process:
-        log = _opened_log(run, content.get("training", {}), display)
-    watcher = RunCallback(run=run, parts=parts, log=log, display=display, hook=on_scores)
+    log = _open_log(run, content.get("training", {}), display) if accelerator.is_main_process else None
+    checkpointer = Checkpointer(run, components, log)
+    callbacks = [
+        *([] if log is None else [JsonLogCallback(log)]),
+        *([] if training.report_to == "none" else [TrackerCallback(accelerator)]),
+        ProgressCallback(display),
+        *callbacks,
+    ]
     state = TrainingState()
     if folder is not None:
         display.info(f"resuming from {folder}")
-        state = watcher.restore(folder, content)
-    display.start(parts.loop.total_steps, state.step)
+        state = checkpointer.restore(folder, content)
+    total_steps = components.loop.config.total_steps
+    display.start(total_steps, state.step)
     try:
         with kept_memory():
-            parts.loop.run(state, watcher, stop)
+            components.loop.run(state, stop=stop, save=checkpointer.save, callbacks=callbacks)
     finally:
         display.stop()
-    if stop.asked and state.step < parts.loop.total_steps and not state.stopped_early:
+    if stop.requested and state.step < total_steps and not state.stopped_early:
         raise Interrupted(str(run), state.step)
-    watcher.save(state)
+    checkpointer.save(state)
     return state
 
 
-def _opened_log(run: Path, before: dict[str, Any], display: Display) -> JsonLog:
-    """The log, cut back to where the checkpoint was written."""
+def _open_log(run: Path, before: Mapping[str, Any], display: ProgressDisplay) -> JsonLog:
+    """Open the log, cut back to its length when the checkpoint was written."""
     log = JsonLog(run / LOG_FILE, keep_bytes=before.get("log_bytes", 0), keep_sha256=before.get("log_sha256"))
     if not log.is_as_written:
         display.warning(
@@ -120,8 +129,8 @@ def _opened_log(run: Path, before: dict[str, Any], display: Display) -> JsonLog:
     return log
 
 
-def _check_identity(run: Path, parts: TrainingComponents, before: dict[str, Any]) -> None:
-    changed = changes(before, parts.resume_fingerprint())
+def _check_identity(run: Path, components: TrainingComponents, before: dict[str, Any]) -> None:
+    changed = changes(before, components.resume_fingerprint())
     if changed:
         raise CheckpointError(
             f"{run}: cannot be resumed: {' and '.join(changed)} changed since it was begun, so the result would be of"

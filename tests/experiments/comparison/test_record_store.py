@@ -58,7 +58,7 @@ def test_a_record_has_the_score_to_compare_by_and_what_the_log_tells(tmp_path, s
     assert record.scored == [{"step": 2, "epoch": 0, "validation": {"accuracy": 0.5}}]
     assert record.labels_by_epoch == [{"epoch": 0, "flipped": 4, "seconds": 0.1}]
     assert (record.config["training"]["resume"], record.config["training"]["output_dir"]) == (False, None)
-    assert record.result().notes == ["a note"]
+    assert record.notes == ["a note"]
 
 
 def test_records_are_read_back_as_they_were_written_beside_their_predictions(tmp_path):

@@ -30,6 +30,7 @@ def overrides(folder: Path, encoder: Path) -> dict[str, object]:
     return {name: value for name, value in values.items() if name != "training.output_dir"}
 
 
+@pytest.mark.integration
 def test_compare_from_python_and_a_disk_that_refuses(tiny, tmp_path):
     folder, given = tmp_path / "comparison", overrides(tmp_path, tiny("bert"))
     methods = {"bert": {"preset": "bert"}, "careful": {"preset": "bert", "set": {"training.learning_rate": 1e-6}}}

@@ -35,7 +35,6 @@ LONG = {"training__num_train_epochs": 3, "training__save_steps": 3}
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    pytest.importorskip("psycopg")
     with running_server() as found:
         yield found
 
@@ -49,7 +48,7 @@ def test_two_machines_do_every_run_once(server: Server, tmp_path: Path) -> None:
     assert [process.wait(120) for process in workers] == [0] * 4
     assert noted(log, "ended") == noted(log, "began") == Counter(names())
     standings = [RunQueue(where).refill(RUNS) for where in places]
-    assert all(queue_status.is_finished and not queue_status.twice for queue_status in standings)
+    assert all(queue_status.is_finished and not queue_status.duplicates for queue_status in standings)
     assert set(standings[0].recorded) == set(standings[1].elsewhere)
 
 
@@ -73,7 +72,7 @@ def test_killed_workers_lose_no_run_and_repeat_none_unnoticed(server: Server, tm
     assert kills == 10
     here, there = ({record.run for record in RecordStore(Path(where.folder)).records()} for where in places)
     assert here | there == set(RUNS)
-    noticed = set(queues[0].refill(RUNS).twice)
+    noticed = set(queues[0].refill(RUNS).duplicates)
     assert {run.name for run in here & there} <= noticed
     assert {name for name, count in noted(log, "ended").items() if count > 1} <= noticed
 

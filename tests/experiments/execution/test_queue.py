@@ -23,6 +23,8 @@ from attentune.experiments.execution.queue_storage import StorageConfig
 from helpers.comparisons import is_alive, wait_for
 from helpers.queue_worker import RUNS, names, noted, small_record, storage_in, worker
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(params=["journal", "sqlite"])
 def one_place(request, tmp_path: Path) -> StorageConfig:
@@ -38,7 +40,7 @@ def test_every_run_is_done_once_by_several_workers(one_place: StorageConfig, tmp
     assert [process.wait(120) for process in workers] == [0, 0, 0]
     assert noted(log, "began") == noted(log, "ended") == Counter(names())
     queue_status = queue.refill(RUNS)
-    assert (len(queue_status.recorded), queue_status.is_finished, queue_status.twice) == (len(RUNS), True, {})
+    assert (len(queue_status.recorded), queue_status.is_finished, queue_status.duplicates) == (len(RUNS), True, {})
 
 
 def test_runs_of_killed_workers_are_taken_up_and_recorded_ones_are_not(
@@ -61,7 +63,7 @@ def test_runs_of_killed_workers_are_taken_up_and_recorded_ones_are_not(
     # One that was killed after its record was written and before it said so may lack its line, but has no second.
     assert set(noted(log, "ended").values()) == {1}
     assert sum(noted(log, "began").values()) > len(RUNS)
-    assert queue.refill(RUNS).twice == {}
+    assert queue.refill(RUNS).duplicates == {}
 
 
 @pytest.mark.parametrize("writes", range(4))
@@ -80,7 +82,7 @@ def test_a_worker_that_dies_while_it_says_where_it_is_stops_nobody(tmp_path: Pat
     child = os.fork()
     if child == 0:
         monkeypatch.setattr(Trial, "set_user_attr", set_user_attr)
-        RunQueue(queue.storage_config).do_next({RUNS[0].name: RUNS[0]}, lambda run: os._exit(9))  # type: ignore[arg-type]
+        RunQueue(queue.storage_config).run_next({RUNS[0].name: RUNS[0]}, lambda run: os._exit(9))  # type: ignore[arg-type]
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     queue_status = queue.refill(RUNS[:1])
@@ -96,7 +98,7 @@ def test_a_run_whose_worker_lives_is_left_alone(one_place: StorageConfig, tmp_pa
     time.sleep(4.5)  # longer than the database waits for heartbeats
     queue_status = queue.refill(runs)
     assert (queue_status.running, queue_status.waiting) == ([*runs], [])
-    assert not queue.do_next({run.name: run for run in runs}, lambda run: pytest.fail("done twice"))
+    assert not queue.run_next({run.name: run for run in runs}, lambda run: pytest.fail("done twice"))
     assert queue.record_store.lock(runs[0]).holder() == process.pid
     process.kill()
     process.wait()
@@ -115,7 +117,7 @@ def test_a_run_in_work_is_safe_even_when_the_queue_is_lost(tmp_path: Path) -> No
         queue_status = queue.refill(runs)
         assert (queue_status.running, queue_status.waiting) == ([*runs], [])
         queue._enqueue(runs[0].name, {})
-        assert queue.do_next({runs[0].name: runs[0]}, lambda run: pytest.fail("done twice"))
+        assert queue.run_next({runs[0].name: runs[0]}, lambda run: pytest.fail("done twice"))
     finally:
         process.kill()
         process.wait()
@@ -141,9 +143,9 @@ def test_a_failed_run_is_not_queued_again_until_it_is_forgotten(one_place: Stora
         queue.record_store.write(small_record(run, status="failed", score=None), Path(one_place.folder))
         return "failed"
 
-    assert queue.do_next({run.name: run}, fail)
+    assert queue.run_next({run.name: run}, fail)
     assert queue.refill([run]).recorded == [run]
-    assert not queue.do_next({run.name: run}, fail)
+    assert not queue.run_next({run.name: run}, fail)
     queue.record_store.forget(run)
     assert queue.refill([run]).waiting == [run]
 
@@ -156,7 +158,7 @@ def test_what_a_worker_raises_leaves_its_run_to_be_taken_up(one_place: StorageCo
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        queue.do_next({run.name: run}, stop)
+        queue.run_next({run.name: run}, stop)
     assert queue.refill([run]).waiting == [run]
 
 
@@ -221,7 +223,7 @@ def test_a_run_that_both_have_queued_is_done_once(tmp_path: Path) -> None:
         return "done"
 
     for which in (1, 0, 1):
-        queues[which].do_next({run.name: run}, lambda run, which=which: do(which))
+        queues[which].run_next({run.name: run}, lambda run, which=which: do(which))
     assert done == ["1"]
     assert [queue.refill([run]).is_finished for queue in queues] == [True, True]
 
@@ -266,8 +268,8 @@ def test_missing_heartbeats_give_a_run_to_another_machine_and_a_late_comer_is_no
     assert not is_alive(lost.pid)
     assert noted(log, "ended") == Counter({runs[0].name: 2})
     queue_status = RunQueue(there).refill(runs)
-    assert list(queue_status.twice) == [runs[0].name]
-    assert queue_status.twice[runs[0].name].endswith(here.folder)
+    assert list(queue_status.duplicates) == [runs[0].name]
+    assert queue_status.duplicates[runs[0].name].endswith(here.folder)
 
 
 def test_other_settings_of_a_method_are_refused_by_a_shared_study(tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ def storage(kind: str) -> Iterator[str | None]:
     if kind == "journal":
         yield None
         return
-    pytest.importorskip("psycopg")
     with running_server() as server:
         yield server.url
 
@@ -85,7 +84,7 @@ def test_fifty_kills_of_workers(kind: str, tmp_path: Path, record_property: Call
         kills, pids = do_all(queue, where, log, random.Random(5))
         assert kills == KILLS
         queue_status = queue.refill(RUNS)
-        assert (len(queue_status.recorded), queue_status.is_finished, queue_status.twice) == (len(RUNS), True, {})
+        assert (len(queue_status.recorded), queue_status.is_finished, queue_status.duplicates) == (len(RUNS), True, {})
         # No trial is left as if somebody were at it.
         assert not [trial for trial in queue._trials() if trial.state in (TrialState.RUNNING, TrialState.WAITING)]
     records = RecordStore(Path(where.folder)).records()

@@ -18,6 +18,8 @@ from attentune.experiments.execution.worker import STOPPED, WorkerTask
 from helpers.comparisons import WAIT_S, checkpointed, wait_for
 from helpers.samples import settings
 
+pytestmark = pytest.mark.integration
+
 
 def started(
     folder: Path, encoder: Path, *, one_run: bool, **changes: object

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import f1_score
 
-from attentune.data.splits import stratified_parts
+from attentune.data.splits import stratified_folds
 from attentune.experiments.search.selection import SelectionCriterion, TrialOutcome, part_scores, ranked
 
 
@@ -29,13 +29,13 @@ def predictions(labels: list[str], predicted: list[str], names: list[str] | None
 @pytest.mark.parametrize(("rows", "classes"), [(3, 2), (10, 2), (100, 3), (31, 5)])
 def test_parts_are_even_and_stratified_and_hold_each_row_once(rows, classes):
     labels = np.random.default_rng(rows).integers(0, classes, rows)
-    parts = stratified_parts(labels, 3, 42)
+    parts = stratified_folds(labels, 3, 42)
     assert sorted(np.concatenate(parts).tolist()) == list(range(rows))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     for label in range(classes):
         counts = [int((labels[part] == label).sum()) for part in parts]
         assert max(counts) - min(counts) <= 1
-    again, other = stratified_parts(labels, 3, 42), stratified_parts(labels, 3, 43)
+    again, other = stratified_folds(labels, 3, 42), stratified_folds(labels, 3, 43)
     assert all((one == two).all() for one, two in zip(parts, again, strict=True))
     if rows > 10:
         assert any(len(one) != len(two) or (one != two).any() for one, two in zip(parts, other, strict=True))
@@ -49,7 +49,7 @@ def test_the_rule_of_three_parts_against_a_plain_reference():
     found = part_scores(predictions(labels, guesses, names), "f1", 42)
     expected = [
         f1_score([labels[place] == "bad" for place in part], [guesses[place] == "bad" for place in part])
-        for part in stratified_parts(ids, 3, 42)
+        for part in stratified_folds(ids, 3, 42)
     ]
     assert found == pytest.approx(expected)
     mean = sum(expected) / 3
@@ -66,7 +66,7 @@ def test_scores_of_regressions_are_read_as_numbers():
     labels = rng.uniform(0, 5, 40).round(2)
     guesses = (labels + rng.normal(0, 1, 40)).round(3)
     found = part_scores(predictions([*map(str, labels)], [*map(str, guesses)]), "pearson", 1)
-    parts = stratified_parts(labels, 3, 1)
+    parts = stratified_folds(labels, 3, 1)
     assert found == pytest.approx([stats.pearsonr(labels[part], guesses[part]).statistic for part in parts])
     constant = part_scores(predictions([*map(str, labels)], ["1"] * 40), "pearson", 1)
     assert SelectionCriterion("three-parts", 1.0, "pearson").value(constant) is None

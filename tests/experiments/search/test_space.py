@@ -8,7 +8,7 @@ import pytest
 
 from attentune.config import load_config
 from attentune.errors import ConfigError
-from attentune.experiments.search.settings import TrialSettings, checked, common_settings, whole_space
+from attentune.experiments.search.settings import TrialSettings, check_space, common_settings, whole_space
 from attentune.experiments.search.space import Dimension, dimension_of, load_space, space_from, space_names
 
 
@@ -26,7 +26,7 @@ def tried(*searched: str, named: str | None = None, preset: str | None = "bert",
     given = None if named is None else load_space(named)
     space, notes = whole_space(given, [read(text) for text in searched], overrides)
     settings, _ = common_settings(overrides, space, None, preset)
-    return checked(space, settings), notes
+    return check_space(space, settings), notes
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_values_become_what_their_settings_are():
         (("data.max_train_samples=100,200",), "data.max_train_samples: cannot be varied"),
         (("training.learning_rate=1e-5,0.00001",), "named more than once"),
         (("training.learning_rate=1e-5,1e-4", "training.learning_rate=1:2"), "is given more than once"),
-        (("labels.generator=none,flip",), "flip makes labels for single tokens"),
+        (("labels.generator=none,flip",), "flip makes token labels"),
         ((), "got nothing to vary, expected --space NAME or --search"),
     ],
 )  # fmt: skip
@@ -111,6 +111,7 @@ GRIDS = {
 }
 
 
+@pytest.mark.integration
 def test_the_papers_grids():
     assert set(space_names()) == set(GRIDS)
     for name, (preset, size) in GRIDS.items():

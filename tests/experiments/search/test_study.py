@@ -1,4 +1,4 @@
-"""The trials of a search: drawn the same whoever draws them, never twice, and given up where others did better."""
+"""The trials of a search: sampled alike by every process, never repeated, and pruned where others did better."""
 
 from __future__ import annotations
 
@@ -17,17 +17,23 @@ DONE = {"status": "done", "message": "", "seconds": 1.0}
 
 
 @pytest.fixture(params=["journal", "sqlite"])
-def place(request, tmp_path: Path) -> StorageConfig:
+def storage_config(request, tmp_path: Path) -> StorageConfig:
     return StorageConfig(str(tmp_path), "one", None if request.param == "journal" else f"sqlite:///{tmp_path}/queue.db")
 
 
 def play(
-    storage_config: StorageConfig, space: Space, draws: SamplerConfig, score, count: int = 100, *, anew: bool = False
+    storage_config: StorageConfig,
+    space: Space,
+    sampler_config: SamplerConfig,
+    score,
+    count: int = 100,
+    *,
+    anew: bool = False,
 ) -> list[dict]:
     """Draw trials one by one and end each with its score; `anew` opens the study again each time."""
-    study = SearchStudy(storage_config, space, draws, SelectionCriterion())
+    study = SearchStudy(storage_config, space, sampler_config, SelectionCriterion())
     for _ in range(count):
-        study = SearchStudy(storage_config, space, draws, SelectionCriterion()) if anew else study
+        study = SearchStudy(storage_config, space, sampler_config, SelectionCriterion()) if anew else study
         if not study.add():
             break
         trial = study.trials()[-1]
@@ -37,8 +43,8 @@ def play(
 
 
 def test_a_grid_is_tried_once_from_end_to_end_in_an_order_of_its_seed(storage_config, tmp_path):
-    draws = SamplerConfig("grid", trials=None, seed=1)
-    found = play(storage_config, GRID, draws, lambda params: params["a"])
+    sampler_config = SamplerConfig("grid", trials=None, seed=1)
+    found = play(storage_config, GRID, sampler_config, lambda params: params["a"])
     points = GRID.points()
     assert points is not None
     assert sorted(map(repr, found)) == sorted(map(repr, points))
@@ -49,19 +55,19 @@ def test_a_grid_is_tried_once_from_end_to_end_in_an_order_of_its_seed(storage_co
         StorageConfig(str(other), "two"), GRID, SamplerConfig("grid", trials=4, seed=1), lambda params: 0.0, anew=True
     )
     assert part == found[:4]
-    study = SearchStudy(storage_config, GRID, draws, SelectionCriterion())
+    study = SearchStudy(storage_config, GRID, sampler_config, SelectionCriterion())
     best = max(study.trials(), key=lambda trial: trial.value)
     assert (best.params["a"], best.scores, best.seconds, best.status) == (3, (3,), 1.0, "done")
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_what_is_drawn_does_not_depend_on_the_process(tmp_path, sampler):
-    draws = SamplerConfig(sampler, trials=12, startup=4, seed=3)
+    sampler_config = SamplerConfig(sampler, trials=12, startup=4, seed=3)
     places = [StorageConfig(str(tmp_path / name), name) for name in ("one", "two", "three")]
     for one in places:
         Path(one.folder).mkdir()
     score = lambda params: params["rate"] + (params["kind"] == "good")  # noqa: E731
-    found = [play(places[0], RATE, draws, score), play(places[1], RATE, draws, score, anew=True)]
+    found = [play(places[0], RATE, sampler_config, score), play(places[1], RATE, sampler_config, score, anew=True)]
     assert found[0] == found[1]
     assert len({repr(point) for point in found[0]}) == 12
     assert play(places[2], RATE, SamplerConfig(sampler, trials=12, startup=4, seed=4), score) != found[0]
@@ -144,12 +150,12 @@ def test_a_failed_trial_can_be_tried_again_at_its_point(storage_config):
 
 
 def test_importance_is_told_of_enough_trials_only(tmp_path):
-    storage_config, draws = StorageConfig(str(tmp_path), "one"), SamplerConfig("random", trials=30, seed=1)
+    storage_config, sampler_config = StorageConfig(str(tmp_path), "one"), SamplerConfig("random", trials=30, seed=1)
     score = lambda params: float(params["kind"] == "good") + params["rate"]  # noqa: E731
-    play(storage_config, RATE, draws, score, 9)
-    study = SearchStudy(storage_config, RATE, draws, SelectionCriterion())
+    play(storage_config, RATE, sampler_config, score, 9)
+    study = SearchStudy(storage_config, RATE, sampler_config, SelectionCriterion())
     assert study.importance() == (None, "9 finished trials are too few; 10 or more say something")
-    play(storage_config, RATE, draws, score)
+    play(storage_config, RATE, sampler_config, score)
     shares, note = study.importance()
     assert shares is not None
     assert note == ""
@@ -157,8 +163,8 @@ def test_importance_is_told_of_enough_trials_only(tmp_path):
     assert shares["kind"] > 0.9
     assert sum(shares.values()) == pytest.approx(1)
     flat = StorageConfig(str(tmp_path), "one", study="flat")
-    play(flat, RATE, draws, lambda params: 0.5, 10)
-    assert SearchStudy(flat, RATE, draws, SelectionCriterion()).importance() == (
+    play(flat, RATE, sampler_config, lambda params: 0.5, 10)
+    assert SearchStudy(flat, RATE, sampler_config, SelectionCriterion()).importance() == (
         None,
         "all finished trials have the same score",
     )
@@ -166,7 +172,7 @@ def test_importance_is_told_of_enough_trials_only(tmp_path):
 
 def test_the_first_command_says_what_the_search_is(storage_config):
     study = SearchStudy(storage_config, GRID, SamplerConfig("grid"), SelectionCriterion())
-    assert study.agreed({"k": 1.0}) == {"k": 1.0}
-    assert SearchStudy(storage_config, GRID, SamplerConfig("grid"), SelectionCriterion()).agreed({"k": 2.0}) == {
+    assert study.register({"k": 1.0}) == {"k": 1.0}
+    assert SearchStudy(storage_config, GRID, SamplerConfig("grid"), SelectionCriterion()).register({"k": 2.0}) == {
         "k": 1.0
     }

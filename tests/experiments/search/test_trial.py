@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,16 +20,16 @@ from attentune.experiments.search.selection import SelectionCriterion
 from attentune.experiments.search.settings import TrialSettings
 from attentune.experiments.search.space import Dimension, Space
 from attentune.experiments.search.study import SamplerConfig, SearchStudy
-from attentune.experiments.search.trial import Rows, SearchTask, SearchTrainer
+from attentune.experiments.search.trial import Rows
 from helpers.queue_worker import small_record
 from helpers.samples import settings
 
 
-def plan_of(folder: Path, encoder: Path, space: Space, draws: SamplerConfig, **changes: object) -> SearchPlan:
+def plan_of(folder: Path, encoder: Path, space: Space, sampler_config: SamplerConfig, **changes: object) -> SearchPlan:
     values = settings(folder, encoder, **changes)
     del values["training.output_dir"]
     storage_config = StorageConfig(str(folder), "one")
-    study = SearchStudy(storage_config, space, draws, SelectionCriterion())
+    study = SearchStudy(storage_config, space, sampler_config, SelectionCriterion())
     return SearchPlan(study, TrialSettings(None, "bert", values), Rows(share=0.5), [42, 43])
 
 
@@ -37,17 +38,19 @@ def work(plan: SearchPlan) -> None:
     queue = RunQueue(plan.study.storage_config)
     queue.refill(plan.grid.runs)
     task = plan.task()
-    assert task.search is not None
-    trainer = SearchTrainer(SearchTask(**json.loads(json.dumps(task.search))), plan.study.storage_config)
+    assert task.trainer is not None
+    options = json.loads(json.dumps(task.trainer_options))
+    trainer = pkgutil.resolve_name(task.trainer)(plan.study.storage_config, **options)
     worker = RunWorker(queue, RunGrid(plan.grid.runs, task.configs, {}), keep_runs=False, trainer=trainer)
-    while queue.do_next({run.name: run for run in plan.grid.runs}, worker.do):
+    while queue.run_next({run.name: run for run in plan.grid.runs}, worker.execute):
         pass
 
 
+@pytest.mark.integration
 def test_a_run_that_does_worse_than_others_ends_after_an_epoch(tiny, tmp_path):
     space = Space((Dimension("training.learning_rate", (1e-9, 1e-3)),))
-    draws = SamplerConfig("grid", "median", startup=1, seed=1)
-    plan = plan_of(tmp_path, tiny("bert"), space, draws, training__num_train_epochs=3)
+    sampler_config = SamplerConfig("grid", "median", startup=1, seed=1)
+    plan = plan_of(tmp_path, tiny("bert"), space, sampler_config, training__num_train_epochs=3)
     study = plan.study
     # The first trial was right on all rows from the beginning.
     assert study.add()
@@ -104,7 +107,7 @@ def test_values_that_do_not_go_together_fail_their_trial_only(tiny, tmp_path):
     trials = plan.study.trials()
     failed = [trial for trial in trials if trial.status == "failed"]
     assert [trial.params for trial in failed] == [{"labels.generator": "gradient", "model.token_gate.kind": "none"}]
-    assert "gradient makes labels for single tokens" in failed[0].message
+    assert "gradient makes token labels" in failed[0].message
     assert len(trials) == 4
     assert {run.method for run in plan.grid.runs} == {trial.name for trial in trials} - {failed[0].name}
 

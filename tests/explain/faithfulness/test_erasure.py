@@ -37,7 +37,7 @@ def questions(places: list[np.ndarray], seed: int = 0) -> tuple[np.ndarray, list
 def test_probabilities_are_those_of_the_loop(tiny: Tiny, kind: str, erasure: str) -> None:
     run, rows = tiny_run(tiny(), kind), rows_for(kind)
     scorer = Explainer(run, rows).scorer
-    asked, erased = questions([scorer.features.ordinary_positions(row) for row in range(len(rows))])
+    asked, erased = questions([scorer.features.non_special_positions(row) for row in range(len(rows))])
     with scorer.evaluating():
         found = Eraser(scorer, erasure).probabilities(asked, erased)
     texts = [OneText(run, rows, row) for row in range(len(rows))]
@@ -53,7 +53,7 @@ def test_every_family_forgets_what_attention_does_not_see(tiny: Tiny, family: st
     answers = []
     for change in (0, 7):
         scorer = Explainer(run, rows).scorer
-        gone = scorer.features.ordinary_positions(0)[2:4]
+        gone = scorer.features.non_special_positions(0)[2:4]
         scorer.features.ids[gone] = scorer.features.ids[gone] + change
         with scorer.evaluating():
             answers.append(Eraser(scorer, "attention").probabilities([0, 0], [gone, gone[:1]]))
@@ -68,10 +68,10 @@ def test_each_erased_row_is_asked_once(tiny: Tiny, erasure: str) -> None:
     first, second = np.array([3, 1]), np.array([1, 3])
     with scorer.evaluating():
         found = eraser.probabilities([0, 0, 0], [first, second, first[:1]])
-        assert eraser.asked == 2
+        assert eraser.predicted == 2
         assert np.array_equal(found[0], found[1])
         assert np.array_equal(eraser.probabilities([0], [second])[0], found[0])
-        assert eraser.asked == 2
+        assert eraser.predicted == 2
         assert eraser.probabilities([], []).shape == (0, 2)
     assert first.tolist() == [3, 1]
 

@@ -20,7 +20,13 @@ from attentune.explain.faithfulness.eraser_records import write_records
 from attentune.explain.faithfulness.erasure import ERASURES
 from attentune.explain.faithfulness.measure import FaithfulnessResult, default_methods, measure_faithfulness
 from attentune.explain.faithfulness.ordering import Measures
-from attentune.explain.faithfulness.synthetic import evidence_of, places_of, planted_rows, planted_tokens, score_planted
+from attentune.explain.faithfulness.synthetic import (
+    decisive_tokens,
+    evidence_of,
+    places_of,
+    score_synthetic,
+    synthetic_rows,
+)
 from attentune.inference.predictor import Predictor
 from helpers.explain_runs import hooks_of, rows_for, tiny_run
 from helpers.faith_references import aopc
@@ -178,13 +184,13 @@ def demo_run(tiny: Tiny) -> Predictor:
 
 
 def test_planted_tokens_spell_the_words_that_decide(demo_run: Predictor) -> None:
-    rows, truths = planted_rows(demo_run, 24, "challenge")
+    rows, truths = synthetic_rows(demo_run, 24, "challenge")
     measures = dataclasses.replace(QUICK, beam=0, erasures=("mask",))
     found = measure_faithfulness(demo_run, rows, methods=("gradient",), measures=measures)
     evidence = evidence_of(found, truths)
     for row, truth in enumerate(truths):
         spans = found.explainer.spans(row)
-        decisive, shortcut = planted_tokens(spans, truth)
+        decisive, shortcut = decisive_tokens(spans, truth)
         text = "".join(truth.text[spans[place][1] : spans[place][2]] for place in decisive)  # type: ignore[index]
         assert text == "".join(truth.text[start:end] for start, end in truth.decisive)
         name = "".join(truth.text[spans[place][1] : spans[place][2]] for place in shortcut)  # type: ignore[index]
@@ -192,7 +198,7 @@ def test_planted_tokens_spell_the_words_that_decide(demo_run: Predictor) -> None
         assert sum(end - first for first, end in evidence[row]) == len(decisive)
         assert len(evidence[row]) == len(truth.decisive)
         assert demo_run.label_space.names[int(rows.labels[row])] == ("negative", "positive")[truth.label]
-    lines = score_planted(found, truths)
+    lines = score_synthetic(found, truths)
     right = [own.target == label for own, label in zip(found.ranked["random"].attributions, rows.labels, strict=True)]
     assert sum(own.rows for own in lines if own.method == "random") == sum(right)
     assert [own.kind for own in lines if own.method == "gradient"] == [
@@ -208,6 +214,6 @@ def test_places_in_an_order() -> None:
 
 def test_the_demo_needs_a_run_of_its_classes(run: Predictor, demo_run: Predictor) -> None:
     with pytest.raises(ConfigError, match="predicts bad, good; expected a run of single texts, negative or positive"):
-        planted_rows(run, 4, "challenge")
+        synthetic_rows(run, 4, "challenge")
     with pytest.raises(ConfigError, match="split: got 'test', expected one of the demo's: validation, challenge"):
-        planted_rows(demo_run, 4, "test")
+        synthetic_rows(demo_run, 4, "test")

@@ -19,7 +19,7 @@ from attentune.explain.faithfulness.erasure import (
     Eraser,
     NaopcBounds,
     find_naopc_bounds,
-    mean_falls,
+    mean_drops,
     probability_drops,
     ranked,
     top_counts,
@@ -54,6 +54,7 @@ def test_shares_are_rounded_up(count: int, expected: list[int]) -> None:
     assert top_counts(count) == expected
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("erasure", ERASURES)
 @pytest.mark.parametrize("kind", ["classification", "apart"])
 def test_falls_are_those_of_the_loop(tiny: Tiny, kind: str, erasure: str) -> None:
@@ -61,7 +62,7 @@ def test_falls_are_those_of_the_loop(tiny: Tiny, kind: str, erasure: str) -> Non
     rows = every.take([0, 1, 3, 4])
     explainer = Explainer(run, rows)
     scorer, draw = explainer.scorer, np.random.default_rng(1)
-    orders = [draw.permutation(scorer.features.ordinary_positions(row)) for row in range(len(rows))]
+    orders = [draw.permutation(scorer.features.non_special_positions(row)) for row in range(len(rows))]
     targets = np.array([1, 0, 1, 0])
     with scorer.evaluating():
         found = probability_drops(Eraser(scorer, erasure), np.arange(4), orders, targets)
@@ -80,13 +81,13 @@ def test_falls_are_those_of_the_loop(tiny: Tiny, kind: str, erasure: str) -> Non
 def test_a_wide_beam_finds_the_limits_of_all_orders(tiny: Tiny, erasure: str) -> None:
     run, rows = tiny_run(tiny()), rows_for("classification", 4).take([1, 3])
     scorer = Explainer(run, rows).scorer
-    places = [scorer.features.ordinary_positions(0)[:3], scorer.features.ordinary_positions(1)[1:6]]
+    places = [scorer.features.non_special_positions(0)[:3], scorer.features.non_special_positions(1)[1:6]]
     numbers, targets = np.arange(2), np.array([1, 0])
     with scorer.evaluating():
         eraser = Eraser(scorer, erasure)
         limits = find_naopc_bounds(eraser, numbers, places, targets, beam=10)
         narrow = find_naopc_bounds(eraser, numbers, places, targets, beam=1)
-        forwards = mean_falls(eraser, numbers, places, targets)
+        forwards = mean_drops(eraser, numbers, places, targets)
     for row, own in enumerate(places):
         text = OneText(run, rows, row)
         known = {

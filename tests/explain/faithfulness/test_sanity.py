@@ -105,6 +105,7 @@ def test_texts_of_a_length_are_of_that_length(tiny: Tiny, kind: str, tokens: int
         assert np.isfinite(replace(scorer, features=features).scores(np.arange(3)).logits_NC).all()
 
 
+@pytest.mark.integration
 def test_costs_are_counted_and_timed(tiny: Tiny) -> None:
     run, rows = tiny_run(tiny()), rows_for("classification")
     lines = measure_cost(

@@ -16,6 +16,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import attentune
 from attentune.errors import ConfigError, DataError
+from attentune.integrations.hf_trainer.building import new_model
 from attentune.integrations.hf_trainer.collator import key_of, read_rows
 from attentune.nn.losses import with_token_loss
 from attentune.token_labels.masking import copy_numbers, random_mask, spread_copies
@@ -53,8 +54,9 @@ class Watch(TrainerCallback):
         self.targets.append(dict(self._ssa._targets))
 
 
+@pytest.mark.integration
 def test_labels_are_those_of_the_model_at_the_epochs_beginning(tiny: Tiny, tmp_path: Path) -> None:
-    model, tokenizer = attentune.new_model(str(tiny("bert")), LABELS, preset="ssa-hybrid", max_length=32)
+    model, tokenizer = new_model(str(tiny("bert")), LABELS, preset="ssa-hybrid", max_length=32)
     data = reviews(tmp_path, tokenizer)
     ssa = attentune.SSACallback(model, tokenizer, data)
     watch = Watch(ssa)
@@ -94,7 +96,7 @@ def test_labels_are_those_of_the_model_at_the_epochs_beginning(tiny: Tiny, tmp_p
 
 
 def test_batches_carry_labels_in_training_only_and_the_loss_has_both(tiny: Tiny, tmp_path: Path) -> None:
-    model, tokenizer = attentune.new_model(str(tiny("bert")), LABELS, preset="ssa-co", max_length=32)
+    model, tokenizer = new_model(str(tiny("bert")), LABELS, preset="ssa-co", max_length=32)
     data = reviews(tmp_path, tokenizer)
     ssa = attentune.SSACallback(model, tokenizer, data, preset="ssa-co", overrides={"objective.alpha": 0.9})
     rows = [{name: data[n][name] for name in ("input_ids", "attention_mask", "label")} for n in range(4)]
@@ -123,7 +125,7 @@ def test_batches_carry_labels_in_training_only_and_the_loss_has_both(tiny: Tiny,
 
 
 def test_from_five_lines_to_predictions(tiny: Tiny, tmp_path: Path) -> None:
-    model, tokenizer = attentune.new_model(str(tiny("roberta")), LABELS, preset="ssa-hybrid", max_length=32)
+    model, tokenizer = new_model(str(tiny("roberta")), LABELS, preset="ssa-hybrid", max_length=32)
     train, dev = reviews(tmp_path, tokenizer), reviews(tmp_path, tokenizer, seed=2)
     ssa = attentune.SSACallback(model, tokenizer, train)
     trainer = Trainer(
@@ -151,8 +153,9 @@ def test_from_five_lines_to_predictions(tiny: Tiny, tmp_path: Path) -> None:
     assert all("probed" in facts for facts in ssa.facts)
 
 
+@pytest.mark.integration
 def test_scores_and_padded_rows(tiny: Tiny, tmp_path: Path) -> None:
-    model, tokenizer = attentune.new_model(str(tiny("bert")), None, preset="ssa-co", max_length=32)
+    model, tokenizer = new_model(str(tiny("bert")), None, preset="ssa-co", max_length=32)
     data = reviews(tmp_path, tokenizer, scores=True)
     padded = data.map(lambda row: tokenizer(row["text"], truncation=True, padding="max_length", max_length=32))
     settings = {"labels.generator": "drop", "labels.tolerance": 5.0}
@@ -168,11 +171,11 @@ def test_scores_and_padded_rows(tiny: Tiny, tmp_path: Path) -> None:
 
 
 def test_what_cannot_work_is_said(tiny: Tiny, tmp_path: Path) -> None:
-    model, tokenizer = attentune.new_model(str(tiny("bert")), LABELS, preset="ssa-hybrid")
+    model, tokenizer = new_model(str(tiny("bert")), LABELS, preset="ssa-hybrid")
     data = reviews(tmp_path, tokenizer)
     with pytest.raises(ConfigError, match="labels.generator: got released, expected one that transformers' Trainer"):
         attentune.SSACallback(model, tokenizer, data, preset="ssa-hybrid-released")
-    plain, _ = attentune.new_model(str(tiny("bert")), LABELS)
+    plain, _ = new_model(str(tiny("bert")), LABELS)
     with pytest.raises(ConfigError, match="has no token gate that could learn"):
         attentune.SSACallback(plain, tokenizer, data)
     with pytest.raises(DataError, match="row 0 has text, label, expected input_ids and a number as label"):

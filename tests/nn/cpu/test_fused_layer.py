@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, linear
 
-from attentune.nn.cpu.fused_layer import HalfWeights, LayerSettings, LayerWeights, fused_layer, fused_prediction
+from attentune.nn.cpu.fused_layer import BFloat16Weights, LayerSettings, LayerWeights, fused_layer, fused_prediction
 from attentune.nn.cpu.kernels import DropoutMask
 from helpers.native import factors, needs_native
 
@@ -56,7 +56,9 @@ def plain(hidden: Tensor, mask: Tensor | None, w: LayerWeights, settings: LayerS
     kept = factors(first, batch * settings.heads * length, length).view(probabilities.shape)
     found = ((probabilities * kept) @ value).transpose(1, 2).reshape(hidden.shape)
     rows = (batch, length, width)
-    joined = linear(found, w.attention_output, w.attention_output_bias) * factors(second, batch * length, width).view(rows)
+    joined = linear(found, w.attention_output, w.attention_output_bias) * factors(second, batch * length, width).view(
+        rows
+    )
     middle = layer_norm(hidden + joined, (width,), w.norm_1, w.norm_1_bias, settings.epsilon)
     lowered = linear(gelu(linear(middle, w.up, w.up_bias)), w.down, w.down_bias)
     lowered = lowered * factors(third, batch * length, width).view(rows)
@@ -86,7 +88,7 @@ def test_values_and_gradients(chance: float) -> None:
     wanted = plain(x_wide, mask, wide, settings, seeds)
     wanted_back = torch.autograd.grad(wanted, (x_wide, *wide), d_out.double())
     torch.manual_seed(4)
-    ours = fused_layer(x, mask, own, HalfWeights(own), settings)
+    ours = fused_layer(x, mask, own, BFloat16Weights(own), settings)
     back = torch.autograd.grad(ours, (x, *own), d_out)
     assert far(ours.detach(), wanted.detach()) < 0.006
     for name, found, right in zip(("input", *LayerWeights._fields), back, wanted_back, strict=True):
@@ -102,7 +104,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_one_others() -> None:
     found = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        out = fused_layer(hidden, mask, own, HalfWeights(own), settings)
+        out = fused_layer(hidden, mask, own, BFloat16Weights(own), settings)
         found.append((out.detach(), torch.autograd.grad(out.square().sum(), own.up)[0]))
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
@@ -111,7 +113,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_one_others() -> None:
 
 def test_what_is_beside_a_text_does_not_change_it() -> None:
     settings, (hidden, mask), own = LayerSettings(HEADS, 0.1, 0.1, 1e-6), batch(), weights()
-    half = HalfWeights(own)
+    half = BFloat16Weights(own)
     half.copy_from(own)
     whole = fused_prediction(hidden, mask, own, half, settings)[1, :6]
     alone = fused_prediction(hidden[1:2, :6].clone(), None, own, half, settings)[0]
@@ -121,7 +123,7 @@ def test_what_is_beside_a_text_does_not_change_it() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_prediction_is_training_without_dropout(dtype: torch.dtype) -> None:
     settings, (hidden, mask), own = LayerSettings(HEADS, 0.3, 0.3, 1e-6), batch(), weights()
-    half = HalfWeights(own)
+    half = BFloat16Weights(own)
     half.copy_from(own)
     hidden = hidden.to(dtype)
     given = LayerWeights(*(one.detach().to(dtype) for one in own))
@@ -134,7 +136,7 @@ def test_prediction_is_training_without_dropout(dtype: torch.dtype) -> None:
 
 def test_gradients_add_up_over_several_passes() -> None:
     settings, (hidden, mask), own = LayerSettings(HEADS, 0.0, 0.0, 1e-6), batch(), weights()
-    half = HalfWeights(own)
+    half = BFloat16Weights(own)
     for _ in range(2):
         fused_layer(hidden, mask, own, half, settings).square().sum().backward()
     twice = own.up.grad.clone()

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from attentune.nn.cpu import kernels
 from attentune.nn.cpu.kernels import DropoutMask
-from helpers.native import factors, needs_native
+from helpers.native import factors, has_amx, needs_native
+from helpers.tiers import covering
 
 pytestmark = needs_native
 
@@ -104,6 +105,7 @@ def back_of(one: Case, log_sums: Tensor | None) -> tuple[Tensor, Tensor]:
     return kernels.attention_back(projected, biases, mask, log_sums, one.d_context, one.drop)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("length", [1, 7, 16, 17, 41])
 @pytest.mark.parametrize("kind", list(masks(3, 8)))
 @pytest.mark.parametrize("chance", [0.0, 0.3])
@@ -119,10 +121,12 @@ def test_attention_and_its_gradients(length: int, kind: str, chance: float) -> N
     assert torch.equal(alone, found)
 
 
-@pytest.fixture(params=[False, True], ids=["vectors", "tiles"])
+# Matrix tiles exist on processors with AMX only.
+@pytest.fixture(
+    params=[False, True] if has_amx() else [False], ids=lambda with_tiles: "tiles" if with_tiles else "vectors"
+)
 def tiles(request: pytest.FixtureRequest) -> Iterator[bool]:
-    if kernels.use_amx(request.param) != request.param:
-        pytest.skip("this processor has no matrix tiles for bf16 (AMX)")
+    assert kernels.use_amx(request.param) == request.param
     yield request.param
     kernels.use_amx(True)
 
@@ -133,9 +137,12 @@ def apart(ours: Tensor, wanted: Tensor) -> float:
 
 
 # 17 is one more than a vector, 33 than two tiles' rows; of 150 and 300 queries keys' gradients are added up in parts.
-@pytest.mark.parametrize("length", [9, 17, 33, 64, 150, 300])
-@pytest.mark.parametrize("width", [32, 64])
-@pytest.mark.parametrize("kind", ["none", "by text", "by text and query", "one for all texts", "large numbers"])
+@covering(
+    "length, width, kind",
+    [9, 17, 33, 64, 150, 300],
+    [32, 64],
+    ["none", "by text", "by text and query", "one for all texts", "large numbers"],
+)
 def test_attention_of_wider_heads_by_both_programs(length: int, width: int, kind: str, tiles: bool) -> None:
     one = case(length, width, kind, 0.3 if length < 100 and width == 32 else 0.0)
     found, log_sums = kernels.attention(*one.given, one.drop, keep=True)
@@ -200,7 +207,7 @@ def test_norm_and_its_gradients(rows: int, chance: float) -> None:
     wanted_back = torch.autograd.grad(wanted, wide, d_out.double() + more.double())
     ours = kernels.norm(x, bias, residual, scale, shift, epsilon, drop, keep=True)
     near(ours.out, wanted, 1e-6)
-    assert torch.equal(ours.narrow, ours.out.to(HALF))
+    assert torch.equal(ours.out_bf16, ours.out.to(HALF))
     d_residual, d_x, sums = kernels.norm_back(d_out, more, ours.normed, ours.inverse, scale, drop)
     near(d_residual, wanted_back[0], 1e-5)
     near(d_x, wanted_back[1], 0.005)
@@ -231,7 +238,7 @@ def test_what_is_no_number_is_seen() -> None:
     x = torch.full((1, 16), float("nan")).to(HALF)
     zero = torch.zeros(16)
     assert kernels.gelu(x, zero).isnan().all()
-    assert kernels.norm(x, zero, torch.zeros(1, 16), zero, zero, 1e-5, NOTHING, keep=False).narrow.isnan().all()
+    assert kernels.norm(x, zero, torch.zeros(1, 16), zero, zero, 1e-5, NOTHING, keep=False).out_bf16.isnan().all()
     projected = torch.full((2, 48), float("nan")).to(HALF)
     assert kernels.attention(projected, torch.zeros(48), None, 1, 1, NOTHING, keep=False)[0].isnan().all()
     assert math.isnan(kernels.sum_of_squares([torch.tensor([1.0, float("nan")])]))
@@ -252,6 +259,7 @@ def mask_of(drop: DropoutMask, rows: int, columns: int) -> Tensor:
     return d_x != 0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("chance", [0.1, 0.5, 0.9])
 def test_what_dropout_drops(chance: float) -> None:
     rows, columns = 999, 384

@@ -63,6 +63,7 @@ def test_it_is_plain_attention_with_its_gradients(kind: str) -> None:
         torch.testing.assert_close(mine, their, rtol=1e-10, atol=1e-13)
 
 
+@pytest.mark.integration
 def test_gradients_are_those_of_what_was_dropped() -> None:
     """By differences: the same draw is dropped as often as it is asked for."""
     mask = masks()["padding"]

@@ -44,6 +44,7 @@ def test_it_is_compiled_once(cache: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert [path.stat().st_mtime_ns for path in cache.iterdir()] == [before]
 
 
+@pytest.mark.integration
 @needs_native
 def test_another_processor_has_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     native.load_library()
@@ -53,6 +54,7 @@ def test_another_processor_has_its_own(cache: Path, monkeypatch: pytest.MonkeyPa
     assert len(list(cache.iterdir())) == 2
 
 
+@pytest.mark.integration
 @needs_native
 @pytest.mark.skipif(os.geteuid() != 0 and not os.access("/proc", os.R_OK), reason="needs /proc, which nobody writes to")
 def test_a_home_that_cannot_be_written_to_costs_a_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +107,7 @@ def test_it_was_written_for_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unavailable_reason() == "it was written for Linux, and this is win32"
 
 
+@pytest.mark.integration
 @needs_native
 @pytest.mark.parametrize(
     "flags",

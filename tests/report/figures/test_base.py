@@ -68,6 +68,7 @@ def test_bars_are_the_numbers_and_errors(tmp_path: Path, drawn: list[Any]) -> No
     assert [text.get_text() for text in legend.get_texts()] == ["method 0", "method 1", "method 2", "chance (0.5)"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("methods", "name"), [(1, "bert"), (3, "sesame with a wide blur"), (12, "long " * 20)])
 def test_nothing_overlaps(tmp_path: Path, drawn: list[Any], methods: int, name: str) -> None:
     draw_bars(tmp_path / "a.png", panels(methods, name=name), GROUPS, chance=0.5, title="HANS, 300 rows")

@@ -39,6 +39,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("ending", SIGNS)
 def test_each_kind_of_file_is_drawn(tiny: Tiny, tmp_path: Path, ending: str) -> None:
     run, rows = tiny_run(tiny(), "pair"), rows_for("pair")
@@ -75,6 +76,7 @@ def rgba(tone: str) -> tuple[float, ...]:
     return (*(int(tone[place : place + 2], 16) / 255 for place in (1, 3, 5)), 1.0)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "text",
     [
@@ -106,6 +108,7 @@ def test_every_sign_is_drawn_once_within_the_picture(tmp_path: Path, drawn: list
             )
 
 
+@pytest.mark.integration
 def test_hostile_texts_are_drawn_as_they_are(tiny: Tiny, tmp_path: Path, drawn: list[Any]) -> None:
     run = tiny_run(tiny())
     found = explain_rows(run, rows_of(HOSTILE[-60:]), methods=("ssa",))["ssa"]
@@ -143,7 +146,7 @@ def test_without_a_token_gate_the_heads_stand_alone(tiny: Tiny, tmp_path: Path, 
 def test_what_is_too_long_for_a_picture_is_told(tiny: Tiny, tmp_path: Path) -> None:
     run = tiny_run(tiny())
     found = explain_rows(run, rows_of(["the film\n" * 500]), methods=("ssa",))["ssa"]
-    with pytest.raises(ConfigError, match=r"a\.png: got texts for 503 lines.*at most 400.*--output_file NAME\.html"):
+    with pytest.raises(ConfigError, match=r"a\.png: got texts of 503 lines.*at most 400.*--output_file NAME\.html"):
         draw_explanations(tmp_path / "a.png", found)
     with pytest.raises(ConfigError, match=r"expected at most 400"):
         draw_heads(tmp_path / "a.png", head_attention(run, rows_of([TEXTS[-1]] * 20)))

@@ -21,7 +21,7 @@ from attentune.training.loop import TrainingLoop
 from attentune.training.multitask.cs224n import leaderboard_score
 from attentune.training.multitask.loop import steps_per_task, task_schedule
 from attentune.training.multitask.tasks import TasksResult, train_tasks
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.signals import Interrupted
 from helpers.cs224n_samples import write_cs224n
 from helpers.interrupted import log_of, without_times
@@ -44,7 +44,7 @@ def train(folder: Path, encoder: Path, **changes: Any) -> TasksResult:
         "training.use_cpu": True,
     }
     values |= {name.replace("__", "."): value for name, value in changes.items()}
-    return train_tasks(load_config(overrides=values), display=Display(quiet=True))
+    return train_tasks(load_config(overrides=values), display=ProgressDisplay(quiet=True))
 
 
 @pytest.fixture
@@ -76,6 +76,7 @@ def test_the_command_prints_every_tasks_scores_and_the_leaderboards(
     assert re.search(r"^all three +validation +leaderboard score", out, re.MULTILINE)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("together", [False, True])
 def test_each_task_is_a_run_that_scores_as_it_said(place: Path, tiny: Tiny, together: bool) -> None:
     result = train(place, tiny("bert"), training__multi_task=together, preset="task-attention")
@@ -91,6 +92,7 @@ def test_each_task_is_a_run_that_scores_as_it_said(place: Path, tiny: Tiny, toge
     assert result.leaderboard == {"validation": pytest.approx((sum(accuracy) + (1 + pearson) / 2) / 3)}
 
 
+@pytest.mark.integration
 def test_together_they_have_one_encoder_and_apart_each_its_own(place: Path, tiny: Tiny) -> None:
     def encoders() -> list[dict[str, torch.Tensor]]:
         whole = [load_file(place / "run" / task / "model.safetensors") for task in TASKS]
@@ -106,6 +108,7 @@ def test_together_they_have_one_encoder_and_apart_each_its_own(place: Path, tiny
         assert not all(torch.equal(first[name], other[name]) for name in first)
 
 
+@pytest.mark.integration
 def test_the_courses_files(place: Path, tiny: Tiny) -> None:
     train(place, tiny("bert"))
     made = {file.name: file.read_text().splitlines() for file in (place / "run" / "predictions").iterdir()}
@@ -133,6 +136,7 @@ def outcome(run: Path) -> dict[str, Any]:
 METHOD = {"training__multi_task": True, "preset": "ssa-hybrid", "training__save_steps": 5}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("step", [2, 11, 23])
 def test_a_broken_off_run_goes_on_to_the_same_end(
     place: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch, step: int
@@ -143,11 +147,11 @@ def test_a_broken_off_run_goes_on_to_the_same_end(
     done: list[int] = []
     usual = TrainingLoop._timed_step
 
-    def dying(self: TrainingLoop, *facts: Any) -> None:
+    def dying(self: TrainingLoop, *arguments: Any) -> Any:
         if len(done) == step:
             raise RuntimeError("killed")
         done.append(1)
-        usual(self, *facts)
+        return usual(self, *arguments)
 
     settings = METHOD | {"training__output_dir": str(place / "other")}
     with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="killed"):
@@ -159,29 +163,32 @@ def test_a_broken_off_run_goes_on_to_the_same_end(
     assert outcome(place / "other") == expected
 
 
+@pytest.mark.integration
 def test_ctrl_c_saves_and_says_how_to_go_on(place: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     usual, done = TrainingLoop._timed_step, []
 
-    def interrupting(self: TrainingLoop, *facts: Any) -> None:
-        usual(self, *facts)
+    def interrupting(self: TrainingLoop, *arguments: Any) -> Any:
+        logs = usual(self, *arguments)
         done.append(1)
         if len(done) == 7:
             import os
             import signal
 
             os.kill(os.getpid(), signal.SIGINT)
+        return logs
 
     with monkeypatch.context() as patched, pytest.raises(Interrupted, match="step 7.*--resume --output_dir"):
         patched.setattr(TrainingLoop, "_timed_step", interrupting)
         train(place, tiny("bert"), **METHOD)
     assert (place / "run" / "checkpoint-7").is_dir()
     resumed = load_config(overrides={"training.output_dir": str(place / "run"), "training.resume": True})
-    train_tasks(resumed, display=Display(quiet=True))
+    train_tasks(resumed, display=ProgressDisplay(quiet=True))
     first = outcome(place / "run")
     train(place, tiny("bert"), **METHOD, training__output_dir=str(place / "other"))
     assert first == outcome(place / "other")
 
 
+@pytest.mark.integration
 def test_apart_finished_tasks_are_not_trained_again(place: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     train(place, tiny("bert"))
     stamp = (place / "run" / "sst5" / "model.safetensors").stat().st_mtime_ns
@@ -215,6 +222,7 @@ def test_the_leaderboards_score() -> None:
     assert leaderboard_score(scores, "dev") == pytest.approx((0.524 + 0.842 + 1.826 / 2) / 3)
 
 
+@pytest.mark.integration
 def test_settings_of_one_task(place: Path, tiny: Tiny) -> None:
     own = {"STS": {"objective.loss": "pearson"}, "sst5": {"objective.loss": "corn"}}
     train(place, tiny("bert"), data__task_settings=own, training__multi_task=True)

@@ -88,7 +88,7 @@ def _examine_texts(
         empty=len(empty),
         duplicates=sum(len(places) - 1 for places in repeated),
         conflicts=None if conflicting is None else len(conflicting),
-        parts=None if rows.sources is None else tuple(rows.parts()),
+        parts=None if rows.sources is None else tuple(rows.row_sources()),
         tokens=None if lengths is None else _token_lengths(lengths, max_length),
     )
     findings = _empty_findings(name, rows, empty) + _repeat_findings(name, rows, repeated, conflicting or [])

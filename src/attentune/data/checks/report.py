@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from attentune.data.dataset import RowPart
+from attentune.data.dataset import RowSource
 from attentune.stats.power import DEFAULT_CORRELATION, DEFAULT_DISAGREEMENT
 
 SUMMARY_WARNINGS = 2
@@ -99,7 +99,7 @@ class SplitReport:
     duplicates: int
     conflicts: int | None = None
     found_in_train: int | None = None
-    parts: tuple[RowPart, ...] | None = None
+    parts: tuple[RowSource, ...] | None = None
     tokens: TokenLengths | None = None
     class_counts: dict[str, int] | None = None
     unlabelled: int | None = None

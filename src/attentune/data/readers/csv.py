@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 
-from attentune.data.readers.table import WHOLE, PartLimit, Table, in_parts
+from attentune.data.readers.table import WHOLE, ChunkLimit, Table, in_chunks
 from attentune.errors import DataError
 
 # A row's line and its fields.
@@ -35,7 +35,7 @@ class Dialect:
 
 
 def parse_delimited(
-    lines: Iterable[str], path: Path, dialect: Dialect, keep: Collection[str] | None = None, limit: PartLimit = WHOLE
+    lines: Iterable[str], path: Path, dialect: Dialect, keep: Collection[str] | None = None, limit: ChunkLimit = WHOLE
 ) -> Iterator[Table]:
     """Tables from the lines of a file, one for each part of it; of a whole file one.
 
@@ -66,7 +66,7 @@ def parse_delimited(
         dropped.clear()
         return made
 
-    yield from in_parts(_rows(records, header, wanted, dropped, path, dialect), limit, table)
+    yield from in_chunks(_rows(records, header, wanted, dropped, path, dialect), limit, table)
     if not done:
         raise DataError("holds a header but no rows. Add rows below it.", path=path)
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.data.readers.table import WHOLE, PartLimit, Table, as_cell, in_parts
+from attentune.data.readers.table import WHOLE, ChunkLimit, Table, as_cell, in_chunks
 from attentune.errors import DataError
 
 _BLANK = re.compile(r"[ \t\r\n]*")
@@ -31,7 +31,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_floa
 
 
 def parse_json_lines(
-    lines: Iterable[str], path: Path, keep: Collection[str] | None = None, limit: PartLimit = WHOLE
+    lines: Iterable[str], path: Path, keep: Collection[str] | None = None, limit: ChunkLimit = WHOLE
 ) -> Iterator[Table]:
     """Tables from lines that hold one object each, one for each part of them; blank lines are passed over.
 
@@ -51,7 +51,7 @@ def parse_json_lines(
 
     numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
     records = (((_decode(line, path, number), number), len(line)) for number, line in numbered)
-    yield from in_parts(records, limit, table)
+    yield from in_chunks(records, limit, table)
     if not done:
         raise _no_rows(path)
 

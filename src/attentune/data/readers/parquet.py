@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from attentune.data.readers.streams import check_ratio
-from attentune.data.readers.table import WHOLE, PartLimit, Table, as_cell
+from attentune.data.readers.table import WHOLE, ChunkLimit, Table, as_cell
 from attentune.errors import DataError
 
 # What is written out at once: so many rows, or fewer if they may have more bytes.
@@ -17,7 +17,7 @@ _CELL_BYTES = 8
 
 
 def parse_parquet(
-    stream: IO[bytes], path: Path, keep: Collection[str] | None, max_bytes: int, limit: PartLimit = WHOLE
+    stream: IO[bytes], path: Path, keep: Collection[str] | None, max_bytes: int, limit: ChunkLimit = WHOLE
 ) -> Iterator[Table]:
     """Tables from a Parquet file, one for each part of it; of a whole file one.
 
@@ -119,7 +119,7 @@ def _longest_bytes(array: Any) -> int:
 
 
 def _parts(
-    batches: Iterable[Any], path: Path, kept: list[str], max_bytes: int, limit: PartLimit
+    batches: Iterable[Any], path: Path, kept: list[str], max_bytes: int, limit: ChunkLimit
 ) -> Iterator[tuple[dict[str, list[Any]], int]]:
     """The kept columns' cells and the number of rows of each part."""
     columns: dict[str, list[Any]] = {name: [] for name in kept}

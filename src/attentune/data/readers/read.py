@@ -12,7 +12,7 @@ from attentune.data.readers.csv import Dialect, parse_delimited
 from attentune.data.readers.json import parse_json, parse_json_lines
 from attentune.data.readers.parquet import parse_parquet
 from attentune.data.readers.streams import MAX_BYTES, check_file, open_bytes, text_lines
-from attentune.data.readers.table import PART, WHOLE, PartLimit, Table
+from attentune.data.readers.table import CHUNK, WHOLE, ChunkLimit, Table
 from attentune.errors import DataError
 
 EXTENSIONS = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
@@ -32,12 +32,12 @@ def read_table(path: str | Path, *, keep: Collection[str] | None = None, max_byt
     Raises:
         DataError: if the file is missing, empty, of an unknown kind or broken; with the line where there is one.
     """
-    (table,) = read_parts(path, keep=keep, max_bytes=max_bytes, limit=WHOLE)
+    (table,) = read_chunks(path, keep=keep, max_bytes=max_bytes, limit=WHOLE)
     return table
 
 
-def read_parts(
-    path: str | Path, *, keep: Collection[str] | None = None, max_bytes: int = MAX_BYTES, limit: PartLimit = PART
+def read_chunks(
+    path: str | Path, *, keep: Collection[str] | None = None, max_bytes: int = MAX_BYTES, limit: ChunkLimit = CHUNK
 ) -> Iterator[Table]:
     """Read a file as `read_table` does, in parts of consecutive rows, of which one is held at a time.
 

@@ -96,7 +96,7 @@ class Table:
         return tuple(value for value in values if value is not None)
 
 
-def shown(text: str, limit: int = 60) -> str:
+def quote(text: str, limit: int = 60) -> str:
     """A text in quotes, its middle left out where it is long; nothing in it can be obeyed by a terminal."""
     whole = ascii(text) if any(not sign.isprintable() for sign in text[: 2 * limit]) else repr(text)
     return whole if len(whole) <= limit else f"{whole[: limit - 20]}...{whole[-10:]} ({len(text)} characters)"
@@ -140,7 +140,7 @@ Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
-class PartLimit:
+class ChunkLimit:
     """How much a part holds at most; one row alone may have more characters.
 
     Attributes:
@@ -152,12 +152,14 @@ class PartLimit:
     characters: float
 
 
-WHOLE = PartLimit(math.inf, math.inf)
+WHOLE = ChunkLimit(math.inf, math.inf)
 # Enough rows to find many of like length, so that batches are padded little; few enough for any machine's memory.
-PART = PartLimit(1 << 16, 1 << 23)
+CHUNK = ChunkLimit(1 << 16, 1 << 23)
 
 
-def in_parts(rows: Iterable[tuple[Row, int]], limit: PartLimit, build: Callable[[list[Row]], Table]) -> Iterator[Table]:
+def in_chunks(
+    rows: Iterable[tuple[Row, int]], limit: ChunkLimit, build: Callable[[list[Row]], Table]
+) -> Iterator[Table]:
     """Tables of consecutive rows. A part is given out when a row comes that it has no room for, or at the end.
 
     Args:

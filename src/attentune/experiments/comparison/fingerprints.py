@@ -1,5 +1,7 @@
-"""What the runs of a comparison or search are made from, by content: rows and encoders that changed in their places are
-not mixed with those that were there."""
+"""Content fingerprints of the data and encoders of a comparison or search.
+
+They detect files that changed in place, so that runs before and after the change are not compared.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ from attentune.data.dataset import TaskData
 from attentune.errors import CheckpointError
 from attentune.results import ORIGINAL_TRAIN
 
-# A name such as "rows of cola" or "encoder embedded", and what its content was.
+# By name, such as "train rows of cola" or "encoder embedded", the first digits of a SHA-256.
 DataFingerprints = dict[str, str]
-# Of a hash; enough to tell contents apart, and short enough for a message.
+# Digits of a hash: enough to distinguish contents, and short enough for a message.
 _DIGITS = 16
 
 
 def rows_of_task(config: Config) -> TaskData:
-    """All rows that runs of this task and of any size and seed take theirs from.
+    """Load all rows of a task, from which runs of every size and seed take theirs.
 
     Raises:
         AttentuneError: as `load_data`.
@@ -26,13 +28,13 @@ def rows_of_task(config: Config) -> TaskData:
     from attentune.data.load import load_data
 
     wanted = ("train", "validation") if config.data.task is not None else None
-    # With one seed for all: where there is no validation file, the rows cut from train depend on it.
+    # One seed for all: without a validation file, the held-out rows depend on it.
     every = replace(config.data, max_train_samples=None, max_eval_samples=None, extra_train_files=None)
     return load_data(replace(every, extra_train_weights=None), seed=0, splits=wanted)
 
 
 def fingerprint_extra_rows(task: str, data: TaskData, configs: Iterable[Config]) -> DataFingerprints:
-    """What the rows of the extra files of these settings are, each file once.
+    """Return the fingerprints of the extra training files of these settings, each file once.
 
     Raises:
         DataError, LabelError: as `read_extra`.
@@ -49,21 +51,26 @@ def fingerprint_extra_rows(task: str, data: TaskData, configs: Iterable[Config])
 
 
 def fingerprint_rows(task: str, data: TaskData) -> DataFingerprints:
-    """What the rows of a task are, by split."""
+    """Return the fingerprints of a task's rows, by split."""
     prints = data.fingerprint()
     return {f"{split} rows of {task}": text[:_DIGITS] for split, text in prints.items() if split != ORIGINAL_TRAIN}
 
 
 def fingerprint_encoders(configs: Iterable[Config]) -> DataFingerprints:
     """What the encoders of these settings are, each once."""
-    from attentune.models.encoder_fingerprint import encoder_fingerprint
+    from attentune.models.build import encoder_fingerprint
 
     settings = {(config.model.name_or_path, config.model.revision): config.model for config in configs}
     return {f"encoder {name}": encoder_fingerprint(own)[:_DIGITS] for (name, _), own in settings.items()}
 
 
 def check_unchanged(before: Mapping[str, str], now: Mapping[str, str], where: str) -> None:
-    """Refuse what has other content than it had.
+    """Check that no content has changed.
+
+    Args:
+        before: stored fingerprints.
+        now: current fingerprints.
+        where: the folder or study, for the message.
 
     Raises:
         CheckpointError: with what has changed.

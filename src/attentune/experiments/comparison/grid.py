@@ -1,4 +1,4 @@
-"""Which runs a comparison has: every task, method, size of the training part and seed once."""
+"""The runs of a comparison: every combination of task, method, training size and seed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config, load_config, load_preset
+from attentune.config import Config, flatten, load_config, load_preset, to_flat
 from attentune.config.yaml_files import read_yaml
 from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
@@ -15,13 +15,11 @@ from attentune.experiments.comparison.methods import (
     CUSTOM_TASK,
     PER_RUN,
     Method,
-    dotted,
-    flat_settings,
     settings_by_task,
 )
 from attentune.experiments.comparison.records import Run
 
-# A configuration of one task.
+# Settings that make a configuration one of a single task.
 _ONE_TASK = {"data.tasks": None, "data.task_settings": None, "training.multi_task": False}
 
 
@@ -30,9 +28,9 @@ class RunGrid:
     """The runs of a comparison and their settings.
 
     Attributes:
-        runs: in the order in which they are done: all methods of a seed before the next seed.
-        configs: by method and task all settings, by dotted name.
-        own: by method the settings in which it may differ from the others.
+        runs: in the order of execution: all methods of a seed before the next seed.
+        configs: by method and task, all settings by dotted name, from `to_flat`.
+        own: by method, the settings in which it may differ from the others.
         of_tasks: the settings in which tasks may differ from each other.
     """
 
@@ -42,7 +40,7 @@ class RunGrid:
     of_tasks: tuple[str, ...] = ()
 
     def config(self, run: Run, folder: Path, *, resume: bool = False) -> Config:
-        """The configuration of a run that is trained in `folder`."""
+        """Return the configuration of a run that is trained in `folder`."""
         folds = self.configs[run.method][run.task].get("data.folds")
         changes: dict[str, Any] = {} if folds is None else fold_settings(run.seed, int(folds))
         changes |= {"training.output_dir": str(folder), "training.seed": run.seed, "training.resume": resume}
@@ -65,18 +63,18 @@ def plan_grid(
     file: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> RunGrid:
-    """All runs, each method's settings checked on each task.
+    """Plan all runs, and validate each method's settings on each task.
 
     Args:
-        tasks: known tasks; None for the data that the settings name.
-        methods: what is compared.
+        tasks: names of built-in tasks; None for the data of the settings.
+        methods: the methods to compare.
         seeds: of the runs.
-        train_sizes: rows to train on, None for all; if not given, what the settings say.
+        train_sizes: numbers of training rows, None for all; if not given, that of the settings.
         file: a YAML file of common settings.
-        overrides: common settings by dotted name; they go before the file and the presets.
+        overrides: common settings by dotted name; override the file and the presets.
 
     Raises:
-        ConfigError: with all problems found.
+        ConfigError: with all problems.
     """
     common = dict(overrides or {})
     problems = [f"{name}: {why}." for name, why in PER_RUN.items() if common.get(name) not in (None, False)]
@@ -105,16 +103,16 @@ def plan_grid(
 
 
 def fold_settings(seed: int, folds: int) -> dict[str, int]:
-    """Which part a cross-validated run is scored on: seeds 1 to K go through the first cut, K + 1 to 2 K the second."""
+    """Return the fold of a cross-validated run: seeds 1 to K are the folds of the first cut, and so on."""
     return {"data.fold": (seed - 1) % folds + 1, "data.fold_seed": (seed - 1) // folds + 1}
 
 
 def _taken(name: str, file: str | Path | None, common: dict[str, Any]) -> Any:
-    """A setting of the section data, that says which runs there are: taken out of `common`, else the file's."""
+    """Remove a setting of the section data from `common` and return its value; if it is not there, the file's."""
     section = {} if file is None else read_yaml(file).get("data")
-    told = section.get(name.split(".")[1]) if isinstance(section, Mapping) else None
+    in_file = section.get(name.split(".")[1]) if isinstance(section, Mapping) else None
     value = common.pop(name, None)
-    return told if value is None else value
+    return in_file if value is None else value
 
 
 def _names(value: Any) -> list[str]:
@@ -123,7 +121,7 @@ def _names(value: Any) -> list[str]:
 
 
 def _task_names(given: Iterable[str], problems: list[str]) -> list[str]:
-    """The tasks' own names."""
+    """Return the tasks' canonical names."""
     found = []
     for task in given:
         try:
@@ -141,26 +139,26 @@ def _resolved(
     common: Mapping[str, Any],
     by_task: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """All settings by method, task and name.
+    """Return all settings by method, task and name.
 
     Raises:
-        ConfigError: with all problems found, each once.
+        ConfigError: with all problems, each once.
     """
-    found: dict[str, dict[str, dict[str, Any]]] = {method.name: {} for method in methods}
+    configs: dict[str, dict[str, dict[str, Any]]] = {method.name: {} for method in methods}
     problems: dict[str, list[str]] = {}
     for method in methods:
         for task in tasks:
             given = {**common, **by_task.get(task, {}), **method.settings, **method.by_task.get(task, {})}
             given |= _ONE_TASK | {"data.task": None if task == CUSTOM_TASK else task}
             try:
-                found[method.name][task] = flat_settings(load_config(file, given, preset=method.preset))
+                configs[method.name][task] = to_flat(load_config(file, given, preset=method.preset))
             except ConfigError as error:
                 for problem in error.problems:
                     problems.setdefault(problem, []).append(f"{method.name} on {task}")
     if problems:
         total = len(methods) * len(tasks)
         raise ConfigError([_with_places(problem, places, total) for problem, places in problems.items()])
-    return found
+    return configs
 
 
 def _with_places(problem: str, places: list[str], total: int) -> str:
@@ -171,13 +169,13 @@ def _with_places(problem: str, places: list[str], total: int) -> str:
 
 
 def _own_names(method: Method, common: Mapping[str, Any]) -> set[str]:
-    """In what a method may differ: what its preset says, but for what is said for all; and its own settings."""
+    """Return the settings in which a method may differ: its preset's, unless set for all, and its own."""
     content = {} if method.preset is None else load_preset(method.preset)
     sections = {key: value for key, value in content.items() if key not in ("description", "source")}
-    names = {"preset", *dotted(sections)} - set(common)
+    names = {"preset", *flatten(sections)} - set(common)
     return names.union(method.settings, *method.by_task.values())
 
 
 def _repeated(what: str, given: Sequence[Any]) -> list[str]:
-    twice = [str(value) for value in dict.fromkeys(given) if list(given).count(value) > 1]
-    return [f"{what} {', '.join(twice)}: is named more than once; name each once."] if twice else []
+    repeated = [str(value) for value in dict.fromkeys(given) if list(given).count(value) > 1]
+    return [f"{what} {', '.join(repeated)}: is named more than once; name each once."] if repeated else []

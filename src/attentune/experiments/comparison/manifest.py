@@ -1,4 +1,4 @@
-"""What a comparison's folder says of itself, and what may not change between two commands into it."""
+"""The manifest of a comparison's folder (`compare.json`): methods, settings and fingerprints that must not change."""
 
 from __future__ import annotations
 
@@ -8,39 +8,40 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config
+from attentune.config import Config, to_flat
 from attentune.errors import CheckpointError
 from attentune.experiments.comparison.fingerprints import check_unchanged
 from attentune.experiments.comparison.grid import RunGrid
-from attentune.experiments.comparison.methods import PER_RUN, WHICH_RUNS, flat_settings
+from attentune.experiments.comparison.methods import PER_RUN, WHICH_RUNS
+from attentune.experiments.comparison.records import is_packed
 from attentune.io.files import check_links, read_json, storage_errors, write_text
 from attentune.io.locks import FileLock
 
 MANIFEST_FILE = "compare.json"
 LOCKS = ".locks"
 _FORMAT = 1
-# They say how a command was given, or what is written on the way; not what is computed.
-FREE = {
+# Settings that may differ between two commands on one folder: they do not change what is computed.
+MAY_DIFFER = {
     *PER_RUN,
     *(name for name in WHICH_RUNS if name != "preset"),
     "training.save_total_limit",
     "training.logging_steps",
     "training.report_to",
 }
-# Where another machine may keep the same data.
-PLACES = {"data.data_dir"}
+# Settings that may differ between machines.
+LOCATION_SETTINGS = {"data.data_dir"}
 _SHOWN = 8
 
 Methods = dict[str, dict[str, Any]]
 
 
 def queue_lock(folder: Path) -> FileLock:
-    """Held by whoever looks for, hands out or takes up runs."""
+    """Return the lock that a process holds while it looks for runs, queues them or takes one."""
     return FileLock(folder / LOCKS / "queue")
 
 
 def methods_of(grid: RunGrid) -> Methods:
-    """Each method's settings by task, and in which of them it, or a task, may differ from others."""
+    """Return each method's settings by task, and those in which methods and tasks may differ."""
     return {
         name: {"own": list(grid.own[name]), "of_tasks": list(grid.of_tasks), "tasks": tasks}
         for name, tasks in grid.configs.items()
@@ -48,17 +49,19 @@ def methods_of(grid: RunGrid) -> Methods:
 
 
 def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str, str] | None = None) -> str:
-    """Begin a comparison in this folder, or go on with the one that is there; the folder's own name is returned.
+    """Create a comparison in this folder or continue the one that is there; return the folder's id.
 
     Args:
-        folder: the comparison's.
+        folder: the comparison's folder.
         grid: its runs.
-        made_from: what the runs that are still to be done are made from.
+        data_fingerprints: of the data and encoders of the runs that are not recorded yet.
 
     Raises:
-        CheckpointError: it holds something else, or a comparison with other settings, rows or encoders.
-        StorageError: it cannot be made or written to.
+        CheckpointError: the folder holds something else, or a comparison with other settings, rows or encoders.
+        StorageError: it cannot be created or written to.
     """
+    if is_packed(folder):
+        raise CheckpointError(f"{folder}: holds a packed comparison, which is read only. Name another --output_dir.")
     make_folder(folder, MANIFEST_FILE, "comparison")
     with queue_lock(folder):
         before = read_manifest(folder)
@@ -78,26 +81,31 @@ def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str,
 
 
 def make_folder(folder: Path, file: str, what: str) -> None:
-    """Make the folder of a comparison or search, whose own file it is known by, if it is not there.
+    """Create the folder of a comparison or search, unless it exists.
+
+    Args:
+        folder: the folder.
+        file: the manifest's name, by which an existing folder is recognised.
+        what: "comparison" or "search", for the message.
 
     Raises:
         CheckpointError: it holds something else.
-        StorageError: it cannot be made.
+        StorageError: it cannot be created.
     """
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for place in (folder, folder / LOCKS):
             if place.is_dir():
                 check_links(place)
-        strange = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
-    if strange and file not in strange:
+        entries = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    if entries and file not in entries:
         raise CheckpointError(
-            f"{folder}: holds {strange[0]} and no {file}, so it is no {what}'s folder. Name another with --output_dir."
+            f"{folder}: holds {entries[0]} and no {file}, so it is no {what}'s folder. Name another with --output_dir."
         )
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The content of `compare.json`; that of a new comparison where there is none.
+    """Read `compare.json`; return the content of a new comparison if there is none.
 
     Raises:
         CheckpointError: it cannot be read.
@@ -126,7 +134,7 @@ def _are_methods(value: Any) -> bool:
 
 
 def merge(before: Methods, now: Methods) -> Methods:
-    """What was and what is new."""
+    """Return the stored methods with the new ones added."""
     merged = dict(before)
     for name, part in now.items():
         old = before.get(name, {"own": [], "of_tasks": [], "tasks": {}})
@@ -136,18 +144,18 @@ def merge(before: Methods, now: Methods) -> Methods:
 
 
 def check_same(before: Methods, now: Methods, where: str, *, free: Iterable[str] = ()) -> None:
-    """Refuse other settings of a method and task that are known, and common settings that have changed.
+    """Check that methods and tasks have the same settings as before, and new ones the same common settings.
 
     Args:
-        before: what is known.
-        now: what is asked for.
-        where: what the message calls the storage_config.
-        free: names of settings that may differ, besides `FREE`.
+        before: the stored methods.
+        now: the new ones.
+        where: the folder or study, for the message.
+        free: names of settings that may differ, besides `MAY_DIFFER`.
 
     Raises:
         CheckpointError: with what differs.
     """
-    allowed = FREE.union(free)
+    allowed = MAY_DIFFER.union(free)
     changes: dict[str, None] = {}
     for name, part in now.items():
         for task, flat in part["tasks"].items():
@@ -163,8 +171,10 @@ def check_same(before: Methods, now: Methods, where: str, *, free: Iterable[str]
 
 
 def _counterpart(before: Methods, now: Methods, name: str, task: str) -> tuple[Mapping[str, Any] | None, str, set[str]]:
-    """What these settings must agree with, how a message calls them, and in which of them they may differ: the same
-    method on the same task must be equal; what is new must agree in what is common to all."""
+    """Return the settings to compare with, the message's prefix, and the settings that may differ.
+
+    The same method on the same task must be equal; a new one must have the same common settings.
+    """
     if task in before.get(name, {"tasks": {}})["tasks"]:
         return before[name]["tasks"][task], f"{name} on {task}: ", set()
     for other in sorted(before, key=lambda known: known != name):
@@ -177,8 +187,8 @@ def _counterpart(before: Methods, now: Methods, name: str, task: str) -> tuple[M
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    # A setting that is newer than the comparison had its default.
-    defaults = flat_settings(Config())
+    # A setting that did not exist yet when the comparison was created had its default.
+    defaults = to_flat(Config())
     return [
         f"{name}: was {before.get(name, defaults.get(name))!r}, now {now[name]!r}"
         for name in names

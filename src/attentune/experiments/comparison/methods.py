@@ -1,4 +1,4 @@
-"""What a comparison compares: presets, and presets with settings of their own from a YAML file."""
+"""The methods of a comparison: presets, and presets with further settings from a YAML file."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config, preset_names
+from attentune.config import flatten, preset_names
 from attentune.config.parse import did_you_mean
 from attentune.config.yaml_files import read_yaml
 from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
 
-# The task of data that have no name among the known ones.
+# The task's name for data that are not of a built-in task.
 CUSTOM_TASK = "own"
-# What each run has of its own; a comparison sets it.
+# Settings that the comparison sets for each run, with the reason for refusing them.
 PER_RUN = {
     "training.output_dir": "each run has its own folder under the comparison's",
     "training.resume": "a comparison always goes on where it was",
@@ -27,7 +27,7 @@ PER_RUN = {
     "data.fold_seed": "with --folds, --seeds says how many times they are cut anew",
     "training.multi_task": "a comparison trains on each task by itself",
 }
-# What says which runs there are; no method may have its own.
+# Settings that determine the grid; no method may have its own.
 WHICH_RUNS = ("preset", "data.folds", "data.task", "data.tasks", "data.task_settings", "data.max_train_samples")
 _NAME = re.compile(r"\w[\w.+ -]{0,79}")
 _KEYS = ("preset", "set", "tasks")
@@ -35,11 +35,13 @@ _KEYS = ("preset", "set", "tasks")
 
 @dataclass(frozen=True)
 class Method:
-    """A preset, and settings that go before the common ones.
+    """A preset with settings that override the common ones.
 
     Attributes:
-        settings: dotted names and values.
-        by_task: the same for single tasks; these go before `settings`.
+        name: the method's name.
+        preset: its preset; None for none.
+        settings: settings by dotted name.
+        by_task: settings of single tasks; override `settings`.
     """
 
     name: str
@@ -49,19 +51,23 @@ class Method:
 
 
 def read_methods(file: str | Path) -> dict[str, Method]:
-    """The methods of a YAML file that maps names to `preset`, `set` and `tasks`.
+    """Read methods from a YAML file that maps names to `preset`, `set` and `tasks`.
 
     Raises:
-        ConfigError: with all problems found.
+        ConfigError: with all problems.
     """
     return methods_from(read_yaml(file), str(file))
 
 
 def methods_from(content: Mapping[str, Any], source: str) -> dict[str, Method]:
-    """Methods by name from {name: {preset, set, tasks}}; `source` is what messages call it.
+    """Build methods from {name: {preset, set, tasks}}.
+
+    Args:
+        content: such a mapping.
+        source: where it comes from, for messages.
 
     Raises:
-        ConfigError: with all problems found.
+        ConfigError: with all problems.
     """
     problems: list[str] = []
     found = {str(name): _method(str(name), value, f"{source}: {name}", problems) for name, value in content.items()}
@@ -83,19 +89,19 @@ def _method(name: str, value: Any, where: str, problems: list[str]) -> Method:
         if key not in _KEYS
     ]
     by_task = settings_by_task(value.get("tasks"), f"{where}.tasks", problems)
-    settings = dotted(_mapping(value.get("set"), f"{where}.set", problems))
+    settings = flatten(_mapping(value.get("set"), f"{where}.set", problems))
     _refuse_common(settings, f"{where}.set", problems)
     preset = value.get("preset")
     return Method(name, None if preset is None else str(preset), settings, by_task)
 
 
 def settings_by_task(value: Any, where: str, problems: list[str]) -> dict[str, dict[str, Any]]:
-    """Settings by a task's own name and dotted name, from {task: settings}; what is wrong is added to `problems`."""
+    """Return settings by canonical task name and dotted name, from {task: settings}; append to `problems`."""
     by_task: dict[str, dict[str, Any]] = {}
     for task, part in _mapping(value, where, problems).items():
         try:
             known = CUSTOM_TASK if task == CUSTOM_TASK else load_spec(str(task)).name
-            by_task[known] = dotted(_mapping(part, f"{where}.{task}", problems))
+            by_task[known] = flatten(_mapping(part, f"{where}.{task}", problems))
             _refuse_common(by_task[known], f"{where}.{task}", problems)
         except ConfigError as error:
             problems += [f"{where}: {problem}" for problem in error.problems]
@@ -123,10 +129,10 @@ def _mapping(value: Any, where: str, problems: list[str]) -> Mapping[str, Any]:
 
 
 def select_methods(names: Sequence[str], named: Mapping[str, Method]) -> list[Method]:
-    """The methods of these names, from `named` or else presets; all of `named` where no name is given.
+    """Return the methods of these names, from `named` or the presets; all of `named` if there are no names.
 
     Raises:
-        ConfigError: for a name that is neither.
+        ConfigError: a name is neither.
     """
     known = (*named, *preset_names())
     unknown = [name for name in names if name not in known]
@@ -139,29 +145,3 @@ def select_methods(names: Sequence[str], named: Mapping[str, Method]) -> list[Me
             ]
         )
     return [named.get(name) or Method(name, preset=name) for name in names] or list(named.values())
-
-
-def flat_settings(section: Any, prefix: str = "") -> dict[str, Any]:
-    """All settings by dotted name, as plain values; a setting that holds a mapping stays whole."""
-    flat: dict[str, Any] = {}
-    for field in dataclasses.fields(section):
-        value = getattr(section, field.name)
-        if dataclasses.is_dataclass(value):
-            flat |= flat_settings(value, f"{prefix}{field.name}.")
-        else:
-            flat[f"{prefix}{field.name}"] = list(value) if isinstance(value, tuple) else value
-    return flat
-
-
-def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested sections by dotted name; what is a setting stays whole, also if it holds a mapping."""
-    known = _setting_names()
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        flat |= dotted(value, f"{name}.") if isinstance(value, Mapping) and name not in known else {name: value}
-    return flat
-
-
-def _setting_names() -> set[str]:
-    return set(flat_settings(Config()))

@@ -1,4 +1,4 @@
-"""What a person sees of a comparison: one bar over all runs on standard error, and a line for each that ends."""
+"""Progress of a comparison on standard error: one bar over all runs, and a line for each finished run."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from attentune.experiments.comparison.record_store import RunRecord
 def seconds_left(
     done: Sequence[RunRecord], waiting: Sequence[Run], running: Mapping[Run, float], workers: int
 ) -> float | None:
-    """About how long the rest takes; None before the first run is done.
+    """Estimate the seconds that the remaining runs take; None before the first run is done.
 
-    A run is taken to last as long as those like it did: of its task, size and method, else of its task and size, else
-    of all. Of these the (lower) median, as a run that lay still with a sleeping machine says nothing of the next.
+    The estimate of a run is the (lower) median of the runs of its task, size and method, else of its task and size,
+    else of all. The median ignores runs that were suspended with the machine.
 
     Args:
         done: finished runs.
-        waiting: runs that have not begun.
-        running: runs at work, and for how many seconds they have been.
-        workers: how many are at work at once.
+        waiting: runs that have not started.
+        running: running runs, with the seconds since their start.
+        workers: number of workers.
     """
     if not done:
         return None
@@ -40,12 +40,12 @@ def seconds_left(
 
     seconds = sum(expected(run) for run in waiting)
     rest = [max(0.0, expected(run) - since) for run, since in running.items()]
-    # The last of them may go on alone.
+    # The last run may remain alone.
     return max([(seconds + sum(rest)) / max(1, workers), *rest])
 
 
 def as_duration(seconds: float | None) -> str:
-    """ "about 2 h 5 min", "about 40 s"; an empty text for None."""
+    """Format seconds, such as "about 2 h 5 min" or "about 40 s"; an empty string for None."""
     if seconds is None:
         return ""
     if seconds < 60:
@@ -55,13 +55,13 @@ def as_duration(seconds: float | None) -> str:
 
 
 class ComparisonProgress:
-    """A bar on a terminal, plain lines elsewhere."""
+    """Shows the progress of a comparison or search: a bar on a terminal, plain lines elsewhere."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        # What a run is called, in the bar and in a line of its own; a search has its own words.
+        # How a run is described in the bar and in a line; a search sets its own.
         self.short: Callable[[Run], str] = lambda run: f"{run.method} on {run.task}"
         self.long: Callable[[Run], str] = lambda run: f"{run.method} on {run.task}, {run.size} rows, seed {run.seed}"
 
@@ -74,7 +74,7 @@ class ComparisonProgress:
         self._console.print(f"warning: {text}", markup=False, style="yellow")
 
     def start(self, total: int) -> None:
-        """Show the bar; nothing where standard error is no terminal."""
+        """Show the bar, if standard error is a terminal."""
         if not self._console.is_terminal or self._console.quiet:
             return
         self._bar = Progress(
@@ -93,13 +93,13 @@ class ComparisonProgress:
         """Move the bar."""
         if self._bar is None or self._task is None:
             return
-        shown = [self.short(run) for run in running[:3]] + (["..."] if len(running) > 3 else [])
-        facts = (f"{failed} failed  " if failed else "") + ("at work: " + ", ".join(shown) if shown else "")
+        names = [self.short(run) for run in running[:3]] + (["..."] if len(running) > 3 else [])
+        facts = (f"{failed} failed  " if failed else "") + ("running: " + ", ".join(names) if names else "")
         time_left = "" if left is None else f"{as_duration(left)} left"
         self._bar.update(self._task, completed=done, total=total, facts=facts, left=time_left)
 
     def ended(self, record: RunRecord, number: int, total: int, left: float | None) -> None:
-        """Say that a run has ended."""
+        """Print a line for a finished run."""
         run = record.run
         what = self.long(run)
         if not record.is_done:
@@ -112,7 +112,7 @@ class ComparisonProgress:
         self.info(f"{number} of {total}: {what}: {score} ({record.wall_seconds:.0f} s{time_left})")
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

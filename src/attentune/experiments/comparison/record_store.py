@@ -1,8 +1,7 @@
-"""The records of a comparison: one JSON file a run, whole or not there. They say what is done."""
+"""Writes the records of a comparison: one JSON file for each finished run, written atomically."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import platform
 import shutil
@@ -34,14 +33,11 @@ _KEPT = ".kept"
 
 
 def record_of(run: Run, config: Config, result: RunResult, folder: Path, *, wall_seconds: float) -> RunRecord:
-    """The record of a finished run, whose files are in `folder`."""
+    """Build the record of a finished run, whose files are in `folder`."""
     metric, score = score_to_compare_by(result.scores, config.training.metric_for_best_model)
     predictions = {split: f"seed-{run.seed}.{split}.csv" for split in _predicted(folder)}
     return RunRecord(
-        **{
-            **{part.name: getattr(result, part.name) for part in dataclasses.fields(RunResult)},
-            "config": _settings(config),
-        },
+        **vars(result) | {"config": _settings(config)},
         run=run,
         status="done",
         metric=metric,
@@ -56,7 +52,7 @@ def record_of(run: Run, config: Config, result: RunResult, folder: Path, *, wall
 def failed_record(
     run: Run, config: Config, error: BaseException, folder: Path, *, wall_seconds: float, status: str = "failed"
 ) -> RunRecord:
-    """The record of a run that failed, or was pruned."""
+    """Build the record of a run that failed or was pruned."""
     trace = None if isinstance(error, (AttentuneError, Pruned)) else "".join(traceback.format_exception(error))
     return RunRecord(
         run=run,
@@ -78,8 +74,7 @@ def failed_record(
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """Without what tells how a run was begun or where it lay: the same for a run that was broken off and one that was
-    not."""
+    """Return the settings without folder and resume flags, so that a resumed run has the same record."""
     values = to_dict(config)
     values["training"] |= {"output_dir": None, "resume": False, "overwrite_output_dir": False}
     return values
@@ -91,37 +86,37 @@ def _predicted(folder: Path) -> Iterator[str]:
 
 
 class RecordStore:
-    """The records in a comparison's folder, and where its runs lie while they are at work."""
+    """The records in a comparison's folder, and the folders of runs in progress."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def file(self, run: Run) -> Path:
-        """Where a run's record is or will be."""
+        """Return the path of a run's record."""
         return record_file(self.folder, run)
 
     def run_folder(self, run: Run) -> Path:
-        """Where it is trained."""
+        """Return the folder in which a run is trained."""
         return self.folder / "runs" / run.name
 
     def lock(self, run: Run) -> FileLock:
-        """Held by the process that is at this run."""
+        """Return the lock that the process executing this run holds."""
         return FileLock(self.folder / LOCKS / "runs" / f"{run.name}.lock")
 
     def has(self, run: Run) -> bool:
-        """Whether the run is recorded, done or failed."""
+        """Return whether the run is recorded, done or failed."""
         return self.file(run).exists()
 
     def load(self, run: Run) -> RunRecord:
-        """A run's record.
+        """Read a run's record.
 
         Raises:
-            CheckpointError: there is none, or it cannot be read.
+            CheckpointError: it is missing or cannot be read.
         """
         return RunRecord.load(self.file(run))
 
     def records(self, runs: Iterable[Run] | None = None) -> list[RunRecord]:
-        """The records of these runs, or of all, as far as there are some.
+        """Read the records of these runs, or of all; runs without a record are skipped.
 
         Raises:
             CheckpointError: one of them cannot be read.
@@ -131,11 +126,12 @@ class RecordStore:
         return [record for record, _ in read_records(self.folder)]
 
     def write(self, record: RunRecord, folder: Path) -> bool:
-        """Keep a record and the predictions in its run folder; whether it is the run's first. A second one is dropped,
-        unless the first is of a failure and the second is not.
+        """Write a record, with the predictions of its run folder; return False if the run has a record already.
+
+        A second record is dropped, unless it is the first successful one.
 
         Raises:
-            StorageError: the disk refused; the record is not there.
+            StorageError: the disk refused; there is no record.
         """
         target = self.file(record.run)
         with storage_errors(target):
@@ -159,17 +155,17 @@ class RecordStore:
         return True
 
     def forget(self, run: Run) -> None:
-        """Take a record away, so that its run is done again."""
+        """Remove a record, so that its run is executed again."""
         with storage_errors(self.file(run)):
             self.file(run).unlink(missing_ok=True)
 
     def tidy(self, run: Run, *, keep: bool = False) -> None:
-        """Remove the folder of a run that is recorded, and those above it that are then empty; or mark it as kept.
+        """Remove the folder of a recorded run and empty parents, or mark it as kept; remove leftover temporary files.
 
-        Called with the run's lock held. What writers that were killed have left of its record goes too.
+        Call it with the run's lock held.
         """
-        for half in self.file(run).parent.glob(f".{self.file(run).stem}.*.tmp"):
-            half.unlink(missing_ok=True)
+        for leftover in self.file(run).parent.glob(f".{self.file(run).stem}.*.tmp"):
+            leftover.unlink(missing_ok=True)
         folder = self.run_folder(run)
         if not folder.exists() or (folder / _KEPT).exists():
             return
@@ -185,11 +181,11 @@ class RecordStore:
 
 
 def _put(temporary: Path, target: Path) -> bool:
-    """Give a file its name; of two that come at once one is refused, which is what a rename alone would not do."""
+    """Move a file to a new name; return False if the name exists (unlike a rename, which would replace it)."""
     try:
         os.link(temporary, target)
     except FileExistsError:
         return False
-    except OSError:  # a file system without links; there the run's lock has to do
+    except OSError:  # a file system without hard links; the run's lock must suffice
         temporary.replace(target)
     return True

@@ -1,19 +1,31 @@
-"""The records of a comparison: one JSON file a run. They are read here without PyTorch; `training/` writes them."""
+"""The records of a comparison: one JSON file for each run. Reading them needs no PyTorch."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from attentune.errors import CheckpointError
-from attentune.io.files import is_plain_name, parse_json, read_json, read_text
-from attentune.results import LOG_FILE, ORIGINAL_TRAIN, RunResult, check_fields, to_json
+from attentune.inference.predictions import values_of
+from attentune.io.files import is_plain_name, parse_json, read_text, storage_errors, write_bytes, write_text
+from attentune.results import LOG_FILE, ORIGINAL_TRAIN, RunResult, check_fields, to_json, without_nan
+
+# A packed comparison: records, and labels and predictions on the split that the score is of, one JSON value a line.
+PACKED_RUNS_FILE, PACKED_PREDICTIONS_FILE = "runs.jsonl", "predictions.jsonl"
+# What a report reads besides, in the comparison's folder or in its run folders.
+REPORT_FILES = ("hans.json", "layers.json", "compare.json")
 
 _FORMAT = 1
+_PACK_AGAIN = "Make it again: attentune report COMPARISON --pack FOLDER."
+_CURE = "Delete the record and its predictions; the same command makes them again."
 STATUSES = ("done", "failed", "pruned")
 _CURVE = ("step", "epoch", "seconds", "tokens", "loss", "learning_rate")
 
@@ -23,10 +35,10 @@ class Run:
     """One run of a comparison.
 
     Attributes:
-        task: a known task's name, or "own".
-        train_size: rows to train on; None is all.
-        method: a preset's name, or that of a method with settings of its own.
-        seed: of the rows taken, of fresh weights, order and masks.
+        task: a built-in task's name; "own" for custom data.
+        train_size: number of training rows; None for all.
+        method: the name of a preset or method.
+        seed: of subsampling, new weights, row order and masks.
     """
 
     task: str
@@ -36,46 +48,37 @@ class Run:
 
     @property
     def size(self) -> str:
-        """The size of the training part as text."""
+        """The training size as text."""
         return "all" if self.train_size is None else str(self.train_size)
 
     @property
     def name(self) -> str:
-        """A path that no other run has."""
+        """A relative path that is unique in the comparison."""
         return f"{self.task}/{self.size}/{self.method}/seed-{self.seed}"
 
 
-@dataclass(frozen=True)
-class RunRecord:
-    """All that a comparison keeps of a run.
+@dataclass(frozen=True, kw_only=True)
+class RunRecord(RunResult):
+    """The record of a run in a comparison: a run's own result, and what the comparison adds.
 
     Attributes:
-        run: task, size of the training part, method, seed.
-        status: "done" or "failed"; in a search also "pruned", given up as it did worse than others.
-        metric: the one to compare by: that of `metric_for_best_model`, else the task's first; None if failed.
-        score: its value on the first validation split; None where it is undefined or not there.
-        scores, train, best, config, seed, versions, data_fingerprint, notes: as in `RunResult`.
-        predictions: by split the file with ids, labels, predictions and probabilities, beside the record.
-        labels_by_epoch: what the log says of each epoch's token labels.
-        curve: step, epoch, seconds in training steps, tokens and mean loss since the line before, as logged.
-        scored: the validation scores while it trained: step, epoch, and metrics by split.
-        wall_seconds: of its last sitting, with loading, scoring and saving.
-        host: the machine.
-        error: kind, message and traceback of a failed run, else None.
+        run: task, training size, method and seed.
+        status: "done", "failed", or in a search "pruned".
+        metric: the metric to compare by: `metric_for_best_model`, or the task's first; None if the run failed.
+        score: its value on the first validation split; None if it is undefined or missing.
+        predictions: by split, the file of ids, labels, predictions and probabilities, next to the record.
+        labels_by_epoch: counts of each epoch's token labels, from the log.
+        curve: step, epoch, seconds of training steps, tokens and mean loss since the line before, from the log.
+        scored: the validation scores during training: step, epoch, and metrics by split.
+        wall_seconds: wall time since the run was last started or resumed, with loading, evaluation and saving.
+        host: the machine's name.
+        error: kind, message and traceback of a failed run; None otherwise.
     """
 
     run: Run
     status: str
     metric: str | None
     score: float | None
-    scores: dict[str, dict[str, float | None]]
-    train: dict[str, Any]
-    best: dict[str, Any] | None
-    config: dict[str, Any]
-    seed: int
-    versions: dict[str, str]
-    data_fingerprint: dict[str, str]
-    notes: list[str] = field(default_factory=list)
     predictions: dict[str, str] = field(default_factory=dict)
     labels_by_epoch: list[dict[str, Any]] = field(default_factory=list)
     curve: list[dict[str, Any]] = field(default_factory=list)
@@ -89,24 +92,46 @@ class RunRecord:
         """Whether it has scores."""
         return self.status == "done"
 
+    @property
+    def split(self) -> str | None:
+        """The split that `score` is of: the first validation split; None if the run failed or has none."""
+        return next((split for split in self.scores if split.startswith("validation")), None)
+
     def result(self) -> RunResult:
         """The run's own record."""
         names = (part.name for part in dataclasses.fields(RunResult))
         return RunResult(**{name: getattr(self, name) for name in names})
 
     def to_json(self) -> str:
-        """JSON text; not-a-number becomes null."""
+        """Return the record as JSON; NaN becomes null."""
         return to_json({"format": _FORMAT, **dataclasses.asdict(self)})
 
     @classmethod
-    def load(cls, file: Path) -> RunRecord:
-        """Read a record.
+    def load(cls, file: str | Path) -> RunRecord:
+        """Read the record of one run.
 
         Raises:
-            CheckpointError: it is missing or none.
+            CheckpointError: it is missing or invalid.
         """
         try:
-            content = read_json(file)
+            text = read_text(Path(file))
+        except (OSError, ValueError) as error:
+            raise _no_record(str(file), error) from error
+        return cls.from_json(text, str(file))
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> RunRecord:
+        """Read the record of one run from the text that `to_json` wrote.
+
+        Args:
+            text: the JSON text.
+            where: what an error message calls its place.
+
+        Raises:
+            CheckpointError: the text is not a record.
+        """
+        try:
+            content = parse_json(text)
             if content.pop("format") != _FORMAT:
                 raise ValueError("of another format")
             check_fields(cls, content)
@@ -117,30 +142,53 @@ class RunRecord:
             if elsewhere:
                 raise ValueError(f"it names {elsewhere[0][:80]!r}, expected a file beside it")
             return cls(**{**content, "run": Run(**content["run"])})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                f"{file}: is no record of a run ({error}). Delete it; the same command makes it again."
-            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _no_record(where, error) from error
+
+
+def _no_record(where: str, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{where}: is no record of a run ({error}). Delete it; the same command makes it again.")
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Labels and predictions of one run on one split.
+
+    Attributes:
+        ids: of the rows.
+        names: the classes in the order of their ids; empty for regression.
+        labels_N: (N,) class ids (int64) or scores (float64); with several labels a row (N, C) ones and zeros.
+        predictions_N: the same.
+    """
+
+    ids: tuple[str, ...]
+    names: tuple[str, ...]
+    labels_N: np.ndarray
+    predictions_N: np.ndarray
 
 
 def score_to_compare_by(
     scores: dict[str, dict[str, float | None]], wanted: str | None
 ) -> tuple[str | None, float | None]:
-    """The metric, `metric_for_best_model` or the task's first, and its value on the first validation split; None where
-    it is not there or not defined."""
+    """Return the metric to compare by and its value on the first validation split, None if missing or undefined.
+
+    Args:
+        scores: by split and metric.
+        wanted: `metric_for_best_model`; None for the task's first metric.
+    """
     validation = next((part for split, part in scores.items() if split.startswith("validation")), {})
     metric = next(iter(validation), None) if wanted is None else wanted.removeprefix("eval_")
     return metric, None if metric is None else validation.get(metric)
 
 
 def log_facts(folder: Path) -> dict[str, Any]:
-    """The log's lines by what they tell of; none where there is no log. A last line that was cut short is left out."""
+    """Return the content of a run's log by kind of line; nothing if there is no log. Stops at an incomplete line."""
     lines: list[dict[str, Any]] = []
     try:
         for text in read_text(folder / LOG_FILE).removesuffix("\n").split("\n"):
             line = parse_json(text)
             if not isinstance(line, dict) or not isinstance(line.get("labels", {}), dict):
-                raise ValueError("no line of ours")
+                raise ValueError("not a line of the log")
             lines.append(line)
     except (OSError, ValueError):
         pass
@@ -154,18 +202,165 @@ def log_facts(folder: Path) -> dict[str, Any]:
 
 
 def record_file(folder: Path, run: Run) -> Path:
-    """Where the record of a run is or will be in a comparison's folder."""
+    """Return the path of a run's record in a comparison's folder."""
     return folder / "records" / f"{run.name}.json"
 
 
+def is_packed(folder: Path) -> bool:
+    """Whether `pack_records` wrote the records of this folder."""
+    return (folder / PACKED_RUNS_FILE).is_file() and not (folder / "records").is_dir()
+
+
 def read_records(folder: Path) -> list[tuple[RunRecord, Path]]:
-    """All records of a comparison's folder, each with its file, in the order of task, size, method and seed.
+    """Read all records of a comparison's folder, each with its file, sorted by task, size, method and seed.
 
     Raises:
         CheckpointError: one of them cannot be read.
     """
-    files = (folder / "records").glob("*/*/*/seed-*.json")
-    return sorted(((RunRecord.load(file), file) for file in files), key=lambda found: _order(found[0]))
+    if is_packed(folder):
+        found = list(_packed_records(folder / PACKED_RUNS_FILE))
+    else:
+        found = [(RunRecord.load(file), file) for file in (folder / "records").glob("*/*/*/seed-*.json")]
+    return sorted(found, key=lambda pair: _order(pair[0]))
+
+
+def _packed_records(file: Path) -> Iterator[tuple[RunRecord, Path]]:
+    known: set[Run] = set()
+    for number, line in enumerate(_lines(file), start=1):
+        record = RunRecord.from_json(line, f"{file}, line {number}")
+        if record.run in known:
+            raise CheckpointError(f"{file}, line {number}: has {record.run.name} a second time. Delete one of the two.")
+        known.add(record.run)
+        yield record, file
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        if file.is_symlink():
+            raise ValueError("it is a link")
+        return [line for line in read_text(file).split("\n") if line]
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: cannot be read ({error}). {_PACK_AGAIN}") from error
+
+
+def read_predictions(file: Path) -> Predictions:
+    """Read the labels and predictions of a `predictions` file.
+
+    Raises:
+        CheckpointError: it cannot be read, or has no labels.
+    """
+    try:
+        if file.is_symlink():
+            raise ValueError("it is a link")
+        header, *rows = csv.reader(io.StringIO(read_text(file), newline=""))
+        names = tuple(column.removeprefix("p_") for column in header[3:] if column.startswith("p_"))
+        ids, labels, predictions = zip(*(row[:3] for row in rows), strict=True)
+        if header[:3] not in (["id", "label", "prediction"], ["id", "labels", "predictions"]):
+            raise ValueError(f"its columns are {', '.join(header[:3])}")
+        several = header[1] == "labels"
+        return Predictions(ids, names, *(values_of(texts, names, several=several) for texts in (labels, predictions)))
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        raise CheckpointError(f"{file}: holds no predictions with labels ({error}). {_CURE}") from error
+
+
+def pack_records(folder: Path, target: Path) -> int:
+    """Write the records of a comparison as two files, of which a report says the same.
+
+    `runs.jsonl` has a record a line. `predictions.jsonl` has the labels and predictions on the split of the score, with
+    the rows that several runs share once; class probabilities and other splits are left out. `compare.json`,
+    `hans.json` and `layers.json` are copied.
+
+    Args:
+        folder: the comparison's.
+        target: the folder to write into. It is made if it is not there; a packed comparison in it is replaced.
+
+    Returns:
+        The number of runs.
+
+    Raises:
+        CheckpointError: a record or a file of predictions cannot be read, there are none, or `target` is a comparison.
+        StorageError: a file could not be written.
+    """
+    records = [record for record, _ in read_records(folder)]
+    if not records:
+        raise CheckpointError(f"{folder}: holds no records of a comparison. Expected the folder of attentune compare.")
+    if (target / "records").exists():
+        raise CheckpointError(f"{target}: is the folder of a comparison. Name another folder with --pack.")
+    lines: list[dict[str, Any]] = []
+    known: dict[str, int] = {}
+    packed = read_packed_predictions(folder) if is_packed(folder) else {}
+    for record in records:
+        found, name = packed.get(record.run), record.predictions.get(record.split or "")
+        if name is not None and (file := record_file(folder, record.run).with_name(name)).is_file():
+            found = read_predictions(file)
+        if found is None:
+            continue
+        rows = {"names": found.names, "ids": found.ids, "labels": found.labels_N.tolist()}
+        key = _line(rows)
+        if key not in known:
+            lines.append({"rows": len(known), **rows})
+        number = known.setdefault(key, len(known))
+        run = dataclasses.asdict(record.run)
+        lines.append({"run": run, "rows": number, "predictions": found.predictions_N.tolist()})
+    copied = {path: path.read_bytes() for path in _report_files(folder)}
+    with storage_errors(target):
+        target.mkdir(parents=True, exist_ok=True)
+    write_text(target / PACKED_PREDICTIONS_FILE, "".join(map(_line, lines)))
+    for path, content in copied.items():
+        copy = target / path.relative_to(folder)
+        with storage_errors(copy):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(copy, content)
+    # Last: a folder with this file is a whole one.
+    write_text(target / PACKED_RUNS_FILE, "".join(_line({"format": _FORMAT, **dataclasses.asdict(r)}) for r in records))
+    return len(records)
+
+
+def _line(value: Any) -> str:
+    return json.dumps(without_nan(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _report_files(folder: Path) -> Iterator[Path]:
+    for name in REPORT_FILES:
+        yield from (path for path in (folder / name, *folder.glob(f"runs/*/*/*/seed-*/{name}")) if path.is_file())
+
+
+def read_packed_predictions(folder: Path) -> dict[Run, Predictions]:
+    """Read the `predictions.jsonl` of a packed comparison; none where the file is not there.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    file = folder / PACKED_PREDICTIONS_FILE
+    if not file.exists():
+        return {}
+    rows: dict[int, tuple[tuple[str, ...], tuple[str, ...], np.ndarray]] = {}
+    found: dict[Run, Predictions] = {}
+    for number, line in enumerate(_lines(file), start=1):
+        try:
+            content = parse_json(line)
+            if "run" not in content:
+                names, ids = tuple(content["names"]), tuple(content["ids"])
+                rows[content["rows"]] = (names, ids, _packed_values(content["labels"], names, len(ids)))
+                continue
+            check_fields(Run, content["run"])
+            names, ids, labels_N = rows[content["rows"]]
+            values_N = _packed_values(content["predictions"], names, len(ids))
+            if values_N.shape != labels_N.shape:
+                raise ValueError(f"{values_N.shape} predictions for {labels_N.shape} labels")
+            found[Run(**content["run"])] = Predictions(ids, names, labels_N, values_N)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{file}, line {number}: holds no predictions ({error}). {_PACK_AGAIN}") from error
+    return found
+
+
+def _packed_values(values: list[Any], names: tuple[str, ...], rows: int) -> np.ndarray:
+    values_N = np.array([np.nan if value is None else value for value in values], dtype=None if names else np.float64)
+    if len(values_N) != rows:
+        raise ValueError(f"{len(values_N)} values for {rows} rows")
+    if names and (values_N.dtype != np.int64 or values_N.min() < 0 or values_N.max() >= len(names)):
+        raise ValueError(f"expected numbers of {len(names)} classes")
+    return values_N
 
 
 def _order(record: RunRecord) -> tuple[Any, ...]:
@@ -174,9 +369,9 @@ def _order(record: RunRecord) -> tuple[Any, ...]:
 
 
 def unpaired(records: Iterable[RunRecord]) -> list[str]:
-    """Tasks, sizes and seeds whose methods did not all see the same rows, one text each.
+    """Return a text for each task, size and seed whose methods were not trained and scored on the same rows.
 
-    Rows of extra files are a matter of the method, and do not count.
+    Rows of extra files belong to the method, and are ignored.
     """
     seen: dict[tuple[str, str, int], dict[str, list[str]]] = {}
     for record in records:

@@ -1,4 +1,4 @@
-"""A comparison: every task, method, size and seed once, on as many processes as the machine has cores."""
+"""Runs a comparison: every combination of task, method, training size and seed, in parallel worker processes."""
 
 from __future__ import annotations
 
@@ -50,36 +50,36 @@ def compare(
     heartbeat_s: int = HEARTBEAT_S,
     display: ComparisonProgress | None = None,
 ) -> list[RunRecord]:
-    """Train every preset on every task with every seed, and keep one record a run in `output_dir`.
+    """Train every preset on every task with every seed, and write one record for each run to `output_dir`.
 
-    Runs that are recorded are not done again; broken-off ones go on from their last checkpoint.
+    Recorded runs are not repeated; interrupted ones resume from their last checkpoint.
 
     Args:
         output_dir: the comparison's folder.
-        presets: names of presets, or of methods in `settings`; if not given, all of `settings`.
+        presets: names of presets or of methods in `settings`; if not given, all of `settings`.
         settings: methods by name, {"preset": NAME, "set": {...}, "tasks": {TASK: {...}}}, or a YAML file of them.
-        tasks: known tasks; None for the data that `config` and `overrides` name.
-        seeds: how many (1, 2, ...), or which; 5 if not given. The rows taken, fresh weights and order depend on the
-            seed.
-        folds: cross-validate: train is cut in this many parts, and each method is trained on all but one of them and
-            scored on that one, for each of them. `seeds` is then how many times the rows are cut anew, 1 if not given.
-        train_sizes: rows to train on, None for all. The rows of a seed are the same for every preset.
+        tasks: names of built-in tasks; None for the data of `config` and `overrides`.
+        seeds: their number (1, 2, ...), or a list; 5 if not given. Subsampling, new weights and row order depend on
+            the seed.
+        folds: cross-validation with this number of folds: each method is trained on all folds but one and scored on
+            that one. `seeds` is then the number of repetitions with new folds, 1 if not given.
+        train_sizes: numbers of training rows, None for all. The rows of a seed are the same for every preset.
         config: a YAML file of settings for all.
-        overrides: settings for all by dotted name; they go before `config` and the presets.
+        overrides: settings for all by dotted name; override `config` and the presets.
         storage: the URL of a database that several machines share; if not given, a file in `output_dir`.
-        study: the comparison's name there (the folder's name if not given).
-        jobs: worker processes; as many as cores on a CPU, one on an accelerator, if not given.
+        study: the comparison's name in the database (the folder's name if not given).
+        jobs: number of worker processes; if not given, one per core on a CPU, one on an accelerator.
         keep_runs: keep the run folders with their weights.
-        retry_failed: do runs again that are recorded as failed.
-        heartbeat_s: seconds between signs of life to the database.
-        display: where progress is shown; standard error if not given.
+        retry_failed: repeat runs that are recorded as failed.
+        heartbeat_s: seconds between heartbeats to the database.
+        display: shows progress; on standard error if not given.
 
     Returns:
-        The records of the comparison that are in `output_dir`, failed ones included.
+        The comparison's records in `output_dir`, failed runs included.
 
     Raises:
-        AttentuneError: anything that the user can mend, other than what fails in a single run.
-        ComparisonStopped: a stop was asked for (Ctrl-C or SIGTERM); workers have saved and ended.
+        AttentuneError: a mistake that the user can correct, other than what fails in a single run.
+        ComparisonStopped: a stop was requested (Ctrl-C or SIGTERM); workers have saved and exited.
     """
     named = read_methods(settings) if isinstance(settings, (str, Path)) else methods_from(settings or {}, "settings")
     grid = plan_grid(
@@ -92,9 +92,9 @@ def compare(
     )
     if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs: got {jobs}, expected a whole number of at least 1.")
-    folder, shown = Path(output_dir), display or ComparisonProgress()
+    folder, display = Path(output_dir), display or ComparisonProgress()
     record_store = RecordStore(folder)
-    data_fingerprints = _check_inputs(grid, [run for run in grid.runs if not record_store.has(run)], shown)
+    data_fingerprints = _check_inputs(grid, [run for run in grid.runs if not record_store.has(run)], display)
     folder_id = open_comparison(folder, grid, data_fingerprints)
     if retry_failed:
         _forget_failed(record_store, grid.runs)
@@ -108,12 +108,12 @@ def compare(
         task = WorkerTask(dataclasses.asdict(storage_config), fields, grid.configs, keep_runs, one_run=one_thread)
         worker_pool = WorkerPool(jobs or cores, folder / "logs", one_thread=one_thread)
         with stop_on_signal() as stop:
-            Scheduler(FixedPlan(grid, task), queue, shown).run(worker_pool, stop, retry_failed=retry_failed)
-    return _records(queue, grid, shown, keep_runs=keep_runs)
+            Scheduler(FixedPlan(grid, task), queue, display).run(worker_pool, stop, retry_failed=retry_failed)
+    return _records(queue, grid, display, keep_runs=keep_runs)
 
 
 def _seeds(seeds: int | Sequence[int] | None, folds: int | None) -> list[int]:
-    """The seeds of the runs; with folds one for each of them.
+    """Return the seeds of the runs; with folds, one seed for each fold.
 
     Raises:
         ConfigError: a list of seeds with folds.
@@ -122,18 +122,18 @@ def _seeds(seeds: int | Sequence[int] | None, folds: int | None) -> list[int]:
         number = 5 if seeds is None else seeds
         return list(range(1, number + 1)) if isinstance(number, int) else list(number)
     if seeds is not None and not isinstance(seeds, int):
-        raise ConfigError("seeds: with folds they say how many times the rows are cut anew; give a number, such as 2.")
+        raise ConfigError("seeds: with folds, seeds is the number of repetitions; give a number such as 2.")
     return list(range(1, folds * (seeds or 1) + 1))
 
 
 def _check_inputs(grid: RunGrid, runs: Sequence[Run], display: ComparisonProgress) -> DataFingerprints:
-    """Read the data and look for the encoders of these runs once, so that what would fail them all is told at once.
+    """Read the data and find the encoders of these runs once, so that errors appear before the first run.
 
     Returns:
-        What the runs are made from.
+        The fingerprints of data and encoders.
 
     Raises:
-        AttentuneError: they are not there or not as expected.
+        AttentuneError: they are missing or invalid.
     """
     from attentune.models.build import load_tokenizer
 
@@ -166,15 +166,15 @@ def _forget_failed(record_store: RecordStore, runs: Sequence[Run]) -> None:
 
 
 def _records(queue: RunQueue, grid: RunGrid, display: ComparisonProgress, *, keep_runs: bool) -> list[RunRecord]:
-    """The records, and warnings of what is odd with them. What killed workers have left lying is tidied up."""
+    """Return the records, warn of duplicate, missing and unpaired ones, and clean up after killed workers."""
     queue_status = queue.refill(grid.runs)
     for run in (*queue_status.recorded, *queue_status.elsewhere):
         lock = queue.record_store.lock(run)
         if lock.take(wait=False):
             queue.record_store.tidy(run, keep=keep_runs)
             lock.free()
-    for name in queue_status.twice:
-        display.warning(f"{name}: was done twice, at {queue_status.twice[name]} too; its first record counts")
+    for name in queue_status.duplicates:
+        display.warning(f"{name}: was done twice, at {queue_status.duplicates[name]} too; its first record counts")
     if queue_status.elsewhere:
         places = ", ".join(sorted(set(queue_status.elsewhere.values())))
         display.warning(

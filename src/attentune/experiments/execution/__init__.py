@@ -1,1 +1,1 @@
-"""Where the runs of a comparison or search execute: a queue, worker processes and their scheduler."""
+"""Executes the runs of a comparison or search: a queue, worker processes and their scheduler."""

@@ -1,11 +1,10 @@
-"""The queue of a comparison: an Optuna study whose trials are its runs.
+"""The queue of a comparison's runs: an Optuna study whose trials are the runs.
 
-By default the study is a journal file in the comparison's folder, for the processes of one machine; a URL shares it
-between machines. What is done is told by the records on the disk; the study says what waits and who is at what.
+By default the study is a journal file in the comparison's folder, for the processes of one machine; a database URL
+shares it between machines. The records on the disk say which runs are done; the study says which ones wait or run.
 
-A run that a killed worker leaves is taken up again. On this machine its lock tells: the kernel frees it. Elsewhere
-Optuna's heartbeats tell. Of several trials of one run the oldest that is alive counts, and whoever takes another one
-leaves it.
+The run of a killed worker is queued again. On this machine its lock shows that the worker is gone (the kernel frees
+it), on other machines Optuna's heartbeats. If a run has several trials, the oldest live one counts.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from attentune.experiments.comparison.fingerprints import check_unchanged
 from attentune.experiments.comparison.grid import Run
-from attentune.experiments.comparison.manifest import PLACES, Methods, check_same, merge, queue_lock
+from attentune.experiments.comparison.manifest import LOCATION_SETTINGS, Methods, check_same, merge, queue_lock
 from attentune.experiments.comparison.record_store import RecordStore
 from attentune.experiments.execution.queue_storage import (
     StorageConfig,
@@ -37,32 +36,32 @@ from attentune.experiments.execution.queue_storage import (
 )
 from attentune.io.locks import FileLock
 
-# How a run may end that is not done again.
+# Outcomes after which a run is not repeated.
 _SCORED = ("done", "pruned")
 _ALIVE = (TrialState.WAITING, TrialState.RUNNING)
 
 
 class _RecordedFailure(Exception):
-    """A run failed and is recorded."""
+    """A run failed and was recorded."""
 
 
 @dataclass
 class QueueStatus:
-    """Where the runs of a comparison are.
+    """The status of a comparison's runs.
 
     Attributes:
-        recorded: runs with a record here.
-        elsewhere: runs that another folder has recorded, and where that is.
-        running: runs that are being done, here or elsewhere.
-        waiting: runs that wait.
-        twice: runs that were done twice, and where the second time.
+        recorded: runs with a record in this folder.
+        elsewhere: runs recorded in another folder, with that folder.
+        running: runs in progress, here or on another machine.
+        waiting: queued runs.
+        duplicates: runs that were executed twice, with the place of the second time.
     """
 
     recorded: list[Run] = field(default_factory=list)
     elsewhere: dict[Run, str] = field(default_factory=dict)
     running: list[Run] = field(default_factory=list)
     waiting: list[Run] = field(default_factory=list)
-    twice: dict[str, str] = field(default_factory=dict)
+    duplicates: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_finished(self) -> bool:
@@ -71,10 +70,10 @@ class QueueStatus:
 
 
 class RunQueue:
-    """Hands out the runs of a comparison, each to one worker."""
+    """Gives each run of a comparison to one worker."""
 
     def __init__(self, storage_config: StorageConfig) -> None:
-        """Open the study; it is made if it is not there.
+        """Open the study, or create it.
 
         Raises:
             ConfigError: the URL cannot be used.
@@ -93,10 +92,10 @@ class RunQueue:
             )
 
     def register_settings(self, methods: Methods, data_fingerprints: Mapping[str, str] | None = None) -> None:
-        """Tell the others of a shared study the methods' settings, and what runs are made from.
+        """Store the methods' settings and the data fingerprints in a shared study, for other machines to check.
 
         Raises:
-            CheckpointError: they have other settings of the same methods, or other rows or encoders of the same name.
+            CheckpointError: the study has other settings of the same methods, or other data or encoders.
         """
         if self.storage_config.storage is None:
             return
@@ -107,7 +106,7 @@ class RunQueue:
                 for name, value in facts.items()
                 if name.startswith("method ")
             }
-            check_same(known, methods, where, free=PLACES)
+            check_same(known, methods, where, free=LOCATION_SETTINGS)
             check_unchanged(facts, data_fingerprints or {}, where)
             for name in data_fingerprints or {}:
                 self._study.set_user_attr(name, (data_fingerprints or {})[name])
@@ -116,26 +115,28 @@ class RunQueue:
                 self._study.set_user_attr(f"method {name}", json.dumps(merged[name]))
 
     def refill(self, runs: Sequence[Run], *, retry_failed: bool = False) -> QueueStatus:
-        """Queue each run that is neither recorded nor in work nor waiting; those of dead workers too.
+        """Queue each run that is neither recorded, running nor waiting, those of killed workers included.
 
         Args:
-            runs: the comparison's.
-            retry_failed: queue those too of which another folder has recorded a failure.
+            runs: the comparison's runs.
+            retry_failed: also queue runs that another folder has recorded as failed.
         """
         with queue_storage_errors(self.storage_config), self._lock:
             without_warnings(fail_stale_trials, self._study)
             trials: dict[str, list[FrozenTrial]] = {}
             for trial in self._trials():
                 trials.setdefault(trial.user_attrs.get("run", ""), []).append(trial)
-            queue_status = QueueStatus(twice=self._twice())
+            queue_status = QueueStatus(duplicates=self._duplicates())
             for run in runs:
-                self._place_run(run, trials.get(run.name, []), queue_status, retry_failed)
+                self._update_status(run, trials.get(run.name, []), queue_status, retry_failed)
             for trial in trials.get("", []):
                 self._fail_if_lost(trial, is_held=False)
         return queue_status
 
-    def _place_run(self, run: Run, trials: list[FrozenTrial], queue_status: QueueStatus, retry_failed: bool) -> None:
-        """Put a run where it belongs in `queue_status`; it is queued if it is nowhere."""
+    def _update_status(
+        self, run: Run, trials: list[FrozenTrial], queue_status: QueueStatus, retry_failed: bool
+    ) -> None:
+        """Add a run to its list in `queue_status`; queue it if it is in none."""
         is_held = self.record_store.lock(run).is_held()
         alive = [trial for trial in trials if trial.state in _ALIVE and not self._fail_if_lost(trial, is_held=is_held)]
         done = next(self._elsewhere(trials, _SCORED if retry_failed else (*_SCORED, "failed")), None)
@@ -151,12 +152,13 @@ class RunQueue:
             self._enqueue(run.name, {"task": run.task, "size": run.size, "method": run.method, "seed": run.seed})
             queue_status.waiting.append(run)
 
-    def do_next(self, runs: dict[str, Run], do: Callable[[Run], str]) -> bool:
-        """Take one of these runs that waits and do it; False where none waits.
+    def run_next(self, runs: dict[str, Run], execute: Callable[[Run], str]) -> bool:
+        """Execute one of these runs that is waiting; return False if none is.
 
         Args:
-            runs: by name; others that wait are left to the commands that want them.
-            do: does the run; "done", "pruned" or "failed", or "twice" if it found it recorded in the end.
+            runs: by name; other waiting runs are left to the commands that queued them.
+            execute: executes the run and returns "done", "pruned", "failed", or "duplicate" if it was recorded
+                meanwhile.
         """
         with queue_storage_errors(self.storage_config), contextlib.ExitStack() as held:
             held.enter_context(self._lock)
@@ -165,34 +167,36 @@ class RunQueue:
             taken: list[Trial] = []
             try:
                 self._study.optimize(
-                    lambda trial: self._do_trial(trial, runs, do, held, taken), n_trials=1, catch=(_RecordedFailure,)
+                    lambda trial: self._run_trial(trial, runs, execute, held, taken),
+                    n_trials=1,
+                    catch=(_RecordedFailure,),
                 )
             except (ValueError, UpdateFinishedTrialError):
                 if not taken or self._state(taken[0]) in _ALIVE:
                     raise
-                # It was taken for dead and given to another meanwhile.
-                self._note_twice(taken[0].user_attrs["run"])
+                # Another worker got the run meanwhile, as this one's heartbeats were missing.
+                self._note_duplicate(taken[0].user_attrs["run"])
         return True
 
-    def _do_trial(
+    def _run_trial(
         self,
         trial: Trial,
         runs: dict[str, Run],
-        do: Callable[[Run], str],
+        execute: Callable[[Run], str],
         held: contextlib.ExitStack,
         taken: list[Trial],
     ) -> float:
-        """What Optuna runs: the run of this trial, with its lock held; `held`, the queue, is let go before."""
+        """Execute the run of this trial with the run's lock held; `held`, the queue's lock, is released before."""
         began = time.perf_counter()
         name = trial.user_attrs.get("run")
         run = runs.get(str(name))
-        if run is None:  # of another command, which queues it again when it looks, or another has just taken the last
+        if run is None:  # another command's run, which it queues again
             raise optuna.TrialPruned
         lock = self.record_store.lock(run)
         if not lock.take(wait=False):
             raise optuna.TrialPruned
-        with contextlib.closing(_Freed(lock)):
-            # The host last: a worker may be killed in between, and where the host is known the rest is too.
+        with contextlib.closing(_ReleaseOnClose(lock)):
+            # The host last: if the worker is killed in between, a stored host implies the other attributes.
             trial.set_user_attr("where", f"{platform.node()}:{Path(self.storage_config.folder).resolve()}")
             trial.set_user_attr("folder", self.storage_config.folder_id)
             trial.set_user_attr("host", platform.node())
@@ -200,9 +204,9 @@ class RunQueue:
                 raise optuna.TrialPruned
             held.close()
             taken.append(trial)
-            outcome = do(run)
-            if outcome == "twice":
-                self._note_twice(str(name))
+            outcome = execute(run)
+            if outcome == "duplicate":
+                self._note_duplicate(str(name))
                 raise optuna.TrialPruned
             trial.set_user_attr("outcome", outcome)
             if outcome == "failed":
@@ -210,13 +214,13 @@ class RunQueue:
         return time.perf_counter() - began
 
     def _is_others(self, trial: Trial, name: str) -> bool:
-        """Whether another trial of the run is done elsewhere, or alive and older: two machines may have queued it."""
+        """Return whether another trial of the run is done or alive and older: two machines may have queued it."""
         others = [other for other in self._trials() if other.user_attrs.get("run") == name]
         is_done = next(self._elsewhere(others, _SCORED), None) is not None
         return is_done or any(other.state in _ALIVE and other.number < trial.number for other in others)
 
     def _elsewhere(self, trials: list[FrozenTrial], outcomes: tuple[str, ...]) -> Iterator[str]:
-        """Where else these trials' run is recorded with one of these outcomes."""
+        """Yield the other places where these trials' run is recorded with one of these outcomes."""
         for trial in trials:
             facts = trial.user_attrs
             if facts.get("outcome") in outcomes and facts["folder"] != self.storage_config.folder_id:
@@ -232,7 +236,7 @@ class RunQueue:
         return next(other.state for other in self._trials() if other.number == trial.number)
 
     def _fail_if_lost(self, trial: FrozenTrial, *, is_held: bool) -> bool:
-        """Whether the trial is in work at a process that is no more; then it has failed."""
+        """Return whether the trial's worker process is gone; if so, mark the trial as failed."""
         facts = trial.user_attrs
         if trial.state != TrialState.RUNNING or is_held:
             return False
@@ -241,24 +245,24 @@ class RunQueue:
         elif "host" in facts:
             is_lost = (facts["host"], facts["folder"]) == (platform.node(), self.storage_config.folder_id)
         else:
-            # Its worker died between taking it and its first heartbeat: within milliseconds, that is, of its start.
+            # Its worker died before the first heartbeat.
             began = trial.datetime_start or datetime.datetime.min
             is_lost = (datetime.datetime.now() - began).total_seconds() > self.storage_config.grace_s
         if is_lost:
-            with contextlib.suppress(ValueError, UpdateFinishedTrialError):  # it has just ended
+            with contextlib.suppress(ValueError, UpdateFinishedTrialError):  # it ended meanwhile
                 self._study.tell(trial.number, state=TrialState.FAIL)
         return is_lost
 
-    def _twice(self) -> dict[str, str]:
-        facts = self._study.user_attrs.items()
+    def _duplicates(self) -> dict[str, str]:
+        facts = self._study.user_attrs.items()  # "twice " is the prefix in stored studies
         return {name.removeprefix("twice "): str(where) for name, where in facts if name.startswith("twice ")}
 
-    def _note_twice(self, name: str) -> None:
+    def _note_duplicate(self, name: str) -> None:
         self._study.set_user_attr(f"twice {name}", f"{platform.node()}:{self.storage_config.folder}")
 
 
-class _Freed:
-    """A lock that is freed when closed."""
+class _ReleaseOnClose:
+    """Releases a lock when closed."""
 
     def __init__(self, lock: FileLock) -> None:
         self.close = lock.free

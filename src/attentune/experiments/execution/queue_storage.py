@@ -1,4 +1,4 @@
-"""Where the queue of a comparison is kept: Optuna's journal file in its folder, or a database."""
+"""The storage of a queue: Optuna's journal file in the comparison's folder, or a database."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from attentune.io.locks import FileLock
 
 JOURNAL_FILE = "queue.journal"
 HEARTBEAT_S = 60
-# Heartbeats that may be missing before a run is given to another worker.
+# Missing heartbeats after which a run is given to another worker.
 _MISSED = 3
-# How long SQLite waits for its turn.
+# SQLite's timeout for a locked database.
 _BUSY_S = 60
-# Two machines that begin at once may both make the tables.
+# Two machines that start together may both try to create the tables.
 _TRIES = 5
-# What Optuna raises over lines that it did not write.
+# What Optuna raises on invalid lines of a journal.
 _OF_A_JOURNAL = (ValueError, LookupError, AssertionError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
 @dataclass(frozen=True)
 class StorageConfig:
-    """Where a queue is kept, and where its runs are done.
+    """Where a queue is stored, and the folder of its runs.
 
     Attributes:
         folder: the comparison's folder.
-        folder_id: its own name, the same for all machines that see the same folder.
-        storage: the URL of a database; None is the journal file in the folder.
+        folder_id: the folder's id, equal on all machines that share the folder.
+        storage: the URL of a database; None for the journal file in the folder.
         study: the study's name in the database.
-        heartbeat_s: seconds between signs of life, with a database.
+        heartbeat_s: seconds between heartbeats, with a database.
     """
 
     folder: str
@@ -54,7 +54,7 @@ class StorageConfig:
 
     @property
     def grace_s(self) -> int:
-        """Seconds without a sign of life after which a run is given to another worker."""
+        """Seconds without a heartbeat after which a run is given to another worker."""
         return _MISSED * self.heartbeat_s
 
     @property
@@ -64,13 +64,13 @@ class StorageConfig:
 
 
 class _JournalLock:
-    """Guards the journal file. A worker that is killed holds up nobody, and the line that it was writing is cut off."""
+    """Locks the journal file. A killed worker's lock is freed, and the line that it was writing is removed."""
 
     def __init__(self, journal: Path) -> None:
         self._journal, self._lock = journal, FileLock(journal.parent / LOCKS / "journal")
 
     def acquire(self) -> bool:
-        self._lock.free()  # an interrupt may have come between taking and releasing; else it would wait for itself
+        self._lock.free()  # an interrupt may have left it held; it would then wait for itself
         self._lock.take()
         content = self._journal.read_bytes()
         if not content.endswith(b"\n"):
@@ -83,7 +83,7 @@ class _JournalLock:
 
 
 def open_storage(storage_config: StorageConfig) -> BaseStorage:
-    """The storage of a queue.
+    """Open the storage of a queue.
 
     Raises:
         ConfigError: the URL cannot be used.
@@ -113,28 +113,30 @@ def _open_database(url: str, storage_config: StorageConfig) -> BaseStorage:
             grace_period=storage_config.grace_s,
         )
         if is_sqlite:
-            _take_turns(storage.engine)
+            _serialize_transactions(storage.engine)
         return storage
     except ImportError as error:
         raise ConfigError(
-            f"--storage {shown_url(url)}: its driver is not installed ({error.__cause__ or error}); for PostgreSQL:"
+            f"--storage {masked_url(url)}: its driver is not installed ({error.__cause__ or error}); for PostgreSQL:"
             " pip install 'attentune[postgresql]'"
         ) from error
     except Exception as error:
         if isinstance(error, sqlalchemy.exc.ArgumentError):  # NoSuchModuleError is one
             raise ConfigError(
-                f"--storage {shown_url(url)}: is no URL of a database, expected postgresql://user@host/database or"
+                f"--storage {masked_url(url)}: is no URL of a database, expected postgresql://user@host/database or"
                 " sqlite:///file.db."
             ) from error
         raise _unreachable(url, error) from error
 
 
-def _take_turns(engine: sqlalchemy.Engine) -> None:
-    """Let SQLite's transactions write from their first statement on. Optuna looks whether a trial waits, then takes it;
-    SQLite has no locks on rows, so two would take the same."""
+def _serialize_transactions(engine: sqlalchemy.Engine) -> None:
+    """Make SQLite's transactions exclusive from their first statement on.
+
+    Optuna reads whether a trial waits and then takes it; SQLite has no row locks, so two workers could take the same.
+    """
 
     def connect(connection: Any, record: Any) -> None:
-        connection.isolation_level = None  # Python's own way begins too late
+        connection.isolation_level = None  # Python's default starts the transaction too late
 
     def begin(connection: sqlalchemy.Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -145,20 +147,20 @@ def _take_turns(engine: sqlalchemy.Engine) -> None:
 
 
 def _with_driver(url: str) -> str:
-    """The URL with the driver that is installed, where it names none: SQLAlchemy 2.0 would want psycopg2."""
+    """Return the URL with the installed driver if it names none; SQLAlchemy's default is psycopg2."""
     has_new = importlib.util.find_spec("psycopg") is not None
     has_old = importlib.util.find_spec("psycopg2") is not None
     return re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url) if has_new and not has_old else url
 
 
-def shown_url(url: str) -> str:
-    """A URL without its password."""
+def masked_url(url: str) -> str:
+    """Return a URL without its password."""
     return re.sub(r"(//[^:/@]*):[^@/]*@", r"\1:***@", url)
 
 
 @contextlib.contextmanager
 def queue_storage_errors(storage_config: StorageConfig) -> Iterator[None]:
-    """Turn what a storage may raise into a message that says what to do.
+    """Convert a storage's exceptions to errors with a message for the user.
 
     Raises:
         CheckpointError: the journal is damaged.
@@ -183,13 +185,12 @@ def queue_storage_errors(storage_config: StorageConfig) -> Iterator[None]:
         except _OF_A_JOURNAL as error:
             raise CheckpointError(
                 f"{storage_config.journal}: is damaged ({repr(error)[:200]}). Delete it while no worker runs; what is"
-                " recorded"
-                " stays, and the same command goes on."
+                " recorded stays, and the same command goes on."
             ) from error
 
 
 def _of_database(error: BaseException | None) -> Exception | None:
-    """What the database had to do with an error: where it cannot be asked, Optuna's own handling of that fails too."""
+    """Return the database's exception among an error's causes; None if there is none."""
     while error is not None:
         if isinstance(error, StorageInternalError) or type(error).__module__.startswith("sqlalchemy"):
             return error if isinstance(error, Exception) else None
@@ -200,13 +201,13 @@ def _of_database(error: BaseException | None) -> Exception | None:
 def _unreachable(url: str, error: Exception) -> StorageError:
     reason = str(error.__cause__ or error).strip().splitlines() or [type(error).__name__]
     return StorageError(
-        f"--storage {shown_url(url)}: cannot be used: {reason[0]} Check that the database is there and lets you in;"
+        f"--storage {masked_url(url)}: cannot be used: {reason[0]} Check that the database is there and lets you in;"
         " the same command goes on."
     )
 
 
 def without_warnings(action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call what Optuna calls experimental."""
+    """Call a function that Optuna marks as experimental, without the warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         return action(*arguments, **options)

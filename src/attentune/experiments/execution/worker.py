@@ -1,9 +1,9 @@
-"""One process of a comparison or a search: it takes a run, does it, records it, and on an accelerator takes the next.
+"""A worker process of a comparison or search: takes a run, executes it, records it, and on an accelerator repeats.
 
     python -m attentune.experiments.execution.worker
 
-It reads one line of JSON from standard input, `WorkerTask`, and then waits for its end: when whoever started it closes
-the pipe, or is killed, the worker saves the run it is at and ends.
+It reads a `WorkerTask` as one line of JSON from standard input. When its parent closes the pipe or is killed, the
+worker saves the run in progress and exits.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import pkgutil
 import shutil
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +31,22 @@ from attentune.training.signals import Interrupted, Pruned, StopRequest, stop_on
 # Trains a run with its settings.
 Trainer = Callable[[Run, Config], RunResult]
 _CHUNK_BYTES = 1 << 16
-STOPPED, MISTAKE, BUG = 130, 2, 1
+STOPPED, USER_ERROR, INTERNAL_ERROR = 130, 2, 1
 
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """What a worker is told.
+    """What a worker process has to do.
 
     Attributes:
         storage_config: the fields of `queue_storage.StorageConfig`.
-        runs: the fields of each `Run` that it may do.
+        runs: the fields of each `Run` that it may execute.
         configs: the settings by method and task; see `RunGrid`.
-        keep_runs: whether run folders stay when their runs are recorded.
-        one_run: whether to end after a run, so that the next has a fresh process.
-        search: of a search, the fields of `search_run.SearchTask`.
+        keep_runs: whether to keep run folders after their runs are recorded.
+        one_run: whether to exit after one run, so that the next one has a fresh process.
+        trainer: "module:name" of what makes the `Trainer`, called with the storage and `trainer_options`; None trains
+            as `attentune train` does.
+        trainer_options: keyword arguments for it.
     """
 
     storage_config: dict[str, Any]
@@ -51,7 +54,8 @@ class WorkerTask:
     configs: dict[str, dict[str, dict[str, Any]]]
     keep_runs: bool = False
     one_run: bool = False
-    search: dict[str, Any] | None = None
+    trainer: str | None = None
+    trainer_options: dict[str, Any] = field(default_factory=dict)
 
     def to_line(self) -> bytes:
         """One line of JSON."""
@@ -63,29 +67,29 @@ class WorkerTask:
 
 
 def main() -> int:
-    """Work until nothing waits, or it is told to end; the exit status. Its last line says what went wrong."""
+    """Execute runs until none waits or a stop is requested; return the exit status. The last line is the error."""
     try:
         line = _read_line()
         if not line.endswith(b"\n"):
             return STOPPED
-        # A stop is only ever asked for, never thrown in: an exception out of nowhere could leave the queue's lock held.
+        # A stop is a request, never an exception at an arbitrary point, which could leave the queue's lock held.
         with stop_on_signal() as stop:
             threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
             _work(WorkerTask.from_line(line), stop)
     except AttentuneError as error:
         print(f"{error}", file=sys.stderr)
-        return MISTAKE
+        return USER_ERROR
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return STOPPED
     except Exception:
         traceback.print_exc()
-        return BUG
+        return INTERNAL_ERROR
     return 0
 
 
 def _read_line() -> bytes:
-    """The first line of standard input, read past Python's buffers: a thread will wait there when the process ends."""
+    """Read the first line of standard input, unbuffered, as a thread keeps reading there until the process exits."""
     parts = []
     while chunk := os.read(0, _CHUNK_BYTES):
         parts.append(chunk)
@@ -97,7 +101,7 @@ def _read_line() -> bytes:
 def _stop_with_parent(stop: StopRequest) -> None:
     while os.read(0, _CHUNK_BYTES):
         pass
-    stop.asked = True
+    stop.requested = True
 
 
 def _work(task: WorkerTask, stop: StopRequest) -> None:
@@ -106,20 +110,16 @@ def _work(task: WorkerTask, stop: StopRequest) -> None:
 
     queue = RunQueue(StorageConfig(**task.storage_config))
     runs = [Run(**fields) for fields in task.runs]
-    trainer = None if task.search is None else _search_trainer(task.search, queue.storage_config)
+    trainer: Trainer = _train
+    if task.trainer is not None:
+        trainer = pkgutil.resolve_name(task.trainer)(queue.storage_config, **task.trainer_options)
     worker = RunWorker(queue, RunGrid(tuple(runs), task.configs, {}), keep_runs=task.keep_runs, trainer=trainer)
     by_name = {run.name: run for run in runs}
-    while not stop.asked and queue.do_next(by_name, worker.do):
+    while not stop.requested and queue.run_next(by_name, worker.execute):
         if task.one_run and worker.has_worked:
             break
-    if stop.asked:
+    if stop.requested:
         raise KeyboardInterrupt
-
-
-def _search_trainer(fields: dict[str, Any], storage_config: Any) -> Trainer:
-    from attentune.experiments.search.trial import SearchTask, SearchTrainer
-
-    return SearchTrainer(SearchTask(**fields), storage_config)
 
 
 def _train(run: Run, config: Config) -> RunResult:
@@ -130,33 +130,33 @@ def _train(run: Run, config: Config) -> RunResult:
 
 
 class RunWorker:
-    """Does one run after the other and records them.
+    """Executes and records runs.
 
     Args:
-        queue: hands them out.
-        grid: their settings.
-        keep_runs: whether their folders stay.
-        trainer: trains a run with its settings; `train` if not given.
+        queue: gives runs to workers.
+        grid: the runs' settings.
+        keep_runs: whether to keep run folders.
+        trainer: trains a run with its settings.
     """
 
-    def __init__(self, queue: Any, grid: RunGrid, *, keep_runs: bool, trainer: Trainer | None = None) -> None:
-        self._ledger, self._matrix, self._keep_runs = queue.record_store, grid, keep_runs
-        self._trainer = trainer or _train
+    def __init__(self, queue: Any, grid: RunGrid, *, keep_runs: bool, trainer: Trainer) -> None:
+        self._record_store, self._grid, self._keep_runs = queue.record_store, grid, keep_runs
+        self._trainer = trainer
         self.has_worked = False
 
-    def do(self, run: Run) -> str:
-        """Do a run and record it: "done", "pruned", "failed", or "twice" if it was recorded meanwhile.
+    def execute(self, run: Run) -> str:
+        """Execute a run, record it, and return "done", "pruned", "failed", or "duplicate" if it was recorded meanwhile.
 
         Raises:
             StorageError: the disk refused; the run can be resumed.
-            KeyboardInterrupt: a stop was asked for; the run is saved and can be resumed.
+            KeyboardInterrupt: a stop was requested; the run is saved and can be resumed.
         """
         from attentune.experiments.comparison.record_store import failed_record, record_of
-        from attentune.training.train import train  # noqa: F401  (seconds that are not the run's)
+        from attentune.training.train import train  # noqa: F401  (its import time is not the run's)
 
         self.has_worked = True
-        folder = self._ledger.run_folder(run)
-        config = self._matrix.config(run, folder)
+        folder = self._record_store.run_folder(run)
+        config = self._grid.config(run, folder)
         print(f"{run.name}", file=sys.stderr, flush=True)
         began = time.perf_counter()
         try:
@@ -171,9 +171,9 @@ class RunWorker:
             print(f"{error}", file=sys.stderr) if status == "pruned" else traceback.print_exc()
             seconds = time.perf_counter() - began
             record = failed_record(run, config, error, folder, wall_seconds=seconds, status=status)
-        is_first = self._ledger.write(record, folder)
-        self._ledger.tidy(run, keep=self._keep_runs)
-        return record.status if is_first else "twice"
+        is_first = self._record_store.write(record, folder)
+        self._record_store.tidy(run, keep=self._keep_runs)
+        return record.status if is_first else "duplicate"
 
     def _train(self, run: Run, folder: Path) -> RunResult:
         from attentune.training.memory import forget_peak_memory
@@ -183,13 +183,13 @@ class RunWorker:
         if not resume:
             shutil.rmtree(folder, ignore_errors=True)
         try:
-            return self._trainer(run, self._matrix.config(run, folder, resume=resume))
+            return self._trainer(run, self._grid.config(run, folder, resume=resume))
         except CheckpointError as error:
             if not resume:
                 raise
-            print(f"{error}\nBegun anew.", file=sys.stderr)
+            print(f"{error}\nStarting again.", file=sys.stderr)
             shutil.rmtree(folder, ignore_errors=True)
-            return self._trainer(run, self._matrix.config(run, folder))
+            return self._trainer(run, self._grid.config(run, folder))
 
 
 if __name__ == "__main__":

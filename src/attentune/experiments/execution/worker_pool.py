@@ -1,5 +1,4 @@
-"""The worker processes of a comparison or a search: started, looked after, stopped. None outlives the process that
-started it."""
+"""Starts, monitors and stops worker processes. No worker outlives the process that started it."""
 
 from __future__ import annotations
 
@@ -34,16 +33,16 @@ class WorkerExit:
 
     @property
     def was_killed(self) -> bool:
-        """Whether it ended without having its say."""
+        """Whether a signal killed it."""
         return self.status < 0
 
     @property
-    def is_mistake(self) -> bool:
-        """Whether it ended on something that will not be better the next time."""
+    def is_fatal(self) -> bool:
+        """Whether it exited with an error that would occur again."""
         return self.status > 0 and self.status != STOPPED
 
     def last_lines(self, count: int = _SHOWN_LINES) -> str:
-        """What it said last."""
+        """Return the last lines of its log."""
         try:
             return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-count:])
         except OSError as error:
@@ -54,38 +53,38 @@ class WorkerPool:
     """Up to `size` workers at a time.
 
     Args:
-        size: how many.
-        logs: the folder of their logs, worker-1.log and so on.
-        one_thread: whether each computes with one thread.
+        size: the number of workers.
+        logs: the folder of their logs.
+        one_thread: whether each worker uses one thread.
     """
 
     def __init__(self, size: int, logs: Path, *, one_thread: bool) -> None:
         self._logs, self._one_thread = logs, one_thread
-        self._seats: list[subprocess.Popen[bytes] | None] = [None] * size
+        self._slots: list[subprocess.Popen[bytes] | None] = [None] * size
 
     @property
     def pids(self) -> list[int]:
-        """Their processes."""
-        return [worker.pid for worker in self._seats if worker is not None]
+        """The process ids of the workers."""
+        return [worker.pid for worker in self._slots if worker is not None]
 
     @property
     def free(self) -> int:
-        """How many more there may be."""
-        return self._seats.count(None)
+        """The number of workers that may still be started."""
+        return self._slots.count(None)
 
     def start(self, wanted: int, task: WorkerTask) -> None:
-        """Start workers for so many waiting runs, as far as there are seats, and tell each its task.
+        """Start up to `wanted` workers, as far as slots are free, and send each its task.
 
         Raises:
             StorageError: a log cannot be written.
         """
-        for seat, worker in enumerate(self._seats):
+        for slot, worker in enumerate(self._slots):
             if worker is None and wanted > 0:
-                self._seats[seat] = self._started(self._log(seat), task)
+                self._slots[slot] = self._started(self._log(slot), task)
                 wanted -= 1
 
-    def _log(self, seat: int) -> Path:
-        return self._logs / f"worker-{os.getpid()}-{seat + 1}.log"
+    def _log(self, slot: int) -> Path:
+        return self._logs / f"worker-{os.getpid()}-{slot + 1}.log"
 
     def _started(self, log: Path, task: WorkerTask) -> subprocess.Popen[bytes]:
         with storage_errors(log):
@@ -95,55 +94,61 @@ class WorkerPool:
         if self._one_thread:
             environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         with output:
-            # A session of its own: Ctrl-C at the terminal reaches the workers through us only, once.
+            # Its own session: Ctrl-C at the terminal reaches workers only through this process, once.
             worker = subprocess.Popen(
-                _COMMAND, stdin=subprocess.PIPE, stdout=output, stderr=output, env=environment, start_new_session=True
+                _COMMAND,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                start_new_session=True,
+                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
             )
         assert worker.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has died already, which `ended` will tell
+        with contextlib.suppress(BrokenPipeError):  # it has already died; `ended` reports it
             worker.stdin.write(task.to_line())
             worker.stdin.flush()
         return worker
 
     def ended(self) -> list[WorkerExit]:
-        """The workers that have ended since the last call."""
-        endings = []
-        for seat, worker in enumerate(self._seats):
+        """Return the workers that have exited since the last call."""
+        exits = []
+        for slot, worker in enumerate(self._slots):
             if worker is not None and worker.poll() is not None:
-                endings.append(self._ending(seat, worker))
-        return endings
+                exits.append(self._ending(slot, worker))
+        return exits
 
-    def _ending(self, seat: int, worker: subprocess.Popen[bytes]) -> WorkerExit:
-        self._seats[seat] = None
-        self._hang_up(worker)
-        return WorkerExit(worker.pid, worker.wait(), self._log(seat))
+    def _ending(self, slot: int, worker: subprocess.Popen[bytes]) -> WorkerExit:
+        self._slots[slot] = None
+        self._close_stdin(worker)
+        return WorkerExit(worker.pid, worker.wait(), self._log(slot))
 
     def finish(self) -> None:
-        """Let those end who have nothing left to do."""
-        for worker in self._seats:
+        """Wait for workers that have no runs left."""
+        for worker in self._slots:
             if worker is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     worker.wait(_FINISH_S)
 
     def stop(self) -> None:
-        """Ask all to save and end, and wait until they have."""
-        for worker in self._seats:
+        """Request all workers to save and exit, and wait for them."""
+        for worker in self._slots:
             if worker is not None:
-                self._hang_up(worker)
-        for seat, worker in enumerate(self._seats):
+                self._close_stdin(worker)
+        for slot, worker in enumerate(self._slots):
             if worker is not None:
                 worker.wait()
-                self._ending(seat, worker)
+                self._ending(slot, worker)
 
     def kill(self) -> None:
-        """End all at once; what they were at is taken up from its last checkpoint."""
-        for worker in self._seats:
+        """Kill all workers; their runs can be resumed from the last checkpoint."""
+        for worker in self._slots:
             if worker is not None:
                 worker.kill()
         self.stop()
 
     @staticmethod
-    def _hang_up(worker: subprocess.Popen[bytes]) -> None:
+    def _close_stdin(worker: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(OSError):
             if worker.stdin is not None:
                 worker.stdin.close()

@@ -1,4 +1,4 @@
-"""What a search has to do next: takes in the records of runs, ends trials, and begins others."""
+"""The plan of a search: reads the records of runs, ends trials, and starts others."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attentune.config import flatten
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.grid import Run, RunGrid
 from attentune.experiments.comparison.manifest import LOCKS
-from attentune.experiments.comparison.methods import dotted
 from attentune.experiments.comparison.record_store import RecordStore, RunRecord
 from attentune.experiments.execution.worker import WorkerTask
 from attentune.experiments.search.selection import TrialOutcome, part_scores
 from attentune.experiments.search.settings import TrialSettings
 from attentune.experiments.search.study import SearchStudy
-from attentune.experiments.search.trial import Rows, SearchTask
+from attentune.experiments.search.trial import Rows, SearchTrainer
 from attentune.io.locks import FileLock
 
 
 @dataclass
 class SearchPlan:
-    """The runs of a search; see `conductor.Plan`.
+    """The runs of a search, as a `scheduler.Plan`.
 
-    A trial's first seed is run first. Where it is pruned or fails, the others are not run.
+    A trial's first seed is run first. If it is pruned or fails, the others are not run.
 
     Attributes:
-        study: its trials.
-        settings: what is common to them.
-        rows: what is trained on and scored.
+        study: the trials.
+        settings: the settings of all trials.
+        rows: the rows that they are trained and scored on.
         seeds: of each trial's runs.
-        one_run: whether a worker ends after a run.
+        one_run: whether a worker exits after one run.
     """
 
     study: SearchStudy
@@ -44,27 +44,27 @@ class SearchPlan:
 
     def __post_init__(self) -> None:
         self.record_store = RecordStore(Path(self.study.storage_config.folder))
-        self._matrices: dict[str, RunGrid] = {}
+        self._grids: dict[str, RunGrid] = {}
         self._problems: dict[str, str] = {}
         self._trials: list[TrialOutcome] = []
-        # By trial, the seeds that may be run by now.
+        # By trial, the seeds that may run by now.
         self._wanted: dict[str, list[int]] = {}
         self._lock = FileLock(Path(self.study.storage_config.folder) / LOCKS / "search")
         self._task = self.settings.task()
 
     @property
     def grid(self) -> RunGrid:
-        """The runs that may be done by now, and those that are recorded."""
+        """The runs that may start by now, and those that are recorded."""
         runs: list[Run] = []
         for trial in self._trials:
             seeds = self._wanted[trial.name]
             runs += [run for run in self._runs(trial) if run.seed in seeds or self.record_store.has(run)]
-        configs = {name: content for grid in self._matrices.values() for name, content in grid.configs.items()}
+        configs = {name: content for grid in self._grids.values() for name, content in grid.configs.items()}
         return RunGrid(tuple(runs), configs, {})
 
     @property
     def later(self) -> Sequence[Run]:
-        """Runs of trials that have not been drawn, and further seeds of those that have."""
+        """Runs of trials that have not been sampled yet, and further seeds of running trials."""
         known = set(self.grid.runs)
         further = [run for trial in self._running for run in self._runs(trial) if run not in known]
         missing = max(0, self.study.total - len(self._trials))
@@ -80,14 +80,14 @@ class SearchPlan:
         return [trial for trial in self._trials if trial.status == "running"]
 
     def advance(self, free: int, running: Collection[Run]) -> None:
-        """Take in what has been recorded, and begin trials so that `free` more workers have something to do."""
+        """Process new records, and start trials so that `free` more workers have runs."""
         with self._lock:
-            self._take_in_all()
+            self._update_trials()
             while self._waiting(running) < free and self.study.add():
-                self._take_in_all()
+                self._update_trials()
 
     def task(self) -> WorkerTask:
-        """The runs that are not recorded, and their settings."""
+        """Return the task of a worker: the runs that are not recorded, and their settings."""
         grid = self.grid
         runs = [run for run in grid.runs if not self.record_store.has(run)]
         return WorkerTask(
@@ -95,18 +95,17 @@ class SearchPlan:
             runs=[dataclasses.asdict(run) for run in runs],
             configs={run.method: grid.configs[run.method] for run in runs},
             one_run=self.one_run,
-            search=dataclasses.asdict(
-                SearchTask(
-                    rows=dataclasses.asdict(self.rows),
-                    draws=dataclasses.asdict(self.study.draws),
-                    choice=dataclasses.asdict(self.study.choice),
-                    first_seed=self.seeds[0],
-                )
-            ),
+            trainer=f"{SearchTrainer.__module__}:{SearchTrainer.__name__}",
+            trainer_options={
+                "rows": dataclasses.asdict(self.rows),
+                "sampler": dataclasses.asdict(self.study.sampler_config),
+                "criterion": dataclasses.asdict(self.study.criterion),
+                "first_seed": self.seeds[0],
+            },
         )
 
     def retry_failed(self) -> None:
-        """Begin failed trials again; their failed runs are forgotten."""
+        """Start failed trials again; the records of their failed runs are removed."""
         with self._lock:
             for trial in self.study.trials():
                 if trial.status == "failed":
@@ -116,26 +115,26 @@ class SearchPlan:
                     self.study.retry(trial.name)
 
     def describe(self, run: Run) -> str:
-        """A run by its trial's values."""
+        """Return a description of a run: its trial, the trial's values, and the seed if there are several."""
         point = next((trial.params for trial in self._trials if trial.name == run.method), {})
         seed = f", seed {run.seed}" if len(self.seeds) > 1 else ""
         return f"{run.method}, {point_text(point)}{seed}"
 
-    def _take_in_all(self) -> None:
+    def _update_trials(self) -> None:
         self._trials = self.study.trials()
         for trial in self._trials:
             self._wanted[trial.name] = []
             if trial.status == "running":
-                self._take_in(trial)
+                self._update_trial(trial)
         self._trials = self.study.trials()
 
-    def _take_in(self, trial: TrialOutcome) -> None:
-        """Note what is recorded of a trial, and end it where nothing more is to come."""
+    def _update_trial(self, trial: TrialOutcome) -> None:
+        """Store the results of a trial's new records, and end the trial if it has no more runs."""
         results = self.study.results(trial.name)
         for run in self._runs(trial):
             if run.seed not in results and self.record_store.has(run) and not self.record_store.lock(run).is_held():
                 record = self.record_store.load(run)
-                if not self._is_of(record, trial):  # the study was lost, and drawn anew
+                if not self._is_of(record, trial):  # the study was lost and sampled again
                     self.record_store.forget(run)
                     continue
                 results[run.seed] = self._scored(record)
@@ -151,48 +150,48 @@ class SearchPlan:
             self._wanted[trial.name] = wanted
 
     def _is_of(self, record: RunRecord, trial: TrialOutcome) -> bool:
-        """Whether the record is of a run with the trial's settings."""
-        flat = self._matrices[trial.name].configs[trial.name][self._task]
-        recorded = dotted(record.config)
+        """Return whether the record is of a run with the trial's settings."""
+        flat = self._grids[trial.name].configs[trial.name][self._task]
+        recorded = flatten(record.config)
         return all(recorded.get(name) == flat[name] for name in trial.settings)
 
     def _end(self, trial: TrialOutcome, results: Sequence[dict[str, Any]]) -> None:
         statuses = [result["status"] for result in results]
         if all(status == "done" for status in statuses):
-            value = self.study.choice.value([score for result in results for score in result["scores"]])
+            value = self.study.criterion.value([score for result in results for score in result["scores"]])
             self.study.finish(trial.name, "done", value)
         else:
             self.study.finish(trial.name, "failed" if "failed" in statuses else "pruned")
 
     def _scored(self, record: RunRecord) -> dict[str, Any]:
-        """What the study is to know of a run."""
+        """Return the result of a run for the study."""
         if not record.is_done:
             error = record.error or {}
             message = str(error.get("message") or error.get("kind") or "")
             return _result(record.status, message=message, seconds=record.wall_seconds)
-        choice = self.study.choice
+        criterion = self.study.criterion
         scores = [record.score]
-        if choice.rule == "three-parts":
+        if criterion.rule == "three-parts":
             name = record.predictions[next(split for split in record.predictions if split.startswith("validation"))]
             text = self.record_store.file(record.run).with_name(name).read_text(encoding="utf-8")
-            scores = [*part_scores(text, choice.metric, self.rows.seed)]
+            scores = [*part_scores(text, criterion.metric, self.rows.seed)]
         numbers = [score for score in scores if score is not None]
-        if len(numbers) < len(scores) or choice.value(numbers) is None:
-            message = f"its {choice.metric} is undefined, as that of constant predictions"
+        if len(numbers) < len(scores) or criterion.value(numbers) is None:
+            message = f"its {criterion.metric} is undefined, as that of constant predictions"
             return _result("failed", message=message, seconds=record.wall_seconds)
         return _result("done", scores=numbers, seconds=record.wall_seconds)
 
     def _runs(self, trial: TrialOutcome) -> tuple[Run, ...]:
-        if trial.name not in self._matrices:
+        if trial.name not in self._grids:
             try:
-                self._matrices[trial.name] = self.settings.grid(trial.name, trial.settings, self.seeds)
-            except ConfigError as error:  # values that are right one by one, and wrong together
+                self._grids[trial.name] = self.settings.grid(trial.name, trial.settings, self.seeds)
+            except ConfigError as error:  # values that are valid one by one, but not together
                 self._problems[trial.name] = " ".join(error.problems)
-                self._matrices[trial.name] = RunGrid((), {}, {})
-        return self._matrices[trial.name].runs
+                self._grids[trial.name] = RunGrid((), {}, {})
+        return self._grids[trial.name].runs
 
     def _waiting(self, running: Collection[Run]) -> int:
-        """Runs that nobody is at."""
+        """Return the number of runs that are neither recorded nor running."""
         open_runs = [run for run in self.grid.runs if not self.record_store.has(run)]
         return sum(run not in running and not self.record_store.lock(run).is_held() for run in open_runs)
 
@@ -202,10 +201,10 @@ def _result(status: str, *, scores: Sequence[float] = (), message: str = "", sec
 
 
 def point_text(point: dict[str, Any]) -> str:
-    """ "learning_rate 2e-05, beta 0.5"."""
+    """Format a point, such as "learning_rate 2e-05, beta 0.5"."""
     return ", ".join(f"{name.split('.')[-1]} {value_text(value)}" for name, value in point.items())
 
 
 def value_text(value: Any) -> str:
-    """A value as it is shown: four digits of a number."""
+    """Format a value; a number with four digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value) if isinstance(value, str) else json.dumps(value)

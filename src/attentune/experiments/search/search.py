@@ -1,5 +1,4 @@
-"""A search for good settings: trials of a grid, random or drawn by TPE, side by side, the best written as a
-configuration."""
+"""Hyper-parameter search: runs trials in parallel (grid, random or TPE) and writes the best as a configuration."""
 
 from __future__ import annotations
 
@@ -10,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attentune.config import to_yaml
+from attentune.config import to_flat, to_yaml
 from attentune.errors import ConfigError
-from attentune.experiments.comparison.methods import flat_settings
 from attentune.experiments.comparison.progress import ComparisonProgress
 from attentune.experiments.execution.queue import RunQueue
 from attentune.experiments.execution.queue_storage import HEARTBEAT_S, StorageConfig
@@ -41,20 +39,20 @@ __all__ = ["ComparisonStopped", "SearchResult", "search"]
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search has found.
+    """The outcome of a search.
 
     Attributes:
-        task: the task's name, or "own".
-        choice: by what trials are ranked.
-        rows: which rows they were scored on.
+        task: the task's name; "own" for custom data.
+        criterion: how trials are ranked.
+        rows: the rows that they were scored on.
         trials: best first; then those that were pruned and those that failed.
-        config: the file with the best one's settings, or None where no trial is done.
-        importance: what share of the ranking values' variance each dimension explains, or None.
-        importance_note: why there is no saying.
+        config: the file with the best trial's settings; None if no trial is done.
+        importance: the share of the ranking values' variance that each dimension explains, or None.
+        importance_note: why there is no importance.
     """
 
     task: str
-    choice: SelectionCriterion
+    criterion: SelectionCriterion
     rows: Rows
     trials: list[TrialOutcome]
     config: Path | None
@@ -63,15 +61,15 @@ class SearchResult:
 
     @property
     def best(self) -> TrialOutcome | None:
-        """The trial to take, if one is done."""
+        """The best trial; None if none is done."""
         return self.trials[0] if self.trials and self.trials[0].value is not None else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         trials = [{**dataclasses.asdict(trial), "mean": trial.mean, "std": trial.std} for trial in self.trials]
         return {
             "task": self.task,
-            "choice": {**dataclasses.asdict(self.choice), "greater_is_better": self.choice.greater_is_better},
+            "choice": {**dataclasses.asdict(self.criterion), "greater_is_better": self.criterion.greater_is_better},
             "rows": dataclasses.asdict(self.rows),
             "best": None if self.best is None else self.best.name,
             "config": None if self.config is None else str(self.config),
@@ -105,42 +103,35 @@ def search(
     heartbeat_s: int = HEARTBEAT_S,
     display: ComparisonProgress | None = None,
 ) -> SearchResult:
-    """Look for good settings, and write the best as `config.yaml` in `output_dir`.
+    """Search for good settings, and write the best as `config.yaml` in `output_dir`.
 
-    Trials that have ended are not done again; broken-off ones go on from their last checkpoint.
+    Finished trials are not repeated; interrupted ones resume from their last checkpoint.
 
     Args:
         output_dir: the search's folder.
-        space: a paper's grid by name, a YAML file, or a mapping of settings to lists of values or {"low", "high",
+        space: the name of a paper's grid, a YAML file, or a mapping of settings to lists of values or {"low", "high",
             "step", "log"}; also {"space": that mapping, "preset": ..., "set": {...}}.
-        vary: more dimensions; each takes the place of the space's that varies the same setting.
-        sampler: "grid", "random" or "tpe"; grid where every dimension has an end of values, else tpe, if not given.
-        trials: how many; the whole grid, or 20, if not given. May be raised later.
-        seeds: runs a trial, with the settings' seed and those after it.
+        vary: more dimensions; each replaces the space's dimension of the same setting.
+        sampler: "grid", "random" or "tpe"; if None, grid if the space is finite, else tpe.
+        trials: number of trials; if None, the whole grid, or 20. May be raised later.
+        seeds: runs of each trial, with the settings' seed and those after it.
         choose: "score", the mean over seeds; "three-parts", mean - k std over three stratified parts of the rows
             scored (SSA, section 4.3; the formula is ours).
         k: the weight of the standard deviation.
-        score_on: "train" cuts the rows to score on from train, so that dev stays unseen; "dev" scores dev itself.
-        search_share: the share that is cut.
-        pruner: "none", "median" or "halving", on the first seed's scores while it trains; median with tpe, else none,
-            if not given.
-        startup: finished trials before TPE models them, and before the median prunes.
-        preset: of all trials, as for `load_config`, as the next two.
-        config: a YAML file of settings.
-        overrides: settings by dotted name.
-        storage: as for `compare`, as all that follow.
-        study: the study's name.
-        jobs: runs side by side.
-        retry_failed: run what failed again.
-        heartbeat_s: seconds between signs of life.
-        display: where progress is shown.
+        score_on: "train" holds out rows of train to score on, so that dev stays unseen; "dev" scores dev itself.
+        search_share: the share of train that is held out.
+        pruner: "none", "median" or "halving", on the first seed's scores during training; if None, median with tpe,
+            else none.
+        startup: finished trials before TPE models them, and before the median pruner prunes.
+        preset, config, overrides: settings of all trials, as for `load_config`.
+        storage, study, jobs, retry_failed, heartbeat_s, display: as for `compare`.
 
     Raises:
-        AttentuneError: anything that the user can mend, other than what fails in a single trial.
-        ComparisonStopped: a stop was asked for (Ctrl-C or SIGTERM); workers have saved and ended.
+        AttentuneError: a mistake that the user can correct, other than what fails in a single trial.
+        ComparisonStopped: a stop was requested (Ctrl-C or SIGTERM); workers have saved and exited.
     """
-    ways = SearchOptions(sampler, trials, seeds, choose, k, score_on, search_share, pruner, startup)
-    setup = set_up(space, vary, ways, preset=preset, file=config, overrides=overrides or {})
+    options = SearchOptions(sampler, trials, seeds, choose, k, score_on, search_share, pruner, startup)
+    setup = set_up(space, vary, options, preset=preset, file=config, overrides=overrides or {})
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs: got {jobs}, expected a whole number of at least 1.")
     shown, folder = display or ComparisonProgress(), Path(output_dir)
@@ -153,22 +144,22 @@ def search(
         plan.retry_failed()
     plan.advance(0, ())
     if not plan.is_complete:
-        _do(plan, setup, shown, jobs, retry_failed=retry_failed)
+        _run(plan, setup, shown, jobs, retry_failed=retry_failed)
     return _result(plan, folder)
 
 
 def _plan(setup: Setup, storage_config: StorageConfig) -> SearchPlan:
-    study = SearchStudy(storage_config, setup.space, setup.draws, setup.choice)
-    known = study.agreed(setup.content)
+    study = SearchStudy(storage_config, setup.space, setup.sampler_config, setup.criterion)
+    known = study.register(setup.content)
     check_same_search(
-        known, setup.content, f"the study {storage_config.study!r}", other_place=storage_config.storage is not None
+        known, setup.content, f"the study {storage_config.study!r}", other_machine=storage_config.storage is not None
     )
     return SearchPlan(study, setup.settings, setup.rows, setup.seeds)
 
 
-def _do(plan: SearchPlan, setup: Setup, display: ComparisonProgress, jobs: int | None, *, retry_failed: bool) -> None:
-    """Go on until all trials have ended."""
-    cores, plan.one_run = default_jobs([flat_settings(setup.base)])
+def _run(plan: SearchPlan, setup: Setup, display: ComparisonProgress, jobs: int | None, *, retry_failed: bool) -> None:
+    """Run until all trials have ended."""
+    cores, plan.one_run = default_jobs([to_flat(setup.base)])
     display.short = display.long = plan.describe
     worker_pool = WorkerPool(jobs or cores, Path(plan.study.storage_config.folder) / "logs", one_thread=plan.one_run)
     with stop_on_signal() as stop:
@@ -176,11 +167,11 @@ def _do(plan: SearchPlan, setup: Setup, display: ComparisonProgress, jobs: int |
 
 
 def _result(plan: SearchPlan, folder: Path) -> SearchResult:
-    """The trials, ranked; the best one's settings and all results are written."""
+    """Rank the trials, and write the best one's settings and all results."""
     study = plan.study
     importance, why = study.importance()
-    trials = ranked(study.trials(), study.choice)
-    result = SearchResult(plan.settings.task(), study.choice, plan.rows, trials, None, importance, why)
+    trials = ranked(study.trials(), study.criterion)
+    result = SearchResult(plan.settings.task(), study.criterion, plan.rows, trials, None, importance, why)
     if result.best is not None:
         file = folder / WINNER_FILE
         own = {"training.output_dir": os.fspath(folder / "best"), "training.seed": plan.rows.seed}

@@ -1,5 +1,4 @@
-"""Which trial of a search is the best: by its score, or by the rule of three parts. Plain numbers in, plain numbers
-out."""
+"""Ranks the trials of a search: by score, or by mean and deviation over three parts of the rows (pure functions)."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.data.splits import stratified_parts
+from attentune.data.splits import stratified_folds
 from attentune.inference.predictions import values_of
 from attentune.metrics.metrics import METRICS
 
@@ -26,9 +25,9 @@ class SelectionCriterion:
     """How trials are ranked: by mean - k std, or mean + k std where lower scores are better.
 
     Attributes:
-        rule: "score", the mean over seeds; or "three-parts", the mean over the parts of the rows scored.
-        k: the weight of the standard deviation; of no account for "score".
-        metric: what is scored.
+        rule: "score", the mean over seeds; or "three-parts", the mean over three parts of the rows.
+        k: the weight of the standard deviation; ignored for "score".
+        metric: the metric's name.
     """
 
     rule: str = "score"
@@ -41,7 +40,7 @@ class SelectionCriterion:
         return METRICS[self.metric].greater_is_better
 
     def value(self, scores: Sequence[float]) -> float | None:
-        """What a trial with these scores is ranked by; None where one of them is undefined."""
+        """Return the ranking value of a trial with these scores; None if one of them is undefined."""
         if not scores or not all(math.isfinite(score) for score in scores):
             return None
         mean = statistics.fmean(scores)
@@ -50,23 +49,23 @@ class SelectionCriterion:
         return mean - (self.k if self.greater_is_better else -self.k) * statistics.stdev(scores)
 
     def key(self, value: float) -> float:
-        """To sort by: the best value has the lowest key."""
+        """Return a sort key: the best value has the lowest."""
         return -value if self.greater_is_better else value
 
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """What has become of a trial.
+    """The outcome of a trial.
 
     Attributes:
         name: "trial-0001" and so on.
         params: the point of the space.
-        settings: what it sets, by dotted name.
+        settings: the point's settings, by dotted name.
         status: "done", "pruned", "failed" or "running".
-        scores: of each seed, or of each seed's parts; the reported ones of a pruned trial are not here.
-        value: what it is ranked by; None if it is not done or its score is undefined.
+        scores: of each seed, or of each seed's parts; without the intermediate scores of a pruned trial.
+        value: the ranking value; None if the trial is not done or its score is undefined.
         seconds: wall time of all its runs.
-        message: why it failed, or where it stood when it was pruned.
+        message: why it failed, or its score when it was pruned.
     """
 
     name: str
@@ -89,32 +88,32 @@ class TrialOutcome:
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
 
-def ranked(trials: Sequence[TrialOutcome], choice: SelectionCriterion) -> list[TrialOutcome]:
-    """Best first; then those without a value. Of equal ones the earlier goes first."""
+def ranked(trials: Sequence[TrialOutcome], criterion: SelectionCriterion) -> list[TrialOutcome]:
+    """Sort trials: best first, those without a value last. The sort is stable."""
     order = {"done": 0, "pruned": 1, "failed": 2, "running": 3}
 
     def place(trial: TrialOutcome) -> tuple[Any, ...]:
-        return (trial.value is None, 0.0 if trial.value is None else choice.key(trial.value), order[trial.status])
+        return (trial.value is None, 0.0 if trial.value is None else criterion.key(trial.value), order[trial.status])
 
     return sorted(trials, key=place)  # stable
 
 
 def part_scores(predictions: str, metric: str, *key: int | str) -> list[float]:
-    """The metric of each of three stratified parts of the rows.
+    """Return the metric on each of three stratified parts of the rows.
 
     Args:
-        predictions: the text of a run's predictions as CSV, from `predictions_csv`, with labels.
-        metric: its name.
-        key: what the parts depend on, besides the labels.
+        predictions: a run's predictions with labels, the CSV text of `predictions_csv`.
+        metric: the metric's name.
+        key: the key of the random generator that cuts the parts.
     """
     labels, predicted = _columns(predictions)
     return [
-        METRICS[metric].score(labels[places], predicted[places]) for places in stratified_parts(labels, PARTS, *key)
+        METRICS[metric].score(labels[places], predicted[places]) for places in stratified_folds(labels, PARTS, *key)
     ]
 
 
 def _columns(predictions: str) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and predictions, as `values_of` gives them."""
+    """Return labels and predictions, as arrays of `values_of`."""
     header, *rows = csv.reader(io.StringIO(predictions))
     names = [name[2:] for name in header[3:] if name.startswith("p_")]
     several = header[1] == "labels"

@@ -1,4 +1,4 @@
-"""The settings of a search's trials: what is common to all, and a space whose every value has been checked."""
+"""The settings of a search's trials, and the validation of its space."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config, load_config
+from attentune.config import Config, load_config, to_flat
 from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.grid import Run, RunGrid
-from attentune.experiments.comparison.methods import CUSTOM_TASK, flat_settings
+from attentune.experiments.comparison.methods import CUSTOM_TASK
 from attentune.experiments.search.space import Dimension, Space
 
-# What a search itself decides, or what would make its trials' scores those of different things.
+# Settings that the search sets itself, or that would make trials incomparable, with the reason.
 _REFUSED = {
     "training.output_dir": "each run has its own folder",
     "training.resume": "a search always goes on where it was",
@@ -30,12 +30,12 @@ _VARIED_DATA = ("data.max_length",)
 
 @dataclass(frozen=True)
 class TrialSettings:
-    """What all trials have in common.
+    """The settings of all trials.
 
     Attributes:
         file: a YAML file of settings.
-        preset: the method, which goes before the file.
-        common: settings by dotted name; they go before both.
+        preset: the preset; overrides the file.
+        common: settings by dotted name; override both.
     """
 
     file: str | Path | None = None
@@ -43,34 +43,34 @@ class TrialSettings:
     common: Mapping[str, Any] = field(default_factory=dict)
 
     def config(self, changes: Mapping[str, Any]) -> Config:
-        """With these settings on top.
+        """Return the configuration with these settings on top.
 
         Raises:
-            ConfigError: they cannot be used, with all problems found.
+            ConfigError: they are invalid; with all problems.
         """
         changes = dict(changes)
         preset = changes.pop("preset", self.preset)
         return load_config(self.file, {**self.common, **changes}, preset=preset)
 
     def task(self) -> str:
-        """The task's own name, or "own"."""
+        """Return the task's name; "own" for custom data."""
         named = self.config({}).data.task
         return CUSTOM_TASK if named is None else load_spec(named).name
 
     def grid(self, name: str, settings: Mapping[str, Any], seeds: Sequence[int]) -> RunGrid:
-        """The runs of one trial."""
+        """Return the runs of one trial."""
         config, task = self.config(settings), self.task()
         runs = tuple(Run(task, config.data.max_train_samples, name, seed) for seed in seeds)
-        return RunGrid(runs, {name: {task: flat_settings(config)}}, {})
+        return RunGrid(runs, {name: {task: to_flat(config)}}, {})
 
 
 def common_settings(
     overrides: Mapping[str, Any], space: Space, file: str | Path | None, preset: str | None
 ) -> tuple[TrialSettings, int]:
-    """The common settings, and the seed that they name: it decides rows and draws.
+    """Return the settings of all trials, and their seed, which determines rows and samples.
 
     Raises:
-        ConfigError: with all problems found.
+        ConfigError: with all problems.
     """
     given = dict(overrides)
     problems = [f"{name}: {why}." for name, why in _REFUSED.items() if given.get(name) not in (None, False)]
@@ -88,15 +88,15 @@ def common_settings(
 def whole_space(
     named: Space | None, searched: Sequence[Dimension], fixed: Mapping[str, Any]
 ) -> tuple[Space, list[str]]:
-    """A named space with more dimensions, and sentences on what was left out of it.
+    """Return a named space with more dimensions, and notes on the dimensions that were left out.
 
     Args:
         named: from `load_space`.
-        searched: more dimensions; one takes the place of the named space's that varies the same setting.
-        fixed: settings that have one value; the named space does not vary them then.
+        searched: more dimensions; each replaces the named space's dimension of the same setting.
+        fixed: settings with a fixed value; the named space's dimensions of these are left out.
 
     Raises:
-        ConfigError: with all problems found.
+        ConfigError: with all problems.
     """
     own = {name for dimension in searched for name in dimension.setting_names}
     names = [name for dimension in searched for name in dimension.setting_names]
@@ -120,11 +120,13 @@ def whole_space(
     return dataclasses.replace(space, dimensions=dimensions, settings=settings), notes
 
 
-def checked(space: Space, settings: TrialSettings) -> Space:
-    """The space with each value as its setting has it, after each has been tried beside the others' first ones.
+def check_space(space: Space, settings: TrialSettings) -> Space:
+    """Validate a space; return it with each value converted to its setting's type.
+
+    Each value is tried with the first values of the other dimensions.
 
     Raises:
-        ConfigError: with all problems found.
+        ConfigError: with all problems.
     """
     first = {dimension.name: _some_values(dimension)[0] for dimension in space.dimensions}
     problems: dict[str, None] = {}
@@ -153,7 +155,7 @@ def _some_values(dimension: Dimension) -> tuple[Any, ...]:
 
 
 def _is_refused(name: str) -> bool:
-    if name == "model.trust_remote_code":  # that no file may ask for
+    if name == "model.trust_remote_code":  # no file may set it
         return True
     if name in _VARIED_DATA:
         return False
@@ -161,7 +163,7 @@ def _is_refused(name: str) -> bool:
 
 
 def _single(config: Config, name: str) -> Any:
-    return config.preset if name == "preset" else flat_settings(config)[name]
+    return config.preset if name == "preset" else to_flat(config)[name]
 
 
 def _as_checked(dimension: Dimension, values: Sequence[Any], problems: dict[str, None]) -> Dimension:

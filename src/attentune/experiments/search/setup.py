@@ -1,4 +1,4 @@
-"""From what was asked for to a search that can begin: all of it checked, the data and the encoder looked at once."""
+"""Sets up a search: checks options, space, data and encoder before the first trial."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config
+from attentune.config import Config, to_flat
 from attentune.data.extra import with_extra
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.experiments.comparison.fingerprints import DataFingerprints, fingerprint_encoders, fingerprint_rows
-from attentune.experiments.comparison.manifest import FREE, PLACES, make_folder, queue_lock
-from attentune.experiments.comparison.methods import flat_settings
+from attentune.experiments.comparison.manifest import LOCATION_SETTINGS, MAY_DIFFER, make_folder, queue_lock
 from attentune.experiments.search.selection import PARTS, RULES, SelectionCriterion
-from attentune.experiments.search.settings import TrialSettings, checked, common_settings, whole_space
+from attentune.experiments.search.settings import TrialSettings, check_space, common_settings, whole_space
 from attentune.experiments.search.space import Dimension, Space, load_space, space_from
 from attentune.experiments.search.study import PRUNERS, SAMPLERS, SamplerConfig
 from attentune.experiments.search.trial import SCORED, Rows
@@ -26,24 +25,24 @@ from attentune.metrics.metrics import choose_metric
 SEARCH_FILE, TRIALS_FILE, WINNER_FILE = "search.json", "trials.json", "config.yaml"
 _FORMAT = 1
 _SHOWN = 8
-# A comparison may have several of these, a search has one.
+# A comparison may have several values of these, a search has one.
 _DECIDES = ("data.task", "data.max_train_samples")
 
 
-def description(settings: Mapping[str, Any], space: list[dict[str, Any]], ways: Mapping[str, Any]) -> dict[str, Any]:
-    """What must stay the same, as plain values of one level."""
-    kept = {name: value for name, value in settings.items() if name not in FREE or name in _DECIDES}
+def description(settings: Mapping[str, Any], space: list[dict[str, Any]], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what must stay the same while a search goes on, as a flat mapping of plain values."""
+    kept = {name: value for name, value in settings.items() if name not in MAY_DIFFER or name in _DECIDES}
     varied = {f"space {part['name']}": {key: value for key, value in part.items() if key != "name"} for part in space}
-    content = {**kept, **varied, **ways}
+    content = {**kept, **varied, **options}
     return json.loads(json.dumps(content))
 
 
 def open_search(folder: Path, content: Mapping[str, Any]) -> str:
-    """Begin a search in this folder, or go on with the one that is there; the folder's own name is returned.
+    """Create a search in this folder or continue the one that is there; return the folder's id.
 
     Raises:
-        CheckpointError: it holds something else, or a search of other things.
-        StorageError: it cannot be made or written to.
+        CheckpointError: the folder holds something else, or another search.
+        StorageError: it cannot be created or written to.
     """
     make_folder(folder, SEARCH_FILE, "search")
     file = folder / SEARCH_FILE
@@ -69,14 +68,20 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def check_same_search(
-    before: Mapping[str, Any], now: Mapping[str, Any], where: str, *, other_place: bool = False
+    before: Mapping[str, Any], now: Mapping[str, Any], where: str, *, other_machine: bool = False
 ) -> None:
-    """Refuse to go on with a search of something else; `other_place`: its data may lie elsewhere.
+    """Check that two descriptions are of the same search.
+
+    Args:
+        before: the stored description.
+        now: the new one.
+        where: the folder or study, for the message.
+        other_machine: whether data may have other paths.
 
     Raises:
         CheckpointError: with what differs.
     """
-    allowed = PLACES if other_place else set()
+    allowed = LOCATION_SETTINGS if other_machine else set()
     changes = [
         f"{name}: was {before.get(name, 'not there')!r}, now {now.get(name, 'not there')!r}"
         for name in dict.fromkeys([*before, *now])
@@ -95,7 +100,7 @@ _TRIALS = 20
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How to search; see `search.search` for what each means."""
+    """The options of a search; see `search.search`."""
 
     sampler: str | None = None
     trials: int | None = None
@@ -110,24 +115,24 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class Setup:
-    """A search that can begin.
+    """A search whose options have been checked.
 
     Attributes:
-        space: what is varied, each value checked.
-        settings: what is common to all trials.
-        draws: how trials are drawn.
-        choice: how they are ranked.
-        rows: what they are trained and scored on.
+        space: the search space, with validated values.
+        settings: the settings of all trials.
+        sampler_config: how trials are sampled and pruned.
+        criterion: how trials are ranked.
+        rows: the rows that they are trained and scored on.
         seeds: of each trial's runs.
-        base: the settings of one point.
-        notes: what to tell the user, one sentence each.
-        content: what must stay the same while it goes on.
+        base: the configuration of one point.
+        notes: sentences for the user.
+        content: the search's description, which must stay the same while it goes on.
     """
 
     space: Space
     settings: TrialSettings
-    draws: SamplerConfig
-    choice: SelectionCriterion
+    sampler_config: SamplerConfig
+    criterion: SelectionCriterion
     rows: Rows
     seeds: Sequence[int]
     base: Config
@@ -138,7 +143,7 @@ class Setup:
 def set_up(
     space: str | Path | Mapping[str, Any] | None,
     vary: Sequence[Dimension],
-    ways: SearchOptions,
+    options: SearchOptions,
     *,
     preset: str | None,
     file: str | Path | None,
@@ -147,28 +152,28 @@ def set_up(
     """Check everything, and read the data once.
 
     Raises:
-        AttentuneError: whatever would fail all trials, with all problems found.
+        AttentuneError: a problem that would make all trials fail; with all problems.
     """
     whole, notes = whole_space(_named(space), vary, overrides)
     settings, seed = common_settings(overrides, whole, file, preset)
-    whole = checked(whole, settings)
-    draws = _draws(whole, ways, seed)
-    _check_ways(ways)
-    rows = Rows(ways.score_on, ways.search_share, seed)
+    whole = check_space(whole, settings)
+    sampler_config = _sampler_config(whole, options, seed)
+    _check_options(options)
+    rows = Rows(options.score_on, options.search_share, seed)
     base = settings.config(whole.settings_of({part.name: (*part.choices, part.low)[0] for part in whole.dimensions}))
-    if draws.pruner != "none" and base.training.eval_strategy == "no":
+    if sampler_config.pruner != "none" and base.training.eval_strategy == "no":
         raise ConfigError("--pruner: needs scores on the way; set training.eval_strategy to epoch or steps, or none.")
     data_notes, metric, data_fingerprints = _check_inputs(base, rows)
     return Setup(
         space=whole,
         settings=settings,
-        draws=draws,
-        choice=SelectionCriterion(ways.choose, ways.k, metric),
+        sampler_config=sampler_config,
+        criterion=SelectionCriterion(options.choose, options.k, metric),
         rows=rows,
-        seeds=range(seed, seed + ways.seeds),
+        seeds=range(seed, seed + options.seeds),
         base=base,
         notes=(*notes, *data_notes),
-        content=_content(whole, base, ways, draws, metric) | data_fingerprints,
+        content=_content(whole, base, options, sampler_config, metric) | data_fingerprints,
     )
 
 
@@ -178,41 +183,41 @@ def _named(space: str | Path | Mapping[str, Any] | None) -> Space | None:
     return None if space is None else load_space(str(space))
 
 
-def _draws(space: Space, ways: SearchOptions, seed: int) -> SamplerConfig:
+def _sampler_config(space: Space, options: SearchOptions, seed: int) -> SamplerConfig:
     points = space.points()
-    sampler = ways.sampler or ("tpe" if points is None else "grid")
-    pruner = ways.pruner or ("median" if sampler == "tpe" else "none")
+    sampler = options.sampler or ("tpe" if points is None else "grid")
+    pruner = options.pruner or ("median" if sampler == "tpe" else "none")
     problems = [*_unknown("sampler", sampler, SAMPLERS), *_unknown("pruner", pruner, PRUNERS)]
     if sampler == "grid" and points is None:
-        endless = next(part.name for part in space.dimensions if part.values is None)
-        problems.append(f"--sampler grid: {endless} is a range without a step; give its values, or --sampler tpe.")
-    for name, value in (("trials", ways.trials), ("startup", ways.startup)):
+        unbounded = next(part.name for part in space.dimensions if part.values is None)
+        problems.append(f"--sampler grid: {unbounded} is a range without a step; give its values, or --sampler tpe.")
+    for name, value in (("trials", options.trials), ("startup", options.startup)):
         if value is not None and value < 1:
             problems.append(f"--{name}: got {value}, expected a whole number of at least 1.")
     if problems:
         raise ConfigError(problems)
-    trials = _TRIALS if ways.trials is None and sampler != "grid" else ways.trials
-    return SamplerConfig(sampler, pruner, ways.startup, trials, seed)
+    trials = _TRIALS if options.trials is None and sampler != "grid" else options.trials
+    return SamplerConfig(sampler, pruner, options.startup, trials, seed)
 
 
 def _unknown(flag: str, value: str, known: Sequence[str]) -> list[str]:
     return [] if value in known else [f"--{flag}: got {value!r}, expected one of {', '.join(known)}."]
 
 
-def _check_ways(ways: SearchOptions) -> None:
-    problems = [*_unknown("choose", ways.choose, RULES), *_unknown("score_on", ways.score_on, SCORED)]
-    if not 0 < ways.search_share < 1:
-        problems.append(f"--search_share: got {ways.search_share}, expected a number above 0 and below 1.")
-    if not ways.k >= 0:
-        problems.append(f"--k: got {ways.k}, expected a number of at least 0.")
-    if ways.seeds < 1:
-        problems.append(f"--seeds: got {ways.seeds}, expected a whole number of at least 1.")
+def _check_options(options: SearchOptions) -> None:
+    problems = [*_unknown("choose", options.choose, RULES), *_unknown("score_on", options.score_on, SCORED)]
+    if not 0 < options.search_share < 1:
+        problems.append(f"--search_share: got {options.search_share}, expected a number above 0 and below 1.")
+    if not options.k >= 0:
+        problems.append(f"--k: got {options.k}, expected a number of at least 0.")
+    if options.seeds < 1:
+        problems.append(f"--seeds: got {options.seeds}, expected a whole number of at least 1.")
     if problems:
         raise ConfigError(problems)
 
 
 def _check_inputs(base: Config, rows: Rows) -> tuple[Sequence[str], str, DataFingerprints]:
-    """What to tell of the data, the metric, and what the trials are made from."""
+    """Return notes on the data, the metric's name, and the fingerprints of data and encoder."""
     from attentune.models.build import load_tokenizer
 
     data = with_extra(rows.load(base), base.data)
@@ -226,11 +231,18 @@ def _check_inputs(base: Config, rows: Rows) -> tuple[Sequence[str], str, DataFin
     return data.notes, metric.name, fingerprint_rows(data.name, data) | fingerprint_encoders([base])
 
 
-def _content(space: Space, base: Config, ways: SearchOptions, draws: SamplerConfig, metric: str) -> dict[str, Any]:
-    """What two commands into one folder must have in common."""
+def _content(
+    space: Space, base: Config, options: SearchOptions, sampler_config: SamplerConfig, metric: str
+) -> dict[str, Any]:
+    """Return what two commands on one folder must have in common."""
     varied = {name for part in space.dimensions for name in part.setting_names}
-    fixed = {name: value for name, value in flat_settings(base).items() if name not in varied}
-    facts = {"metric": metric, "seed": draws.seed, "sampler": draws.sampler, "pruner": draws.pruner}
+    fixed = {name: value for name, value in to_flat(base).items() if name not in varied}
+    facts = {
+        "metric": metric,
+        "seed": sampler_config.seed,
+        "sampler": sampler_config.sampler,
+        "pruner": sampler_config.pruner,
+    }
     names = ("seeds", "choose", "k", "score_on", "search_share", "startup")
-    facts |= {name: getattr(ways, name) for name in names}
+    facts |= {name: getattr(options, name) for name in names}
     return description(fixed, [part.to_dict() for part in space.dimensions], facts)

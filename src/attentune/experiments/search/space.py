@@ -1,4 +1,4 @@
-"""What a search varies: the dimensions of its space, from flags, YAML files and the papers' grids."""
+"""Search spaces: dimensions from flags, YAML files and the papers' grids."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
+from attentune.config import flatten
 from attentune.config.parse import did_you_mean
 from attentune.config.yaml_files import read_yaml
 from attentune.errors import ConfigError
-from attentune.experiments.comparison.methods import dotted
 
 Number = int | float
 _KEYS = ("description", "source", "preset", "set", "space")
@@ -24,16 +24,16 @@ _RANGE_KEYS = ("low", "high", "step", "log")
 
 @dataclass(frozen=True)
 class Dimension:
-    """One thing that is varied: the values of a setting, a range of it, or named alternatives of several settings.
+    """One dimension: the values of a setting, a range of it, or named alternatives of several settings.
 
     Attributes:
-        name: a setting's dotted name; of alternatives any name.
+        name: a setting's dotted name; for alternatives any name.
         choices: values, or names of alternatives; empty for a range.
-        low: the range's lowest value.
-        high: its highest.
-        step: between its values; None is any value between.
-        log: whether it is even in the logarithm.
-        alternatives: by choice, the settings that it stands for.
+        low: the lowest value of a range.
+        high: the highest value of a range.
+        step: step size of a range; None for a continuous one.
+        log: whether the range is uniform in the logarithm.
+        alternatives: by choice, the settings that it sets.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Dimension:
 
     @property
     def values(self) -> tuple[Any, ...] | None:
-        """All of its values; None for a range without a step, which has no end of them."""
+        """All values; None for a range without a step."""
         if self.choices or self.step is None:
             return self.choices or None
         count = int((self.high - self.low) / self.step + 1e-9) + 1
@@ -54,29 +54,29 @@ class Dimension:
 
     @property
     def setting_names(self) -> tuple[str, ...]:
-        """The settings that it varies."""
+        """The settings that this dimension varies."""
         if not self.alternatives:
             return (self.name,)
         return tuple(dict.fromkeys(name for part in self.alternatives.values() for name in part))
 
     def settings(self, value: Any) -> dict[str, Any]:
-        """What one of its values sets, by dotted name."""
+        """Return the settings that a value stands for, by dotted name."""
         return dict(self.alternatives[value]) if self.alternatives else {self.name: value}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)
 class Space:
-    """What is varied, and what goes with it.
+    """A search space.
 
     Attributes:
-        dimensions: each once.
-        preset: the method it is for, if no other is asked for.
-        settings: single values that go with it; flags go before them.
-        source: where it comes from.
+        dimensions: what is varied.
+        preset: the default preset of the trials.
+        settings: fixed settings of the trials; flags override them.
+        source: the paper or file that it comes from.
     """
 
     dimensions: tuple[Dimension, ...] = ()
@@ -85,7 +85,7 @@ class Space:
     source: str = ""
 
     def settings_of(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """What a point sets, by dotted name."""
+        """Return the settings of a point, by dotted name."""
         found: dict[str, Any] = {}
         for dimension in self.dimensions:
             if dimension.name in point:
@@ -93,7 +93,7 @@ class Space:
         return found
 
     def points(self) -> list[dict[str, Any]] | None:
-        """All points in order; None where a range has no end of them."""
+        """Return all points in order; None if a range has no step."""
         columns = [dimension.values for dimension in self.dimensions]
         if any(column is None for column in columns):
             return None
@@ -102,16 +102,16 @@ class Space:
 
 
 def space_names() -> tuple[str, ...]:
-    """The names of the papers' grids, sorted."""
+    """Return the names of the papers' grids, sorted."""
     folder = resources.files("attentune.experiments.search") / "spaces"
     return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
 def load_space(name: str) -> Space:
-    """A paper's grid by its name, or a YAML file with `space`, and perhaps `preset` and `set`.
+    """Load a paper's grid by name, or a YAML file with `space` and optionally `preset` and `set`.
 
     Raises:
-        ConfigError: there is none, or it is none, with all problems found.
+        ConfigError: it does not exist or is invalid; with all problems.
     """
     if name in space_names():
         text = (resources.files("attentune.experiments.search") / "spaces" / f"{name}.yaml").read_text(encoding="utf-8")
@@ -125,10 +125,14 @@ def load_space(name: str) -> Space:
 
 
 def space_from(content: Mapping[str, Any], source: str) -> Space:
-    """A space from {"space": {name: values}, "preset": name, "set": {name: value}}; `source` is what messages call it.
+    """Build a space from {"space": {name: values}, "preset": name, "set": {name: value}}.
+
+    Args:
+        content: such a mapping.
+        source: where it comes from, for messages.
 
     Raises:
-        ConfigError: with all problems found.
+        ConfigError: with all problems.
     """
     problems = [
         f"{source}: {key}: there is no such key.{did_you_mean(str(key), _KEYS)} Known here: {', '.join(_KEYS)}."
@@ -142,7 +146,7 @@ def space_from(content: Mapping[str, Any], source: str) -> Space:
     if not isinstance(common, Mapping):
         problems.append(f"{source}: set: got {common!r}, expected settings and their values.")
         common = {}
-    if dotted(common).get("model.trust_remote_code"):
+    if flatten(common).get("model.trust_remote_code"):
         problems.append(
             f"{source}: set: model.trust_remote_code runs the code that comes with a model, so a file cannot ask for"
             " it; add --trust_remote_code if you trust the model."
@@ -152,12 +156,12 @@ def space_from(content: Mapping[str, Any], source: str) -> Space:
         raise ConfigError(problems)
     dimensions = tuple(dimension for dimension in found if dimension is not None)
     return Space(
-        dimensions, None if preset is None else str(preset), dotted(common), str(content.get("source", source))
+        dimensions, None if preset is None else str(preset), flatten(common), str(content.get("source", source))
     )
 
 
 def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dimensions by dotted name; they may be written in sections, as settings are."""
+    """Yield dimensions by dotted name; they may be written in sections, as settings are."""
     for key, value in given.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value and not _is_range(value) and not _is_alternatives(value):
@@ -171,7 +175,7 @@ def _is_range(value: Mapping[str, Any]) -> bool:
 
 
 def _is_alternatives(value: Mapping[str, Any]) -> bool:
-    """Whether each entry sets something: plain values by name, and none of them a list or a range."""
+    """Return whether each entry is a mapping of settings to single values."""
     return bool(value) and all(
         isinstance(part, Mapping)
         and part
@@ -198,9 +202,9 @@ def _dimension(name: str, value: Any, where: str, problems: list[str]) -> Dimens
 
 def _listed(name: str, values: Sequence[Any], where: str, problems: list[str]) -> Dimension | None:
     odd = [value for value in values if not isinstance(value, (str, int, float, bool, type(None)))]
-    twice = [value for value in values if list(values).count(value) > 1]
-    if odd or twice:
-        reason = f"{odd[0]!r} is no single value" if odd else f"{twice[0]!r} is named more than once"
+    repeated = [value for value in values if list(values).count(value) > 1]
+    if odd or repeated:
+        reason = f"{odd[0]!r} is no single value" if odd else f"{repeated[0]!r} is named more than once"
         problems.append(f"{where}: {reason}; expected values, each once.")
         return None
     return Dimension(name, tuple(values))
@@ -239,8 +243,10 @@ def _number(value: Any) -> Number | None:
 
 
 def dimension_of(text: str, problems: list[str]) -> Dimension | None:
-    """What `--search NAME=VALUES` asks for: `a,b,c`, `LOW:HIGH`, `LOW:HIGH:STEP` or `log:LOW:HIGH`; what cannot be
-    read is added to `problems`."""
+    """Parse `--search NAME=VALUES`: `a,b,c`, `LOW:HIGH`, `LOW:HIGH:STEP` or `log:LOW:HIGH`.
+
+    What cannot be parsed is added to `problems`.
+    """
     name, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not name or not values:
         problems.append(f"--search {text}: expected NAME=VALUES, such as training.learning_rate=1e-5,3e-5")

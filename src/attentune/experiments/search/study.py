@@ -1,7 +1,7 @@
-"""The trials of a search: an Optuna study beside the queue of their runs, in the same storage.
+"""The trials of a search: an Optuna study in the same storage as the queue of their runs.
 
-A trial is asked for in memory, from all that the study knows, and is then put into the study whole. So a command that
-is killed leaves no half of one, and what is drawn depends on the seed and on the trials before, not on the process.
+A trial is sampled in memory, from the trials so far, and then added to the study as a whole. So a killed command leaves
+no incomplete trial, and a sample depends on the seed and the earlier trials only, not on the process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from attentune.experiments.search.space import Dimension, Space
 from attentune.seeding import derive_key, numpy_generator
 
 SAMPLERS, PRUNERS = ("grid", "random", "tpe"), ("none", "median", "halving")
-# Fewer finished trials say nothing of what mattered.
+# Fewer finished trials are too few to estimate importance.
 MIN_FOR_IMPORTANCE = 10
 _STATES = {
     TrialState.COMPLETE: "done",
@@ -47,14 +47,14 @@ _STATES = {
 
 @dataclass(frozen=True)
 class SamplerConfig:
-    """How trials are drawn and given up.
+    """How trials are sampled and pruned.
 
     Attributes:
         sampler: one of `SAMPLERS`.
         pruner: one of `PRUNERS`.
         startup: finished trials before TPE models them, and before the median prunes.
         trials: how many; None is the whole grid.
-        seed: of the draws.
+        seed: of the sampler_config.
     """
 
     sampler: str = "tpe"
@@ -68,10 +68,10 @@ class SearchStudy:
     """The trials of a search.
 
     Args:
-        storage_config: where the queue is; the study's name there has "trials" added.
-        space: what is varied.
-        draws: how.
-        choice: what a trial is ranked by.
+        storage_config: where the queue is; the study has its name with " trials" added.
+        space: the search space.
+        sampler_config: how trials are sampled and pruned.
+        criterion: how trials are ranked.
 
     Raises:
         ConfigError: the URL cannot be used.
@@ -79,23 +79,28 @@ class SearchStudy:
     """
 
     def __init__(
-        self, storage_config: StorageConfig, space: Space, draws: SamplerConfig, choice: SelectionCriterion
+        self, storage_config: StorageConfig, space: Space, sampler_config: SamplerConfig, criterion: SelectionCriterion
     ) -> None:
-        self.storage_config, self.space, self.draws, self.choice = storage_config, space, draws, choice
+        self.storage_config, self.space, self.sampler_config, self.criterion = (
+            storage_config,
+            space,
+            sampler_config,
+            criterion,
+        )
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._direction: Literal["maximize", "minimize"] = "maximize" if choice.greater_is_better else "minimize"
+        self._direction: Literal["maximize", "minimize"] = "maximize" if criterion.greater_is_better else "minimize"
         with queue_storage_errors(storage_config):
             self._study = optuna.create_study(
                 study_name=f"{storage_config.study} trials",
                 storage=open_storage(storage_config),
                 sampler=optuna.samplers.RandomSampler(seed=0),
-                pruner=_pruner(draws),
+                pruner=_pruner(sampler_config),
                 direction=self._direction,
                 load_if_exists=True,
             )
 
-    def agreed(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the study's first command said of the search; what this one says if it is the first."""
+    def register(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the search's description as the first command stored it; store this one if it is the first."""
         with queue_storage_errors(self.storage_config):
             known = self._study.user_attrs.get("search")
             if known is None:
@@ -104,35 +109,35 @@ class SearchStudy:
 
     @property
     def total(self) -> int:
-        """How many trials there will be: no point is tried twice, as it would give the same scores."""
+        """The number of trials when the search is complete; no point is sampled twice, as its scores would be equal."""
         points = self.space.points()
-        wanted = self.draws.trials
+        wanted = self.sampler_config.trials
         limits = [number for number in (wanted, None if points is None else len(points)) if number is not None]
         return max(min(limits), len(self._by_name()))
 
     def trials(self) -> list[TrialOutcome]:
-        """All trials so far, in their order."""
+        """Return all trials so far, in order."""
         with queue_storage_errors(self.storage_config):
             return [self._outcome(name, trial) for name, trial in self._by_name().items()]
 
     def results(self, name: str) -> dict[int, dict[str, Any]]:
-        """What is known of a trial's runs, by seed: status, scores, seconds, message."""
+        """Return the results of a trial's runs by seed: status, scores, seconds, message."""
         with queue_storage_errors(self.storage_config):
             return _results(self._by_name()[name])
 
     def note(self, name: str, seed: int, result: dict[str, Any]) -> None:
-        """Take in what has become of a run."""
+        """Store the result of a run."""
         with queue_storage_errors(self.storage_config), _unless_finished():
             self._live(name).set_user_attr(f"seed {seed}", result)
 
     def finish(self, name: str, status: str, value: float | None = None) -> None:
-        """End a trial as "done" (with what it is ranked by), "pruned" or "failed"."""
+        """End a trial as "done" (with the value that it is ranked by), "pruned" or "failed"."""
         state = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}[status]
         with queue_storage_errors(self.storage_config), _unless_finished():
             self._study.tell(self._by_name()[name].number, value, state)
 
     def add(self) -> bool:
-        """Draw another trial; False where there are enough of them."""
+        """Sample another trial; return False if there are enough."""
         with queue_storage_errors(self.storage_config):
             if len(self._by_name()) >= self.total:
                 return False
@@ -141,20 +146,25 @@ class SearchStudy:
             trials = self._study.get_trials(deepcopy=False)
             mine = next(trial for trial in trials if trial.user_attrs.get("mark") == mark)
             older = {_key(trial.params) for trial in trials if trial.number < mine.number}
-            if _key(mine.params) in older:  # another machine has just drawn the same
+            if _key(mine.params) in older:  # another machine has just sampled the same point
                 Trial(self._study, mine._trial_id).set_user_attr("dropped", True)
                 self._study.tell(mine.number, state=TrialState.FAIL)
             return True
 
     def retry(self, name: str) -> None:
-        """Begin a failed trial again, at the same point."""
+        """Add a failed trial again, at the same point."""
         with queue_storage_errors(self.storage_config):
             self._add(self._by_name()[name].params, name=name)
 
     def report(self, name: str, step: int, score: float) -> bool:
-        """Note the score of a trial's first run after so many scores; whether it should be given up.
+        """Report an intermediate score of a trial's first run; return whether the trial should be pruned.
 
-        A score that is reported for the second time, by a run that was resumed, changes nothing.
+        A score that a resumed run reports again is ignored.
+
+        Args:
+            name: the trial's.
+            step: how many scores the run has had, this one included.
+            score: the score.
         """
         with queue_storage_errors(self.storage_config):
             trial = self._live(name)
@@ -163,38 +173,40 @@ class SearchStudy:
             return trial.should_prune()
 
     def importance(self) -> tuple[dict[str, float] | None, str]:
-        """What share of the ranking values' variance each dimension explains (functional ANOVA over random forests),
-        highest first; or None and why there is no saying."""
+        """Return the share of the ranking values' variance that each dimension explains, highest first.
+
+        Computed by functional ANOVA over random forests. Returns None, with the reason, if it cannot be estimated.
+        """
         with queue_storage_errors(self.storage_config):
             done = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
             if len(done) < MIN_FOR_IMPORTANCE:
-                return None, f"{len(done)} finished trials are too few; {MIN_FOR_IMPORTANCE} or more say something"
+                return None, f"{len(done)} finished trials are too few; at least {MIN_FOR_IMPORTANCE} are needed"
             if len({trial.value for trial in done}) == 1:
                 return None, "all finished trials have the same score"
             evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
             return optuna.importance.get_param_importances(self._study, evaluator=evaluator), ""
 
     def _draw(self) -> dict[str, Any]:
-        """The next point: drawn by Optuna's sampler, or where that has been tried, another one."""
+        """Return the next point: from Optuna's sampler, or another one if that point has been tried."""
         known = [trial for trial in self._study.get_trials() if "dropped" not in trial.user_attrs]
         tried = {_key(trial.params) for trial in known}
         points = self.space.points()
         left = None if points is None else [point for point in points if _key(point) not in tried]
-        key = ("search", self.draws.sampler, self.draws.seed, len(tried))
-        if self.draws.sampler != "grid":
+        key = ("search", self.sampler_config.sampler, self.sampler_config.seed, len(tried))
+        if self.sampler_config.sampler != "grid":
             drawn = optuna.create_study(direction=self._direction, sampler=self._sampler(derive_key(*key) % 2**32))
             drawn.add_trials(known)
             params = drawn.ask(_distributions(self.space)).params
             if left is None or _key(params) not in tried:
                 return params
-        assert left  # as fewer trials than points have been drawn
+        assert left  # fewer trials than points have been sampled
         return left[int(numpy_generator(*key).integers(len(left)))]
 
     def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:
-        if self.draws.sampler == "random":
+        if self.sampler_config.sampler == "random":
             return optuna.samplers.RandomSampler(seed=seed)
         return without_warnings(
-            optuna.samplers.TPESampler, seed=seed, n_startup_trials=self.draws.startup, constant_liar=True
+            optuna.samplers.TPESampler, seed=seed, n_startup_trials=self.sampler_config.startup, constant_liar=True
         )
 
     def _add(self, params: Mapping[str, Any], **attributes: str) -> None:
@@ -208,7 +220,7 @@ class SearchStudy:
         )
 
     def _by_name(self) -> dict[str, FrozenTrial]:
-        """The newest trial of each name."""
+        """Return the newest trial of each name."""
         trials = self._study.get_trials(deepcopy=False)
         return {self._name(trial): trial for trial in trials if "dropped" not in trial.user_attrs}
 
@@ -243,7 +255,7 @@ def _key(params: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _unless_finished() -> Any:
-    """Let it be where another command has ended the trial meanwhile."""
+    """Ignore that another command has ended the trial meanwhile."""
     with contextlib.suppress(UpdateFinishedTrialError, ValueError):
         yield
 
@@ -260,9 +272,9 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
     return FloatDistribution(dimension.low, dimension.high, log=dimension.log, step=dimension.step)
 
 
-def _pruner(draws: SamplerConfig) -> optuna.pruners.BasePruner:
-    if draws.pruner == "median":
-        return optuna.pruners.MedianPruner(n_startup_trials=draws.startup)
-    if draws.pruner == "halving":
+def _pruner(sampler_config: SamplerConfig) -> optuna.pruners.BasePruner:
+    if sampler_config.pruner == "median":
+        return optuna.pruners.MedianPruner(n_startup_trials=sampler_config.startup)
+    if sampler_config.pruner == "halving":
         return optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2)
     return optuna.pruners.NopPruner()

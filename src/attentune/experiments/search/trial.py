@@ -1,4 +1,4 @@
-"""One run of a search, as a worker does it: on the search's own cut of the rows, and given up if others did better."""
+"""Runs of a search in a worker process: their rows, and pruning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from attentune.config import Config
 from attentune.data.dataset import TaskData
 from attentune.data.load import load_data
-from attentune.data.splits import stratified_cut, stratified_part
+from attentune.data.splits import stratified_sample, stratified_split
 from attentune.errors import DataError
 from attentune.experiments.comparison.grid import Run
 from attentune.experiments.execution.queue_storage import StorageConfig
@@ -17,6 +17,7 @@ from attentune.experiments.search.selection import SelectionCriterion
 from attentune.experiments.search.space import Space
 from attentune.experiments.search.study import SamplerConfig, SearchStudy
 from attentune.results import RunResult
+from attentune.training.callbacks import Scores, TrainingCallback
 from attentune.training.signals import Pruned
 from attentune.training.state import TrainingState
 
@@ -25,12 +26,12 @@ SCORED = ("train", "dev")
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows a search trains on and which it scores.
+    """The rows that a search trains on and scores.
 
     Attributes:
-        score_on: "train" cuts the scored rows from train; "dev" scores the task's own.
-        share: how much is cut.
-        seed: of the cut, and of the parts that the settings take.
+        score_on: "train" holds out rows of train; "dev" takes the task's validation rows.
+        share: the share of train that is held out.
+        seed: of the cut, and of subsamples.
     """
 
     score_on: str = "train"
@@ -38,76 +39,91 @@ class Rows:
     seed: int = 42
 
     def load(self, config: Config) -> TaskData:
-        """The rows, the same for every trial and seed; without those of extra files, which `train` mixes in.
+        """Load the rows: the same for every trial and seed, without extra files, which `train` adds.
 
         Raises:
-            DataError: as `load_data`, or there are too few labelled rows to cut.
+            DataError: as `load_data`, or there are too few labelled rows to hold some out.
         """
-        own = replace(config.data, extra_train_files=None, extra_train_weights=None)
+        data_config = replace(config.data, extra_train_files=None, extra_train_weights=None)
         if self.score_on == "dev":
-            return load_data(own, seed=self.seed, splits=("train", "validation"))
-        data = load_data(own, seed=self.seed, splits=("train",))
+            return load_data(data_config, seed=self.seed, splits=("train", "validation"))
+        data = load_data(data_config, seed=self.seed, splits=("train",))
         train = data.splits["train"]
         if train.labels is None or len(train) < 2:
             raise DataError(f"{data.name}: has {len(train)} labelled training rows, so none can be cut to score on.")
-        kept, cut = stratified_cut(train.labels, self.share, self.seed, "search")
-        scored, limit = train.take(cut), config.data.max_eval_samples
+        remaining, held_out = stratified_split(train.labels, self.share, self.seed, "search")
+        scored, limit = train.take(held_out), config.data.max_eval_samples
         if limit is not None and limit < len(scored):
-            scored = scored.take(stratified_part(scored.labels, limit, self.seed, "part", "search"))
+            scored = scored.take(stratified_sample(scored.labels, limit, self.seed, "part", "search"))
         note = (
             f"Trials are scored on {len(scored)} of the {len(train)} training rows, cut from them (search_share"
-            f" {self.share:g}, stratified, seed {self.seed}), and trained on {len(kept)}. Dev is not looked at."
+            f" {self.share:g}, stratified, seed {self.seed}), and trained on {len(remaining)}. Dev is not looked at."
         )
-        return replace(data, splits={"train": train.take(kept), "validation": scored}, notes=(*data.notes, note))
-
-
-@dataclass(frozen=True)
-class SearchTask:
-    """What a worker of a search is told, besides its runs.
-
-    Attributes:
-        rows: the fields of `Rows`.
-        draws: the fields of `SamplerConfig`.
-        choice: the fields of `SelectionCriterion`.
-        first_seed: the runs with this seed tell whether their trial is given up.
-    """
-
-    rows: Mapping[str, Any]
-    draws: Mapping[str, Any]
-    choice: Mapping[str, Any]
-    first_seed: int
+        return replace(data, splits={"train": train.take(remaining), "validation": scored}, notes=(*data.notes, note))
 
 
 class SearchTrainer:
-    """Trains the runs of a search."""
+    """Trains the runs of a search in a worker process. Its arguments are plain values, as they come from JSON.
 
-    def __init__(self, task: SearchTask, storage_config: StorageConfig) -> None:
-        self._first_seed, self._rows, self._choice = (
-            task.first_seed,
-            Rows(**task.rows),
-            SelectionCriterion(**task.choice),
-        )
-        draws = SamplerConfig(**task.draws)
-        self._study = None if draws.pruner == "none" else SearchStudy(storage_config, Space(), draws, self._choice)
+    Args:
+        storage_config: where the search's study is.
+        rows: the fields of `Rows`.
+        sampler: the fields of `SamplerConfig`.
+        criterion: the fields of `SelectionCriterion`.
+        first_seed: the seed whose runs report to the pruner.
+    """
+
+    def __init__(
+        self,
+        storage_config: StorageConfig,
+        *,
+        rows: Mapping[str, Any],
+        sampler: Mapping[str, Any],
+        criterion: Mapping[str, Any],
+        first_seed: int,
+    ) -> None:
+        self._first_seed, self._rows = first_seed, Rows(**rows)
+        self._criterion, config = SelectionCriterion(**criterion), SamplerConfig(**sampler)
+        has_pruner = config.pruner != "none"
+        self._study = SearchStudy(storage_config, Space(), config, self._criterion) if has_pruner else None
 
     def __call__(self, run: Run, config: Config) -> RunResult:
-        """Train; `Pruned` is raised where the trial is given up."""
+        """Train a run.
+
+        Raises:
+            Pruned: the pruner stops the trial.
+        """
         from attentune.training.train import train
 
-        def on_scores(state: TrainingState, scores: dict[str, dict[str, float]], is_last: bool) -> None:
-            if self._study is None or run.seed != self._first_seed:
-                return
-            score = next(iter(scores.values()))[self._choice.metric]
-            count = _times_scored(state, config)
-            if self._study.report(run.method, count, score) and not is_last:
-                times = "once" if count == 1 else f"{count} times"
-                raise Pruned(f"{self._choice.metric} {score:.4f} when scored {times}, worse than others by then")
+        callbacks = []
+        if self._study is not None and run.seed == self._first_seed:
+            callbacks.append(PruningCallback(self._study, run.method, config, self._criterion.metric))
+        return train(config, data=self._rows.load(config), callbacks=callbacks)
 
-        return train(config, data=self._rows.load(config), on_scores=on_scores)
+
+class PruningCallback(TrainingCallback):
+    """Reports each validation score to the study, and raises `Pruned` if the pruner says so.
+
+    Args:
+        study: the search's trials.
+        trial: the trial's name.
+        config: the run's settings.
+        metric: the metric that is reported.
+    """
+
+    def __init__(self, study: SearchStudy, trial: str, config: Config, metric: str) -> None:
+        self._study, self._trial, self._config, self._metric = study, trial, config, metric
+
+    def on_evaluate(self, state: TrainingState, scores: Scores, *, is_last: bool) -> None:
+        score = next(iter(scores.values()))[self._metric]
+        count = _times_scored(state, self._config)
+        if self._study.report(self._trial, count, score) and not is_last:
+            times = "once" if count == 1 else f"{count} times"
+            raise Pruned(f"{self._metric} {score:.4f} when scored {times}, worse than others by then")
 
 
 def _times_scored(state: TrainingState, config: Config) -> int:
-    """How often a run has been scored by now, a resumed one too."""
+    """Return how many validation scores a run has had, before it was resumed too."""
     if config.training.eval_strategy == "steps":
         return -(-state.step // (config.training.eval_steps or 1))
     return state.epoch + (state.step_in_epoch > 0)

@@ -1,4 +1,4 @@
-"""What explanations cost: calls of the model, forward and back, and wall time, by length of text and size of batch."""
+"""Measures the cost of explanations: forward and backward passes and wall time, by text length and batch size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from attentune.models.attention import attention_by
 
 LENGTHS = (16, 32, 64, 128, 256)
 BATCHES = (1, 32)
-# The prediction alone, without any scores: what all else is compared with.
+# The prediction without explanation, the reference of all comparisons.
 PLAIN = "predict"
 
 _REPEATS = 20
@@ -32,19 +32,19 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class CostLine:
-    """What a method costs for a number of texts of one length.
+    """The cost of a method for a number of texts of one length.
 
     Attributes:
         method: a key of `METHODS`, or `PLAIN`.
-        tokens: of each text, special ones included.
-        texts: how many at once.
+        tokens: length of each text, special tokens included.
+        texts: number of texts.
         forward_calls: calls of the model.
         backward_calls: backward passes.
-        passes: texts in these, forward and back.
-        repeats: how often it was timed; 0 where once would have taken too long.
-        median_s: wall time of all texts.
+        passes: texts in these, forward plus backward.
+        repeats: number of timings; 0 if one would have exceeded the budget.
+        median_s: median wall time for all texts, in seconds.
         p95_s: its 95th percentile.
-        times_plain: the median of its ratios to the prediction alone that was timed next to it.
+        times_plain: median ratio to the time of the plain prediction measured next to it.
     """
 
     method: str
@@ -72,22 +72,22 @@ def measure_cost(
     clock: Clock = time.perf_counter,
     progress: Progress | None = None,
 ) -> list[CostLine]:
-    """Time methods on texts of set lengths, made of the words of `rows`.
+    """Time methods on texts of given lengths, made of the tokens of `rows`.
 
-    Methods take turns, so that what slows the machine down for a while slows all of them down.
+    Methods alternate, so that a temporary slowdown of the machine affects all of them.
 
     Args:
-        saved: the run; lengths that it does not read are left out.
+        saved: the run; lengths above its maximum are left out.
         rows: texts whose tokens are used.
         methods: keys of `METHODS`.
-        settings: of the methods.
-        lengths: tokens of a text.
-        batches: texts at once.
-        precision: another one than the run's.
-        budget_s: about the most that one method may take at one length and batch; what would take longer even once,
-            going by a single text or half the length, is left out.
-        clock: what time is read from; `time.process_time`, with one thread, leaves a busy machine's waits out.
-        progress: told what is under way.
+        settings: options of the methods.
+        lengths: text lengths in tokens.
+        batches: numbers of texts.
+        precision: overrides the run's precision.
+        budget_s: approximate time limit in seconds per method, length and batch; a method is left out if one run would
+            exceed it, extrapolating from a single text or half the length.
+        clock: returns the time in seconds; `time.process_time` with one thread ignores other processes.
+        progress: called with a description of each step.
     """
     lines: list[CostLine] = []
     with attention_by(saved.model):
@@ -106,20 +106,20 @@ def measure_cost(
 
 
 def of_length(features: Features, tokens: int, count: int) -> Features:
-    """So many rows of so many tokens: the special ones of the first row, and ordinary ones as they come.
+    """Make `count` rows of `tokens` tokens: the special tokens of the first row, filled with non-special tokens.
 
-    Of pairs the first text is filled, the second one is empty.
+    In pairs the first text is filled and the second one is empty.
 
     Raises:
-        DataError: there is no ordinary token.
+        DataError: there is no non-special token.
     """
     pool = features.ids[~features.special]
     if not len(pool):
-        raise DataError("got texts without a word, expected some to fill up texts with.")
+        raise DataError("got texts without words, expected at least one word to make texts of.")
     span = features.row(0)
     special = np.flatnonzero(features.special[span])
     fill = max(1, tokens - len(special))
-    # Behind the first special token, which all encoders begin with.
+    # After the first special token, with which all encoders begin.
     before, after = span.start + special[:1], span.start + special[1:]
 
     def rows_of(values: np.ndarray, own: np.ndarray) -> np.ndarray:
@@ -139,7 +139,7 @@ def of_length(features: Features, tokens: int, count: int) -> Features:
 
 
 def _second_starts(features: Features, special: np.ndarray, fill: int, count: int) -> np.ndarray | None:
-    """Of pairs that are read apart: the second text's special tokens begin where they did, less the old words."""
+    """For a bi-encoder, compute where the second text, now only special tokens, begins in each row."""
     if features.second_starts is None:
         return None
     first = int(np.count_nonzero(special < features.second_starts[0]))
@@ -147,9 +147,9 @@ def _second_starts(features: Features, special: np.ndarray, fill: int, count: in
 
 
 def _forecast(lines: Sequence[CostLine], name: str, tokens: int, count: int) -> float:
-    """About how long a method will take, from what is known of fewer texts or half the length; 0 where nothing is."""
+    """Estimate a method's time in seconds from fewer texts or half the length; 0 if nothing is known."""
     known = {(own.tokens, own.texts): own for own in lines if own.method == name}
-    if METHODS[name].together:
+    if METHODS[name].batched:
         return 0.0
     for key, factor in (((tokens, 1), count), ((tokens // 2, count), 2)):
         if key in known and key != (tokens, count):
@@ -165,7 +165,7 @@ def _time(
     counted: dict[str, CostLine] = {}
     for name in names:
         with PassCounter(scorer.model) as counter:
-            # The first time warms caches up and is not timed, unless it is too dear to be done twice.
+            # The first run warms up caches and is not counted, unless a second one would exceed the budget.
             seconds[name].append(_once(scorer, name, count, settings, clock))
         passes = counter.forward_texts + counter.backward_texts
         counted[name] = CostLine(name, tokens, count, counter.forward_calls, counter.backward_calls, passes)
@@ -202,7 +202,7 @@ def _once(scorer: Scorer, name: str, count: int, settings: Settings, clock: Cloc
         method, wanted_B = METHODS[name], np.full(count, PREDICTED)
 
         def ask() -> object:
-            parts = [rows] if method.together else [rows[place : place + 1] for place in rows]
+            parts = [rows] if method.batched else [rows[place : place + 1] for place in rows]
             return [method.score(scorer, part, wanted_B[part], settings) for part in parts]
 
     began = clock()

@@ -1,8 +1,8 @@
-"""What was measured as files that ERASER's own program reads, so that it can score it again.
+"""Exports an evaluation in the format of the ERASER benchmark, so that its program can compute the scores too.
 
-`python -m rationale_benchmark.metrics --data_dir DIR --split test --results DIR/METHOD.ERASURE.jsonl` is that program
-(DeYoung et al. 2020, github.com/jayded/eraserbenchmark). A document is a row's ordinary tokens; where the truth is
-known, it stands in `test.jsonl` as evidence.
+Run `python -m rationale_benchmark.metrics --data_dir DIR --split test --results DIR/METHOD.ERASURE.jsonl` (DeYoung et
+al. 2020, github.com/jayded/eraserbenchmark). A document consists of a row's non-special tokens; ground truth, if known,
+is the evidence in `test.jsonl`.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from attentune.explain.faithfulness.erasure import SHARES, ProbabilityDrops
 from attentune.explain.faithfulness.measure import FaithfulnessResult
 from attentune.io.files import storage_errors, write_text
 
-# ERASER takes the share that people mark; where nobody has marked anything, this one.
+# ERASER uses the share of tokens that annotators marked; without annotations this share is used.
 WHOLE_SHARE = 0.2
 
 
 def record(
     name: str, scores: Sequence[float], probability_drops: ProbabilityDrops, row: int, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """One row under one method and erasure, in ERASER's own words.
+    """Make ERASER's record of one row under one method and erasure.
 
     Args:
-        name: of the row.
-        scores: one number for each ordinary token.
-        falls: what erasing did.
-        row: the row's place in it.
-        classes: the classes' names.
+        name: the row's id.
+        scores: one number per non-special token.
+        probability_drops: predictions of the erased rows.
+        row: the row's index in them.
+        classes: names of the classes.
     """
 
     def named(chances_C: np.ndarray) -> dict[str, float]:
@@ -56,30 +56,35 @@ def record(
 
 
 def write_records(
-    folder: str | Path, found: FaithfulnessResult, evidence: Mapping[int, Sequence[tuple[int, int]]] | None = None
+    folder: str | Path, result: FaithfulnessResult, evidence: Mapping[int, Sequence[tuple[int, int]]] | None = None
 ) -> list[Path]:
-    """Write a file for each method and erasure, the documents and the annotations.
+    """Write documents, annotations, and one file of records per method and erasure.
 
     Args:
-        folder: made if it is not there.
-        found: what was measured.
-        evidence: by row, first and behind the last of the ordinary tokens that decide, where that is known.
+        folder: created if it does not exist.
+        result: the evaluation.
+        evidence: for each row the spans of its decisive words as indices into its non-special tokens, if known.
+
+    Returns:
+        The files written.
 
     Raises:
-        StorageError: the disk does not take it.
+        StorageError: the folder cannot be written, or contains `docs`, which ERASER's program would read instead.
     """
     home = Path(folder)
     with storage_errors(home):
         home.mkdir(parents=True, exist_ok=True)
     if (home / "docs").exists():
-        raise StorageError(f"{home / 'docs'}: is there, and ERASER's program would read it; choose another folder.")
-    features, classes = found.explainer.scorer.features, found.explainer.scorer.label_space.names
-    names = _names(found.rows.ids)
-    ordinary = [features.ordinary_positions(row) for row in range(len(names))]
-    documents = [_words(found, row) for row in range(len(names))]
+        raise StorageError(
+            f"{home / 'docs'}: already exists, and ERASER's program would read it; choose another folder."
+        )
+    features, classes = result.explainer.scorer.features, result.explainer.scorer.label_space.names
+    names = _names(result.rows.ids)
+    ordinary = [features.non_special_positions(row) for row in range(len(names))]
+    documents = [_words(result, row) for row in range(len(names))]
     lines = [{"docid": name, "document": " ".join(words)} for name, words in zip(names, documents, strict=True)]
-    labels = found.rows.labels
-    some = next(iter(found.probability_drops.values()))
+    labels = result.rows.labels
+    some = next(iter(result.probability_drops.values()))
     annotations = [
         {
             "annotation_id": name,
@@ -93,10 +98,10 @@ def write_records(
         for row, name in enumerate(names)
     ]
     files: dict[str, list[dict[str, Any]]] = {"docs.jsonl": lines, "test.jsonl": annotations}
-    for (method, erasure), own in found.probability_drops.items():
+    for (method, erasure), own in result.probability_drops.items():
         scores = [
             attribution.scores[places]
-            for attribution, places in zip(found.ranked[method].attributions, ordinary, strict=True)
+            for attribution, places in zip(result.ranked[method].attributions, ordinary, strict=True)
         ]
         files[f"{method}.{erasure}.jsonl"] = [
             record(name, scores[row].tolist(), own, row, classes) for row, name in enumerate(names)
@@ -107,11 +112,11 @@ def write_records(
 
 
 def _names(ids: Sequence[str]) -> list[str]:
-    """The rows' ids, or where they are not all different, their numbers."""
+    """Return the rows' ids, or their numbers if ids are not unique."""
     return list(ids) if len(set(ids)) == len(ids) else [str(number) for number in range(len(ids))]
 
 
-def _words(found: FaithfulnessResult, row: int) -> list[str]:
-    """A row's ordinary tokens as its text has them, without white space, which parts tokens in ERASER's files."""
-    pieces = found.explainer.pieces(row, found.ranked[next(iter(found.ranked))].attributions[row].scores)
+def _words(result: FaithfulnessResult, row: int) -> list[str]:
+    """Return the text of a row's non-special tokens without white space, which separates tokens in ERASER's files."""
+    pieces = result.explainer.pieces(row, result.ranked[next(iter(result.ranked))].attributions[row].scores)
     return ["".join(piece.text.split()) or "_" for piece in pieces]

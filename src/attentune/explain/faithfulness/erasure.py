@@ -1,6 +1,8 @@
-"""Texts with some of their tokens erased, in one of three ways, and what a model says of them.
+"""Erases tokens of texts in one of three ways and measures the drop in the predicted probability.
 
-All of it is done on token ids: no text is put together and tokenised again.
+Erasure works on token ids; texts are not tokenised again.
+
+Source: comprehensiveness and sufficiency of ERASER (DeYoung et al. 2020, section 4.2).
 """
 
 from __future__ import annotations
@@ -17,55 +19,57 @@ from attentune.inference.scoring import score_rows
 from attentune.metrics.metrics import probabilities_of
 from attentune.seeding import numpy_generator
 
-# By the mask token in a token's place; by leaving the token out, so that the text grows shorter; by hiding it from
-# attention, so that it keeps its place but no other token looks at it.
 # ERASER's bins (DeYoung et al. 2020, section 4.2).
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
+# Replace by the mask token; delete, which shortens the text; or exclude from attention, which keeps positions.
 ERASURES = ("mask", "delete", "attention")
 
-_QUESTIONS_AT_ONCE = 8192
+_ROWS_AT_ONCE = 8192
 
 
 class Eraser:
-    """What a model says of rows of which tokens were erased, each erased row asked but once.
+    """Predicts rows with erased tokens and caches the predictions.
 
     Args:
         scorer: the model and the rows.
         erasure: one of `ERASURES`.
 
     Attributes:
-        asked: how many erased rows have gone through the model.
+        predicted: number of erased rows predicted so far, cached ones not counted.
     """
 
     def __init__(self, scorer: Scorer, erasure: str) -> None:
-        self._probe, self._erasure = scorer, erasure
+        self._scorer, self._erasure = scorer, erasure
         self._known: dict[tuple[int, bytes], np.ndarray] = {}
-        self.asked = 0
+        self.predicted = 0
 
     def probabilities(self, rows: Sequence[int] | np.ndarray, erased: Sequence[np.ndarray]) -> np.ndarray:
-        """(M, C) float64, the classes' probabilities of these rows without these tokens.
+        """Predict class probabilities of rows with erased tokens.
 
         Args:
-            rows: (M,) their numbers, each as often as you like.
-            erased: for each of them the places to erase, in any order.
+            rows: (M,) row numbers; a row may occur more than once.
+            erased: for each of them the positions to erase, in any order.
+
+        Returns:
+            (M, C) float64.
         """
         places = [np.sort(own).astype(np.int64) for own in erased]
         keys = [(int(row), own.tobytes()) for row, own in zip(rows, places, strict=True)]
         new = {key: own for key, own in zip(keys, places, strict=True) if key not in self._known}
         names = list(new)
-        for begin in range(0, len(names), _QUESTIONS_AT_ONCE):
-            part = names[begin : begin + _QUESTIONS_AT_ONCE]
-            logits_MC = self._ask(np.array([row for row, _ in part]), [new[key] for key in part])
-            answers = probabilities_of(logits_MC, self._probe.label_space)
+        for begin in range(0, len(names), _ROWS_AT_ONCE):
+            part = names[begin : begin + _ROWS_AT_ONCE]
+            logits_MC = self._predict(np.array([row for row, _ in part]), [new[key] for key in part])
+            answers = probabilities_of(logits_MC, self._scorer.label_space)
             self._known |= dict(zip(part, answers, strict=True))
-        self.asked += len(names)
+        self.predicted += len(names)
         if not keys:
-            return np.zeros((0, self._probe.label_space.num_labels))
+            return np.zeros((0, self._scorer.label_space.num_labels))
         return np.stack([self._known[key] for key in keys])
 
-    def _ask(self, rows_M: np.ndarray, places: list[np.ndarray]) -> np.ndarray:
-        """(M, C) logits."""
-        scorer = self._probe
+    def _predict(self, rows_M: np.ndarray, places: list[np.ndarray]) -> np.ndarray:
+        """Compute the logits of erased rows, (M, C)."""
+        scorer = self._scorer
         features, numbers = scorer.features, rows_M
         if self._erasure == "delete":
             features, numbers = without_tokens(features, rows_M, places), np.arange(len(rows_M))
@@ -82,12 +86,12 @@ class Eraser:
 
 
 def without_tokens(features: Features, rows_M: np.ndarray, places: Sequence[np.ndarray]) -> Features:
-    """These rows, one after the other, each without the tokens at its places.
+    """Select rows and delete tokens from each.
 
     Args:
         features: the split's tokens.
-        rows_M: which rows, one as often as you like.
-        places: for each of them the places within it to leave out.
+        rows_M: row numbers; a row may occur more than once.
+        places: for each of them the positions to delete.
     """
     kept = []
     for row, own in zip(rows_M, places, strict=True):
@@ -111,13 +115,13 @@ def without_tokens(features: Features, rows_M: np.ndarray, places: Sequence[np.n
 
 @dataclass(frozen=True)
 class ProbabilityDrops:
-    """What erasing does to each of N rows, at each of K bins.
+    """Class probabilities of N rows before and after erasing, for K shares of tokens.
 
     Attributes:
-        whole_NC: the classes' probabilities of the rows as they are.
-        without_NKC: those without the first tokens of the order.
-        only_NKC: those of the first tokens alone.
-        target_N: the class that was explained.
+        whole_NC: of the original rows.
+        without_NKC: without the top-ranked tokens.
+        only_NKC: with only the top-ranked tokens.
+        target_N: ids of the explained classes.
     """
 
     whole_NC: np.ndarray
@@ -128,14 +132,14 @@ class ProbabilityDrops:
     @property
     def comprehensiveness(self) -> np.ndarray:
         """(N, K) p(class | text) - p(class | text without the tokens); high is good."""
-        return self._fall(self.without_NKC)
+        return self._drop(self.without_NKC)
 
     @property
     def sufficiency(self) -> np.ndarray:
         """(N, K) p(class | text) - p(class | the tokens alone); low is good."""
-        return self._fall(self.only_NKC)
+        return self._drop(self.only_NKC)
 
-    def _fall(self, erased_NKC: np.ndarray) -> np.ndarray:
+    def _drop(self, erased_NKC: np.ndarray) -> np.ndarray:
         rows = np.arange(len(self.target_N))
         return self.whole_NC[rows, self.target_N][:, None] - erased_NKC[rows, :, self.target_N]
 
@@ -147,64 +151,66 @@ def probability_drops(
     target_N: np.ndarray,
     shares: Sequence[float] = SHARES,
 ) -> ProbabilityDrops:
-    """What erasing in these orders does.
+    """Erase the top-ranked tokens of each row, and all others, at several shares.
 
     Args:
-        eraser: asks the model.
-        rows: (N,) the rows' numbers.
-        orders: of each row its ordinary tokens' places, the most important first; none empty.
-        target_N: the classes explained.
-        shares: the bins.
+        eraser: predicts erased rows.
+        rows: (N,) row numbers.
+        orders: for each row the positions of its non-special tokens, most important first; none empty.
+        target_N: ids of the explained classes.
+        shares: shares of tokens to erase.
     """
     counts = [top_counts(len(order), shares) for order in orders]
     first = [order[:count] for order, own in zip(orders, counts, strict=True) for count in own]
     rest = [order[count:] for order, own in zip(orders, counts, strict=True) for count in own]
     nothing = [np.zeros(0, dtype=np.int64)] * len(rows)
     spread = np.repeat(rows, len(shares))
-    found = eraser.probabilities(np.concatenate([rows, spread, spread]), [*nothing, *first, *rest])
-    whole_NC, without, only = np.split(found, [len(rows), len(rows) + len(spread)])
+    probabilities = eraser.probabilities(np.concatenate([rows, spread, spread]), [*nothing, *first, *rest])
+    whole_NC, without, only = np.split(probabilities, [len(rows), len(rows) + len(spread)])
     shape = (len(rows), len(shares), -1)
     return ProbabilityDrops(whole_NC, without.reshape(shape), only.reshape(shape), target_N)
 
 
 @dataclass(frozen=True)
 class NaopcBounds:
-    """The least and the greatest mean fall of each of N rows, over the orders that the search has seen."""
+    """The lowest and highest mean drop of each of N rows over all orders of its tokens, as found by beam search."""
 
     lower_N: np.ndarray
     upper_N: np.ndarray
 
-    def normalised(self, falls_N: np.ndarray) -> np.ndarray:
-        """(N,) 0 at the lower limit, 1 at the upper one; NaN where they are one."""
+    def normalised(self, drops_N: np.ndarray) -> np.ndarray:
+        """Scale mean drops to 0 at the lower bound and 1 at the upper bound; NaN where the bounds coincide."""
         width_N = self.upper_N - self.lower_N
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(width_N > 1e-9, (falls_N - self.lower_N) / width_N, np.nan)
+            return np.where(width_N > 1e-9, (drops_N - self.lower_N) / width_N, np.nan)
 
 
-def mean_falls(eraser: Eraser, rows: np.ndarray, orders: Sequence[np.ndarray], target_N: np.ndarray) -> np.ndarray:
-    """(N,) the mean fall of the target's probability while token after token is erased, the last one included."""
+def mean_drops(eraser: Eraser, rows: np.ndarray, orders: Sequence[np.ndarray], target_N: np.ndarray) -> np.ndarray:
+    """Compute the mean drop of the target's probability while all tokens are erased one after another (AOPC)."""
     owner = np.repeat(np.arange(len(rows)), [len(order) for order in orders])
     erased = [order[:count] for order in orders for count in range(1, len(order) + 1)]
-    fall_M = _whole(eraser, rows, target_N)[owner] - _chance(eraser, rows[owner], erased, target_N[owner])
-    return np.bincount(owner, weights=fall_M, minlength=len(rows)) / np.bincount(owner, minlength=len(rows))
+    drop_M = _unerased_probability(eraser, rows, target_N)[owner] - _target_probability(
+        eraser, rows[owner], erased, target_N[owner]
+    )
+    return np.bincount(owner, weights=drop_M, minlength=len(rows)) / np.bincount(owner, minlength=len(rows))
 
 
 def find_naopc_bounds(
     eraser: Eraser, rows: np.ndarray, places: Sequence[np.ndarray], target_N: np.ndarray, *, beam: int
 ) -> NaopcBounds:
-    """The limits of `mean_falls` over all orders of these places, by beam search.
+    """Search for the bounds of `mean_drops` over all orders of these positions, by beam search.
 
-    What is left of a text depends on which tokens are gone, not on their order. So a beam that holds all sets of tokens
-    of one size (20 for 6 tokens, 70 for 8) finds the exact limits; a narrower one finds limits that are not wider.
+    A prediction depends on the set of erased tokens, not on their order. A beam that holds all sets of one size (20 for
+    6 tokens, 70 for 8) finds the exact bounds; a smaller one may find narrower bounds.
 
     Args:
-        eraser: asks the model.
-        rows: (N,) the rows' numbers.
-        places: of each row those that are erased; none empty.
-        target_N: the classes explained.
-        beam: how many sets of tokens are kept at each size.
+        eraser: predicts erased rows.
+        rows: (N,) row numbers.
+        places: for each row the positions to erase; none empty.
+        target_N: ids of the explained classes.
+        beam: number of sets kept at each size.
     """
-    whole_N = _whole(eraser, rows, target_N)
+    whole_N = _unerased_probability(eraser, rows, target_N)
     upper_N, lower_N = (
         sign * _best(eraser, rows, places, target_N, sign * whole_N, beam=beam, sign=sign) for sign in (1.0, -1.0)
     )
@@ -221,24 +227,24 @@ def _best(
     beam: int,
     sign: float,
 ) -> np.ndarray:
-    """(N,) the greatest mean of sign x fall; all rows take each step together, so that batches are full."""
+    """Find the highest mean of sign x drop, (N,); all rows advance together, which fills batches."""
     beams: list[dict[frozenset[int], float]] = [{frozenset(): 0.0} for _ in rows]
     for size in range(1, max(len(own) for own in places) + 1):
         grown = [_grown(held, own) if size <= len(own) else {} for held, own in zip(beams, places, strict=True)]
         owner = np.repeat(np.arange(len(rows)), [len(sets) for sets in grown])
         erased = [np.fromiter(gone, dtype=np.int64) for sets in grown for gone in sets]
-        fall_M = whole_N[owner] - sign * _chance(eraser, rows[owner], erased, target_N[owner])
+        drop_M = whole_N[owner] - sign * _target_probability(eraser, rows[owner], erased, target_N[owner])
         begin = 0
         for row, sets in enumerate(grown):
             if sets:
-                sums = {gone: total + fall_M[begin + n] for n, (gone, total) in enumerate(sets.items())}
+                sums = {gone: total + drop_M[begin + n] for n, (gone, total) in enumerate(sets.items())}
                 beams[row] = dict(sorted(sums.items(), key=lambda entry: -entry[1])[:beam])
                 begin += len(sets)
     return np.array([max(held.values()) / len(own) for held, own in zip(beams, places, strict=True)])
 
 
 def _grown(held: dict[frozenset[int], float], places: np.ndarray) -> dict[frozenset[int], float]:
-    """All sets with one token more, each with the greatest sum of falls on a way to it."""
+    """Extend all sets by one token, each with the highest sum of drops of the orders leading to it."""
     grown: dict[frozenset[int], float] = {}
     for gone, total in held.items():
         for place in places.tolist():
@@ -248,31 +254,32 @@ def _grown(held: dict[frozenset[int], float], places: np.ndarray) -> dict[frozen
     return grown
 
 
-def _whole(eraser: Eraser, rows: np.ndarray, target_N: np.ndarray) -> np.ndarray:
-    return _chance(eraser, rows, [np.zeros(0, dtype=np.int64)] * len(rows), target_N)
+def _unerased_probability(eraser: Eraser, rows: np.ndarray, target_N: np.ndarray) -> np.ndarray:
+    return _target_probability(eraser, rows, [np.zeros(0, dtype=np.int64)] * len(rows), target_N)
 
 
-def _chance(eraser: Eraser, rows: np.ndarray, erased: Sequence[np.ndarray], target_M: np.ndarray) -> np.ndarray:
-    """(M,) the probability of the target."""
+def _target_probability(
+    eraser: Eraser, rows: np.ndarray, erased: Sequence[np.ndarray], target_M: np.ndarray
+) -> np.ndarray:
+    """Predict the probability of the target, (M,)."""
     return eraser.probabilities(rows, erased)[np.arange(len(rows)), target_M]
 
 
 def ranked(scores_T: np.ndarray, ordinary: np.ndarray, *key: int | str) -> np.ndarray:
-    """The places of a row's ordinary tokens, the highest score first.
+    """Sort the positions of a row's non-special tokens by score, highest first.
 
-    Equal scores come in an order drawn by lot: in the text's own order a method that says nothing would look as good
-    as the first words are.
+    Ties are ordered at random: in text order a constant method would get the merit of the first words.
 
     Args:
-        scores_T: of each token of the row.
-        ordinary: the places to rank.
-        key: what the lot is a function of, such as the seed and the row.
+        scores_T: the scores of the row's tokens.
+        ordinary: the positions to rank.
+        key: seeds the order of ties, such as the seed and the row.
     """
-    lot = numpy_generator("ties", *key).random(len(ordinary))
-    return ordinary[np.lexsort((lot, -scores_T[ordinary]))]
+    tie_breaks = numpy_generator("ties", *key).random(len(ordinary))
+    return ordinary[np.lexsort((tie_breaks, -scores_T[ordinary]))]
 
 
 def top_counts(count: int, shares: Sequence[float] = SHARES) -> list[int]:
-    """How many of `count` tokens each share stands for: rounded up, so at least one."""
-    # Rounded first: 0.1 x 30 is a little more than 3 in binary numbers.
+    """Convert shares of `count` tokens to numbers of tokens, rounded up to at least one."""
+    # Rounded first, since 0.1 x 30 exceeds 3 in floating point.
     return [min(count, max(1, math.ceil(round(share * count, 9)))) for share in shares]

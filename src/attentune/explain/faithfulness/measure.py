@@ -1,41 +1,50 @@
-"""Are explanations true? What erasing the tokens that they point at does to the very model they explain."""
+"""Measures the faithfulness of explanations by erasing the tokens that they rank highest."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from attentune.attribution.base import Scorer
 from attentune.attribution.registry import METHODS, method_for
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import Explainer
-from attentune.explain.faithfulness.erasing import Erasing
-from attentune.explain.faithfulness.erasure import ERASURES, SHARES, ProbabilityDrops
+from attentune.explain.faithfulness.erasure import (
+    ERASURES,
+    SHARES,
+    Eraser,
+    NaopcBounds,
+    ProbabilityDrops,
+    find_naopc_bounds,
+    mean_drops,
+    probability_drops,
+)
 from attentune.explain.faithfulness.ordering import RANDOM_BASELINE, Measures, Progress, Ranked, rank
-from attentune.explain.faithfulness.results import FaithfulnessReport, MethodCost, MethodScore
+from attentune.explain.faithfulness.results import FaithfulnessReport, MethodCost, MethodScore, mean_interval
 from attentune.inference.predictor import Predictor
 from attentune.models.attention import attention_by
 
-# Too dear to be asked for by nobody.
-_DEAR = ("lime", "shap")
+# Too slow to run by default.
+_EXPENSIVE = ("lime", "shap")
 
 
 @dataclass(frozen=True)
 class FaithfulnessResult:
-    """The report, and what stands behind it.
+    """The report and the data behind it.
 
     Attributes:
         report: means and intervals.
-        rows: the texts that were measured.
-        kept: their numbers among those given.
-        ranked: by method.
-        falls: by method and erasure; of the first draw.
+        rows: the texts evaluated.
+        kept: their row numbers among those given.
         explainer: of these texts.
+        ranked: rankings by method.
+        probability_drops: by method and erasure, of the first draw.
     """
 
     report: FaithfulnessReport
@@ -47,17 +56,17 @@ class FaithfulnessResult:
 
     @staticmethod
     def signed(name: str) -> bool:
-        """Whether a method's scores have a sign."""
+        """Whether a method's scores can be negative."""
         return METHODS[name].signed
 
 
 def default_methods(saved: Predictor) -> tuple[str, ...]:
-    """The methods that work on this run, but for those that are very dear."""
+    """Return the methods that work on this run, except the slowest, LIME and SHAP."""
     has_captum = importlib.util.find_spec("captum") is not None
     return tuple(
         name
         for name, method in METHODS.items()
-        if name not in _DEAR
+        if name not in _EXPENSIVE
         and (not method.needs_gate or saved.model.token_gate is not None)
         and (not method.needs_captum or has_captum)
     )
@@ -72,22 +81,22 @@ def measure_faithfulness(
     precision: str | None = None,
     progress: Progress | None = None,
 ) -> FaithfulnessResult:
-    """Erase what methods point at, and see how far the predicted class's probability falls.
+    """Erase the tokens that each method ranks highest and measure the drop of the predicted class's probability.
 
-    Every method is asked about the same model and the same texts, and ranked by what it says of the predicted class.
+    All methods explain the predicted class of the same model on the same texts.
 
     Args:
-        run: a run folder or checkpoint, or the run.
-        rows: texts, or pairs; labels are only needed for the accuracy.
-        methods: keys of `METHODS`; not given: all that work on the run, but LIME and SHAP. "random", the floor, always
-            takes part.
-        measures: what is measured.
-        precision: another one than the run's.
-        progress: told what is under way.
+        run: a run folder or checkpoint, or a loaded run.
+        rows: texts, or pairs; labels are only used for the accuracy.
+        methods: keys of `METHODS`; by default all that work on the run except LIME and SHAP. The baseline "random" is
+            always added.
+        measures: options of the evaluation.
+        precision: overrides the run's precision.
+        progress: called with a description of each step.
 
     Raises:
-        ConfigError: a method or erasure that does not exist or not work on this run; or the run predicts scores.
-        DataError: no row has an ordinary token.
+        ConfigError: a method or erasure does not exist or does not work on this run, or the run predicts scores.
+        DataError: no row has a non-special token.
     """
     measures = measures or Measures()
     saved = run if isinstance(run, Predictor) else Predictor.load(run)
@@ -95,7 +104,7 @@ def measure_faithfulness(
     check(saved, names, measures)
     with attention_by(saved.model):
         explainer, kept = readable(saved, rows, precision)
-        own_rows = rows if len(kept) == len(rows) else rows.take(kept)
+        kept_rows = rows if len(kept) == len(rows) else rows.take(kept)
         tell = progress or (lambda what: None)
         ranks = {name: rank(explainer, name, measures, tell) for name in names}
         scores: list[MethodScore] = []
@@ -103,18 +112,18 @@ def measure_faithfulness(
         for erasure in measures.erasures:
             tell(f"erasing by {erasure}")
             with explainer.scorer.evaluating():
-                found = Erasing(explainer.scorer, erasure, ranks, measures)
-                scores += found.scores()
-            by_erasure |= {(name, erasure): own[0] for name, own in found.probability_drops.items()}
-    report = _report(saved, explainer, own_rows, len(rows), measures, ranks, scores)
-    return FaithfulnessResult(report, own_rows, kept, explainer, ranks, by_erasure)
+                erasing = _Erasing(explainer.scorer, erasure, ranks, measures)
+                scores += erasing.scores()
+            by_erasure |= {(name, erasure): draws[0] for name, draws in erasing.probability_drops.items()}
+    report = _report(saved, explainer, kept_rows, len(rows), measures, ranks, scores)
+    return FaithfulnessResult(report, kept_rows, kept, explainer, ranks, by_erasure)
 
 
 def check(saved: Predictor, methods: Sequence[str], measures: Measures) -> None:
-    """See that all this can be measured.
+    """Check that the run, methods and options can be evaluated.
 
     Raises:
-        ConfigError: with every problem found.
+        ConfigError: lists every problem.
     """
     problems = []
     if saved.label_space.task_type == "regression":
@@ -142,19 +151,91 @@ def check(saved: Predictor, methods: Sequence[str], measures: Measures) -> None:
 
 
 def readable(saved: Predictor, rows: TextRows, precision: str | None) -> tuple[Explainer, list[int]]:
-    """An explainer of the rows that have an ordinary token, and their numbers.
+    """Make an explainer of the rows that have a non-special token; also return their row numbers.
 
     Raises:
-        DataError: none has.
+        DataError: no row has one.
     """
     explainer = Explainer(saved, rows, precision=precision)
     features = explainer.scorer.features
-    kept = [row for row in range(len(rows)) if len(features.ordinary_positions(row))]
+    kept = [row for row in range(len(rows)) if len(features.non_special_positions(row))]
     if not kept:
         raise DataError(f"{rows.source}: got {len(rows)} texts, expected at least one with a word in it.")
     if len(kept) == len(rows):
         return explainer, kept
     return Explainer(saved, rows.take(kept), precision=precision), kept
+
+
+class _Erasing:
+    """Evaluates the rankings of all methods under one kind of erasure.
+
+    Attributes:
+        probability_drops: for each method, one entry per draw.
+    """
+
+    def __init__(self, scorer: Scorer, erasure: str, ranks: dict[str, Ranked], measures: Measures) -> None:
+        self._erasure, self._ranks, self._measures = erasure, ranks, measures
+        self._eraser = Eraser(scorer, erasure)
+        self._target_N = np.array([attribution.target for attribution in next(iter(ranks.values())).attributions])
+        rows = np.arange(len(self._target_N))
+        self.probability_drops = {
+            name: [probability_drops(self._eraser, rows, orders, self._target_N) for orders in own.orders]
+            for name, own in ranks.items()
+        }
+        places = [scorer.features.non_special_positions(int(row)) for row in rows]
+        self._short = np.array([row for row in rows if len(places[row]) <= measures.beam_tokens], dtype=np.int64)
+        self._bounds: NaopcBounds | None = None
+        if measures.beam and len(self._short):
+            chosen, targets = [places[row] for row in self._short], self._target_N[self._short]
+            self._bounds = find_naopc_bounds(self._eraser, self._short, chosen, targets, beam=measures.beam)
+
+    def scores(self) -> list[MethodScore]:
+        """Return one `MethodScore` per method."""
+        first = next(iter(self._ranks))
+        base_N = _mean([own.comprehensiveness for own in self.probability_drops[first]]).mean(axis=1)
+        return [self._score(name, None if name == first else base_N) for name in self._ranks]
+
+    def _score(self, name: str, base_N: np.ndarray | None) -> MethodScore:
+        seed = self._measures.settings.seed
+        comprehensiveness_NK = _mean([own.comprehensiveness for own in self.probability_drops[name]])
+        sufficiency_NK = _mean([own.sufficiency for own in self.probability_drops[name]])
+        whole_N = comprehensiveness_NK.mean(axis=1)
+        bins = {
+            "comprehensiveness": comprehensiveness_NK.mean(axis=0).tolist(),
+            "sufficiency": sufficiency_NK.mean(axis=0).tolist(),
+        }
+        line = MethodScore(
+            name,
+            METHODS[name].signed,
+            self._erasure,
+            mean_interval(whole_N, seed),
+            mean_interval(sufficiency_NK.mean(axis=1), seed),
+            None if base_N is None else mean_interval(whole_N - base_N, seed),
+            bins,
+        )
+        if self._bounds is None:
+            return line
+        forwards_N, backwards_N = (self._normalised(name, step) for step in (1, -1))
+        return replace(
+            line,
+            naopc_comprehensiveness=mean_interval(forwards_N, seed),
+            naopc_sufficiency=mean_interval(backwards_N, seed),
+            naopc_rows=int(np.isfinite(forwards_N).sum()),
+        )
+
+    def _normalised(self, name: str, step: int) -> np.ndarray:
+        """Compute the normalised AOPC of short rows by order (step 1) or reversed order (-1), averaged over draws."""
+        assert self._bounds is not None
+        targets = self._target_N[self._short]
+        draws = [
+            mean_drops(self._eraser, self._short, [orders[row][::step] for row in self._short], targets)
+            for orders in self._ranks[name].orders
+        ]
+        return _mean([self._bounds.normalised(own) for own in draws])
+
+
+def _mean(draws: list[np.ndarray]) -> np.ndarray:
+    return np.mean(draws, axis=0)
 
 
 def _report(
@@ -169,7 +250,9 @@ def _report(
     accuracy = None
     if rows.labels is not None:
         first = next(iter(ranks.values())).attributions
-        accuracy = float(np.mean([found.target == label for found, label in zip(first, rows.labels, strict=True)]))
+        accuracy = float(
+            np.mean([attribution.target == label for attribution, label in zip(first, rows.labels, strict=True)])
+        )
     return FaithfulnessReport(
         run=str(saved.folder),
         rows=len(rows),
@@ -185,8 +268,8 @@ def _report(
         costs=[
             MethodCost(
                 name,
-                float(np.mean([found.passes for found in own.attributions])),
-                float(np.mean([found.seconds for found in own.attributions])),
+                float(np.mean([attribution.passes for attribution in own.attributions])),
+                float(np.mean([attribution.seconds for attribution in own.attributions])),
             )
             for name, own in ranks.items()
         ],

@@ -1,4 +1,4 @@
-"""From methods to orders of tokens, the most important first."""
+"""Ranks tokens by the scores of attribution methods, and compares rankings."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from attentune.attribution.base import Settings
 from attentune.explain.explainer import Attribution, Explainer
 from attentune.explain.faithfulness.erasure import ERASURES, ranked
 
-# The floor: what an order drawn by lot reaches.
+# The baseline method: a random order of tokens.
 RANDOM_BASELINE = "random"
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Measures:
-    """What is measured, beside the methods.
+    """Options of the evaluation.
 
     Attributes:
         erasures: some of `ERASURES`.
-        settings: of the methods; the seed also decides ties, the floor's draws and the resamples.
-        draws: random orders that the floor is the mean of.
-        beam: sets of tokens kept in the search for the limits; 0 leaves the normalised form out.
-        beam_tokens: texts of up to so many ordinary tokens have their limits searched.
+        settings: options of the methods; the seed also seeds ties, the random baseline and the bootstrap.
+        draws: random orders that the random baseline averages over.
+        beam: beam width of the search for NAOPC bounds; 0 skips the normalised AOPC.
+        beam_tokens: search for bounds only in texts of at most so many non-special tokens.
     """
 
     erasures: Sequence[str] = ERASURES
@@ -39,11 +39,11 @@ class Measures:
 
 @dataclass(frozen=True)
 class Ranked:
-    """What a method says of each row.
+    """The rankings of a method.
 
     Attributes:
-        attributions: of each row; those of the first draw where there are several.
-        orders: for each draw, of each row its ordinary tokens' places, the most important first.
+        attributions: one per row; those of the first draw if there are several.
+        orders: for each draw and row the positions of the non-special tokens, most important first.
     """
 
     attributions: list[Attribution]
@@ -51,14 +51,17 @@ class Ranked:
 
 
 def rank(explainer: Explainer, name: str, measures: Measures, tell: Progress) -> Ranked:
-    """What a method says of the predicted class of each row, of the floor several times over."""
+    """Rank each row's tokens by a method's scores for the predicted class; several draws for the random baseline."""
     tell(f"scores by {name}")
     settings = measures.settings
     seeds = [settings.seed + draw for draw in range(measures.draws if name == RANDOM_BASELINE else 1)]
     draws = [explainer.attributions(name, settings=replace(settings, seed=seed)) for seed in seeds]
     features = explainer.scorer.features
     orders = [
-        [ranked(found.scores, features.ordinary_positions(row), seed, row) for row, found in enumerate(attributions)]
+        [
+            ranked(attribution.scores, features.non_special_positions(row), seed, row)
+            for row, attribution in enumerate(attributions)
+        ]
         for seed, attributions in zip(seeds, draws, strict=True)
     ]
     return Ranked(draws[0], orders)
@@ -67,20 +70,23 @@ def rank(explainer: Explainer, name: str, measures: Measures, tell: Progress) ->
 def agreements(
     first: Sequence[Attribution], second: Sequence[Attribution], places: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) Kendall's tau-b and (N,) Spearman's rho of each row; NaN where a row has fewer than two tokens.
+    """Compute rank correlations of two lists of scores, row by row.
 
-    Scores that are equal to the last digit agree fully, even where all of a text's are the same; if one list alone has
-    a single value for all tokens, it puts them in no order, and the two are taken not to agree (0).
+    Identical scores agree fully (1), even if all are the same; if only one list is constant, the agreement is 0.
 
     Args:
-        first: scores of each row.
+        first: one attribution per row.
         second: others of the same rows.
-        places: of each row the tokens that are compared.
+        places: for each row the token positions to compare.
+
+    Returns:
+        Kendall's tau-b (N,) and Spearman's rho (N,); NaN for rows with fewer than two tokens.
     """
-    found = [
-        _agreement(one.scores[own], other.scores[own]) for one, other, own in zip(first, second, places, strict=True)
+    pairs = [
+        _agreement(one.scores[row_places], other.scores[row_places])
+        for one, other, row_places in zip(first, second, places, strict=True)
     ]
-    taus, rhos = zip(*found, strict=True)
+    taus, rhos = zip(*pairs, strict=True)
     return np.array(taus), np.array(rhos)
 
 

@@ -1,4 +1,4 @@
-"""What was found of methods of explanation: means over texts with their intervals."""
+"""Results of the faithfulness evaluation: means over texts with confidence intervals."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from attentune.seeding import numpy_generator
-from attentune.stats.bootstrap import bootstrap_mean
-from attentune.suites.robustness import Interval
+from attentune.stats.bootstrap import Interval, bootstrap_mean
 
 
 @dataclass(frozen=True)
 class MethodScore:
-    """One method under one erasure.
+    """Scores of one method under one kind of erasure.
 
     Attributes:
-        method: a key of `explain.methods.METHODS`.
-        signed: whether its scores speak for the class and against it.
-        erasure: one of `explain.erasure.ERASURES`.
-        comprehensiveness: the mean fall without the first tokens; high is good.
-        sufficiency: the mean fall with nothing but them; low is good.
-        difference: comprehensiveness minus the first method's, text by text; None for that one itself.
-        bins: (K,) comprehensiveness and (K,) sufficiency at each of the shares.
-        naopc_comprehensiveness: the normalised form, of the short texts; 1 is the best order there is, 0 the worst.
-        naopc_sufficiency: that of the order turned round; low is good.
-        naopc_rows: of how many texts.
+        method: a key of `attribution.registry.METHODS`.
+        signed: whether the method's scores can be negative.
+        erasure: one of `ERASURES`.
+        comprehensiveness: mean drop in probability without the top-ranked tokens; high is good.
+        sufficiency: mean drop with only the top-ranked tokens; low is good.
+        difference: comprehensiveness minus the first method's, paired by text; None for the first method.
+        bins: (K,) comprehensiveness and (K,) sufficiency at each share of tokens.
+        naopc_comprehensiveness: normalised AOPC of the short texts; 1 is the best possible order, 0 the worst.
+        naopc_sufficiency: the same of the reversed order; low is good.
+        naopc_rows: the number of texts behind these two.
     """
 
     method: str
@@ -42,7 +41,7 @@ class MethodScore:
 
 @dataclass(frozen=True)
 class MethodCost:
-    """What a method's scores cost in this run of the command: texts through the model and seconds, a text."""
+    """The mean cost of a method per text in this evaluation: passes (see `Explanation.passes`) and seconds."""
 
     method: str
     passes: float
@@ -51,21 +50,21 @@ class MethodCost:
 
 @dataclass(frozen=True)
 class FaithfulnessReport:
-    """What `measure_faithfulness` found.
+    """The report of `measure_faithfulness`.
 
     Attributes:
         run: the run's folder.
-        rows: how many texts were measured.
-        left_out: how many had no ordinary token.
-        accuracy: on these rows, where they have labels.
-        shares: the bins.
-        draws: how many random orders the floor is the mean of.
-        beam: of the search for the limits; 0: not searched.
-        beam_tokens: the most tokens of a text whose limits were searched.
-        precision: the arithmetic.
-        seed: of what is drawn.
-        scores: by method and erasure.
-        costs: by method.
+        rows: number of texts evaluated.
+        left_out: number of texts left out because all their tokens are special.
+        accuracy: on these rows; None without labels.
+        shares: shares of tokens erased (the bins).
+        draws: random orders that the random baseline averages over.
+        beam: beam width of the search for NAOPC bounds; 0 for none.
+        beam_tokens: maximum number of tokens of a text for that search.
+        precision: arithmetic precision of the model.
+        seed: of all random choices.
+        scores: one per method and erasure.
+        costs: one per method.
     """
 
     run: str
@@ -83,7 +82,7 @@ class FaithfulnessReport:
 
 
 def mean_interval(values_N: np.ndarray, seed: int) -> Interval:
-    """The mean with its 95 % bootstrap interval over the rows; of as many rows all means see the same resamples."""
+    """Compute the mean of finite values with its 95 % bootstrap interval; equal numbers of rows share resamples."""
     known = values_N[np.isfinite(values_N)]
     if not len(known):
         return Interval(float("nan"), float("nan"), float("nan"))

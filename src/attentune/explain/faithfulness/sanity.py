@@ -1,4 +1,4 @@
-"""Do scores repeat, and do they depend on the model at all?"""
+"""Sanity checks of attribution methods: repeatability, and dependence on the model's weights."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from attentune.inference.predictor import Predictor
 from attentune.models.attention import attention_by
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.seeding import torch_generator
-from attentune.suites.robustness import Interval
+from attentune.stats.bootstrap import Interval
 
 
 def parts_from_the_head(model: AttentuneForSequenceClassification) -> dict[str, list[str]]:
-    """The names of the parameters of each part: the head (with layer mix, gate and linear), each layer, the rest.
+    """Group the model's parameter names, from the top: "head" (all slots and classifier), each layer, "embeddings".
 
-    Layers that share their weights are one part.
+    Layers that share their weights are one group.
     """
     layers = _layer_lists(model.encoder)
     parts: dict[str, list[str]] = {"head": []}
@@ -48,20 +48,19 @@ def parts_from_the_head(model: AttentuneForSequenceClassification) -> dict[str, 
 
 
 def _layer_lists(encoder: nn.Module) -> list[str]:
-    """The name of the encoder's list of layers: the first list of modules there is."""
+    """Return the name of the encoder's list of layers, its first module list."""
     return [name for name, module in encoder.named_modules() if isinstance(module, nn.ModuleList)][:1]
 
 
 def shuffled_from_the_head(
     model: AttentuneForSequenceClassification, seed: int
 ) -> Iterator[tuple[str, AttentuneForSequenceClassification]]:
-    """The model with one part more shuffled each time: the part's name, and a copy with it and those above shuffled.
+    """Yield the name of each part, from the head down, and a model in which it and all parts above are shuffled.
 
-    Each weight keeps its numbers and loses their places, so that their size stays what it was. It is one copy that
-    changes from step to step.
+    The elements of each weight are permuted, which preserves their distribution. The same copy is changed in each step.
 
-    Source: the cascading randomisation of Adebayo et al. 2018 (Sanity checks for saliency maps), with weights shuffled
-    and not drawn anew.
+    Source: the cascading randomisation of Adebayo et al. 2018 (Sanity checks for saliency maps), with permuted instead
+    of newly initialised weights.
     """
     other: Any = copy.deepcopy(model)
     weights = dict(other.named_parameters())
@@ -74,19 +73,19 @@ def shuffled_from_the_head(
         yield part, other
 
 
-# Texts enough to tell 1.0 from less and a half from nothing.
+# Enough texts to distinguish 1.0 from less and 0.5 from 0.
 SANITY_ROWS = 32
 
 
 @dataclass(frozen=True)
 class RepeatScore:
-    """Kendall's tau of a method's scores with themselves, the mean over texts.
+    """Kendall's tau between repeated scores of a method, averaged over texts.
 
     Attributes:
         method: a key of `METHODS`.
-        again: the same question asked twice.
-        alone: each text alone, and in a batch with others and padding.
-        precision: fp32 and bf16; None where the device has no bf16.
+        again: the same computation twice.
+        alone: each text alone, against a batch with padding.
+        precision: fp32 against bf16; None if the device has no bf16.
     """
 
     method: str
@@ -97,13 +96,13 @@ class RepeatScore:
 
 @dataclass(frozen=True)
 class ShuffleScore:
-    """Agreement of a method's scores with those of a model whose upper parts are shuffled, the mean over texts.
+    """Agreement of a method's scores with those of a model with shuffled upper parts, averaged over texts.
 
     Attributes:
         method: a key of `METHODS`.
-        part: the lowest part that is shuffled: "head", "layer 6", ..., "embeddings".
-        tau: Kendall's.
-        rho: Spearman's.
+        part: the lowest shuffled part: "head", "layer 6", ..., "embeddings".
+        tau: Kendall's tau-b.
+        rho: Spearman's rho.
     """
 
     method: str
@@ -114,28 +113,28 @@ class ShuffleScore:
 
 @dataclass(frozen=True)
 class Sanity:
-    """What `check_sanity` found, of how many texts."""
+    """The results of `check_sanity` on `rows` texts."""
 
     rows: int
     repeats: list[RepeatScore]
     shuffles: list[ShuffleScore]
 
 
-class _Scorer:
-    """Asks for the scores of the same classes of the same rows, of this model or of another in its place."""
+class _ScoreRequests:
+    """Computes scores of the same classes of the same rows, by this model or another one."""
 
     def __init__(self, saved: Predictor, rows: TextRows, precision: str | None, settings: Settings) -> None:
         self._saved, self._rows, self._precision, self._settings = saved, rows, precision, settings
         self.explainer = Explainer(saved, rows, precision=precision)
         features = self.explainer.scorer.features
-        self.places = [features.ordinary_positions(row) for row in range(len(rows))]
+        self.places = [features.non_special_positions(row) for row in range(len(rows))]
         scorer = self.explainer.scorer
         with scorer.evaluating():
             logits_NC = scorer.scores(np.arange(len(rows))).logits_NC
         targets = scorer.targets(logits_NC, np.full(len(rows), -1))
         self._target = [saved.label_space.names[int(target)] for target in targets]
 
-    def ask(
+    def scores(
         self,
         method: str,
         *,
@@ -159,42 +158,42 @@ def check_sanity(
     precision: str | None = None,
     progress: Progress | None = None,
 ) -> Sanity:
-    """Ask methods again, alone, in another precision, and of models whose layers are shuffled.
+    """Repeat methods unchanged, without batching, in another precision, and on models with shuffled weights.
 
     Args:
         saved: the run; it must predict classes.
-        rows: the texts; the first `SANITY_ROWS` are taken.
+        rows: the texts; only the first `SANITY_ROWS` are used.
         methods: keys of `METHODS`.
-        settings: of the methods; the seed also decides how weights are shuffled.
-        precision: another one than the run's.
-        progress: told what is under way.
+        settings: options of the methods; the seed also seeds the shuffling.
+        precision: overrides the run's precision.
+        progress: called with a description of each step.
     """
     settings, tell = settings or Settings(), progress or (lambda what: None)
     rows = rows.take(range(min(len(rows), SANITY_ROWS)))
     with attention_by(saved.model):
-        asker = _Scorer(saved, rows, precision, settings)
-        base = {name: asker.ask(name) for name in methods}
+        requests = _ScoreRequests(saved, rows, precision, settings)
+        base = {name: requests.scores(name) for name in methods}
         repeats = []
         for name in methods:
-            tell(f"asking {name} again")
-            repeats.append(_repeats(asker, name, base[name], settings.seed))
+            tell(f"repeating {name}")
+            repeats.append(_repeats(requests, name, base[name], settings.seed))
         shuffles = []
         for part, model in shuffled_from_the_head(saved.model, settings.seed):
             tell(f"shuffling from the head down to {part}")
             for name in methods:
-                taus, rhos = agreements(base[name], asker.ask(name, model=model), asker.places)
+                taus, rhos = agreements(base[name], requests.scores(name, model=model), requests.places)
                 shuffles.append(
                     ShuffleScore(name, part, mean_interval(taus, settings.seed), mean_interval(rhos, settings.seed))
                 )
-    return Sanity(len(rows), repeats, sorted(shuffles, key=lambda own: list(METHODS).index(own.method)))
+    return Sanity(len(rows), repeats, sorted(shuffles, key=lambda score: list(METHODS).index(score.method)))
 
 
-def _repeats(asker: _Scorer, name: str, base: list[Attribution], seed: int) -> RepeatScore:
+def _repeats(requests: _ScoreRequests, name: str, base: list[Attribution], seed: int) -> RepeatScore:
     def tau(first: list[Attribution], second: list[Attribution]) -> Interval:
-        return mean_interval(agreements(first, second, asker.places)[0], seed)
+        return mean_interval(agreements(first, second, requests.places)[0], seed)
 
     try:
-        precision = tau(asker.ask(name, precision="fp32"), asker.ask(name, precision="bf16"))
+        precision = tau(requests.scores(name, precision="fp32"), requests.scores(name, precision="bf16"))
     except ConfigError:
         precision = None
-    return RepeatScore(name, tau(base, asker.ask(name)), tau(base, asker.ask(name, alone=True)), precision)
+    return RepeatScore(name, tau(base, requests.scores(name)), tau(base, requests.scores(name, alone=True)), precision)

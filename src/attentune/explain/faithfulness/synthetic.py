@@ -1,8 +1,7 @@
-"""Do methods find the words that decide? In the demo's reviews it is known which ones these are.
+"""Evaluates methods on synthetic ground truth: the demo's reviews, whose decisive words are known.
 
-A review's label is decided by one word alone ("single"), by a word and what reverses it ("context"), or by two words
-and their order ("pair"). Only reviews that the run gets right are looked at: of the others it is not known what the
-model went by.
+A review's label depends on one word ("single"), on a word and its negation ("context"), or on two words and their order
+("pair"). Only correctly predicted reviews are used: for the others it is unknown which words the model relied on.
 """
 
 from __future__ import annotations
@@ -19,25 +18,26 @@ from attentune.errors import ConfigError
 from attentune.explain.faithfulness.measure import FaithfulnessResult
 from attentune.explain.faithfulness.results import mean_interval
 from attentune.inference.predictor import Predictor
-from attentune.suites.robustness import Interval
+from attentune.stats.bootstrap import Interval
 
 SHORTCUT_STRENGTH = 0.8
 
 
 @dataclass(frozen=True)
-class PlantedScore:
-    """How well a method finds the words that decide, in the reviews of one kind.
+class SyntheticScore:
+    """How well a method ranks the decisive tokens, in the reviews of one kind.
 
     Attributes:
         method: a key of `METHODS`.
-        signed: whether its scores have a sign.
+        signed: whether its scores can be negative.
         kind: "single", "context" or "pair".
-        rows: how many reviews the run gets right.
-        first: the share in which the first token of the order is one of them.
-        precision: the share of them among the first k tokens, k being how many they are.
-        mean_rank: their mean place in the order, from 1.
-        best_rank: what it could be at best.
-        shortcut_first: the share in which the first token is the cinema's name that goes with a label in training.
+        rows: number of correctly predicted reviews.
+        first: share of reviews whose top-ranked token is decisive.
+        precision: precision at k, k being the number of decisive tokens.
+        mean_rank: mean rank of the decisive tokens, from 1.
+        best_rank: the best possible mean rank.
+        shortcut_first: share of reviews whose top-ranked token is the shortcut, the cinema's name that correlates with
+            a label in training.
     """
 
     method: str
@@ -51,18 +51,18 @@ class PlantedScore:
     shortcut_first: float
 
 
-def planted_rows(saved: Predictor, count: int, split: str) -> tuple[TextRows, list[DemoRow]]:
-    """The first reviews of a split of the demo, made with the run's seed, and the truth about each.
+def synthetic_rows(saved: Predictor, count: int, split: str) -> tuple[TextRows, list[DemoRow]]:
+    """Generate the first reviews of a split of the demo with the run's seed, and their ground truth.
 
-    Whatever the seeds, no review of a split stands in another one.
+    Splits never share a review, whatever the seeds.
 
     Args:
         saved: a run of the demo's two classes.
-        count: how many.
-        split: "validation", where the shortcut goes with the label, or "challenge", where it goes against it.
+        count: number of reviews.
+        split: "validation", where the shortcut agrees with the label, or "challenge", where it contradicts it.
 
     Raises:
-        ConfigError: the run has other classes or reads pairs, or there is no such split.
+        ConfigError: the run has other classes or takes pairs, or there is no such split.
     """
     problems = []
     if set(saved.label_space.names) != set(LABEL_NAMES) or saved.is_pair:
@@ -82,14 +82,14 @@ def planted_rows(saved: Predictor, count: int, split: str) -> tuple[TextRows, li
     return TextRows(ids, tuple(row.text for row in made), None, labels, f"demo ({split})"), made
 
 
-def planted_tokens(spans: Spans, truth: DemoRow) -> tuple[np.ndarray, np.ndarray]:
-    """The places of a review's decisive tokens, and of the shortcut's."""
+def decisive_tokens(spans: Spans, truth: DemoRow) -> tuple[np.ndarray, np.ndarray]:
+    """Return the positions of a review's decisive tokens, and of the shortcut's."""
     cinema = () if truth.shortcut is None else (truth.shortcut,)
-    return _under(spans, truth.decisive), _under(spans, cinema)
+    return _overlapping(spans, truth.decisive), _overlapping(spans, cinema)
 
 
-def _under(spans: Spans, words: Sequence[tuple[int, int]]) -> np.ndarray:
-    """The places of the tokens that stand on these characters."""
+def _overlapping(spans: Spans, words: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Return the positions of the tokens that overlap with these character spans."""
     places = [
         place
         for place, span in enumerate(spans)
@@ -98,27 +98,29 @@ def _under(spans: Spans, words: Sequence[tuple[int, int]]) -> np.ndarray:
     return np.array(places, dtype=np.int64)
 
 
-def evidence_of(found: FaithfulnessResult, truths: Sequence[DemoRow]) -> dict[int, list[tuple[int, int]]]:
-    """Of each row where its decisive words begin and end among its ordinary tokens."""
+def evidence_of(result: FaithfulnessResult, truths: Sequence[DemoRow]) -> dict[int, list[tuple[int, int]]]:
+    """Return for each row the spans of its decisive words as indices into its non-special tokens."""
     evidence = {}
     for row, truth in enumerate(truths):
-        ordinary = found.explainer.scorer.features.ordinary_positions(row)
-        words = [np.searchsorted(ordinary, _under(found.explainer.spans(row), [word])) for word in truth.decisive]
+        ordinary = result.explainer.scorer.features.non_special_positions(row)
+        words = [
+            np.searchsorted(ordinary, _overlapping(result.explainer.spans(row), [word])) for word in truth.decisive
+        ]
         evidence[row] = [(int(own[0]), int(own[-1]) + 1) for own in words if len(own)]
     return evidence
 
 
-def score_planted(found: FaithfulnessResult, truths: Sequence[DemoRow], seed: int = 0) -> list[PlantedScore]:
-    """A line a method and kind.
+def score_synthetic(result: FaithfulnessResult, truths: Sequence[DemoRow], seed: int = 0) -> list[SyntheticScore]:
+    """Score each method on each kind of review.
 
     Args:
-        found: what was measured on `planted_rows`; of reviews that are cut, tokens beyond the cut do not count.
-        truths: of each of its rows.
-        seed: of the resamples.
+        result: the evaluation of `synthetic_rows`; truncated tokens are ignored.
+        truths: the ground truth of its rows.
+        seed: of the bootstrap.
     """
-    tokens = [planted_tokens(found.explainer.spans(row), truth) for row, truth in enumerate(truths)]
-    target_N = [own.target for own in next(iter(found.ranked.values())).attributions]
-    labels = found.rows.labels
+    tokens = [decisive_tokens(result.explainer.spans(row), truth) for row, truth in enumerate(truths)]
+    target_N = [own.target for own in next(iter(result.ranked.values())).attributions]
+    labels = result.rows.labels
     assert labels is not None
     lines = []
     for kind in KINDS:
@@ -128,7 +130,7 @@ def score_planted(found: FaithfulnessResult, truths: Sequence[DemoRow], seed: in
             if truth.kind == kind and target_N[row] == labels[row] and len(tokens[row][0])
         ]
         if chosen:
-            lines += [_score(name, kind, chosen, tokens, found, seed) for name in found.ranked]
+            lines += [_score(name, kind, chosen, tokens, result, seed) for name in result.ranked]
     return lines
 
 
@@ -137,14 +139,16 @@ def _score(
     kind: str,
     chosen: list[int],
     tokens: list[tuple[np.ndarray, np.ndarray]],
-    found: FaithfulnessResult,
+    result: FaithfulnessResult,
     seed: int,
-) -> PlantedScore:
-    draws = [np.array([places_of(orders[row], *tokens[row]) for row in chosen]) for orders in found.ranked[name].orders]
+) -> SyntheticScore:
+    draws = [
+        np.array([places_of(orders[row], *tokens[row]) for row in chosen]) for orders in result.ranked[name].orders
+    ]
     first_N, precision_N, rank_N, shortcut_N = np.mean(draws, axis=0).T
-    return PlantedScore(
+    return SyntheticScore(
         method=name,
-        signed=found.signed(name),
+        signed=result.signed(name),
         kind=kind,
         rows=len(chosen),
         first=mean_interval(first_N, seed),
@@ -156,8 +160,7 @@ def _score(
 
 
 def places_of(order: np.ndarray, decisive: np.ndarray, shortcut: np.ndarray) -> tuple[float, float, float, float]:
-    """Of one order: whether its first token is decisive, the precision at k, the mean rank, and whether its first
-    token is the shortcut."""
+    """Evaluate one order: is the first token decisive, precision at k, mean rank, is the first token the shortcut."""
     is_decisive = np.isin(order, decisive)
     return (
         float(is_decisive[0]),

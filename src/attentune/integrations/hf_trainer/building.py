@@ -8,7 +8,7 @@ from typing import Any
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
 from attentune.models.build import build_model, load_tokenizer
-from attentune.models.hub import Tokenizer
+from attentune.models.loading import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
 
 

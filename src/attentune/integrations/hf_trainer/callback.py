@@ -12,7 +12,7 @@ from attentune.config import Config, load_config
 from attentune.errors import ConfigError
 from attentune.integrations.hf_trainer.collator import Key, SSACollator, read_rows
 from attentune.integrations.hf_trainer.scorer import TrainerScorer
-from attentune.models.hub import Tokenizer
+from attentune.models.loading import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import label_space_of
 from attentune.token_labels.base import LabelGenerator, LabelSource
@@ -127,7 +127,7 @@ def _check(model: AttentuneForSequenceClassification, config: Config) -> None:
             "model: has no token gate that could learn which tokens matter; build it with a preset that has one:"
             " new_model(encoder, labels, preset='ssa-hybrid')"
         )
-    elif model.config.reads_apart:
+    elif model.config.is_bi_encoder:
         problems.append("model: reads the texts of a pair apart, which transformers' Trainer has no rows for.")
     if problems:
         raise ConfigError(problems)

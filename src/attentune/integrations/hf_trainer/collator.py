@@ -11,7 +11,7 @@ from transformers import DataCollatorWithPadding
 
 from attentune.data.tokenization import Features
 from attentune.errors import DataError
-from attentune.models.hub import Tokenizer
+from attentune.models.loading import Tokenizer
 from attentune.nn.losses import NO_LABEL
 
 Key = tuple[bytes, float]

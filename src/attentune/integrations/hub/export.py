@@ -141,7 +141,7 @@ def _inputs(saved: Predictor) -> dict[str, Any]:
     """A batch of made-up texts, some of them odd."""
     config = saved.model.config
     rows = made_up_rows(pairs=saved.is_pair)
-    features = encode_rows(rows, saved.tokenizer, max_length=config.max_seq_length, apart=config.reads_apart)
+    features = encode_rows(rows, saved.tokenizer, max_length=config.max_seq_length, bi_encoder=config.is_bi_encoder)
     return pad_batch(features, range(len(rows)), pad_token_id=saved.tokenizer.pad_token_id).inputs
 
 

@@ -37,7 +37,7 @@ from attentune.integrations.onnx.checking import (
 from attentune.integrations.onnx.graph import OPSETS, output_names, quantize_int8, write_graph
 from attentune.io.files import storage_errors, write_text
 from attentune.metrics.metrics import predictions_of, score_predictions
-from attentune.models.hub import quiet
+from attentune.models.loading import quiet
 from attentune.results import to_json
 
 # "transformers" is written by `export_for_transformers`.
@@ -212,7 +212,9 @@ class _Making:
 
     def _features(self, rows: TextRows) -> Features:
         config = self.saved.model.config
-        return encode_rows(rows, self.saved.tokenizer, max_length=config.max_seq_length, apart=config.reads_apart)
+        return encode_rows(
+            rows, self.saved.tokenizer, max_length=config.max_seq_length, bi_encoder=config.is_bi_encoder
+        )
 
     def _inputs_of(self, rows: TextRows) -> dict[str, Any]:
         return pad_batch(self._features(rows), range(len(rows)), pad_token_id=self.saved.tokenizer.pad_token_id).inputs
@@ -281,7 +283,7 @@ def _about(saved: Predictor, export: Export) -> dict[str, Any]:
         "thresholds": None if space.thresholds is None else list(space.thresholds),
         "max_length": config.max_seq_length,
         "pair": saved.is_pair,
-        "texts_apart": config.reads_apart,
+        "texts_apart": config.is_bi_encoder,
         "pad_token_id": saved.tokenizer.pad_token_id,
         **{name: value for name, value in asdict(export).items() if name != "folder"},
     }

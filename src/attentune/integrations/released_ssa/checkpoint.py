@@ -19,7 +19,7 @@ from attentune.errors import CheckpointError
 from attentune.models.build import row_options
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.head_settings import settle_head
-from attentune.models.hub import Tokenizer, first_line, prepare_tokenizer, quiet
+from attentune.models.loading import Tokenizer, first_line, prepare_tokenizer, quiet
 from attentune.models.modeling import AttentuneForSequenceClassification
 
 _PREFIXES = {"bert": "bert.", "roberta": "roberta."}

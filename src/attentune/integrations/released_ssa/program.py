@@ -22,7 +22,7 @@ from attentune.metrics.metrics import predictions_of
 from attentune.models.warm_start import is_saved_run
 from attentune.results import LOG_FILE, RunResult
 from attentune.suites.glue import site_file, site_words
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 
 Say = Callable[[str], None]
@@ -56,7 +56,7 @@ def run_ssa(
     values: Mapping[str, Any],
     *,
     more: Mapping[str, Any] | None = None,
-    display: Display | None = None,
+    display: ProgressDisplay | None = None,
     say: Say | None = None,
 ) -> Outcome:
     """Do what the released program does with these flags.

@@ -1,8 +1,8 @@
-"""Dropout whose random numbers cost little on a CPU.
+"""Faster dropout on a CPU.
 
-PyTorch draws one number a feature; on a CPU that takes a tenth of a fine-tuning step. Here each 64 bits drawn decide
-four features, with a chance that is right to 1/65536. The mask is a function of PyTorch's generator alone: the same on
-any number of threads.
+PyTorch draws one random number per feature, which on a CPU takes a tenth of a fine-tuning step. Here 64 random bits
+serve four features, so probabilities are multiples of 1/65536. The mask depends on PyTorch's generator only, not on the
+number of threads.
 """
 
 from __future__ import annotations
@@ -28,40 +28,45 @@ class _Dropout(torch.autograd.Function):
 
 
 def draw_kept(shape: torch.Size, dropped_levels: int, generator: torch.Generator | None = None) -> Tensor:
-    """0 with the chance dropped_levels / 65536, else 1, as int16 on the CPU; of PyTorch's default generator if none."""
+    """Draw an int16 mask on the CPU: 0 with probability dropped_levels / 65536, else 1.
+
+    Args:
+        shape: of the mask.
+        dropped_levels: from 0 to 65536.
+        generator: PyTorch's default generator if not given.
+    """
     count = shape.numel()
     bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None, generator=generator)
     return bits.view(torch.int16)[:count].view(shape).ge_(dropped_levels - _LEVELS // 2)
 
 
 def draw_factors(shape: torch.Size, dropped_levels: int, dtype: torch.dtype) -> Tensor:
-    """What dropout multiplies with, on the CPU, from PyTorch's default generator.
+    """Draw the factors of dropout on the CPU: 0 with probability dropped_levels / 65536, else `upscale`.
 
-    0 with the chance dropped_levels / 65536, else what keeps the mean. Of the values' own kind: a boolean mask would be
-    turned into one anew in each product.
+    They have the values' dtype, since a boolean mask would be converted in each product again.
     """
     return draw_kept(shape, dropped_levels).to(dtype).mul_(upscale(dropped_levels))
 
 
 def upscale(dropped_levels: int) -> float:
-    """What keeps the mean when this share of 65536 is dropped."""
+    """Return the factor of kept features that preserves the mean, 1 / (1 - p)."""
     return _LEVELS / (_LEVELS - dropped_levels)
 
 
 def fast_dropout(values: Tensor, dropped_levels: int) -> Tensor:
-    """Zeroes each of these values, on the CPU, with the chance dropped_levels / 65536, and scales the others up."""
+    """Zero each value with probability dropped_levels / 65536 and scale the others by `upscale`, on the CPU."""
     if dropped_levels == 0 or values.numel() == 0:
         return values
     return _Dropout.apply(values, draw_factors(values.shape, dropped_levels, values.dtype))
 
 
 def levels(p: float) -> int:
-    """The chance p in 65536ths."""
+    """Round the probability p to 65536ths."""
     return round(p * _LEVELS)
 
 
 class FastDropout(nn.Module):
-    """`nn.Dropout` for the CPU: in training zeroes features with chance p and scales the others by 1 / (1 - p)."""
+    """`nn.Dropout` for the CPU: in training zeroes features with probability p and scales the others by 1 / (1 - p)."""
 
     def __init__(self, *, p: float) -> None:
         super().__init__()
@@ -76,9 +81,12 @@ class FastDropout(nn.Module):
 
 
 def use_fast_dropout(model: nn.Module) -> int:
-    """Put `FastDropout` in the place of every `nn.Dropout` inside a model; how many there were is returned.
+    """Replace every `nn.Dropout` inside a model by `FastDropout`, for training on the CPU.
 
-    For a model that trains on the CPU. Weights and saved files are not touched.
+    Weights and saved files do not change.
+
+    Returns:
+        How many were replaced.
     """
     count = 0
     for parent in list(model.modules()):

@@ -1,15 +1,15 @@
-"""A BERT layer's training step on a CPU, forward and backward written out, in bf16.
+"""A fused BERT layer for bf16 on a CPU, with forward and backward passes written out.
 
-PyTorch makes hundreds of operations of it, most of them casts, views and allocations; for batches of short texts these
-take longer than what they serve. Here products with weights are PyTorch's, and all that lies between two of them is one
-pass over the memory, in C (`c/`). Attention's probabilities, GELU's output and what dropout drops are
-not kept: the backward pass computes them again.
+PyTorch runs hundreds of operations per layer, most of them casts, views and allocations, which dominate the time for
+batches of short texts. Here PyTorch multiplies by the weights, and everything between two such products is one C
+function that passes over memory once (`c/`). Attention probabilities, GELU's output and dropout masks are not stored;
+the backward pass recomputes them.
 
-The numbers are those of autocast: bf16 factors in products, float32 in residuals and normalisation. What autocast
-rounds to bf16 within GELU stays in float32 here; within attention too, but where matrix tiles multiply it.
+Precision is that of autocast: products have bf16 factors, residuals and normalisation are float32. What autocast rounds
+to bf16 within GELU stays float32 here, and so does attention, except where Intel AMX computes it.
 
-Source: Devlin et al. 2019, section 3 (the layer of Vaswani et al. 2017, section 3.1); attention without its table as in
-Dao et al. 2022, section 3.1.
+Source: the layer is that of Devlin et al. 2019, section 3 (Vaswani et al. 2017, section 3.1); attention without
+a stored matrix of probabilities follows Dao et al. 2022, section 3.1.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from torch import Tensor
 from attentune.nn.cpu.kernels import DropoutMask, Normed, attention, attention_back, gelu, gelu_back, norm, norm_back
 
 _HALF = torch.bfloat16
-# What changes attention's result, (B, T, D) bf16, before the product that joins the heads.
-Between = Callable[[Tensor], Tensor]
+# Changes the context, (B, T, D) bf16, before attention's output projection, as a blur does.
+ContextTransform = Callable[[Tensor], Tensor]
 
 
 class LayerWeights(NamedTuple):
-    """A layer's parameters. Weights are (out, in)."""
+    """A layer's parameters; weights are (out, in). `up` and `down` are the two linears of the feed-forward network."""
 
     query: Tensor
     query_bias: Tensor
@@ -51,13 +51,13 @@ class LayerWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerSettings:
-    """What a layer computes with besides its weights.
+    """Settings of a layer.
 
     Attributes:
-        heads: of attention; the hidden size over their number is their width.
-        attention_dropout: the chance with which a probability is dropped.
-        hidden_dropout: the chance with which a feature is dropped before it joins the residual.
-        epsilon: what both normalisations add to the variance.
+        heads: number of attention heads.
+        attention_dropout: dropout probability of attention weights.
+        hidden_dropout: dropout probability before each residual connection.
+        epsilon: added to the variance by both layer normalisations.
     """
 
     heads: int
@@ -66,11 +66,11 @@ class LayerSettings:
     epsilon: float
 
 
-class HalfWeights:
-    """A layer's weights in the precisions it computes with, in memory that stays.
+class BFloat16Weights:
+    """Copies of a layer's weight matrices in bf16, in buffers that are reused.
 
     Args:
-        weights: of the layer, for their sizes.
+        weights: the layer's parameters, for their sizes.
     """
 
     def __init__(self, weights: LayerWeights) -> None:
@@ -80,37 +80,42 @@ class HalfWeights:
             self.attention_output = torch.empty(hidden, hidden, dtype=_HALF)
             self.up = torch.empty(inner, hidden, dtype=_HALF)
             self.down = torch.empty(hidden, inner, dtype=_HALF)
-        self._places = [*self.projections.chunk(3), self.attention_output, self.up, self.down]
+        self._buffers = [*self.projections.chunk(3), self.attention_output, self.up, self.down]
 
     def copy_from(self, weights: LayerWeights) -> None:
-        """Take the values of the weights of products."""
-        own = (weights.query, weights.key, weights.value, weights.attention_output, weights.up, weights.down)
-        torch._foreach_copy_(self._places, [one.detach() for one in own])
+        """Copy the current values of the weight matrices."""
+        matrices = (weights.query, weights.key, weights.value, weights.attention_output, weights.up, weights.down)
+        torch._foreach_copy_(self._buffers, [matrix.detach() for matrix in matrices])
 
 
 def fused_layer(
     hidden_BTD: Tensor,
     mask: Tensor | None,
     weights: LayerWeights,
-    half: HalfWeights,
+    half: BFloat16Weights,
     settings: LayerSettings,
-    context_transform: Between | None = None,
+    context_transform: ContextTransform | None = None,
 ) -> Tensor:
-    """The layer's output in training, (B, T, D) float32, with dropout.
+    """Compute the layer's output in training, with dropout and gradients.
 
     Args:
         hidden_BTD: float32, on the CPU.
-        mask: added to the scores, (B or 1, 1, T or 1, T) float32; or None.
+        mask: added to the attention scores, (B or 1, 1, T or 1, T) float32; or None.
         weights: the parameters, float32.
-        half: the layer's own, which takes these weights; the backward pass must come before it takes others.
-        settings: what else the layer computes with.
-        between: applied to what attention found, as a blur is; gradients flow through it.
+        half: the layer's buffers, overwritten by these weights; they must stay until the backward pass has run.
+        settings: the layer's settings.
+        context_transform: applied to the context; gradients flow through it.
+
+    Returns:
+        (B, T, D) float32.
     """
     half.copy_from(weights)
-    found_BTD: Tensor = _Attention.apply(hidden_BTD, mask, weights, half, settings, *weights[:_ATTENTION_OUTPUT])
+    context_BTD: Tensor = _Attention.apply(hidden_BTD, mask, weights, half, settings, *weights[:_ATTENTION_OUTPUT])
     if context_transform is not None:
-        found_BTD = context_transform(found_BTD)
-    out_BTD: Tensor = _Rest.apply(found_BTD, hidden_BTD, weights, half, settings, *weights[_ATTENTION_OUTPUT:])
+        context_BTD = context_transform(context_BTD)
+    out_BTD: Tensor = _OutputAndFeedForward.apply(
+        context_BTD, hidden_BTD, weights, half, settings, *weights[_ATTENTION_OUTPUT:]
+    )
     return out_BTD
 
 
@@ -118,36 +123,39 @@ def fused_prediction(
     hidden_BTD: Tensor,
     mask: Tensor | None,
     weights: LayerWeights,
-    half: HalfWeights,
+    half: BFloat16Weights,
     settings: LayerSettings,
-    context_transform: Between | None = None,
+    context_transform: ContextTransform | None = None,
 ) -> Tensor:
-    """The layer's output without dropout and without gradients, (B, T, D), of the input's kind.
+    """Compute the layer's output without dropout and without gradients.
 
     Args:
         hidden_BTD: float32 or bf16, on the CPU.
         mask: as for `fused_layer`.
         weights: the parameters, float32 or bf16.
-        half: has taken these weights.
-        settings: what else the layer computes with; its dropout is not done.
-        between: as for `fused_layer`.
+        half: holds these weights already (`BFloat16Weights.copy_from`).
+        settings: the layer's settings; dropout is ignored.
+        context_transform: as for `fused_layer`.
+
+    Returns:
+        (B, T, D) in the input's dtype.
     """
-    wide = LayerWeights(*(one if one.ndim > 1 else one.detach().float() for one in weights))
+    wide = LayerWeights(*(each if each.ndim > 1 else each.detach().float() for each in weights))
     residual_ND = _rows(hidden_BTD.detach().float())
     with torch.autocast("cpu", enabled=False):
-        context_ND = _attend(residual_ND, mask, len(hidden_BTD), wide, half, settings, _NOTHING, keep=False)[0]
+        context_ND = _attend(residual_ND, mask, len(hidden_BTD), wide, half, settings, _NO_DROPOUT, keep=False)[0]
     if context_transform is not None:
         context_ND = _rows(context_transform(context_ND.view(hidden_BTD.shape)).to(_HALF))
     with torch.autocast("cpu", enabled=False):
-        drops = (_NOTHING, _NOTHING)
-        last, _ = _finish(context_ND, residual_ND, wide, half, settings, drops, keep=False)
-    out_ND = last.out if hidden_BTD.dtype == torch.float32 else last.narrow
+        masks = (_NO_DROPOUT, _NO_DROPOUT)
+        last, _ = _output_and_feed_forward(context_ND, residual_ND, wide, half, settings, masks, keep=False)
+    out_ND = last.out if hidden_BTD.dtype == torch.float32 else last.out_bf16
     return out_ND.view(hidden_BTD.shape)
 
 
-_NOTHING = DropoutMask.of(0.0, 0)
-# Where a layer's weights are parted: those before are attention's. The two functions below get their part by itself
-# too, since autograd sees no tensor within a tuple.
+_NO_DROPOUT = DropoutMask.of(0.0, 0)
+# The parameters before this index are attention's. The autograd functions below take their parameters as arguments of
+# their own too, since autograd does not look into tuples.
 _ATTENTION_OUTPUT = LayerWeights._fields.index("attention_output")
 
 
@@ -155,9 +163,9 @@ def _rows(x_BTD: Tensor) -> Tensor:
     return x_BTD.reshape(-1, x_BTD.shape[-1]).contiguous()
 
 
-def _draw(*chances: float) -> tuple[DropoutMask, ...]:
-    seeds = torch.empty(len(chances), dtype=torch.int64).random_().tolist()
-    return tuple(DropoutMask.of(chance, seed) for chance, seed in zip(chances, seeds, strict=True))
+def _draw_masks(*probabilities: float) -> tuple[DropoutMask, ...]:
+    seeds = torch.empty(len(probabilities), dtype=torch.int64).random_().tolist()
+    return tuple(DropoutMask.of(probability, seed) for probability, seed in zip(probabilities, seeds, strict=True))
 
 
 def _attend(
@@ -165,43 +173,43 @@ def _attend(
     mask: Tensor | None,
     batch: int,
     weights: LayerWeights,
-    half: HalfWeights,
+    half: BFloat16Weights,
     settings: LayerSettings,
-    drop: DropoutMask,
+    dropout: DropoutMask,
     *,
     keep: bool,
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-    """What attention finds, (N, D) bf16, and what its backward pass wants; outside of autocast."""
+    """Compute the context, (N, D) bf16, and the tensors that the backward pass needs; call outside of autocast."""
     x_ND = hidden_ND.to(_HALF)
     biases_3D = torch.cat([weights.query_bias, weights.key_bias, weights.value_bias]).detach()
     projected_N3D = torch.mm(x_ND, half.projections.t())
-    context_ND, log_sums = attention(projected_N3D, biases_3D, mask, batch, settings.heads, drop, keep=keep)
+    context_ND, log_sums = attention(projected_N3D, biases_3D, mask, batch, settings.heads, dropout, keep=keep)
     return context_ND, (x_ND, projected_N3D, biases_3D, log_sums)
 
 
-def _finish(
+def _output_and_feed_forward(
     context_ND: Tensor,
     residual_ND: Tensor,
     weights: LayerWeights,
-    half: HalfWeights,
+    half: BFloat16Weights,
     settings: LayerSettings,
-    drops: tuple[DropoutMask, ...],
+    masks: tuple[DropoutMask, ...],
     *,
     keep: bool,
 ) -> tuple[Normed, tuple[Tensor | None, ...]]:
-    """The layer's output from what attention found, and what the backward pass wants; outside of autocast."""
+    """Compute the layer's output from the context, and the tensors for the backward pass; call outside of autocast."""
     attention_output_ND = torch.mm(context_ND, half.attention_output.t())
     norm_1 = (weights.norm_1, weights.norm_1_bias, settings.epsilon)
-    middle = norm(attention_output_ND, weights.attention_output_bias, residual_ND, *norm_1, drops[0], keep=keep)
-    raised_NI = torch.mm(middle.narrow, half.up.t())
+    middle = norm(attention_output_ND, weights.attention_output_bias, residual_ND, *norm_1, masks[0], keep=keep)
+    raised_NI = torch.mm(middle.out_bf16, half.up.t())
     lowered_ND = torch.mm(gelu(raised_NI, weights.up_bias), half.down.t())
     norm_2 = (weights.norm_2, weights.norm_2_bias, settings.epsilon)
-    last = norm(lowered_ND, weights.down_bias, middle.out, *norm_2, drops[1], keep=keep)
+    last = norm(lowered_ND, weights.down_bias, middle.out, *norm_2, masks[1], keep=keep)
     return last, (context_ND, *middle[1:], raised_NI, *last[2:])
 
 
 class _Attention(torch.autograd.Function):
-    """From the hidden states to what attention finds: projections, biases, softmax, dropout."""
+    """From the hidden states to the context: query, key and value projections, softmax, dropout."""
 
     @staticmethod
     def forward(
@@ -209,16 +217,16 @@ class _Attention(torch.autograd.Function):
         hidden_BTD: Tensor,
         mask: Tensor | None,
         weights: LayerWeights,
-        half: HalfWeights,
+        half: BFloat16Weights,
         settings: LayerSettings,
-        *own: Tensor,
+        *parameters: Tensor,
     ) -> Any:
-        (drop,) = _draw(settings.attention_dropout)
+        (dropout,) = _draw_masks(settings.attention_dropout)
         with torch.autocast("cpu", enabled=False):
             hidden_ND, batch = _rows(hidden_BTD), len(hidden_BTD)
-            context_ND, saved = _attend(hidden_ND, mask, batch, weights, half, settings, drop, keep=True)
+            context_ND, saved = _attend(hidden_ND, mask, batch, weights, half, settings, dropout, keep=True)
         ctx.save_for_backward(*saved)
-        ctx.mask, ctx.half, ctx.drop = mask, half, drop
+        ctx.mask, ctx.half, ctx.dropout = mask, half, dropout
         return context_ND.view(hidden_BTD.shape)
 
     @staticmethod
@@ -227,32 +235,32 @@ class _Attention(torch.autograd.Function):
         x_ND, projected, biases, log_sums = ctx.saved_tensors
         with torch.autocast("cpu", enabled=False):
             d_context = _rows(gradients[0])
-            d_projected, d_biases = attention_back(projected, biases, ctx.mask, log_sums, d_context, ctx.drop)
-            d_weights = _of_weight(d_projected, x_ND).chunk(3)
+            d_projected, d_biases = attention_back(projected, biases, ctx.mask, log_sums, d_context, ctx.dropout)
+            d_weights = _weight_gradient(d_projected, x_ND).chunk(3)
             d_hidden = torch.mm(d_projected, ctx.half.projections).float()
-        d_own = (one for pair in zip(d_weights, d_biases.chunk(3), strict=True) for one in pair)
-        return (d_hidden.view(gradients[0].shape), None, None, None, None, *d_own)
+        d_parameters = (one for pair in zip(d_weights, d_biases.chunk(3), strict=True) for one in pair)
+        return (d_hidden.view(gradients[0].shape), None, None, None, None, *d_parameters)
 
 
-class _Rest(torch.autograd.Function):
-    """From what attention found to the layer's output: two residuals, two normalisations, GELU between."""
+class _OutputAndFeedForward(torch.autograd.Function):
+    """From the context to the layer's output: output projection, add & norm, feed-forward network, add & norm."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        found_BTD: Tensor,
+        context_BTD: Tensor,
         hidden_BTD: Tensor,
         weights: LayerWeights,
-        half: HalfWeights,
+        half: BFloat16Weights,
         settings: LayerSettings,
-        *own: Tensor,
+        *parameters: Tensor,
     ) -> Any:
-        drops = _draw(settings.hidden_dropout, settings.hidden_dropout)
+        masks = _draw_masks(settings.hidden_dropout, settings.hidden_dropout)
         with torch.autocast("cpu", enabled=False):
-            context_ND, residual_ND = _rows(found_BTD.to(_HALF)), _rows(hidden_BTD)
-            last, saved = _finish(context_ND, residual_ND, weights, half, settings, drops, keep=True)
+            context_ND, residual_ND = _rows(context_BTD.to(_HALF)), _rows(hidden_BTD)
+            last, saved = _output_and_feed_forward(context_ND, residual_ND, weights, half, settings, masks, keep=True)
         ctx.save_for_backward(*saved, weights.norm_1, weights.up_bias, weights.norm_2)
-        ctx.half, ctx.drops, ctx.kind = half, drops, found_BTD.dtype
+        ctx.half, ctx.masks, ctx.dtype = half, masks, context_BTD.dtype
         return last.out.view(hidden_BTD.shape)
 
     @staticmethod
@@ -262,22 +270,22 @@ class _Rest(torch.autograd.Function):
         half, shape = ctx.half, gradients[0].shape
         with torch.autocast("cpu", enabled=False):
             d_middle, d_lowered, sums_2 = norm_back(
-                _rows(gradients[0]), None, normed_2, inverse_2, scale_2, ctx.drops[1]
+                _rows(gradients[0]), None, normed_2, inverse_2, scale_2, ctx.masks[1]
             )
             d_raised = torch.mm(d_lowered, half.down)
             active, d_up_bias = gelu_back(raised, up_bias, d_raised)
-            d_down, d_up = _of_weight(d_lowered, active), _of_weight(d_raised, middle)
+            d_down, d_up = _weight_gradient(d_lowered, active), _weight_gradient(d_raised, middle)
             d_more = torch.mm(d_raised, half.up)
             d_hidden, d_attention_output, sums_1 = norm_back(
-                d_middle, d_more, normed_1, inverse_1, scale_1, ctx.drops[0]
+                d_middle, d_more, normed_1, inverse_1, scale_1, ctx.masks[0]
             )
-            d_context = torch.mm(d_attention_output, half.attention_output).to(ctx.kind)
-            d_join = _of_weight(d_attention_output, context)
+            d_context = torch.mm(d_attention_output, half.attention_output).to(ctx.dtype)
+            d_output_weight = _weight_gradient(d_attention_output, context)
         d_norms_1, d_norms_2 = (sums_1[2], sums_1[0], sums_1[1]), (sums_2[2], sums_2[0], sums_2[1])
-        d_own = (d_join, *d_norms_1, d_up, d_up_bias, d_down, *d_norms_2)
-        return (d_context.view(shape), d_hidden.view(shape), None, None, None, *d_own)
+        d_parameters = (d_output_weight, *d_norms_1, d_up, d_up_bias, d_down, *d_norms_2)
+        return (d_context.view(shape), d_hidden.view(shape), None, None, None, *d_parameters)
 
 
-def _of_weight(d_out_NO: Tensor, input_NI: Tensor) -> Tensor:
-    """The gradient of a weight (O, I), float32."""
+def _weight_gradient(d_out_NO: Tensor, input_NI: Tensor) -> Tensor:
+    """Compute the gradient of a weight, (O, I) float32."""
     return torch.mm(d_out_NO.t(), input_NI).float()

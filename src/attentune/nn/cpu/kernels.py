@@ -1,4 +1,4 @@
-"""The functions of the C files in `c/` as functions of tensors. Tensors are contiguous and on the CPU."""
+"""Python bindings of the C functions in `c/`. All tensors are contiguous and on the CPU."""
 
 from __future__ import annotations
 
@@ -13,62 +13,61 @@ from torch import Tensor
 from attentune.nn.cpu.native import load_library
 
 _POINTER, _NUMBER, _THREADS, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
-_DROP = [ctypes.c_uint64, ctypes.c_uint32, _REAL]
-_KINDS = {
-    "attention": [*[_NUMBER] * 4, _THREADS, *_DROP, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2, *[_POINTER] * 2],
-    "attention_back": [*[_NUMBER] * 4, _THREADS, *_DROP, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2, *[_POINTER] * 4],
-    "norm": [*[_NUMBER] * 2, _THREADS, *_DROP, _REAL, *[_POINTER] * 9],
-    "norm_back": [*[_NUMBER] * 2, _THREADS, *_DROP, *[_POINTER] * 8],
+_DROPOUT = [ctypes.c_uint64, ctypes.c_uint32, _REAL]
+_ARGUMENTS = {
+    "attention": [*[_NUMBER] * 4, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2, *[_POINTER] * 2],
+    "attention_back": [*[_NUMBER] * 4, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 3, *[_NUMBER] * 2, *[_POINTER] * 4],
+    "norm": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, _REAL, *[_POINTER] * 9],
+    "norm_back": [*[_NUMBER] * 2, _THREADS, *_DROPOUT, *[_POINTER] * 8],
     "gelu": [*[_NUMBER] * 2, _THREADS, *[_POINTER] * 3],
     "gelu_back": [*[_NUMBER] * 2, _THREADS, *[_POINTER] * 5],
     "squares": [_NUMBER, _THREADS, *[_POINTER] * 3],
 }
 _ALL_BITS = 1 << 32
-# Numbers in a vector: sizes must be whole ones.
+# float32 elements in a vector; feature sizes must be multiples of it.
 VECTOR = 16
 
 
 class DropoutMask(NamedTuple):
-    """Which numbers dropout drops: a function of the seed and a number's place.
+    """A counter-based dropout mask: a function of the seed and an element's position.
 
     Attributes:
         seed: below 2^64.
-        level: a number is dropped with the chance level / 2^32.
-        up: what the others are multiplied with.
+        threshold: an element is dropped with probability threshold / 2^32.
+        scale_kept: factor of the kept elements, 1 / (1 - p).
     """
 
     seed: int
-    level: int
-    up: float
+    threshold: int
+    scale_kept: float
 
     @staticmethod
-    def of(chance: float, seed: int) -> DropoutMask:
-        """With this chance, from 0 to below 1."""
-        level = round(chance * _ALL_BITS)
-        return DropoutMask(seed, level, _ALL_BITS / (_ALL_BITS - level))
+    def of(probability: float, seed: int) -> DropoutMask:
+        """Make the mask for a dropout probability in [0, 1)."""
+        threshold = round(probability * _ALL_BITS)
+        return DropoutMask(seed, threshold, _ALL_BITS / (_ALL_BITS - threshold))
 
 
 @functools.cache
 def _function(name: str) -> Callable[..., int | None]:
     function = getattr(load_library(), f"attentune_{name}")
-    function.argtypes = _KINDS[name]
+    function.argtypes = _ARGUMENTS[name]
     function.restype = (
         ctypes.c_int if name in ("attention", "attention_back", "norm_back", "gelu_back", "squares") else None
     )
-    found: Callable[..., int | None] = function
-    return found
+    return function
 
 
-def _call(name: str, *given: Any) -> None:
-    if _function(name)(*(one.data_ptr() if isinstance(one, Tensor) else one for one in given)):
-        raise MemoryError(f"no memory for the tables of {name}")
+def _call(name: str, *arguments: Any) -> None:
+    if _function(name)(*(each.data_ptr() if isinstance(each, Tensor) else each for each in arguments)):
+        raise MemoryError(f"out of memory for the buffers of {name}")
 
 
 def use_amx(wanted: bool) -> bool:
-    """Whether attention may multiply by the processor's matrix tiles from now on, in this process; it may where it can.
+    """Enable or disable Intel AMX for attention in this process; it is enabled by default where available.
 
     Returns:
-        Whether it will: False on a processor without them.
+        Whether AMX will be used; False on a processor without it.
     """
     return bool(load_library().attentune_amx(int(wanted)))
 
@@ -79,37 +78,43 @@ def attention(
     mask: Tensor | None,
     batch: int,
     heads: int,
-    drop: DropoutMask,
+    dropout: DropoutMask,
     *,
     keep: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """softmax(query key' / sqrt(width) + mask) value for each head, with dropout on the probabilities.
+    """Compute softmax(query key' / sqrt(width) + mask) value for each head, with dropout on the probabilities.
 
-    Longer texts' products are by matrix tiles where the processor has them (`use_amx`), with bf16 factors; others by
-    vectors in float32.
+    With Intel AMX (`use_amx`) the products of longer texts have bf16 factors; all others are computed in float32.
 
     Args:
-        projected_N3D: bf16: query, key and value of each token without their biases; N is batch x length.
-        biases_3D: float32.
-        mask: what is added to the scores, (batch or 1, 1, length or 1, length) float32, or None.
-        batch: how many texts.
-        heads: their width, D / heads, must be whole vectors.
-        drop: what is dropped.
+        projected_N3D: packed query, key and value of each token without their biases, bf16; N is batch x length.
+        biases_3D: their biases, float32.
+        mask: added to the scores, (batch or 1, 1, length or 1, length) float32, or None.
+        batch: number of texts.
+        heads: number of heads; the head width, D / heads, must be a multiple of `VECTOR`.
+        dropout: the dropout mask.
         keep: whether a backward pass will follow.
 
     Returns:
-        What each token gets, (N, D) bf16; for the backward pass the logarithms of the sums of the softmax, (batch,
-        heads, length).
+        The context, (N, D) bf16; and for the backward pass the log sums of the softmax, (batch, heads, length).
     """
     rows, wide = projected_N3D.shape
     length, hidden = rows // batch, wide // 3
-    found_ND = projected_N3D.new_empty(rows, hidden)
+    context_ND = projected_N3D.new_empty(rows, hidden)
     log_sums = biases_3D.new_empty(batch, heads, length) if keep else None
     sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
     _call(
-        "attention", *sizes, *drop, _scaling(hidden, heads), projected_N3D, biases_3D, *_mask(mask), found_ND, log_sums
+        "attention",
+        *sizes,
+        *dropout,
+        _scaling(hidden, heads),
+        projected_N3D,
+        biases_3D,
+        *_mask(mask),
+        context_ND,
+        log_sums,
     )
-    return found_ND, log_sums
+    return context_ND, log_sums
 
 
 def attention_back(
@@ -117,31 +122,31 @@ def attention_back(
     biases_3D: Tensor,
     mask: Tensor | None,
     log_sums: Tensor,
-    d_found_ND: Tensor,
-    drop: DropoutMask,
+    d_context_ND: Tensor,
+    dropout: DropoutMask,
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of `attention`'s first two arguments, from that of what it found."""
+    """Compute the gradients of `attention`'s first two arguments from that of the context."""
     batch, heads, length = log_sums.shape
-    hidden = d_found_ND.shape[1]
+    hidden = d_context_ND.shape[1]
     d_projected, d_biases = torch.empty_like(projected_N3D), torch.empty_like(biases_3D)
     sizes = (batch, length, heads, hidden // heads, torch.get_num_threads())
     before = (projected_N3D, biases_3D, *_mask(mask), log_sums)
-    _call("attention_back", *sizes, *drop, _scaling(hidden, heads), *before, d_found_ND, d_projected, d_biases)
+    _call("attention_back", *sizes, *dropout, _scaling(hidden, heads), *before, d_context_ND, d_projected, d_biases)
     return d_projected, d_biases
 
 
 class Normed(NamedTuple):
-    """What `norm` gives.
+    """Output of `norm`.
 
     Attributes:
         out: (N, D) float32.
-        narrow: the same in bf16.
-        normed: for the backward pass: before scale and shift, float32.
-        inverse: likewise: (N,) the inverse standard deviations.
+        out_bf16: the same in bf16.
+        normed: for the backward pass: the output before scale and shift, (N, D) float32.
+        inverse: for the backward pass: 1 / standard deviation of each row, (N,).
     """
 
     out: Tensor
-    narrow: Tensor
+    out_bf16: Tensor
     normed: Tensor | None
     inverse: Tensor | None
 
@@ -153,65 +158,70 @@ def norm(
     scale_D: Tensor,
     shift_D: Tensor,
     epsilon: float,
-    drop: DropoutMask,
+    dropout: DropoutMask,
     *,
     keep: bool,
 ) -> Normed:
-    """scale x normalised(residual + dropout(x + bias)) + shift, row by row.
+    """Compute layer_norm(residual + dropout(x + bias)), row by row.
 
-    x is bf16, all others are float32; `keep` says whether a backward pass will follow.
+    x is bf16, all other tensors are float32; `keep` says whether a backward pass will follow.
     """
     normed, inverse = (torch.empty_like(residual_ND), residual_ND.new_empty(len(x_ND))) if keep else (None, None)
     out = Normed(torch.empty_like(residual_ND), torch.empty_like(x_ND), normed, inverse)
     given = (x_ND, bias_D, residual_ND, scale_D, shift_D)
-    _call("norm", *x_ND.shape, torch.get_num_threads(), *drop, epsilon, *given, *out)
+    _call("norm", *x_ND.shape, torch.get_num_threads(), *dropout, epsilon, *given, *out)
     return out
 
 
 def norm_back(
-    d_out_ND: Tensor, more_ND: Tensor | None, normed_ND: Tensor, inverse_N: Tensor, scale_D: Tensor, drop: DropoutMask
+    d_out_ND: Tensor,
+    more_ND: Tensor | None,
+    normed_ND: Tensor,
+    inverse_N: Tensor,
+    scale_D: Tensor,
+    dropout: DropoutMask,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `norm`'s arguments.
+    """Compute the gradients of `norm`'s arguments.
 
     Args:
-        d_out_ND: of its output, float32.
-        more_ND: bf16, added to that; or None.
+        d_out_ND: gradient of its output, float32.
+        more_ND: added to that gradient, bf16; or None.
         normed_ND: from `norm`.
         inverse_N: from `norm`.
         scale_D: as given to `norm`.
-        drop: as given to `norm`.
+        dropout: as given to `norm`.
 
     Returns:
-        Of the residual, float32; of x, bf16; of scale, shift and bias, (3, D).
+        The gradients of the residual, float32; of x, bf16; and of scale, shift and bias, (3, D).
     """
     d_residual, d_x = torch.empty_like(d_out_ND), torch.empty_like(d_out_ND, dtype=torch.bfloat16)
     sums_3D = scale_D.new_empty(3, len(scale_D))
     given = (d_out_ND, more_ND, normed_ND, inverse_N, scale_D)
-    _call("norm_back", *d_out_ND.shape, torch.get_num_threads(), *drop, *given, d_residual, d_x, sums_3D)
+    _call("norm_back", *d_out_ND.shape, torch.get_num_threads(), *dropout, *given, d_residual, d_x, sums_3D)
     return d_residual, d_x, sums_3D
 
 
 def gelu(x_NI: Tensor, bias_I: Tensor) -> Tensor:
-    """GELU of x + bias, by the normal distribution itself; x and what it gives are bf16, the bias float32."""
+    """Compute the exact GELU of x + bias; x and the result are bf16, the bias float32."""
     out_NI = torch.empty_like(x_NI)
     _call("gelu", *x_NI.shape, torch.get_num_threads(), x_NI, bias_I, out_NI)
     return out_NI
 
 
 def gelu_back(x_NI: Tensor, bias_I: Tensor, d_out_NI: Tensor) -> tuple[Tensor, Tensor]:
-    """`d_out_NI` becomes the gradient of x, in place; `gelu`'s output again, and the gradient of the bias."""
+    """Overwrite `d_out_NI` with the gradient of x; return `gelu`'s output, recomputed, and the gradient of the bias."""
     out_NI, d_bias_I = torch.empty_like(x_NI), torch.empty_like(bias_I)
     _call("gelu_back", *x_NI.shape, torch.get_num_threads(), x_NI, bias_I, d_out_NI, out_NI, d_bias_I)
     return out_NI, d_bias_I
 
 
-def sum_of_squares(tables: Sequence[Tensor]) -> float:
-    """Of all numbers in these float32 tables."""
-    pointers = (_POINTER * len(tables))(*(table.data_ptr() for table in tables))
-    counts = (_NUMBER * len(tables))(*(table.numel() for table in tables))
-    found = ctypes.c_double()
-    _call("squares", len(tables), torch.get_num_threads(), pointers, counts, ctypes.byref(found))
-    return found.value
+def sum_of_squares(tensors: Sequence[Tensor]) -> float:
+    """Sum the squares of all elements of these float32 tensors."""
+    pointers = (_POINTER * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+    counts = (_NUMBER * len(tensors))(*(tensor.numel() for tensor in tensors))
+    total = ctypes.c_double()
+    _call("squares", len(tensors), torch.get_num_threads(), pointers, counts, ctypes.byref(total))
+    return total.value
 
 
 def _scaling(hidden: int, heads: int) -> float:
@@ -219,7 +229,7 @@ def _scaling(hidden: int, heads: int) -> float:
 
 
 def _mask(mask: Tensor | None) -> tuple[Tensor | None, int, int]:
-    """The mask with its strides from text to text and from query to query."""
+    """Return the mask and its strides over texts and over queries."""
     if mask is None:
         return None, 0, 0
     return mask, mask.stride(0) if mask.shape[0] > 1 else 0, mask.stride(2) if mask.shape[2] > 1 else 0

@@ -1,4 +1,4 @@
-"""Memory that a batch frees stays with the process while more batches come, as they want as much again."""
+"""Keep freed memory in the process between batches, since the next batch needs as much again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 # Names and numbers from glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER = 2**31 - 1
-# Where glibc's own adjustment of the two ends up at most.
+# The highest values that glibc's own adjustment of the two reaches.
 _USUAL = {_TRIM_THRESHOLD: 64 << 20, _MMAP_THRESHOLD: 32 << 20}
 
 
@@ -27,11 +27,10 @@ _within = 0
 
 @contextlib.contextmanager
 def kept_memory() -> Iterator[None]:
-    """While the block runs, glibc gives no freed memory back to the system; at its end it gives back what it can.
+    """Tell glibc to return no freed memory to the system while the block runs, and to return it at the end.
 
-    Without it each batch's tables and each step's gradients are mapped anew, page by page. Of blocks within each other,
-    or at the same time in several threads, the last to end gives back. Where the C library is another one, nothing
-    happens.
+    Otherwise each batch's tensors and each step's gradients are mapped again, page by page. Of nested blocks, or blocks
+    in several threads, the last to end returns the memory. With another C library nothing happens.
     """
     if _library is None:
         yield

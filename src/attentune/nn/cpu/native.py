@@ -1,8 +1,9 @@
-"""Our C compiled for this processor by the machine's own compiler, once, and loaded.
+"""Compile the C kernels for this processor once, with the machine's own compiler, and load them.
 
-There is no build step at installation: a machine without a compiler, or without PyTorch's OpenMP, does the same by
-PyTorch's operations. What was compiled is kept in $XDG_CACHE_HOME/attentune (else ~/.cache/attentune), one file for
-each source and processor. $CC names another compiler than `cc`, `gcc` or `clang`; ATTENTUNE_NATIVE=0 forbids all of it.
+There is no build step at installation. A machine without a compiler, without PyTorch's GNU OpenMP or without Linux uses
+PyTorch's operations instead. The compiled library is cached in $XDG_CACHE_HOME/attentune (default ~/.cache/attentune),
+one file for each version of the sources and each processor. $CC names another compiler than `cc`, `gcc` or `clang`;
+ATTENTUNE_NATIVE=0 switches the kernels off.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from pathlib import Path
 SOURCES = Path(__file__).with_name("c")
 # Without -ffast-math: a loss that is NaN must be seen to be one.
 _FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
-_PATIENCE_SECONDS = 120
+_COMPILER_TIMEOUT_S = 120
 
 
 class NativeError(Exception):
-    """The C part cannot be had on this machine; the message says why."""
+    """The C kernels are not available on this machine; the message says why."""
 
 
 def sources() -> list[str]:
-    """The C files that are compiled together."""
+    """Return the C files that make up the library."""
     return sorted(str(file) for file in SOURCES.glob("*.c"))
 
 
 def load_library() -> ctypes.CDLL:
-    """The compiled library, ready to be called.
+    """Return the compiled library.
 
     Raises:
         NativeError: there is no compiler, it fails, or PyTorch's OpenMP is another one.
@@ -47,14 +48,14 @@ def load_library() -> ctypes.CDLL:
 
 
 def unavailable_reason() -> str | None:
-    """Why there is no library here; None where there is one."""
+    """Return why the library is not available; None if it is."""
     found = _attempt()
     return str(found) if isinstance(found, NativeError) else None
 
 
 @functools.cache
 def _attempt() -> ctypes.CDLL | NativeError:
-    """The library, or what stands against it: a compiler that fails is asked once, not in each step."""
+    """Return the library or the error, cached: a compiler that fails is run once, not in each step."""
     try:
         return _loaded()
     except NativeError as error:
@@ -76,7 +77,7 @@ def _loaded() -> ctypes.CDLL:
 
 
 def _openmp() -> ctypes.CDLL:
-    """The OpenMP that PyTorch has loaded, and no other."""
+    """Return the OpenMP library that PyTorch has loaded, and no other."""
     import torch  # noqa: F401  loads it
 
     try:
@@ -93,7 +94,7 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _compiled() -> Path:
-    """The library's file, compiled now if it is not there yet."""
+    """Return the library's file, which is compiled now if it is not cached."""
     texts = [file.read_text() for file in sorted(SOURCES.iterdir())]
     key = hashlib.sha256("\0".join((*texts, *_FLAGS, _processor())).encode()).hexdigest()[:16]
     name = f"kernels-{key}.so"
@@ -119,7 +120,7 @@ def _compile(target: Path) -> Path:
             [*compiler, *_FLAGS, "-o", str(target), *sources(), "-lm"],
             capture_output=True,
             text=True,
-            timeout=_PATIENCE_SECONDS,
+            timeout=_COMPILER_TIMEOUT_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NativeError(f"the compiler {shlex.join(compiler)} did not run: {error}") from error
@@ -138,10 +139,10 @@ def _compiler() -> list[str]:
 
 
 def _processor() -> str:
-    """What -march=native depends on: a home folder may be shared by unlike machines."""
+    """Return what -march=native depends on: machines of different kinds may share a home folder."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.machine()
-    told = {line for line in lines if line.startswith(("model", "flags", "cpu family", "Features", "CPU"))}
-    return "\n".join(sorted(told))
+    facts = {line for line in lines if line.startswith(("model", "flags", "cpu family", "Features", "CPU"))}
+    return "\n".join(sorted(facts))

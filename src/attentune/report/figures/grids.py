@@ -1,4 +1,4 @@
-"""Confusion matrices and the critical-difference figure."""
+"""Confusion matrices, and the critical-difference diagram of mean ranks."""
 
 from __future__ import annotations
 
@@ -8,20 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from attentune.report.figures.base import new_figure
-from attentune.report.figures.style import name_ticks, panel_title, short, style_of, title_lines, write
+from attentune.report.figures.base import (
+    name_ticks,
+    new_figure,
+    panel_title,
+    set_text,
+    short,
+    style_of,
+    title_lines,
+)
 from attentune.stats.ranks import Ranking
 
 _COLUMNS = 4
-_SIGN_IN, _LINE_IN = 0.078, 0.62
+_CHARACTER_IN, _LINE_IN = 0.078, 0.62
 
 
 def confusion_figure(counts: Mapping[str, np.ndarray], names: Sequence[str]) -> Any:
-    """Confusion matrices side by side on one scale of tones, with the share of each label's rows in the cells.
+    """Draw confusion matrices side by side with one colour scale, and in each cell the share of the label's rows.
 
     Args:
-        counts: by title, (C, C) rows with this label (down) and prediction (across).
-        names: of the C classes.
+        counts: by title the (C, C) numbers of rows with this label (vertical) and prediction (horizontal).
+        names: the C classes.
     """
     columns = min(_COLUMNS, len(counts))
     lines = math.ceil(len(counts) / columns)
@@ -34,7 +41,7 @@ def confusion_figure(counts: Mapping[str, np.ndarray], names: Sequence[str]) -> 
     axes = figure.subplots(lines, columns, sharey=True, sharex=True, squeeze=False)
     image = None
     figure.get_layout_engine().set(h_pad=0.1)
-    for place, (axis, (title, counts_CC)) in enumerate(zip(axes.flat, counts.items(), strict=False)):
+    for index, (axis, (title, counts_CC)) in enumerate(zip(axes.flat, counts.items(), strict=False)):
         totals_C1 = counts_CC.sum(axis=1, keepdims=True)
         shares_CC = np.divide(counts_CC, totals_C1, out=np.zeros(counts_CC.shape), where=totals_C1 > 0)
         image = axis.imshow(shares_CC, cmap="Blues", vmin=0, vmax=1, aspect="equal")
@@ -42,10 +49,10 @@ def confusion_figure(counts: Mapping[str, np.ndarray], names: Sequence[str]) -> 
             colour = "white" if share > 0.6 else "black"
             axis.text(predicted, label, f"{100 * share:.0f}", ha="center", va="center", fontsize=8, color=colour)
         panel_title(axis, title, side_in)
-        if place + columns >= len(counts):
+        if index + columns >= len(counts):
             axis.set_xlabel("predicted", fontsize=9)
-        turned = 90 if label_in > 0.5 else 0
-        name_ticks(axis, "x", range(len(names)), [short(name, 16) for name in names], fontsize=8, rotation=turned)
+        rotation = 90 if label_in > 0.5 else 0
+        name_ticks(axis, "x", range(len(names)), [short(name, 16) for name in names], fontsize=8, rotation=rotation)
         name_ticks(axis, "y", range(len(names)), [short(name, 16) for name in names], fontsize=8)
         axis.tick_params(length=0, labelbottom=True)
     for axis in axes[:, 0]:
@@ -59,21 +66,21 @@ def confusion_figure(counts: Mapping[str, np.ndarray], names: Sequence[str]) -> 
 
 
 def ranks_figure(ranking: Ranking, numbers: Mapping[str, int]) -> Any:
-    """Mean ranks on a line, the best at the left; methods on one bar are not told apart.
+    """Draw mean ranks on a line, the best at the left, and bars below the methods that do not differ significantly.
 
     Args:
-        ranking: of `stats.ranks.rank_methods`.
-        numbers: by method, which says how it looks.
+        ranking: from `stats.ranks.rank_methods`.
+        numbers: by method the number that selects its style.
 
     Source: Demsar, JMLR 7, 2006, figure 1.
     """
     names = [f"{short(name)} ({rank:.2f})" for name, rank in zip(ranking.methods, ranking.mean_ranks, strict=True)]
     count, half = len(names), (len(names) + 1) // 2
-    told = f"critical difference {ranking.critical_difference:.2f}"
-    # All places are in inches, so that names have the room that they need.
-    left_in = 0.45 + _SIGN_IN * max(map(len, names[:half]))
+    difference = f"critical difference {ranking.critical_difference:.2f}"
+    # All positions are in inches, so that names have the space that they need.
+    left_in = 0.45 + _CHARACTER_IN * max(map(len, names[:half]))
     line_in = max(2.4, 0.55 * (count - 1))
-    right_in = 0.45 + _SIGN_IN * max(map(len, [*names[half:], told + " (longer)"]))
+    right_in = 0.45 + _CHARACTER_IN * max(map(len, [*names[half:], difference + " (longer)"]))
     top_in = 0.95 + 0.16 * len(ranking.groups)
     size = (left_in + line_in + right_in, top_in + 0.28 * half + 0.15)
     figure = new_figure(*size)
@@ -81,21 +88,23 @@ def ranks_figure(ranking: Ranking, numbers: Mapping[str, int]) -> Any:
     axis.set(xlim=(0, size[0]), ylim=(size[1], 0))
     axis.set_axis_off()
     step_in = line_in / (count - 1)
-    _rank_line(axis, left_in, step_in, ranking, told)
-    for place, (method, rank) in enumerate(zip(ranking.methods, ranking.mean_ranks, strict=True)):
-        is_left = place < half
-        x, y = left_in + step_in * (rank - 1), top_in + 0.28 * (place if is_left else count - 1 - place)
+    _rank_line(axis, left_in, step_in, ranking, difference)
+    for index, (method, rank) in enumerate(zip(ranking.methods, ranking.mean_ranks, strict=True)):
+        is_left = index < half
+        x, y = left_in + step_in * (rank - 1), top_in + 0.28 * (index if is_left else count - 1 - index)
         end = left_in - 0.15 if is_left else left_in + line_in + 0.15
-        own = style_of(numbers[method])
+        style = style_of(numbers[method])
         axis.plot([x, x, end], [_LINE_IN, y, y], color="#555555", linewidth=0.9)
-        axis.plot([x], [_LINE_IN], marker=own.marker, color=own.colour, markersize=7)
-        side = {"ha": "right"} if is_left else {"ha": "left"}
-        write(axis.text(end + (-0.06 if is_left else 0.06), y, "-", va="center", fontsize=9, **side), names[place])
+        axis.plot([x], [_LINE_IN], marker=style.marker, color=style.colour, markersize=7)
+        alignment = {"ha": "right"} if is_left else {"ha": "left"}
+        set_text(
+            axis.text(end + (-0.06 if is_left else 0.06), y, "-", va="center", fontsize=9, **alignment), names[index]
+        )
     return figure
 
 
-def _rank_line(axis: Any, left_in: float, step_in: float, ranking: Ranking, told: str) -> None:
-    """The line with its ticks, the critical difference above it and the bars of the groups below it."""
+def _rank_line(axis: Any, left_in: float, step_in: float, ranking: Ranking, difference: str) -> None:
+    """Draw the line with its ticks, the critical difference above it and the bars of the groups below it."""
     count = len(ranking.methods)
     axis.plot([left_in, left_in + step_in * (count - 1)], [_LINE_IN] * 2, color="black", linewidth=1)
     for tick in range(count):
@@ -105,7 +114,7 @@ def _rank_line(axis: Any, left_in: float, step_in: float, ranking: Ranking, told
     reach = min(ranking.critical_difference, float(count - 1))
     more = "" if reach == ranking.critical_difference else " (longer)"
     axis.plot([left_in, left_in + step_in * reach], [0.2, 0.2], color="black", linewidth=1.2, marker="|", markersize=7)
-    axis.text(left_in + step_in * reach + 0.1, 0.2, told + more, va="center", fontsize=9)
+    axis.text(left_in + step_in * reach + 0.1, 0.2, difference + more, va="center", fontsize=9)
     for number, group in enumerate(ranking.groups):
         ranks = [ranking.mean_ranks[ranking.methods.index(method)] for method in (group[0], group[-1])]
         ends = [left_in + step_in * (rank - 1) for rank in ranks]

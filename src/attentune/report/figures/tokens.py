@@ -1,4 +1,4 @@
-"""Explanations as pictures: texts with their tokens on tones, and what attention heads look at."""
+"""Figures of explanations: texts with their tokens on tones, and the attention of each head."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from unicodedata import east_asian_width
 
 from attentune.errors import ConfigError
 from attentune.explain.explanation import Explanation, HeadAttention
-from attentune.report.explanation_text import facts
-from attentune.report.figures.base import DOTS_PER_INCH, check_figure_file, new_figure, save_figure
-from attentune.report.highlight import hex_tone, highest, share_of, sides, stretches, visible
+from attentune.report.explanations import summary_line
+from attentune.report.figures.base import DOTS_PER_INCH, check_figure_file, new_figure, save_figure, set_text
+from attentune.report.highlight import hex_tone, highest, segments, share_of, sides, visible
 
-# Taller pictures are of no use, and the largest ones cannot be drawn at all.
+# Taller figures are unreadable, and the tallest exceed what Matplotlib can draw.
 _MOST_LINES = 400
 _WIDTH_IN, _LINE_IN, _MARGIN_IN = 9.0, 0.3, 0.25
-# A sign of the monospaced font is a whole number of pixels wide, or rounding would move long words off their tones.
-_SIGN_IN = 14 / DOTS_PER_INCH
-_FONT_PT = 72 * _SIGN_IN / (1233 / 2048)  # the width of DejaVu Sans Mono's signs, as a share of its size
-_COLUMNS = int((_WIDTH_IN - 2 * _MARGIN_IN) / _SIGN_IN)
+# The width of a character is a whole number of pixels; otherwise rounding would move long words off their tones.
+_CHARACTER_IN = 14 / DOTS_PER_INCH
+_FONT_PT = 72 * _CHARACTER_IN / (1233 / 2048)  # the width of DejaVu Sans Mono's characters as a share of its size
+_COLUMNS = int((_WIDTH_IN - 2 * _MARGIN_IN) / _CHARACTER_IN)
 
-# Some signs in a line: where they begin, the signs, and the share of the highest score (None: no token).
-Run = tuple[int, str, float | None]
-Part = tuple[str, float | None]
+# Characters of a line: their first column, the characters, and the share of the highest score (None: no token).
+TextRun = tuple[int, str, float | None]
+TextPart = tuple[str, float | None]
 
 
 def draw_explanations(path: str | Path, explanations: Sequence[Explanation]) -> None:
     """Draw texts one below the other, each token on the tone of its score.
 
-    The line below a token is as thick as its score is high, and dashed where it speaks against the class. Signs that
-    Matplotlib's font does not have are drawn as boxes.
+    The thickness of the line below a token is proportional to its score; dashes mark tokens that speak against the
+    class. Characters that Matplotlib's font lacks are drawn as boxes.
 
     Args:
         path: a .png, .svg or .pdf file.
         explanations: in order.
 
     Raises:
-        ConfigError: as `check_figure_file`; or the texts are too long for a picture.
+        ConfigError: see `check_figure_file`; or the texts are too long for a figure.
         StorageError: the file could not be written.
     """
     check_figure_file(path)
@@ -53,67 +53,68 @@ def draw_explanations(path: str | Path, explanations: Sequence[Explanation]) -> 
     axis.set_axis_off()
     top_in = _MARGIN_IN
     for explanation, lines in blocks:
-        told = textwrap.shorten(facts(explanation), int(_COLUMNS * 1.2), placeholder="...")
-        _write(axis, _MARGIN_IN, top_in + _LINE_IN / 2, told, color="#555555", fontsize=9)
+        summary = textwrap.shorten(summary_line(explanation), int(_COLUMNS * 1.2), placeholder="...")
+        _write_text(axis, _MARGIN_IN, top_in + _LINE_IN / 2, summary, color="#555555", fontsize=9)
         for number, runs in enumerate(lines, start=1):
-            for column, signs, share in runs:
-                _draw_run(axis, column, top_in + number * _LINE_IN, signs, share, signed=explanation.signed)
+            for column, characters, share in runs:
+                _draw_run(axis, column, top_in + number * _LINE_IN, characters, share, signed=explanation.signed)
         top_in += (2 + len(lines)) * _LINE_IN
     save_figure(figure, path)
 
 
-def _lines(explanation: Explanation) -> Iterator[list[Run]]:
-    """The lines that a text is broken into, at white space where there is some."""
+def _lines(explanation: Explanation) -> Iterator[list[TextRun]]:
+    """Wrap a text into lines, at white space if possible."""
     most = highest(explanation.tokens)
-    for name, text, own in sides(explanation.text, explanation.pair, explanation.tokens):
-        parts: list[Part] = [(f"{name}: ", None)] if name else []
-        for part in stretches(text, own, signed=explanation.signed):
-            parts.append((part.text, None if part.score is None else share_of(part.score, most)))
-        yield from _broken(_unbroken(parts))
+    for name, text, own_tokens in sides(explanation.text, explanation.pair, explanation.tokens):
+        parts: list[TextPart] = [(f"{name}: ", None)] if name else []
+        for segment in segments(text, own_tokens, signed=explanation.signed):
+            parts.append((segment.text, None if segment.score is None else share_of(segment.score, most)))
+        yield from _wrapped(_words(parts))
 
 
-def _broken(words: Iterable[list[Part]]) -> Iterator[list[Run]]:
-    """Lines of these words, each of which is one white space or fits into a line."""
-    line: list[Run] = []
+def _wrapped(words: Iterable[list[TextPart]]) -> Iterator[list[TextRun]]:
+    """Yield lines of words, each of which is one white-space character or fits into a line."""
+    line: list[TextRun] = []
     column = 0
     for word in words:
-        length = sum(_cells(signs) for signs, _ in word)
+        length = sum(_columns(characters) for characters, _ in word)
         if word[0][0] == "\n" or column + length > _COLUMNS:
             yield line
             line, column = [], 0
         if word[0][0].isspace() and (column == 0 or word[0][0] == "\n"):
             continue
-        for signs, share in word:
-            line.append((column, signs, share))
-            column += _cells(signs)
+        for characters, share in word:
+            line.append((column, characters, share))
+            column += _columns(characters)
     yield line
 
 
-def _cells(signs: str) -> int:
-    """How many places of a monospaced line they take: Chinese signs and emoji two each."""
-    return sum(1 + (east_asian_width(sign) in "WF") for sign in signs)
+def _columns(characters: str) -> int:
+    """Return the number of columns in a monospaced line; Chinese characters and emoji take two."""
+    return sum(1 + (east_asian_width(character) in "WF") for character in characters)
 
 
-def _unbroken(parts: Iterable[Part]) -> Iterator[list[Part]]:
-    """White space sign by sign, and what stands between it, however many parts that is made of."""
-    word: list[Part] = []
+def _words(parts: Iterable[TextPart]) -> Iterator[list[TextPart]]:
+    """Yield single white-space characters, and the words between them, which may consist of several parts."""
+    word: list[TextPart] = []
     for text, share in parts:
-        for signs in filter(None, re.split(r"(\s)", text)):
-            for begin in range(0, len(signs), _COLUMNS // 2):
-                piece = (signs[begin : begin + _COLUMNS // 2], share)
-                if word and (signs.isspace() or sum(_cells(own) for own, _ in word) + _cells(piece[0]) > _COLUMNS):
+        for characters in filter(None, re.split(r"(\s)", text)):
+            for start in range(0, len(characters), _COLUMNS // 2):
+                piece = (characters[start : start + _COLUMNS // 2], share)
+                length = sum(_columns(own) for own, _ in word) + _columns(piece[0])
+                if word and (characters.isspace() or length > _COLUMNS):
                     yield word
                     word = []
                 word.append(piece)
-                if signs.isspace():
+                if characters.isspace():
                     yield word
                     word = []
     if word:
         yield word
 
 
-def _draw_run(axis: Any, column: int, top_in: float, signs: str, share: float | None, *, signed: bool) -> None:
-    left, right = _MARGIN_IN + column * _SIGN_IN, _MARGIN_IN + (column + _cells(signs)) * _SIGN_IN
+def _draw_run(axis: Any, column: int, top_in: float, characters: str, share: float | None, *, signed: bool) -> None:
+    left, right = _MARGIN_IN + column * _CHARACTER_IN, _MARGIN_IN + (column + _columns(characters)) * _CHARACTER_IN
     if share is not None:
         above, below = top_in + 0.03, top_in + _LINE_IN - 0.05
         axis.fill([left, right, right, left], [above, above, below, below], color=hex_tone(share, signed=signed), lw=0)
@@ -122,22 +123,22 @@ def _draw_run(axis: Any, column: int, top_in: float, signs: str, share: float | 
             axis.plot(
                 [left, right], [below, below], color="#1a1a1a", lw=2.5 * abs(share), ls=style, solid_capstyle="butt"
             )
-    _write(axis, left, top_in + _LINE_IN / 2, signs, fontsize=_FONT_PT)
+    _write_text(axis, left, top_in + _LINE_IN / 2, characters, fontsize=_FONT_PT)
 
 
-def _write(axis: Any, left_in: float, middle_in: float, text: str, **style: Any) -> None:
+def _write_text(axis: Any, left_in: float, middle_in: float, text: str, **style: Any) -> None:
     axis.text(left_in, middle_in, text, family="monospace", va="center_baseline", parse_math=False, **style)
 
 
 def draw_heads(path: str | Path, tables: Sequence[HeadAttention]) -> None:
-    """Draw what each head attends to; see `heads_figure`.
+    """Draw the attention of each head; see `heads_figure`.
 
     Args:
         path: a .png, .svg or .pdf file.
         tables: of one text or several.
 
     Raises:
-        ConfigError: as `check_figure_file`; or the texts are too long for a picture.
+        ConfigError: see `check_figure_file`; or the texts are too long for a figure.
         StorageError: the file could not be written.
     """
     check_figure_file(path)
@@ -146,10 +147,9 @@ def draw_heads(path: str | Path, tables: Sequence[HeadAttention]) -> None:
 
 
 def heads_figure(tables: Sequence[HeadAttention]) -> Any:
-    """What each head attends to, a line a token and a column a head, beside the token gate's importance; texts one
-    below the other.
+    """Draw the attention of the first token: tokens as rows, heads as columns, and the token gate's importance.
 
-    Shares from 0.1 on stand in their cells, so that the tone is not alone.
+    Texts are drawn one below the other. Cells of at least 0.1 show their value, for readers who cannot see the colour.
 
     Source: SSA (Kou et al. 2020, figures 1 and 8).
     """
@@ -168,21 +168,20 @@ def _draw_table(part: Any, table: HeadAttention) -> None:
         1, 1 if gate is None else 2, squeeze=False, width_ratios=[heads] if gate is None else [heads, 1]
     )[0]
     names = [textwrap.shorten(visible(token.text, one_line=True), 24, placeholder="...") for token in table.tokens]
-    shares = [list(own) for own in table.attention] or [[0.0] * heads]
-    _draw_cells(axes[0], shares, [str(head) for head in table.heads], names)
+    shares = [list(row) for row in table.attention] or [[0.0] * heads]
+    _draw_columns(axes[0], shares, [str(head) for head in table.heads], names)
     axes[0].set_xlabel(f"heads of layer {table.layer}", fontsize=9)
     if gate is not None:
-        _draw_cells(axes[1], [[score] for score in gate] or [[0.0]], ["SSA"], [""] * len(names))
-    seconds = [number for number, token in enumerate(table.tokens) if token.within == "pair"]
-    for axis in axes if seconds else ():
-        axis.axhline(seconds[0] - 0.5, color="black", lw=1)
-    title = part.suptitle("-", fontsize=10)
+        _draw_columns(axes[1], [[score] for score in gate] or [[0.0]], ["SSA"], [""] * len(names))
+    of_pair = [number for number, token in enumerate(table.tokens) if token.within == "pair"]
+    for axis in axes if of_pair else ():
+        axis.axhline(of_pair[0] - 0.5, color="black", lw=1)
     label = visible(str(table.label), one_line=True)
-    shown = label if table.probability is None else f"{label} ({table.probability:.3f})"
-    title.set(parse_math=False, text=f"predicted {shown}; what the first token attends to")
+    prediction = label if table.probability is None else f"{label} ({table.probability:.3f})"
+    set_text(part.suptitle("-", fontsize=10), f"predicted {prediction}; attention of the first token")
 
 
-def _draw_cells(axis: Any, values: list[list[float]], columns: list[str], lines: list[str]) -> None:
+def _draw_columns(axis: Any, values: list[list[float]], columns: list[str], lines: list[str]) -> None:
     most = max(max(line) for line in values)
     axis.imshow(values, cmap="Oranges", vmin=0.0, vmax=most or 1.0, aspect="auto")
     for row, line in enumerate(values):
@@ -200,6 +199,6 @@ def _draw_cells(axis: Any, values: list[list[float]], columns: list[str], lines:
 def _check_size(path: str | Path, lines: int) -> None:
     if lines > _MOST_LINES:
         raise ConfigError(
-            f"{path}: got texts for {lines:,} lines of a picture, expected at most {_MOST_LINES}. Take fewer or shorter"
-            " texts, or a page: --output_file NAME.html"
+            f"{path}: got texts of {lines:,} lines, expected at most {_MOST_LINES} in a figure. Pass fewer or shorter"
+            " texts, or write a page: --output_file NAME.html"
         )

@@ -1,1 +1,1 @@
-"""The sections of a report: tables and figures, and in which order they come (`contents`)."""
+"""The sections of a report. `contents` lists them in order; the other modules make their tables and figures."""

@@ -1,4 +1,4 @@
-"""What a report has in it, and in which order: tables and verdicts first, then figures, then costs and settings."""
+"""The contents of a report in order: tables and verdicts, then figures, then costs and settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from attentune.experiments.comparison.records import unpaired
 from attentune.report.analysis import Verdicts, compare_methods
 from attentune.report.document import Figure, Report, Section, Table
 from attentune.report.load import HANS_FILE, LAYERS_FILE, ReportData
-from attentune.report.sections.methods import advantage_section, ranks_section
+from attentune.report.sections.run_figures import (
+    confusion_section,
+    hans_section,
+    labels_section,
+    layers_section,
+    loss_section,
+)
 from attentune.report.sections.run_tables import (
     common_table,
     cost_table,
@@ -18,37 +24,41 @@ from attentune.report.sections.run_tables import (
     methods_table,
     versions_sentence,
 )
-from attentune.report.sections.runs import confusion_section, hans_section, labels_section, layers_section, loss_section
+from attentune.report.sections.score_figures import (
+    advantage_section,
+    ranks_section,
+    seeds_section,
+    setting_section,
+    sizes_section,
+)
 from attentune.report.sections.score_tables import (
     differences_table,
-    flat_lines,
     has_scores,
+    results,
     scores_table,
     sentences_table,
     spreads_table,
 )
-from attentune.report.sections.scores import seeds_section, setting_section, sizes_section
 
 
-def make_report(material: ReportData, baseline: str | None = None) -> Report:
-    """All tables and figures that the material has data for.
+def make_report(data: ReportData, baseline: str | None = None) -> Report:
+    """Make all tables and figures for which there are data.
 
     Args:
-        material: what was found in the folders.
-        baseline: the method that the others are compared with; the first one if not given.
+        data: the contents of the folders, from `load.collect`.
+        baseline: the method that the others are compared with; None for the first method.
 
     Raises:
-        ConfigError: there is no such method.
+        ConfigError: no method has this name.
         CheckpointError: predictions cannot be read or do not belong to their record.
     """
-    title = f"Report on {', '.join(material.folders)}"
-    extras = _extras(material)
-    if not material.kept:
-        return Report(title, (), _apart(extras))
-    verdicts = compare_methods(material.kept, baseline)
-    scored = has_scores(verdicts.cells)
+    title = f"Report on {', '.join(data.folders)}"
+    extra_sections = _extra_sections(data)
+    if not data.runs:
+        return Report(title, (), _with_unique_names(extra_sections))
+    verdicts = compare_methods(data.runs, baseline)
     sections = [
-        _results(verdicts) if scored else None,
+        _results_section(verdicts) if has_scores(verdicts.cells) else None,
         advantage_section(verdicts),
         seeds_section(verdicts),
         ranks_section(verdicts),
@@ -57,72 +67,79 @@ def make_report(material: ReportData, baseline: str | None = None) -> Report:
         loss_section(verdicts),
         labels_section(verdicts),
         confusion_section(verdicts),
-        *extras,
-        _section("Cost", [cost_table(verdicts)]),
-        _section("Settings and runs", [methods_table(verdicts), common_table(verdicts), failed_table(material.kept)]),
+        *extra_sections,
+        _table_section("Cost", [cost_table(verdicts)]),
+        _table_section("Settings and runs", [methods_table(verdicts), common_table(verdicts), failed_table(data.runs)]),
     ]
-    return Report(title, tuple(_sentences(material, verdicts)), _apart(sections), flat_lines(verdicts))
+    return Report(title, tuple(_summary(data, verdicts)), _with_unique_names(sections), results(verdicts))
 
 
-def _apart(sections: Sequence[Section | None]) -> tuple[Section, ...]:
-    """The sections that are there, no two figures with the same name."""
-    taken: set[str] = set()
-    found = []
+def _with_unique_names(sections: Sequence[Section | None]) -> tuple[Section, ...]:
+    """Drop missing sections, and number tables and figures whose names are alike."""
+    used: set[str] = set()
+    renamed = []
     for section in sections:
         if section is None:
             continue
         parts: list[Table | Figure] = []
         for part in section.parts:
             name, number = part.name, 2
-            while name in taken:
+            while name in used:
                 name, number = f"{part.name}-{number}", number + 1
-            taken.add(name)
+            used.add(name)
             parts.append(dataclasses.replace(part, name=name))
-        found.append(dataclasses.replace(section, parts=tuple(parts)))
-    return tuple(found)
+        renamed.append(dataclasses.replace(section, parts=tuple(parts)))
+    return tuple(renamed)
 
 
-def _extras(material: ReportData) -> list[Section | None]:
+def _extra_sections(data: ReportData) -> list[Section | None]:
     try:
-        return [hans_section(material), layers_section(material)]
+        return [hans_section(data), layers_section(data)]
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
-        files = ", ".join([*material.hans, *material.layers])
+        files = ", ".join([*data.hans, *data.layers])
         raise CheckpointError(
-            f"{HANS_FILE} or {LAYERS_FILE} of {files}: is not as attentune hans --output_dir and attentune layers"
-            f" --output_file write it ({type(error).__name__}: {error}). Make it again, or take it away."
+            f"{HANS_FILE} or {LAYERS_FILE} of {files}: expected the format of attentune hans --output_dir and attentune"
+            f" layers --output_file ({type(error).__name__}: {error}). Repeat that command, or remove the file."
         ) from error
 
 
-def _results(verdicts: Verdicts) -> Section:
+def _results_section(verdicts: Verdicts) -> Section:
     tables = [scores_table(verdicts)]
     if verdicts.comparisons:
         tables += [sentences_table(verdicts), differences_table(verdicts)]
     return Section("Results", (*tables, spreads_table(verdicts)))
 
 
-def _section(title: str, tables: Sequence[Table | None]) -> Section | None:
-    parts: tuple[Table | Figure, ...] = tuple(table for table in tables if table is not None)
-    return Section(title, parts) if parts else None
+def _table_section(title: str, tables: Sequence[Table | None]) -> Section | None:
+    present = tuple(table for table in tables if table is not None)
+    return Section(title, present) if present else None
 
 
-def _sentences(material: ReportData, verdicts: Verdicts) -> list[str]:
-    runs = [one.record.run for one in material.kept]
-    done = sum(one.record.is_done for one in material.kept)
+def _summary(data: ReportData, verdicts: Verdicts) -> list[str]:
+    runs = [recorded.record.run for recorded in data.runs]
+    finished = sum(recorded.record.is_done for recorded in data.runs)
     tasks = list(dict.fromkeys(run.task for run in runs))
     seeds = sorted({run.seed for run in runs})
-    failed = f", {len(runs) - done} failed" if done < len(runs) else ""
-    parts = [
-        f"{len(verdicts.methods)} method{'s' * (len(verdicts.methods) > 1)} ({', '.join(verdicts.methods)})",
-        f"{len(tasks)} task{'s' * (len(tasks) > 1)} ({', '.join(tasks)})",
-        f"{len(seeds)} seed{'s' * (len(seeds) > 1)} ({', '.join(map(str, seeds))})",
+    failed = f", {len(runs) - finished} failed" if finished < len(runs) else ""
+    counts = [
+        f"{_count(len(verdicts.methods), 'method')} ({', '.join(verdicts.methods)})",
+        f"{_count(len(tasks), 'task')} ({', '.join(tasks)})",
+        f"{_count(len(seeds), 'seed')} ({', '.join(map(str, seeds))})",
     ]
     sentences = [
-        f"{', '.join(parts)}; {done} finished run{'s' * (done != 1)}{failed}. The baseline is {verdicts.baseline}."
+        f"{', '.join(counts)}; {_count(finished, 'finished run')}{failed}. The baseline is {verdicts.baseline}."
     ]
-    shown, compared = sum(one.shown for one in verdicts.comparisons), len(verdicts.comparisons)
+    significant, compared = sum(one.shown for one in verdicts.comparisons), len(verdicts.comparisons)
     if compared > 1:
-        sentences.append(f"{shown or 'None'} of the {compared} differences to it {'are' if shown > 1 else 'is'} shown.")
-    wrong = unpaired(one.record for one in material.kept)
-    sentences += [f"Not trained and scored on the same rows, so they cannot be compared: {text}." for text in wrong]
-    sentences.append(versions_sentence(material.kept))
+        sentences.append(
+            f"{significant or 'None'} of the {compared} differences to the baseline"
+            f" {'are' if significant > 1 else 'is'} significant (p at most 0.05 after Holm's correction)."
+        )
+    mismatches = unpaired(recorded.record for recorded in data.runs)
+    sentences += [f"Runs that cannot be compared, since their rows differ: {text}." for text in mismatches]
+    sentences.append(versions_sentence(data.runs))
     return [sentence for sentence in sentences if sentence]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

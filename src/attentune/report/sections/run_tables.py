@@ -1,173 +1,164 @@
-"""The tables of what runs cost, how they were set, and which failed."""
+"""The tables of costs, settings and failed runs."""
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from attentune.config import Config, to_dict
+from attentune.config import Config, flatten, to_flat
 from attentune.report.analysis import Cell, Verdicts
-from attentune.report.document import Table
+from attentune.report.document import NOTHING, Table, format_median
 from attentune.report.load import RecordedRun
-from attentune.report.numbers import NOTHING, median_text, place
 
-# They say where or how a run was made, or differ from run to run by design.
-_OWN = {
+# Settings that say where or how a run was made, or that differ between the runs of a method by design.
+_RUN_SETTINGS = {
     "preset", "training.output_dir", "training.overwrite_output_dir", "training.resume", "training.seed",
     "training.logging_steps", "training.save_total_limit", "training.report_to", "data.task", "data.tasks",
     "data.task_settings", "data.data_dir", "data.max_train_samples",
 }  # fmt: skip
+_ALWAYS_LISTED = (
+    "model.name_or_path", "training.learning_rate", "training.num_train_epochs", "data.max_length",
+)  # fmt: skip
 _GIB = 1 << 30
-
-
-def flat_settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The settings of a record by dotted name, without those that runs of one method differ in."""
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and name.count(".") < 2 and name not in ("data.task_settings",):
-            yield from flat_settings(value, f"{name}.")
-        elif name not in _OWN:
-            yield name, value
+_MOST_ERROR_CHARACTERS = 400
 
 
 def settings_of(cell: Cell) -> dict[str, Any]:
-    """The settings of a cell's runs."""
-    return dict(flat_settings(cell.kept[0].record.config))
+    """Return the settings of a cell's runs by dotted name, without those that differ between runs of one method."""
+    settings = flatten(cell.recorded[0].record.config)
+    return {name: value for name, value in settings.items() if name not in _RUN_SETTINGS}
 
 
 def cost_table(verdicts: Verdicts) -> Table | None:
-    """Seconds, speed, memory and parameters by task and method; None without finished runs."""
+    """Make the table of time, speed, memory and parameters by task and method; None without finished runs."""
+    baseline_cells = {(cell.task, cell.size): cell for cell in verdicts.cells if cell.method == verdicts.baseline}
     rows = []
     for cell in verdicts.cells:
-        train = [one.record.train for one in cell.kept if one.record.is_done and one.record.train]
-        if not train:
+        costs = [run.record.train for run in cell.recorded if run.record.is_done and run.record.train]
+        if not costs:
             continue
-        base = next(
-            (
-                one
-                for one in verdicts.cells
-                if (one.task, one.size, one.method) == (cell.task, cell.size, verdicts.baseline)
-            ),
-            None,
-        )
         rows.append(
             (
-                place(cell, verdicts.cells),
+                verdicts.title(cell),
                 cell.method,
-                median_text(_values(train, _all_seconds)),
-                _times(cell, base),
-                median_text(_values(train, lambda facts: facts.get("label_seconds"))),
-                median_text(_values(train, lambda facts: facts.get("tokens_per_second")), 0),
-                median_text(_values(train, lambda facts: _scaled(facts.get("peak_memory_bytes"), 1 / _GIB)), 2),
-                _parameters(train, "parameters"),
-                _parameters(train, "added_parameters"),
-                ", ".join(dict.fromkeys(f"{facts.get('device', '?')} {facts.get('precision', '')}" for facts in train)),
+                format_median(_values(costs, _total_seconds)),
+                _relative_time(cell, baseline_cells.get((cell.task, cell.size))),
+                format_median(_values(costs, lambda cost: cost.get("label_seconds"))),
+                format_median(_values(costs, lambda cost: cost.get("tokens_per_second")), 0),
+                format_median(_values(costs, _peak_memory_gib), 2),
+                _parameters(costs, "parameters"),
+                _parameters(costs, "added_parameters"),
+                ", ".join(dict.fromkeys(f"{cost.get('device', '?')} {cost.get('precision', '')}" for cost in costs)),
             )
         )
     if not rows:
         return None
     header = (
-        "task", "method", "training (s)", f"times {verdicts.baseline}", "of it labels (s)", "tokens/s",
-        "peak memory (GiB)", "parameters", "outside the encoder", "device",
+        "task", "method", "training (s)", f"relative to {verdicts.baseline}", "token labels (s)", "tokens/s",
+        "peak memory (GiB)", "parameters", "parameters outside the encoder", "device",
     )  # fmt: skip
     note = (
-        "Median over runs, with the lowest and highest in brackets. Training: wall time in training steps and in making"
-        " token labels, without loading, scoring and saving. Tokens are real ones, padding not counted. On a CPU the"
-        " memory is the whole process's. Runs side by side on one machine slow each other down."
+        "Median over runs with the minimum and maximum in brackets. Training: wall time of training steps and of"
+        " generating token labels, without loading, evaluation and saving. Tokens are counted without padding. On a CPU"
+        " the peak memory is that of the whole process. Parallel runs on one machine slow each other down."
     )
-    # Older records do not tell parameters.
-    kept = [place for place in range(len(header)) if any(row[place] != NOTHING for row in rows)]
-    shown = tuple(tuple(row[place] for place in kept) for row in rows)
-    return Table("cost", "Time, memory and parameters", tuple(header[n] for n in kept), shown, left=2, notes=(note,))
+    # Older records lack the numbers of parameters.
+    columns = [index for index in range(len(header)) if any(row[index] != NOTHING for row in rows)]
+    shown_rows = tuple(tuple(row[index] for index in columns) for row in rows)
+    shown_header = tuple(header[index] for index in columns)
+    return Table("cost", "Time, memory and parameters", shown_header, shown_rows, left=2, notes=(note,))
 
 
-def _values(train: Sequence[Mapping[str, Any]], pick: Callable[[Mapping[str, Any]], float | None]) -> list[float]:
-    return [float(value) for value in map(pick, train) if value is not None]
+def _values(costs: Sequence[Mapping[str, Any]], value_of: Callable[[Mapping[str, Any]], float | None]) -> list[float]:
+    return [float(value) for value in map(value_of, costs) if value is not None]
 
 
-def _scaled(value: float | None, by: float) -> float | None:
-    return None if value is None else value * by
+def _peak_memory_gib(cost: Mapping[str, Any]) -> float | None:
+    peak_bytes = cost.get("peak_memory_bytes")
+    return None if peak_bytes is None else peak_bytes / _GIB
 
 
-def _all_seconds(facts: Mapping[str, Any]) -> float | None:
-    seconds = facts.get("seconds")
-    return None if seconds is None else float(seconds) + float(facts.get("label_seconds") or 0.0)
+def _total_seconds(cost: Mapping[str, Any]) -> float | None:
+    seconds = cost.get("seconds")
+    return None if seconds is None else float(seconds) + float(cost.get("label_seconds") or 0.0)
 
 
-def _times(cell: Cell, base: Cell | None) -> str:
-    """How many times the baseline's time: the median over the seeds that both have."""
-    if base is None or base is cell:
+def _relative_time(cell: Cell, baseline: Cell | None) -> str:
+    """Return the training time relative to the baseline's: the median over the seeds of both."""
+    if baseline is None or baseline is cell:
         return NOTHING
-    ours, theirs = (
-        {one.record.run.seed: _all_seconds(one.record.train) for one in own.kept if one.record.is_done}
-        for own in (cell, base)
+    seconds, baseline_seconds = (
+        {run.record.run.seed: _total_seconds(run.record.train) for run in one.recorded if run.record.is_done}
+        for one in (cell, baseline)
     )
-    ratios = [own / their for seed, own in ours.items() if own and (their := theirs.get(seed))]
+    ratios = [
+        time / baseline_time for seed, time in seconds.items() if time and (baseline_time := baseline_seconds.get(seed))
+    ]
     return f"{statistics.median(ratios):.2f}" if ratios else NOTHING
 
 
-def _parameters(train: Sequence[Mapping[str, Any]], name: str) -> str:
-    found = dict.fromkeys(facts[name] for facts in train if facts.get(name) is not None)
-    return " or ".join(f"{value:,}" for value in found) or NOTHING
+def _parameters(costs: Sequence[Mapping[str, Any]], name: str) -> str:
+    counts = dict.fromkeys(cost[name] for cost in costs if cost.get(name) is not None)
+    return " or ".join(f"{count:,}" for count in counts) or NOTHING
 
 
 def methods_table(verdicts: Verdicts) -> Table | None:
-    """The settings in which methods differ; None where they do not."""
+    """Make the table of the settings in which methods differ; None if they do not."""
     by_method: dict[str, list[dict[str, Any]]] = {}
     for cell in verdicts.cells:
         by_method.setdefault(cell.method, []).append(settings_of(cell))
-    names = dict.fromkeys(name for settings in by_method.values() for one in settings for name in one)
+    names = dict.fromkeys(name for cells in by_method.values() for settings in cells for name in settings)
     rows = []
     for name in names:
-        entries = [_one_or_several(settings, name) for settings in by_method.values()]
+        entries = [_setting_entry(cells, name) for cells in by_method.values()]
         if len(set(entries)) > 1:
             rows.append((name, *entries))
     if not rows:
         return None
-    return Table("methods", "Settings in which methods differ", ("setting", *by_method), tuple(rows), left=99)
+    header = ("setting", *by_method)
+    return Table("methods", "Settings in which methods differ", header, tuple(rows), left=len(header))
 
 
-def _one_or_several(settings: Sequence[Mapping[str, Any]], name: str) -> str:
-    found = dict.fromkeys(_text(one.get(name)) for one in settings)
-    return next(iter(found)) if len(found) == 1 else f"by task: {', '.join(found)}"
+def _setting_entry(cells: Sequence[Mapping[str, Any]], name: str) -> str:
+    values = dict.fromkeys(_setting_text(settings.get(name)) for settings in cells)
+    return next(iter(values)) if len(values) == 1 else f"by task: {', '.join(values)}"
 
 
 def common_table(verdicts: Verdicts) -> Table | None:
-    """The settings that all methods share and that are not the default, and those that matter most."""
-    settings = [settings_of(cell) for cell in verdicts.cells]
-    defaults = dict(flat_settings(to_dict(Config())))
-    always = ("model.name_or_path", "training.learning_rate", "training.num_train_epochs", "data.max_length")
+    """Make the table of the settings that all methods share: those other than the default, and the most important."""
+    cells = [settings_of(cell) for cell in verdicts.cells]
+    defaults = to_flat(Config())
     rows = []
-    for name in dict.fromkeys(name for one in settings for name in one):
-        found = {_text(one.get(name)) for one in settings}
-        if len(found) == 1 and (name in always or found != {_text(defaults.get(name))}):
-            rows.append((name, found.pop()))
-    return Table("common", "Settings of all", ("setting", "value"), tuple(rows), left=2) if rows else None
+    for name in dict.fromkeys(name for settings in cells for name in settings):
+        values = {_setting_text(settings.get(name)) for settings in cells}
+        if len(values) == 1 and (name in _ALWAYS_LISTED or values != {_setting_text(defaults.get(name))}):
+            rows.append((name, values.pop()))
+    return Table("common", "Settings of all methods", ("setting", "value"), tuple(rows), left=2) if rows else None
 
 
-def _text(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def failed_table(kept: Sequence[RecordedRun]) -> Table | None:
-    """The runs that failed and why."""
+def failed_table(recorded: Sequence[RecordedRun]) -> Table | None:
+    """Make the table of failed runs with their errors; None if none failed."""
     rows = []
-    for one in kept:
+    for one in recorded:
         if not one.record.is_done:
             run, error = one.record.run, one.record.error or {}
-            told = f"{error.get('kind', 'error')}: {' '.join(str(error.get('message', '')).split())}"
-            rows.append((run.task, run.size, run.method, str(run.seed), told[:400]))
+            message = f"{error.get('kind', 'error')}: {' '.join(str(error.get('message', '')).split())}"
+            rows.append((run.task, run.size, run.method, str(run.seed), message[:_MOST_ERROR_CHARACTERS]))
     header = ("task", "rows", "method", "seed", "error")
-    return Table("failed", "Runs that failed", header, tuple(rows), left=5) if rows else None
+    return Table("failed", "Failed runs", header, tuple(rows), left=5) if rows else None
 
 
-def versions_sentence(kept: Sequence[RecordedRun]) -> str:
-    """With which versions the runs were made."""
-    found: dict[str, dict[str, None]] = {}
-    for one in kept:
-        for name, version in one.record.versions.items():
-            found.setdefault(name, {})[version] = None
-    parts = ", ".join(f"{name} {' and '.join(versions)}" for name, versions in found.items() if name != "platform")
-    return f"Versions: {parts}." if parts else ""
+def versions_sentence(recorded: Sequence[RecordedRun]) -> str:
+    """Return the versions of the software with which the runs were made."""
+    by_name: dict[str, dict[str, None]] = {}
+    for run in recorded:
+        for name, version in run.record.versions.items():
+            by_name.setdefault(name, {})[version] = None
+    parts = [f"{name} {' and '.join(versions)}" for name, versions in by_name.items() if name != "platform"]
+    return f"Versions: {', '.join(parts)}." if parts else ""

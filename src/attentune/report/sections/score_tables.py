@@ -1,4 +1,4 @@
-"""The tables of scores and verdicts, and the same as flat lines for programs."""
+"""The tables of scores and verdicts, and the same results as records for CSV."""
 
 from __future__ import annotations
 
@@ -6,196 +6,206 @@ import math
 from collections.abc import Sequence
 
 from attentune.report.analysis import Cell, Verdicts
-from attentune.report.document import Table
-from attentune.report.numbers import NOTHING, interval, metric_name, p_value, place, score
-from attentune.stats.runs import Summary, summarise
+from attentune.report.document import NOTHING, Table, format_interval, format_p, format_score, metric_name
+from attentune.stats.runs import summarise
 
 BETTER, WORSE, COLLAPSED = "↑", "↓", "†"
-_FLAT = (
-    "task", "train_size", "method", "metric", "mean", "sd", "low", "high", "seeds", "examples", "failed", "collapsed",
-    "baseline", "difference", "difference_low", "difference_high", "p", "p_holm", "p_sign_flip",
-    "minimum_detectable_effect", "shown",
-    "verdict",
-)  # fmt: skip
+
+
+def has_scores(cells: Sequence[Cell]) -> bool:
+    """Return whether any run has a score."""
+    return any(cell.runs is not None and cell.runs.seeds() for cell in cells)
 
 
 def scores_table(verdicts: Verdicts) -> Table:
-    """Methods down, tasks across: means with intervals, and marks for what the verdicts say."""
+    """Make the table of mean scores with intervals: methods as rows, tasks as columns, symbols for the verdicts."""
     cells = verdicts.cells
     columns = dict.fromkeys((cell.task, cell.size) for cell in cells)
     header = ["method"]
     for column in columns:
-        own = [cell for cell in cells if (cell.task, cell.size) == column]
-        metric = next((cell.runs.metric for cell in own if cell.runs is not None), "no score")
-        header.append(f"{place(own[0], cells)} ({metric_name(metric)})")
+        column_cells = [cell for cell in cells if (cell.task, cell.size) == column]
+        metric = next((cell.runs.metric for cell in column_cells if cell.runs is not None), "no score")
+        header.append(f"{verdicts.title(column_cells[0])} ({metric_name(metric)})")
     rows = []
     for method in verdicts.methods:
         by_column = {(cell.task, cell.size): cell for cell in cells if cell.method == method}
-        entries = (_entry(verdicts, by_column.get(column)) for column in columns)
+        entries = (_score_entry(verdicts, by_column.get(column)) for column in columns)
         rows.append((method if method != verdicts.baseline else f"{method} (baseline)", *entries))
-    return Table("scores", "Scores", tuple(header), tuple(rows), notes=_legend(verdicts))
+    return Table("scores", "Scores", tuple(header), tuple(rows), notes=_score_notes(verdicts))
 
 
-def _entry(verdicts: Verdicts, cell: Cell | None) -> str:
+def _score_entry(verdicts: Verdicts, cell: Cell | None) -> str:
     if cell is None or cell.runs is None or not cell.runs.seeds():
         return NOTHING
-    found, metric = summarise(cell.runs), cell.runs.metric
-    text = score(found.mean, metric)
-    if math.isfinite(found.low):
-        text += f" ({interval(found.low, found.high, metric)})"
-    return " ".join([text, *mark(verdicts, cell)])
+    summary, metric = summarise(cell.runs), cell.runs.metric
+    text = format_score(summary.mean, metric)
+    if math.isfinite(summary.low):
+        text += f" ({format_interval(summary.low, summary.high, metric)})"
+    return " ".join([text, *_symbols(verdicts, cell)])
 
 
-def mark(verdicts: Verdicts, cell: Cell) -> list[str]:
-    """Signs for: shown better, shown worse, some runs collapsed."""
-    one = verdicts.of(cell)
-    signs = [] if one is None or not one.shown else [BETTER if one.difference > 0 else WORSE]
-    return [*signs, *([COLLAPSED] if cell.runs is not None and cell.runs.collapsed() else [])]
+def _symbols(verdicts: Verdicts, cell: Cell) -> list[str]:
+    """Return the symbols for: significantly better, significantly worse, with collapsed runs."""
+    symbols = []
+    comparison = verdicts.comparison(cell)
+    if comparison is not None and comparison.shown:
+        symbols.append(BETTER if comparison.difference > 0 else WORSE)
+    if cell.runs is not None and cell.runs.collapsed():
+        symbols.append(COLLAPSED)
+    return symbols
 
 
-def _legend(verdicts: Verdicts) -> tuple[str, ...]:
-    over = {
+def _score_notes(verdicts: Verdicts) -> tuple[str, ...]:
+    sources = {
         "seeds and examples" if summarise(cell.runs).examples else "seeds"
         for cell in verdicts.cells
         if cell.runs is not None and cell.runs.seeds()
     }
+    over = f" over {' or '.join(sorted(sources))}" if sources else ""
     notes = [
-        "Mean over seeds, with its 95 % interval in brackets"
-        + (f" over {' or '.join(sorted(over))}" if over else "")
-        + ". Scores in points (hundredths); errors in their own unit."
+        f"Mean over seeds, with its 95 % confidence interval{over} in brackets, in points (hundredths); errors are in"
+        " the unit of the labels."
     ]
     if verdicts.comparisons:
         notes.append(
-            f"{BETTER} better and {WORSE} worse than {verdicts.baseline}, as far as shown (p after Holm at most 0.05)."
+            f"{BETTER} significantly better and {WORSE} significantly worse than {verdicts.baseline} (p at most 0.05"
+            " after Holm's correction)."
         )
     if any(cell.runs is not None and cell.runs.collapsed() for cell in verdicts.cells):
-        notes.append(f"{COLLAPSED} with runs that score no better than the majority guess, or have no defined score.")
-    if any(not one.record.is_done for cell in verdicts.cells for one in cell.kept):
-        notes.append("Failed runs are left out; they are listed at the end.")
+        notes.append(
+            f"{COLLAPSED} with collapsed runs, which score no better than the majority class or have no defined score."
+        )
+    if any(not run.record.is_done for cell in verdicts.cells for run in cell.recorded):
+        notes.append("Failed runs are excluded; the table of failed runs lists them.")
     return tuple(notes)
 
 
 def sentences_table(verdicts: Verdicts) -> Table:
-    """One sentence a comparison, those that show a difference first."""
+    """Make the table of verdicts: a sentence for each comparison, significant differences first."""
     rows = tuple(
-        ((BETTER if one.difference > 0 else WORSE) if one.shown else NOTHING, f"{one.sentence}.")
-        for one in sorted(verdicts.comparisons, key=lambda one: not one.shown)
+        ((BETTER if comparison.difference > 0 else WORSE) if comparison.shown else NOTHING, f"{comparison.sentence}.")
+        for comparison in sorted(verdicts.comparisons, key=lambda comparison: not comparison.shown)
     )
     notes = (*verdicts.notes, *_shared_notes(verdicts))
     return Table("verdicts", "Verdicts", ("", "verdict"), rows, left=2, notes=notes)
 
 
 def _shared_notes(verdicts: Verdicts) -> list[str]:
-    """The notes on comparisons, each once: what holds for all of them without saying for which."""
-    places: dict[str, list[str]] = {}
-    for one in verdicts.comparisons:
-        for note in one.notes:
-            # What is said of a task's runs is the same for all its methods; what was left out is not.
-            where = f"{one.task}, {one.method}" if note.startswith("Left out") else one.task
-            places.setdefault(note, []).append(where)
-    return [
-        note if len(where) == len(verdicts.comparisons) > 1 else f"{'; '.join(dict.fromkeys(where))}: {note}"
-        for note, where in places.items()
-    ]
+    """Return each note of the comparisons once, with the tasks and methods that it concerns unless it concerns all."""
+    comparisons = verdicts.comparisons
+    notes = dict.fromkeys(note for comparison in comparisons for note in comparison.notes)
+    lines = []
+    for note in notes:
+        if len(comparisons) > 1 and all(note in comparison.notes for comparison in comparisons):
+            lines.append(note)
+            continue
+        places = {}
+        for task in dict.fromkeys(comparison.task for comparison in comparisons):
+            of_task = [comparison for comparison in comparisons if comparison.task == task]
+            methods = [comparison.method for comparison in of_task if note in comparison.notes]
+            if methods:
+                concerns_all = len(methods) == len(of_task)
+                named = concerns_all or all(method in note for method in methods)
+                places[task] = task if named else f"{task}, {' and '.join(methods)}"
+        lines.append(f"{'; '.join(places.values())}: {note}")
+    return lines
 
 
 def differences_table(verdicts: Verdicts) -> Table:
-    """The numbers that the sentences rest on."""
+    """Make the table of the numbers behind the verdicts."""
     header = (
-        "task", "method", "difference", "95 % interval", "p", "p after Holm", "p, sign flip over seeds",
-        "could have been shown", "seeds", "examples",
+        "task", "method", "difference", "95 % CI", "p", "p after Holm", "p, sign-flip test over seeds",
+        "minimum detectable", "seeds", "examples",
     )  # fmt: skip
     rows = tuple(
         (
             one.task,
             one.method,
-            score(one.difference, one.metric, sign=True),
-            interval(one.low, one.high, one.metric),
-            p_value(one.p),
-            p_value(one.p_holm),
-            p_value(one.p_sign_flip),
+            format_score(one.difference, one.metric, sign=True),
+            format_interval(one.low, one.high, one.metric),
+            format_p(one.p),
+            format_p(one.p_holm),
+            format_p(one.p_sign_flip),
             "> 100"
             if one.greater_is_better and one.minimum_detectable_effect > 1
-            else score(one.minimum_detectable_effect, one.metric),
+            else format_score(one.minimum_detectable_effect, one.metric),
             str(one.seeds),
             NOTHING if one.examples is None else f"{one.examples:,}",
         )
         for one in verdicts.comparisons
     )
     note = (
-        f"Difference to {verdicts.baseline}, above zero where the method is better, in points (hundredths); of errors"
-        " in their own unit. The interval and p are of the comparison alone; Holm corrects p over all"
-        f" {len(rows)} comparisons. Could have been shown: the smallest true difference that this many seeds and"
-        " examples find in four of five comparisons."
+        f"Difference to {verdicts.baseline}, positive where the method is better, in points (hundredths), for errors"
+        " in the unit of the labels. The confidence interval and p concern one comparison; Holm's method corrects p for"
+        " all"
+        f" {len(rows)} comparisons. Minimum detectable: the smallest true difference that this number of seeds and"
+        " examples detects with a power of 80 %."
     )
     return Table("differences", f"Differences to {verdicts.baseline}", header, rows, left=2, notes=(note,))
 
 
 def spreads_table(verdicts: Verdicts) -> Table:
-    """Each method's mean, spread and single scores."""
+    """Make the table of each method's mean, standard deviation and single scores."""
     header = (
-        "task", "method", "metric", "mean", "standard deviation", "95 % interval", "seeds", "failed", "collapsed",
+        "task", "method", "metric", "mean", "standard deviation", "95 % CI", "seeds", "failed", "collapsed",
         "scores by seed",
     )  # fmt: skip
     rows = []
     for cell in verdicts.cells:
-        failed = sum(not one.record.is_done for one in cell.kept)
+        title = verdicts.title(cell)
+        failed = str(_failed_runs(cell) or NOTHING)
         if cell.runs is None:
-            rows.append(
-                (place(cell, verdicts.cells), cell.method, *[NOTHING] * 5, str(failed or NOTHING), *[NOTHING] * 2)
-            )
+            rows.append((title, cell.method, *[NOTHING] * 5, failed, *[NOTHING] * 2))
             continue
-        found, metric = summarise(cell.runs), cell.runs.metric
-        single = ", ".join(f"{seed}: {score(cell.runs.scores[seed], metric)}" for seed in sorted(cell.runs.scores))
+        summary, metric = summarise(cell.runs), cell.runs.metric
+        by_seed = [f"{seed}: {format_score(cell.runs.scores[seed], metric)}" for seed in sorted(cell.runs.scores)]
         rows.append(
             (
-                place(cell, verdicts.cells),
+                title,
                 cell.method,
                 metric_name(metric),
-                score(found.mean, metric),
-                score(found.sd, metric),
-                interval(found.low, found.high, metric),
-                str(found.seeds),
-                str(failed or NOTHING),
-                str(len(found.collapsed) or NOTHING),
-                single,
+                format_score(summary.mean, metric),
+                format_score(summary.sd, metric),
+                format_interval(summary.low, summary.high, metric),
+                str(summary.seeds),
+                failed,
+                str(len(summary.collapsed) or NOTHING),
+                ", ".join(by_seed),
             )
         )
     return Table("spreads", "Spread over seeds", header, tuple(rows), left=3)
 
 
-def flat_lines(verdicts: Verdicts) -> tuple[tuple[str, ...], ...]:
-    """Column names, then a line a method, task and size with all digits; empty where there is nothing."""
-    lines: list[tuple[str, ...]] = [_FLAT]
-    for cell in verdicts.cells:
-        found = None if cell.runs is None else summarise(cell.runs)
-        lines.append(_flat_line(verdicts, cell, found))
-    return tuple(lines)
+def _failed_runs(cell: Cell) -> int:
+    return sum(not run.record.is_done for run in cell.recorded)
 
 
-def _flat_line(verdicts: Verdicts, cell: Cell, found: Summary | None) -> tuple[str, ...]:
-    one = verdicts.of(cell)
-    failed = str(sum(not run.record.is_done for run in cell.kept))
-    values: list[object] = [cell.task, cell.size, cell.method]
-    values += [None] * 7 if found is None else [
-        found.metric, found.mean, found.sd, found.low, found.high, found.seeds, found.examples
-    ]  # fmt: skip
-    values += [failed, None if found is None else len(found.collapsed), verdicts.baseline]
-    values += [None] * 9 if one is None else [
-        one.difference, one.low, one.high, one.p, one.p_holm, one.p_sign_flip,
-        one.minimum_detectable_effect, one.shown, one.sentence
-    ]  # fmt: skip
-    return tuple(_flat_text(value) for value in values)
+def results(verdicts: Verdicts) -> tuple[dict[str, object], ...]:
+    """Return a record with all digits for each task, size and method; None where a value does not exist."""
+    return tuple(_result(verdicts, cell) for cell in verdicts.cells)
 
 
-def _flat_text(value: object) -> str:
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return repr(value) if isinstance(value, float) else str(value)
+def _result(verdicts: Verdicts, cell: Cell) -> dict[str, object]:
+    summary = None if cell.runs is None else summarise(cell.runs)
+    comparison = verdicts.comparison(cell)
 
+    def of_summary(name: str) -> object:
+        return None if summary is None else getattr(summary, name)
 
-def has_scores(cells: Sequence[Cell]) -> bool:
-    """Whether any run has a score."""
-    return any(cell.runs is not None and cell.runs.seeds() for cell in cells)
+    def of_comparison(name: str) -> object:
+        return None if comparison is None else getattr(comparison, name)
+
+    return {
+        "task": cell.task,
+        "train_size": cell.size,
+        "method": cell.method,
+        **{name: of_summary(name) for name in ("metric", "mean", "sd", "low", "high", "seeds", "examples")},
+        "failed": _failed_runs(cell),
+        "collapsed": None if summary is None else len(summary.collapsed),
+        "baseline": verdicts.baseline,
+        "difference": of_comparison("difference"),
+        "difference_low": of_comparison("low"),
+        "difference_high": of_comparison("high"),
+        **{name: of_comparison(name) for name in ("p", "p_holm", "p_sign_flip", "minimum_detectable_effect", "shown")},
+        "verdict": of_comparison("sentence"),
+    }

@@ -1,1 +1,1 @@
-"""Several tasks in one command: a run each, or one encoder that all share. Start with `tasks.train_tasks`."""
+"""Several tasks in one command: one run each, or one shared encoder. Start with `tasks.train_tasks`."""

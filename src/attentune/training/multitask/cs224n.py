@@ -1,4 +1,4 @@
-"""The three tasks of Stanford CS224N's default project: their joint score, and predictions as the course wants them."""
+"""The three tasks of Stanford CS224N's default project: their joint score, and predictions in the course's format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from attentune.data.builtin import load_spec
 from attentune.io.files import storage_errors, write_text
 
-# Task, the files' prefix, and the column's title; the third one's spelling is the course's own.
+# Task, file prefix, and column title; the misspelling of the third one is the course's.
 _TASKS = (
     ("sst5", "sst", "Predicted_Sentiment"),
     ("quora", "para", "Predicted_Is_Paraphrase"),
@@ -19,12 +19,12 @@ _SPLITS = (("validation", "dev"), ("test", "test"))
 
 
 def course_tasks(tasks: Sequence[str]) -> list[str]:
-    """Those of these tasks that are the course's."""
+    """Return those of these tasks that are the course's."""
     return [task for task, _, _ in _TASKS if task in tasks]
 
 
 def leaderboard_score(scores: Mapping[str, Mapping[str, Mapping[str, float | None]]], split: str) -> float | None:
-    """(accuracy + accuracy + (1 + Pearson) / 2) / 3 of SST-5, Quora and STS; None where one of them has no score.
+    """Return (accuracy + accuracy + (1 + Pearson) / 2) / 3 of SST-5, Quora and STS; None if one of them has no score.
 
     Args:
         scores: by task, split and metric.
@@ -33,15 +33,15 @@ def leaderboard_score(scores: Mapping[str, Mapping[str, Mapping[str, float | Non
     Source: the leaderboard of the course, as in task-specific attention (Jia 2024), results.
     """
     metrics = {"sst5": "accuracy", "quora": "accuracy", "sts": "pearson"}
-    found = [scores.get(task, {}).get(split, {}).get(name) for task, name in metrics.items()]
-    if any(value is None for value in found):
+    values = [scores.get(task, {}).get(split, {}).get(name) for task, name in metrics.items()]
+    if any(value is None for value in values):
         return None
-    sentiment, paraphrase, similarity = (float(value or 0.0) for value in found)
+    sentiment, paraphrase, similarity = (float(value or 0.0) for value in values)
     return (sentiment + paraphrase + (1.0 + similarity) / 2.0) / 3.0
 
 
 def write_course_files(folder: Path, tasks: Sequence[str]) -> list[Path]:
-    """Write `predictions/{sst,para,sts}-{dev,test}-output.csv` from `TASK/predictions_SPLIT.csv`, of those there are.
+    """Write `predictions/{sst,para,sts}-{dev,test}-output.csv` from each existing `TASK/predictions_SPLIT.csv`.
 
     Raises:
         StorageError: the disk refused.
@@ -64,7 +64,7 @@ def write_course_files(folder: Path, tasks: Sequence[str]) -> list[Path]:
 
 
 def _number(task: str, prediction: str) -> str:
-    """A class as its number, as the course's own program prints it; a score as it is."""
+    """Return a class as its index, formatted as by the course's program; a score unchanged."""
     names = load_spec(task).label_names
     if not names:
         return prediction

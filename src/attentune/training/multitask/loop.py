@@ -1,48 +1,178 @@
-"""Several tasks on one encoder: each has slots, classifier and loop of its own, and the loops take turns.
+"""Multi-task training: several tasks share one encoder; each has its own slots, classifier and training loop.
 
-A task gets optimiser steps in proportion to its rows to a power below 1, so that large tasks do not drown small ones.
-All tasks together have as many steps as they would have alone.
+The loops alternate by optimiser step. A task gets steps in proportion to its rows to a power below 1, so that large
+tasks do not drown small ones; all tasks together have as many steps as they would have alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.numpy import load_file as load_arrays
 from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
+from torch import nn
 
-from attentune.config import Config, to_yaml
+from attentune.config import Config, TrainingConfig, to_yaml
 from attentune.errors import CheckpointError, ConfigError
 from attentune.io.files import storage_errors, write_text
+from attentune.models.vocabulary_subset import VocabularySubset
 from attentune.nn.cpu.memory import kept_memory
 from attentune.results import LOG_FILE, RunResult
 from attentune.seeding import numpy_generator
-from attentune.training.callbacks import OPTIMIZER_FILE, RunCallback
-from attentune.training.checkpoint import fitting, keep_newest, newest_good, read_state, write_checkpoint
+from attentune.training.callbacks import JsonLogCallback, ProgressCallback, TrackerCallback, TrainingCallback
+from attentune.training.checkpoint import (
+    MODEL_FILE,
+    OPTIMIZER_FILE,
+    fitting,
+    keep_newest,
+    newest_good,
+    read_state,
+    write_checkpoint,
+)
+from attentune.training.components import (
+    TrainingComponents,
+    assemble,
+    build_planner,
+    build_schedule,
+    count_steps,
+    embedding_weight_decay,
+    freeze_encoder,
+    new_model,
+    new_optimizer,
+    used_token_ids,
+)
 from attentune.training.finalize import finalize_run
-from attentune.training.inputs import prepare_inputs
-from attentune.training.multitask.shared import SharedParts, build_shared_parts
+from attentune.training.inputs import RunInputs, prepare_inputs
 from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
-from attentune.training.progress import Display, JsonLog, one_line
+from attentune.training.progress import JsonLog, ProgressDisplay, one_line
 from attentune.training.run_folder import CONFIG_FILE, changes
 from attentune.training.signals import Interrupted, StopRequest, stop_on_signal
 from attentune.training.state import TrainingState
 
-_MODEL_FILE = "model.safetensors"
+
+class SharedModel(nn.Module):
+    """One encoder and the models of all tasks around it; each weight has one name."""
+
+    def __init__(self, models: Mapping[str, Any]) -> None:
+        super().__init__()
+        first = next(iter(models.values()))
+        self.encoder = first.encoder
+        self.blur = first.blur
+        self.tasks = nn.ModuleDict(models)
+
+
+@dataclass
+class MultiTaskComponents:
+    """Everything that computes in multi-task training.
+
+    Attributes:
+        model: all tasks' models, with one encoder.
+        tasks: the components of each task; all have the same optimiser and embeddings.
+        states: the state of each task.
+        embeddings: of the shared encoder.
+        optimizer: over all weights, prepared by Accelerate.
+        decay: returns the factor by which the steps of all tasks have shrunk the embeddings of unused tokens.
+    """
+
+    model: SharedModel
+    tasks: dict[str, TrainingComponents]
+    states: dict[str, TrainingState]
+    embeddings: VocabularySubset
+    optimizer: Any
+    decay: Callable[[], float]
+
+    @property
+    def steps_done(self) -> int:
+        """Optimiser steps of all tasks so far."""
+        return sum(state.step for state in self.states.values())
+
+    @property
+    def bare_optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser without Accelerate's wrapper."""
+        return getattr(self.optimizer, "optimizer", self.optimizer)
+
+    @property
+    def scaler(self) -> Any:
+        """The gradient scaler of fp16; None otherwise."""
+        return next(iter(self.tasks.values())).inputs.accelerator.scaler
+
+    def resume_fingerprint(self) -> dict[str, Any]:
+        """Return, by task, what must be equal for the run to be resumed."""
+        return {task: components.resume_fingerprint() for task, components in self.tasks.items()}
+
+
+def build_multitask_components(inputs: Mapping[str, RunInputs], training: TrainingConfig) -> MultiTaskComponents:
+    """Build the tasks' components around the encoder of the first task.
+
+    Args:
+        inputs: of each task; all have the same accelerator, encoder, blur and training settings.
+        training: the settings of all tasks together.
+
+    Raises:
+        UnsupportedEncoderError: the encoder cannot be loaded or does not support the settings.
+        ConfigError: an objective does not fit its task.
+    """
+    models: dict[str, Any] = {}
+    for task, own in inputs.items():
+        models[task] = new_model(own, share_encoder_of=next(iter(models.values()), None))
+    frozen = {task: freeze_encoder(own, models[task]) for task, own in inputs.items()}
+    model, accelerator = SharedModel(models), next(iter(inputs.values())).accelerator
+    embeddings = VocabularySubset(model.encoder, np.concatenate([used_token_ids(own) for own in inputs.values()]))
+    planners = {task: build_planner(own, models[task]) for task, own in inputs.items()}
+    steps = steps_per_task(
+        {task: count_steps(own, planners[task]) for task, own in inputs.items()},
+        {task: len(own.features["train"]) for task, own in inputs.items()},
+        training.task_sampling_exponent,
+        training.max_steps,
+    )
+    inputs = {task: _with_max_steps(own, steps[task]) for task, own in inputs.items()}
+    schedules = {task: build_schedule(own, planners[task]) for task, own in inputs.items()}
+    optimizer = accelerator.prepare_optimizer(new_optimizer(training, model))
+    states = {task: TrainingState() for task in inputs}
+
+    def decay() -> float:
+        factor, weight_decay = 1.0, embedding_weight_decay(training)
+        for task, schedule in schedules.items():
+            factor *= schedule.decay_factor(states[task].step, weight_decay=weight_decay)
+        return factor
+
+    tasks = {}
+    for task, own in inputs.items():
+        frozen_states, note = frozen[task]
+        tasks[task] = assemble(
+            own,
+            model=models[task],
+            wrapped=accelerator.prepare_model(models[task]),
+            embeddings=embeddings,
+            planner=planners[task],
+            optimizer=optimizer,
+            schedule=schedules[task],
+            decay=lambda _: decay(),
+            frozen=frozen_states,
+            note=note,
+        )
+    return MultiTaskComponents(model, tasks, states, embeddings, optimizer, decay)
+
+
+def _with_max_steps(inputs: RunInputs, count: int) -> RunInputs:
+    """Return the inputs with this number of optimiser steps in their settings."""
+    config = inputs.config
+    return replace(inputs, config=replace(config, training=replace(config.training, max_steps=count)))
 
 
 def steps_per_task(alone: Mapping[str, int], rows: Mapping[str, int], exponent: float, total: int) -> dict[str, int]:
-    """How many optimiser steps each task gets.
+    """Return the number of optimiser steps of each task.
 
     Args:
-        alone: the steps that each task would have by itself.
-        rows: the training rows of each.
-        exponent: a task's share is in proportion to its rows to this power.
+        alone: the steps that each task would have if trained alone.
+        rows: the number of training rows of each task.
+        exponent: a task's share is proportional to its rows to this power.
         total: steps of all tasks together; the sum of `alone` if not above 0.
     """
     total = total if total > 0 else sum(alone.values())
@@ -51,29 +181,31 @@ def steps_per_task(alone: Mapping[str, int], rows: Mapping[str, int], exponent: 
 
 
 def task_schedule(steps: Mapping[str, int], seed: int) -> list[str]:
-    """Whose turn each optimiser step is: every task as often as it has steps, in an order drawn from the seed."""
+    """Return the task of each optimiser step: each as often as it has steps, in an order drawn from the seed."""
     names = np.repeat(list(steps), list(steps.values()))
     return [str(name) for name in numpy_generator("turns of tasks", seed).permutation(names)]
 
 
-def train_together(run: Path, configs: Mapping[str, Config], whole: Config, display: Display) -> dict[str, RunResult]:
-    """Train all tasks on one encoder, then score and save each in `run/TASK` as a run of its own.
+def train_together(
+    run: Path, configs: Mapping[str, Config], config: Config, display: ProgressDisplay
+) -> dict[str, RunResult]:
+    """Train all tasks on one encoder, then evaluate each and save it in `run/TASK` as a run of its own.
 
     Args:
-        run: the folder of all of them, open for writing; its checkpoints hold all tasks.
+        run: the folder of all tasks, open for writing; its checkpoints hold all tasks.
         configs: each task's configuration; they agree on encoder, blur and training.
-        whole: the configuration that they come from.
-        display: where progress is shown.
+        config: the configuration that they come from.
+        display: shows progress.
 
     Raises:
         ConfigError: it was started in several processes.
-        CheckpointError: what it is to go on from is of other data or settings.
-        Interrupted: a stop was asked for and all was saved.
+        CheckpointError: the checkpoint to resume from is of other data or settings.
+        Interrupted: a stop was requested and all was saved.
     """
     inputs = {}
-    for task, config in configs.items():
+    for task, own in configs.items():
         display.info(f"{task}:")
-        inputs[task] = prepare_inputs(config, None, display)
+        inputs[task] = prepare_inputs(own, None, display)
     accelerator = next(iter(inputs.values())).accelerator
     if accelerator.num_processes > 1:
         raise ConfigError(
@@ -81,82 +213,112 @@ def train_together(run: Path, configs: Mapping[str, Config], whole: Config, disp
             " are trained in a single process."
         )
     note = f"Trained together with {', '.join(configs)}, on one encoder."
-    shared = build_shared_parts(
+    components = build_multitask_components(
         {
             task: replace(own, accelerator=accelerator, data=replace(own.data, notes=(*own.data.notes, note)))
             for task, own in inputs.items()
-        }
+        },
+        config.training,
     )
-    _allot(shared, whole, display)
+    display.info(f"optimiser steps: {', '.join(map(_steps_text, components.tasks, components.tasks.values()))}")
     with stop_on_signal() as stop:
-        states = _train(run, shared, whole, display, stop)
-        return {task: _finish(run / task, shared, task, states[task], display) for task in configs}
+        _train(run, components, config.training, display, stop)
+        return {task: _finalize(run / task, components, task, display) for task in configs}
 
 
-def _allot(shared: SharedParts, whole: Config, display: Display) -> None:
-    """Give each task its number of steps."""
-    loops = {task: parts.loop for task, parts in shared.parts.items()}
-    rows = {task: len(loop.rows.features) for task, loop in loops.items()}
-    alone = {task: loop.total_steps for task, loop in loops.items()}
-    steps = steps_per_task(alone, rows, whole.training.task_sampling_exponent, whole.training.max_steps)
-    for task, count in steps.items():
-        shared.set_steps(task, count)
-    shown = ", ".join(
-        f"{task} {count} ({count / loops[task].steps_per_epoch:.1f} epochs)" for task, count in steps.items()
-    )
-    display.info(f"optimiser steps: {shown}")
+def _steps_text(task: str, components: TrainingComponents) -> str:
+    config = components.loop.config
+    return f"{task} {config.total_steps} ({config.total_steps / config.steps_per_epoch:.1f} epochs)"
 
 
 def _train(
-    run: Path, shared: SharedParts, whole: Config, display: Display, stop: StopRequest
-) -> dict[str, TrainingState]:
-    keeper = _MultiTaskCheckpointer(run, shared, whole)
-    folder = newest_good(run, display.warning) if whole.training.resume else None
-    log_bytes = 0
+    run: Path, components: MultiTaskComponents, training: TrainingConfig, display: ProgressDisplay, stop: StopRequest
+) -> None:
+    folder = newest_good(run, display.warning) if training.resume else None
+    content: dict[str, Any] = {}
     if folder is not None:
         display.info(f"resuming from {folder}")
-        with fitting(folder):
-            log_bytes = keeper.restore(folder)
-    keeper.log = JsonLog(run / LOG_FILE, keep_bytes=log_bytes)
-    order = task_schedule({task: parts.loop.total_steps for task, parts in shared.parts.items()}, whole.training.seed)
-    watchers = {task: _TaskCallback(run, task, shared, keeper.log, display) for task in shared.parts}
-    loops = {task: parts.loop.steps(shared.states[task], watchers[task], stop) for task, parts in shared.parts.items()}
-    save_steps = whole.training.save_steps or max(1, round(len(order) / max(1.0, whole.training.num_train_epochs)))
-    display.start(len(order), shared.steps_done)
+        content = read_state(folder)
+        _check_identity(run, components, content["identity"])
+    log = JsonLog(run / LOG_FILE, keep_bytes=_log_bytes(folder, content))
+    checkpointer = MultiTaskCheckpointer(run, components, log, save_total_limit=training.save_total_limit)
+    if folder is not None:
+        checkpointer.restore(folder, content)
+    states = components.states
+    order = task_schedule({task: one.loop.config.total_steps for task, one in components.tasks.items()}, training.seed)
+    loops = {
+        task: one.loop.steps(states[task], stop=stop, callbacks=_callbacks(task, components, log, display))
+        for task, one in components.tasks.items()
+    }
+    save_steps = training.save_steps or max(1, round(len(order) / max(1.0, training.num_train_epochs)))
+    display.start(len(order), components.steps_done)
     try:
         with kept_memory():
-            while shared.steps_done < len(order) and not stop.asked:
-                # A loop that was asked to stop while it made labels gives nothing.
-                next(loops[order[shared.steps_done]], None)
-                if shared.steps_done % save_steps == 0:
-                    keeper.save()
-        keeper.save()
+            while components.steps_done < len(order) and not stop.requested:
+                # A loop that was stopped while it made labels yields nothing.
+                next(loops[order[components.steps_done]], None)
+                if components.steps_done % save_steps == 0:
+                    checkpointer.save()
+        checkpointer.save()
     finally:
         for loop in loops.values():
             loop.close()
         display.stop()
-    if shared.steps_done < len(order):
-        raise Interrupted(str(run), shared.steps_done)
-    return shared.states
+    if components.steps_done < len(order):
+        raise Interrupted(str(run), components.steps_done)
 
 
-def _finish(folder: Path, shared: SharedParts, task: str, state: TrainingState, display: Display) -> RunResult:
-    """Score and save one task; its encoder is the one that all have come to."""
-    parts = shared.parts[task]
-    state.last_scored_step = -1  # the other tasks have moved the encoder since
+def _check_identity(run: Path, components: MultiTaskComponents, before: Mapping[str, Any]) -> None:
+    changed = [
+        f"{task}: {' and '.join(differences)}"
+        for task, now in components.resume_fingerprint().items()
+        if (differences := changes(before.get(task, {}), now) if task in before else ["the task"])
+    ]
+    if changed:
+        raise CheckpointError(
+            f"{run}: cannot be resumed: {'; '.join(changed)} changed since it was begun. Put back what was there, or"
+            " train anew with --overwrite_output_dir."
+        )
+
+
+def _log_bytes(folder: Path | None, content: Mapping[str, Any]) -> int:
+    """Return the length of the log when the checkpoint was written; 0 without a checkpoint."""
+    if folder is None:
+        return 0
+    with fitting(folder):
+        return int(content["log_bytes"])
+
+
+def _callbacks(
+    task: str, components: MultiTaskComponents, log: JsonLog, display: ProgressDisplay
+) -> list[TrainingCallback]:
+    """Return the callbacks of one task's loop."""
+    inputs = components.tasks[task].inputs
+    task_display: Any = _TaskDisplay(display, task, components)
+    return [
+        JsonLogCallback(log, {"task": task}),
+        *([] if inputs.config.training.report_to == "none" else [TrackerCallback(inputs.accelerator, f"{task}/")]),
+        ProgressCallback(task_display),
+    ]
+
+
+def _finalize(folder: Path, components: MultiTaskComponents, task: str, display: ProgressDisplay) -> RunResult:
+    """Evaluate and save one task with the final weights of the shared encoder."""
+    own, state = components.tasks[task], components.states[task]
+    state.last_scored_step = -1  # the other tasks have changed the encoder since
     with storage_errors(folder):
         folder.mkdir(exist_ok=True)
-    write_text(folder / CONFIG_FILE, to_yaml(parts.inputs.config))
-    result = finalize_run(folder, parts, state)
+    write_text(folder / CONFIG_FILE, to_yaml(own.inputs.config))
+    result = finalize_run(folder, own, state)
     display.info(f"{task}: {one_line(result.scores)}; saved in {folder}")
     return result
 
 
 class _TaskDisplay:
-    """Shows one task's part of the whole."""
+    """Shows the progress of one task as part of the whole."""
 
-    def __init__(self, display: Display, task: str, shared: SharedParts) -> None:
-        self._display, self._task, self._shared = display, task, shared
+    def __init__(self, display: ProgressDisplay, task: str, components: MultiTaskComponents) -> None:
+        self._display, self._task, self._components = display, task, components
 
     def info(self, text: str) -> None:
         self._display.info(f"{self._task}: {text}")
@@ -165,101 +327,80 @@ class _TaskDisplay:
         self._display.warning(f"{self._task}: {text}")
 
     def advance(self, step: int, *, loss: float, tokens_per_second: float) -> None:
-        self._display.advance(self._shared.steps_done, loss=loss, tokens_per_second=tokens_per_second)
+        self._display.advance(self._components.steps_done, loss=loss, tokens_per_second=tokens_per_second)
 
-    def probed(self, rows: int) -> None:
-        self._display.probed(rows)
-
-
-class _TaskCallback(RunCallback):
-    """Watches one task's loop; checkpoints are of all tasks, and not its work."""
-
-    def __init__(self, run: Path, task: str, shared: SharedParts, log: JsonLog, display: Display) -> None:
-        shown: Any = _TaskDisplay(display, task, shared)
-        super().__init__(run=run, parts=shared.parts[task], log=log, display=shown)
-        self._task = task
-
-    def save(self, state: TrainingState) -> None:
-        """Nothing."""
-
-    def _write(self, facts: dict[str, Any]) -> None:
-        super()._write({"task": self._task, **facts})
-
-    def _track(self, values: dict[str, float], step: int) -> None:
-        super()._track({f"{self._task}/{name}": value for name, value in values.items()}, step)
+    def predicted(self, rows: int) -> None:
+        self._display.predicted(rows)
 
 
-class _MultiTaskCheckpointer:
-    """Writes and reads checkpoints of all tasks."""
+class MultiTaskCheckpointer:
+    """Saves and restores checkpoints of all tasks together.
 
-    def __init__(self, run: Path, shared: SharedParts, whole: Config) -> None:
-        self._run, self._shared, self._whole = run, shared, whole
+    Args:
+        run: the folder of all tasks.
+        components: of which checkpoints are made.
+        log: the log of all tasks, whose length is part of a checkpoint.
+        save_total_limit: how many checkpoints to keep.
+    """
+
+    def __init__(self, run: Path, components: MultiTaskComponents, log: JsonLog, *, save_total_limit: int) -> None:
+        self._run, self._components, self._log = run, components, log
+        self._save_total_limit = save_total_limit
         self._saved_steps = -1
-        self.log: JsonLog | None = None
 
     def save(self) -> None:
-        """Write a checkpoint, unless there is one of this step."""
-        shared = self._shared
-        if self._saved_steps != shared.steps_done:
-            self._saved_steps = shared.steps_done
-            self._write_checkpoint()
-        keep_newest(self._run, shared.steps_done, self._whole.training.save_total_limit, None)
+        """Write a checkpoint, unless this step has one, then remove the oldest ones beyond the limit."""
+        steps_done = self._components.steps_done
+        if self._saved_steps != steps_done:
+            self._saved_steps = steps_done
+            self._write()
+        keep_newest(self._run, steps_done, self._save_total_limit, None)
 
-    def _write_checkpoint(self) -> None:
-        shared = self._shared
-        for task, parts in shared.parts.items():
-            parts.loop.check_weights(shared.states[task])
+    def _write(self) -> None:
+        components = self._components
+        for task, own in components.tasks.items():
+            own.loop.check_weights(components.states[task])
         content = {
-            "tasks": {task: state.to_dict() for task, state in shared.states.items()},
-            "identity": self._resume_fingerprint(),
-            "log_bytes": 0 if self.log is None else self.log.synced()[0],
-            "scaler": None if shared.scaler is None else shared.scaler.state_dict(),
+            "tasks": {task: state.to_dict() for task, state in components.states.items()},
+            "identity": components.resume_fingerprint(),
+            "log_bytes": self._log.synced()[0],
+            "scaler": None if components.scaler is None else components.scaler.state_dict(),
         }
-        optimizer = optimizer_tensors(shared.bare_optimizer, shared.model)
+        optimizer = optimizer_tensors(components.bare_optimizer, components.model)
 
         def write_files(folder: Path) -> None:
-            weights = {name: weight.detach().contiguous() for name, weight in shared.model.named_parameters()}
-            save_file(weights, folder / _MODEL_FILE)
+            weights = {name: weight.detach().contiguous() for name, weight in components.model.named_parameters()}
+            save_file(weights, folder / MODEL_FILE)
             save_file(optimizer, folder / OPTIMIZER_FILE)
-            for task, parts in shared.parts.items():
-                if tensors := parts.label_tensors():
+            for task, own in components.tasks.items():
+                if tensors := own.planner.tensors():
                     save_arrays(tensors, folder / f"labels-{task}.safetensors")
 
-        with shared.embeddings.whole(shared.decay()):
-            write_checkpoint(self._run, shared.steps_done, content, write_files)
+        with components.embeddings.whole(components.decay()):
+            write_checkpoint(self._run, components.steps_done, content, write_files)
 
-    def restore(self, folder: Path) -> int:
-        """Put everything back; the length that the log then had is returned.
+    def restore(self, folder: Path, content: Mapping[str, Any]) -> None:
+        """Load weights, optimiser, scaler, states and token labels of all tasks.
+
+        Args:
+            folder: the checkpoint.
+            content: from `read_state`.
 
         Raises:
-            CheckpointError: data or hardware are others.
+            CheckpointError: it does not fit this run.
         """
-        shared, content = self._shared, read_state(folder)
-        before = content.get("identity") or {}
-        changed = [
-            f"{task}: {' and '.join(found)}"
-            for task, own in self._resume_fingerprint().items()
-            if (found := changes(before.get(task, {}), own) if task in before else ["the task"])
-        ]
-        if changed:
-            raise CheckpointError(
-                f"{self._run}: cannot be resumed: {'; '.join(changed)} changed since it was begun. Put back what was"
-                " there, or train anew with --overwrite_output_dir."
-            )
-        for task, values in content["tasks"].items():
-            shared.states[task] = TrainingState.from_dict(values)
-        with shared.embeddings.loading(shared.decay()):
-            weights = load_file(folder / _MODEL_FILE)
-            for name, weight in shared.model.named_parameters():
-                weight.data.copy_(weights[name])
-        load_optimizer_tensors(shared.bare_optimizer, shared.model, load_file(folder / OPTIMIZER_FILE))
-        if content.get("scaler") and shared.scaler is not None:
-            shared.scaler.load_state_dict(content["scaler"])
-        for task, parts in shared.parts.items():
-            if (folder / f"labels-{task}.safetensors").is_file():
-                parts.restore_labels(load_arrays(folder / f"labels-{task}.safetensors"))
-        self._saved_steps = shared.steps_done
-        return int(content["log_bytes"])
-
-    def _resume_fingerprint(self) -> dict[str, Any]:
-        return {task: parts.resume_fingerprint() for task, parts in self._shared.parts.items()}
+        components = self._components
+        with fitting(folder):
+            for task, values in content["tasks"].items():
+                components.states[task] = TrainingState.from_dict(values)
+            with components.embeddings.loading(components.decay()):
+                weights = load_file(folder / MODEL_FILE)
+                for name, weight in components.model.named_parameters():
+                    weight.data.copy_(weights[name])
+            load_optimizer_tensors(components.bare_optimizer, components.model, load_file(folder / OPTIMIZER_FILE))
+            if content.get("scaler") and components.scaler is not None:
+                components.scaler.load_state_dict(content["scaler"])
+            for task, own in components.tasks.items():
+                if (folder / f"labels-{task}.safetensors").is_file():
+                    own.planner.restore(load_arrays(folder / f"labels-{task}.safetensors"))
+        self._saved_steps = components.steps_done

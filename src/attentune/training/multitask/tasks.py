@@ -1,4 +1,4 @@
-"""Several known tasks in one command: a run each, or one encoder that all share; and what they score together."""
+"""Trains several built-in tasks in one command: one run each, or one shared encoder; and their joint score."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from attentune.io.files import read_json, write_text
 from attentune.results import TASKS_FILE, RunResult, to_json
 from attentune.training.multitask.cs224n import course_tasks, leaderboard_score, write_course_files
 from attentune.training.multitask.loop import train_together
-from attentune.training.progress import Display
+from attentune.training.progress import ProgressDisplay
 from attentune.training.run_folder import CONFIG_FILE, check_folder, check_writable, config_for_run, opened_folder
 from attentune.training.signals import Interrupted
 from attentune.training.train import train
 
-# What tasks that share an encoder must agree on, and what no task may have of its own.
+# Settings that tasks with a shared encoder must have in common, and settings that no single task may have.
 _SHARED = ("model.name_or_path", "model.revision", "model.dropout", "model.trust_remote_code", "model.blur", "training")
 _NOT_OF_ONE_TASK = (
     "data.task",
@@ -35,47 +35,47 @@ _NOT_OF_ONE_TASK = (
 
 @dataclass(frozen=True)
 class TasksResult:
-    """What several tasks came to.
+    """The scores of several tasks.
 
     Attributes:
         scores: by task, split and metric.
-        leaderboard: CS224N's score of sst5, quora and sts together, by split; empty where they are not among the tasks.
+        leaderboard: CS224N's joint score of sst5, quora and sts, by split; empty if one of them is missing.
     """
 
     scores: dict[str, dict[str, dict[str, float | None]]]
     leaderboard: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        """As in `tasks.json`."""
+        """Return the content of `tasks.json`."""
         return {"tasks": self.scores, "leaderboard": self.leaderboard}
 
 
-def train_tasks(config: Config, *, display: Display | None = None) -> TasksResult:
+def train_tasks(config: Config, *, display: ProgressDisplay | None = None) -> TasksResult:
     """Train on each of `config.data.tasks`; the folder of a task is `OUTPUT_DIR/TASK`, a run like any other.
 
     Raises:
-        AttentuneError: anything that the user can mend; the message says how.
-        Interrupted: a stop was asked for and what was done is saved; `--resume` goes on.
+        AttentuneError: a mistake that the user can correct; the message says how.
+        Interrupted: a stop was requested and the runs are saved; `--resume` continues.
     """
-    with display or Display() as shown:
+    with display or ProgressDisplay() as display:
         config = config_for_run(config)
         check_folder(config)
         folder = Path(str(config.training.output_dir))
         if config.training.resume and (folder / TASKS_FILE).is_file():
-            shown.info(f"{folder}: these tasks are finished; nothing to resume.")
+            display.info(f"{folder}: these tasks are finished; nothing to resume.")
             return _finished(folder / TASKS_FILE)
         check_writable(config)
         configs = task_configs(config)
         with opened_folder(config) as run:
             try:
-                results = train_together(run, configs, config, shown) if config.training.multi_task else {}
+                results = train_together(run, configs, config, display) if config.training.multi_task else {}
                 for task, own in configs.items():
                     if task not in results:
-                        shown.info(f"{task}:")
-                        results[task] = train(_resumable(own), display=shown)
+                        display.info(f"{task}:")
+                        results[task] = train(_resumable(own), display=display)
             except Interrupted as stop:
                 raise Interrupted(str(run), stop.step) from None
-            return _summary(run, results, shown)
+            return _summary(run, results, display)
 
 
 def _finished(file: Path) -> TasksResult:
@@ -89,10 +89,10 @@ def _finished(file: Path) -> TasksResult:
 
 
 def task_configs(config: Config) -> dict[str, Config]:
-    """The configuration of each task, by its own name.
+    """Return the configuration of each task, by its canonical name.
 
     Raises:
-        ConfigError: with every problem found.
+        ConfigError: with all problems.
     """
     problems = _problems(config)
     if problems:
@@ -165,26 +165,26 @@ def _shared_settings(config: Config) -> dict[str, Any]:
 
 
 def _resumable(config: Config) -> Config:
-    """The task's configuration, to go on where it was if it was begun."""
+    """Return the task's configuration, with `training.resume` if the run exists."""
     if (Path(str(config.training.output_dir)) / CONFIG_FILE).is_file():
         return load_config(overrides={**to_flat(config), "training.resume": True})
     return config
 
 
-def _summary(run: Path, results: dict[str, RunResult], display: Display) -> TasksResult:
+def _summary(run: Path, results: dict[str, RunResult], display: ProgressDisplay) -> TasksResult:
     for task in course_tasks(tuple(results)):
         _predict_test(run / task, display)
     scores = {task: result.scores for task, result in results.items()}
     splits = sorted({split for own in scores.values() for split in own})
     board = {split: score for split in splits if (score := leaderboard_score(scores, split)) is not None}
     write_course_files(run, tuple(results))
-    found = TasksResult(scores, board)
-    write_text(run / TASKS_FILE, to_json(found.to_dict()))
-    return found
+    result = TasksResult(scores, board)
+    write_text(run / TASKS_FILE, to_json(result.to_dict()))
+    return result
 
 
-def _predict_test(run: Path, display: Display) -> None:
-    """Write the predictions of the test rows, where there are some: the course asks for them."""
+def _predict_test(run: Path, display: ProgressDisplay) -> None:
+    """Write the predictions of the test rows, if there are some, as the course requires."""
     saved = Predictor.load(run)
     try:
         rows = saved.data(None, ("test",)).splits["test"]

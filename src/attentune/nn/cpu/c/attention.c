@@ -1,11 +1,11 @@
-/* Attention by vectors of float32 numbers: queries go in blocks of R; their scores lie in the cache, and no table of
- * probabilities is ever kept.
+/* Attention with float32 vectors. Queries are processed in blocks of R whose scores stay in the cache; the matrix of
+ * probabilities is never stored (the backward pass recomputes it from the saved log sums).
  */
 #include "attention.h"
 
 #define R 8 /* queries in a block */
 
-/* out (R, size) = left (R, width) x right (width, size); both of whole vectors. */
+/* out (R, size) = left (R, width) x right (width, size); sizes are multiples of W. */
 static inline void product(const float *left, int64_t left_step, const float *right, int64_t width, int64_t size, float *out) {
     for (int64_t j = 0; j < size; j += W) {
         vf total[R] = {};
@@ -18,7 +18,8 @@ static inline void product(const float *left, int64_t left_step, const float *ri
 }
 
 /* out (count, size) += the transpose of left (R, left_step) x right (R, size). */
-static inline void spread(const float *left, int64_t left_step, const float *right, int64_t count, int64_t size, float *out) {
+static inline void add_outer_products(const float *left, int64_t left_step, const float *right, int64_t count, int64_t size,
+                                      float *out) {
     for (int64_t e = 0; e < size; e += W) {
         vf other[R];
         for (int r = 0; r < R; r++) other[r] = load(right + r * size + e);
@@ -38,34 +39,35 @@ static void attention_body(void *pointer) {
     float *tables = calloc(numbers, 4);
     if (!tables) { g->failed = 1; return; }
     float *query = tables, *key = query + (size + R) * width, *value = key + width * size;
-    float *scores = value + size * width, *found = scores + R * size, *line = found + R * width, factors[R];
+    float *scores = value + size * width, *context = scores + R * size, *line = context + R * width, factors[R];
     for (int64_t head = own.begin; head < own.end; head++) {
         int64_t row = head / g->heads, first = head % g->heads * g->width;
         const uint16_t *x = g->x + row * length * 3 * hidden + first;
-        gather(x, 3 * hidden, g->bias + first, length, width, query);
-        gather(x + hidden, 3 * hidden, g->bias + hidden + first, length, width, value);
-        turn(value, size, width, key);
-        gather(x + 2 * hidden, 3 * hidden, g->bias + 2 * hidden + first, length, width, value);
+        load_head(x, 3 * hidden, g->bias + first, length, width, query);
+        load_head(x + hidden, 3 * hidden, g->bias + hidden + first, length, width, value);
+        transpose(value, size, width, key);
+        load_head(x + 2 * hidden, 3 * hidden, g->bias + 2 * hidden + first, length, width, value);
         for (int64_t i = 0; i < length; i += R) {
             int64_t here = length - i < R ? length - i : R;
             product(query + i * width, width, key, width, size, scores);
             for (int64_t r = 0; r < here; r++) {
                 const float *bias = bias_row(g, row, i + r, size, line);
-                factors[r] = soften(g, head * length + i + r, scores + r * size, bias, size, NULL);
+                factors[r] = softmax_row(g, head * length + i + r, scores + r * size, bias, size, NULL);
             }
-            product(scores, size, value, size, width, found);
-            put(g, row, i, here, first, found, factors);
+            product(scores, size, value, size, width, context);
+            store_context(g, row, i, here, first, context, factors);
         }
     }
     free(tables);
 }
 
-/* `mask` is added to the scaled scores; its strides are those of a row and of a query, its keys are contiguous. NULL: none.
- * `log_sums`, for the backward pass, may be NULL. */
+/* `mask` is added to the scaled scores; mask_row and mask_query are its strides over texts and queries, keys are
+ * contiguous; NULL for none. `log_sums` is for the backward pass and may be NULL. Returns 1 if memory is short. */
 int attentune_attention(int64_t batch, int64_t length, int64_t heads, int64_t width, int threads, uint64_t seed,
-                        uint32_t level, float up, float scaling, const uint16_t *x, const float *bias, const float *mask,
+                        uint32_t threshold, float scale_kept, float scaling, const uint16_t *x, const float *bias,
+                        const float *mask,
                         int64_t mask_row, int64_t mask_query, uint16_t *out, float *log_sums) {
-    attention_t given = {batch, length, heads, width, {seed, level, up}, scaling, x, bias, mask,
+    attention_t given = {batch, length, heads, width, {seed, threshold, scale_kept}, scaling, x, bias, mask,
                          mask_row, mask_query, out, log_sums, NULL, NULL, NULL, 0};
     attentune_in_parallel(attentune_amx_fit(&given) ? attentune_amx_body : attention_body, &given, threads);
     return given.failed;
@@ -79,66 +81,66 @@ static void attention_back_body(void *pointer) {
     float *tables = calloc(6 * rows + 2 * columns + 3 * R * size + size, 4);
     float *d_bias = g->parts + own.number * 3 * hidden;
     if (!tables) { g->failed = 1; return; }
-    float *query = tables, *key = query + rows, *d_found = key + rows;
-    float *d_query = d_found + rows, *d_key = d_query + rows, *d_value = d_key + rows;
-    float *key_turned = d_value + rows, *value_turned = key_turned + columns;
-    float *scores = value_turned + columns, *d_scores = scores + R * size, *used = d_scores + R * size;
+    float *query = tables, *key = query + rows, *d_context = key + rows;
+    float *d_query = d_context + rows, *d_key = d_query + rows, *d_value = d_key + rows;
+    float *key_transposed = d_value + rows, *value_transposed = key_transposed + columns;
+    float *scores = value_transposed + columns, *d_scores = scores + R * size, *used = d_scores + R * size;
     float *line = used + R * size;
     for (int64_t head = own.begin; head < own.end; head++) {
         int64_t row = head / g->heads, first = head % g->heads * g->width;
         const uint16_t *x = g->x + row * length * 3 * hidden + first;
-        gather(x, 3 * hidden, g->bias + first, length, width, query);
-        gather(x + 2 * hidden, 3 * hidden, g->bias + 2 * hidden + first, length, width, key);
-        turn(key, size, width, value_turned);
-        gather(x + hidden, 3 * hidden, g->bias + hidden + first, length, width, key);
-        turn(key, size, width, key_turned);
-        gather(g->d_out + row * length * hidden + first, hidden, NULL, length, width, d_found);
-        memset(d_key, 0, 8 * rows); /* and d_value behind it */
+        load_head(x, 3 * hidden, g->bias + first, length, width, query);
+        load_head(x + 2 * hidden, 3 * hidden, g->bias + 2 * hidden + first, length, width, key);
+        transpose(key, size, width, value_transposed);
+        load_head(x + hidden, 3 * hidden, g->bias + hidden + first, length, width, key);
+        transpose(key, size, width, key_transposed);
+        load_head(g->d_out + row * length * hidden + first, hidden, NULL, length, width, d_context);
+        memset(d_key, 0, 8 * rows); /* d_value follows d_key in memory */
         for (int64_t i = 0; i < length; i += R) {
             int64_t here = length - i < R ? length - i : R;
-            product(query + i * width, width, key_turned, width, size, scores);
-            product(d_found + i * width, width, value_turned, width, size, d_scores);
+            product(query + i * width, width, key_transposed, width, size, scores);
+            product(d_context + i * width, width, value_transposed, width, size, d_scores);
             for (int64_t r = 0; r < here; r++) {
                 float *own_scores = scores + r * size, *own_d = d_scores + r * size, *own_used = used + r * size;
                 const float *bias = bias_row(g, row, i + r, size, line);
                 float log_sum = g->log_sums[head * length + i + r];
-                uint64_t drawn = row_key(g->drop, head * length + i + r);
+                uint64_t drawn = row_key(g->dropout, head * length + i + r);
                 vf total = {};
                 for (int64_t j = 0; j < size; j += W) {
                     vf score = load(own_scores + j) * g->scaling + load(bias + j);
-                    weighed_t each = weigh(g->drop, drawn, j, score, log_sum, load(own_d + j));
+                    probability_t each = probability_step(g->dropout, drawn, j, score, log_sum, load(own_d + j));
                     total += each.probability * each.d;
                     store(own_scores + j, each.probability);
-                    store(own_used + j, each.taken);
+                    store(own_used + j, each.used_part);
                     store(own_d + j, each.d);
                 }
-                float expected = sum(total); /* not from what was found, which is rounded */
+                float expected = reduce_sum(total); /* computed here, since the stored context is rounded to bf16 */
                 for (int64_t j = 0; j < size; j += W)
                     store(own_d + j, load(own_scores + j) * (load(own_d + j) - expected) * g->scaling);
             }
-            for (int64_t r = here; r < R; r++) { /* queries that are not there */
+            for (int64_t r = here; r < R; r++) { /* padding queries */
                 memset(d_scores + r * size, 0, 4 * size);
                 memset(used + r * size, 0, 4 * size);
             }
             product(d_scores, size, key, size, width, d_query + i * width);
-            spread(d_scores, size, query + i * width, length, width, d_key);
-            spread(used, size, d_found + i * width, length, width, d_value);
+            add_outer_products(d_scores, size, query + i * width, length, width, d_key);
+            add_outer_products(used, size, d_context + i * width, length, width, d_value);
         }
         uint16_t *d_x = g->d_x + row * length * 3 * hidden + first;
-        scatter(d_query, length, width, d_x, 3 * hidden, d_bias + first);
-        scatter(d_key, length, width, d_x + hidden, 3 * hidden, d_bias + hidden + first);
-        scatter(d_value, length, width, d_x + 2 * hidden, 3 * hidden, d_bias + 2 * hidden + first);
+        store_gradient(d_query, length, width, d_x, 3 * hidden, d_bias + first);
+        store_gradient(d_key, length, width, d_x + hidden, 3 * hidden, d_bias + hidden + first);
+        store_gradient(d_value, length, width, d_x + 2 * hidden, 3 * hidden, d_bias + 2 * hidden + first);
     }
     free(tables);
 }
 
 int attentune_attention_back(int64_t batch, int64_t length, int64_t heads, int64_t width, int threads, uint64_t seed,
-                             uint32_t level, float up, float scaling, const uint16_t *x, const float *bias,
+                             uint32_t threshold, float scale_kept, float scaling, const uint16_t *x, const float *bias,
                              const float *mask, int64_t mask_row, int64_t mask_query, const float *log_sums,
                              const uint16_t *d_out, uint16_t *d_x, float *d_bias) {
     float *parts = calloc(threads, 12 * heads * width);
     if (!parts) return 1;
-    attention_t given = {batch, length, heads, width, {seed, level, up}, scaling, x, bias, mask, mask_row,
+    attention_t given = {batch, length, heads, width, {seed, threshold, scale_kept}, scaling, x, bias, mask, mask_row,
                          mask_query, NULL, (float *)log_sums, d_out, d_x, parts, 0};
     attentune_in_parallel(attentune_amx_fit(&given) ? attentune_amx_back_body : attention_back_body, &given, threads);
     if (!given.failed) attentune_add_up(parts, threads, 3 * heads * width, d_bias);

@@ -1,11 +1,11 @@
-/* out = norm(residual + dropout(x + bias)), forward and backward, in one pass over the memory. */
+/* out = layer_norm(residual + dropout(x + bias)), forward and backward, in one pass over memory. */
 #include "threads.h"
 #include "vectors.h"
 
 typedef struct {
-    int64_t rows, columns; drop_t drop; float epsilon;
+    int64_t rows, columns; dropout_t dropout; float epsilon;
     const uint16_t *x; const float *bias, *residual, *scale, *shift;
-    float *out; uint16_t *out_narrow; float *normed, *inverse;
+    float *out; uint16_t *out_bf16; float *normed, *inverse;
 } norm_t;
 
 static void norm_body(void *pointer) {
@@ -14,42 +14,43 @@ static void norm_body(void *pointer) {
     for (int64_t i = own.begin; i < own.end; i++) {
         int64_t at = i * g.columns;
         float *normed = g.normed ? g.normed + at : g.out + at;
-        uint64_t key = row_key(g.drop, i);
+        uint64_t key = row_key(g.dropout, i);
         vf total = {};
         for (int64_t j = 0; j < g.columns; j += W) {
-            vf x = load(g.residual + at + j) + dropped(g.drop, key, j, wide(g.x + at + j) + load(g.bias + j));
+            vf x = load(g.residual + at + j) + apply_dropout(g.dropout, key, j, load_bf16(g.x + at + j) + load(g.bias + j));
             store(normed + j, x);
             total += x;
         }
-        float mean = sum(total) / g.columns;
+        float mean = reduce_sum(total) / g.columns;
         vf squares = {};
         for (int64_t j = 0; j < g.columns; j += W) {
             vf x = load(normed + j) - mean;
             squares += x * x;
         }
-        float inverse = 1.0f / sqrtf(sum(squares) / g.columns + g.epsilon);
+        float inverse = 1.0f / sqrtf(reduce_sum(squares) / g.columns + g.epsilon);
         if (g.inverse) g.inverse[i] = inverse;
         for (int64_t j = 0; j < g.columns; j += W) {
             vf x = (load(normed + j) - mean) * inverse;
             vf y = x * load(g.scale + j) + load(g.shift + j);
             store(normed + j, x);
             store(g.out + at + j, y);
-            narrow(g.out_narrow + at + j, y);
+            store_bf16(g.out_bf16 + at + j, y);
         }
     }
 }
 
-/* `normed` and `inverse`, for the backward pass, may be NULL. */
-void attentune_norm(int64_t rows, int64_t columns, int threads, uint64_t seed, uint32_t level, float up, float epsilon,
+/* `normed` (before scale and shift) and `inverse` (1 / standard deviation) are for the backward pass; both may be NULL. */
+void attentune_norm(int64_t rows, int64_t columns, int threads, uint64_t seed, uint32_t threshold, float scale_kept,
+                    float epsilon,
                     const uint16_t *x, const float *bias, const float *residual, const float *scale, const float *shift,
-                    float *out, uint16_t *out_narrow, float *normed, float *inverse) {
-    norm_t given = {rows, columns, {seed, level, up}, epsilon, x, bias, residual, scale, shift,
-                    out, out_narrow, normed, inverse};
+                    float *out, uint16_t *out_bf16, float *normed, float *inverse) {
+    norm_t given = {rows, columns, {seed, threshold, scale_kept}, epsilon, x, bias, residual, scale, shift,
+                    out, out_bf16, normed, inverse};
     attentune_in_parallel(norm_body, &given, threads);
 }
 
 typedef struct {
-    int64_t rows, columns; drop_t drop;
+    int64_t rows, columns; dropout_t dropout;
     const float *d_out; const uint16_t *d_out_more; const float *normed, *inverse, *scale;
     float *d_residual; uint16_t *d_x; float *parts;
 } norm_back_t;
@@ -60,11 +61,11 @@ static void norm_back_body(void *pointer) {
     float *d_scale = g.parts + own.number * 3 * g.columns, *d_shift = d_scale + g.columns, *d_bias = d_shift + g.columns;
     for (int64_t i = own.begin; i < own.end; i++) {
         int64_t at = i * g.columns;
-        uint64_t key = row_key(g.drop, i);
+        uint64_t key = row_key(g.dropout, i);
         vf plain = {}, weighted = {};
         for (int64_t j = 0; j < g.columns; j += W) {
             vf d = load(g.d_out + at + j), x = load(g.normed + at + j);
-            if (g.d_out_more) d += wide(g.d_out_more + at + j);
+            if (g.d_out_more) d += load_bf16(g.d_out_more + at + j);
             store(d_scale + j, load(d_scale + j) + d * x);
             store(d_shift + j, load(d_shift + j) + d);
             d *= load(g.scale + j);
@@ -72,24 +73,24 @@ static void norm_back_body(void *pointer) {
             plain += d;
             weighted += d * x;
         }
-        float mean = sum(plain) / g.columns, slope = sum(weighted) / g.columns, inverse = g.inverse[i];
+        float mean = reduce_sum(plain) / g.columns, slope = reduce_sum(weighted) / g.columns, inverse = g.inverse[i];
         for (int64_t j = 0; j < g.columns; j += W) {
             vf d = (load(g.d_residual + at + j) - mean - load(g.normed + at + j) * slope) * inverse;
-            vf d_x = dropped(g.drop, key, j, d);
+            vf d_x = apply_dropout(g.dropout, key, j, d);
             store(g.d_residual + at + j, d);
             store(d_bias + j, load(d_bias + j) + d_x);
-            narrow(g.d_x + at + j, d_x);
+            store_bf16(g.d_x + at + j, d_x);
         }
     }
 }
 
-/* `d_out_more` may be NULL; `sums` becomes (3, columns): the gradients of scale, shift and bias. */
-int attentune_norm_back(int64_t rows, int64_t columns, int threads, uint64_t seed, uint32_t level, float up,
+/* `d_out_more` is added to `d_out` unless NULL; `sums` (3, columns) gets the gradients of scale, shift and bias. */
+int attentune_norm_back(int64_t rows, int64_t columns, int threads, uint64_t seed, uint32_t threshold, float scale_kept,
                         const float *d_out, const uint16_t *d_out_more, const float *normed, const float *inverse,
                         const float *scale, float *d_residual, uint16_t *d_x, float *sums) {
     float *parts = calloc(threads, 12 * columns);
     if (!parts) return 1;
-    norm_back_t given = {rows, columns, {seed, level, up}, d_out, d_out_more, normed, inverse, scale,
+    norm_back_t given = {rows, columns, {seed, threshold, scale_kept}, d_out, d_out_more, normed, inverse, scale,
                          d_residual, d_x, parts};
     attentune_in_parallel(norm_back_body, &given, threads);
     attentune_add_up(parts, threads, 3 * columns, sums);

@@ -1,4 +1,4 @@
-/* The squares of many tables, added up. */
+/* The sum of squares over many float32 tensors. */
 #include "threads.h"
 #include "vectors.h"
 
@@ -11,21 +11,21 @@ static void squares_body(void *pointer) {
     for (int64_t k = 0; k < g.tables; k++) {
         share_t own = attentune_share(g.counts[k]);
         int64_t at = own.begin;
-        while (at < own.end) { /* float32 within a stretch that is short enough for it */
+        while (at < own.end) { /* float32 sums over at most 4096 elements, float64 between them */
             int64_t stop = own.end - at < 4096 ? own.end : at + 4096;
             vf some = {};
             for (; at + W <= stop; at += W) some += load(g.table[k] + at) * load(g.table[k] + at);
             float rest = 0;
             for (; at < stop; at++) rest += g.table[k][at] * g.table[k][at];
-            total += (double)sum(some) + rest;
+            total += (double)reduce_sum(some) + rest;
         }
     }
     g.parts[8 * number] = total;
 }
 
-/* `out` becomes the sum; 1 where there is no memory. */
+/* Write the sum to `out`. Returns 1 if memory is short. */
 int attentune_squares(int64_t tables, int threads, const float *const *table, const int64_t *counts, double *out) {
-    double *parts = calloc(threads, 64); /* a cache line each */
+    double *parts = calloc(threads, 64); /* one cache line per thread */
     if (!parts) return 1;
     squares_t given = {tables, table, counts, parts};
     attentune_in_parallel(squares_body, &given, threads);

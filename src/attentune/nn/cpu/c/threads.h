@@ -1,6 +1,6 @@
-/* Work divided among the threads of the OpenMP that PyTorch has loaded: a second set would fight with it for the cores.
+/* Parallel loops on the OpenMP runtime that PyTorch has loaded; a second runtime would compete with it for the cores.
  *
- * Rows (or heads) go to threads in fixed shares, so the same number of threads gives the same bits.
+ * Rows (or heads) are divided among threads in fixed shares, so results are reproducible for the same number of threads.
  */
 #ifndef ATTENTUNE_THREADS
 #define ATTENTUNE_THREADS
@@ -9,12 +9,12 @@
 
 typedef struct { int64_t begin, end; int number; } share_t;
 
-/* This thread's share; of fewer threads than were asked for, where OpenMP gave fewer. */
+/* The share of the calling thread, by the number of threads that OpenMP has really started. */
 share_t attentune_share(int64_t count);
 
 void attentune_in_parallel(void (*body)(void *), void *given, int threads);
 
-/* The threads' own sums, (threads, columns), added in order; those of a thread that never ran are zero. */
+/* Add the threads' partial sums (threads, columns) in a fixed order; threads that did not run have zeros. */
 void attentune_add_up(const float *parts, int threads, int64_t columns, float *out);
 
 #endif

@@ -1,0 +1,99 @@
+"""What the benchmarks share: paths, Markdown tables, runs in processes of their own, and encoders to measure."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from attentune.results import versions
+from attentune.training.state import TrainingState
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
+RECORDS = RESULTS / "bench"
+
+
+def data_dir() -> Path:
+    """Return the folder of the data sets: $ATTENTUNE_DATA, by default ../shared/data beside the checkout."""
+    return Path(os.environ.get("ATTENTUNE_DATA") or ROOT.parent / "shared" / "data").absolute()
+
+
+def named_data_dir() -> Path:
+    """Return the same path relative to the checkout, so that commands in records name no path of one machine."""
+    return Path(os.path.relpath(data_dir(), ROOT))
+
+
+def command_of(module: str, arguments: Sequence[str] = ()) -> str:
+    """Return the command that made a record."""
+    return " ".join(["python", "-m", module, *arguments])
+
+
+def write_record(file: Path, record: dict[str, Any]) -> None:
+    """Write a record as JSON, with the versions of what it depends on."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({**record, "versions": versions()}, indent=1) + "\n", encoding="utf-8")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def one_run(module: str, *arguments: object) -> dict[str, Any]:
+    """Run a module in a process of its own; return the JSON of its last line, or the reason of its failure."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+    return {"reason": (done.stderr.strip().splitlines() or ["no message"])[-1]}
+
+
+def interleaved_runs(
+    module: str, contenders: Iterable[str], repeats: int, *arguments: object
+) -> dict[str, list[dict[str, Any]]]:
+    """Run each contender `repeats` times, one run of each in every repeat.
+
+    So a machine whose speed drifts favours none of them. A contender that fails is not run again.
+    """
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+    for _ in range(repeats):
+        for name, own in runs.items():
+            if not own or "reason" not in own[0]:
+                own.append(one_run(module, name, *arguments))
+    return runs
+
+
+class SilentCallback:
+    """A callback of the training loop that neither scores nor saves nor logs, where only time is measured."""
+
+    def score(self, state: TrainingState) -> dict[str, dict[str, float]]:
+        return {}
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *facts: None
+
+
+@functools.cache
+def random_encoder(layers: int) -> Path:
+    """Save an encoder like the embedded one, with this many layers and random weights, until this process ends."""
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+    from attentune.models.build import resolve_encoder
+
+    folder = Path(tempfile.mkdtemp(prefix="attentune-encoder-"))
+    source = resolve_encoder("embedded")
+    config = AutoConfig.from_pretrained(source, num_hidden_layers=layers)
+    AutoModel.from_config(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

@@ -1,0 +1,134 @@
+"""Mutation testing with mutmut: how many small faults in a package its own tests detect.
+
+    python -m benchmarks.quality.mutants stats
+
+It copies the project into `build/mutants/stats`, lets mutmut change one operator,
+name or number at a time in `src/attentune/stats/`, and runs the tests of `tests/stats/` that reach the changed line.
+A mutant that no test fails on has survived; `results/mutants/stats.json` lists each with its change. Interrupted, it
+continues where it was; `--fresh` starts again, `--again` runs only the survivors of the record, after new tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import RESULTS, ROOT, command_of, data_dir, write_record
+
+SETTINGS = """
+[tool.mutmut]
+source_paths = ["src/"]
+only_mutate = ["src/attentune/{package}/*"]
+pytest_add_cli_args_test_selection = ["tests/{package}"]
+pytest_add_cli_args = ["-p", "no:cacheprovider", "-m", "not slow"]
+process_isolation = "forkserver"
+also_copy = ["benchmarks", "docs", "examples", "results", "Makefile", "README.md"]
+"""
+# mutmut's words for a mutant that its tests fail on; one that runs on for ever is noticed too.
+NOTICED = ("killed", "timeout", "segfault")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "package", help="a package of attentune with tests of the same name: stats, token_labels, nn, ..."
+    )
+    parser.add_argument("--only", help="mutants to try, such as 'attentune.stats.ranks*'")
+    parser.add_argument("--max_children", type=int, default=2, help="tests that run side by side")
+    parser.add_argument("--fresh", action="store_true", help="throw away what an earlier call found")
+    parser.add_argument("--again", action="store_true", help="try those again that survived an earlier call")
+    given = parser.parse_args()
+    for needed in (ROOT / "src" / "attentune" / given.package, ROOT / "tests" / given.package):
+        if not needed.is_dir():
+            parser.error(f"there is no folder {needed}; expected a package with tests of its own name")
+    folder = ROOT / "build" / "mutants" / given.package
+    if given.fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    copy_project(folder, given.package)
+    target = RESULTS / "mutants" / f"{given.package}.json"
+    names = [given.only] if given.only else []
+    if given.again:
+        if not target.is_file():
+            parser.error(f"--again needs the record of an earlier call, {target}; there is none")
+        names += json.loads(target.read_text())["survived"]
+    started = time.perf_counter()
+    mutmut(folder, "run", *names, "--max-children", str(given.max_children))
+    record = {
+        "command": command_of("benchmarks.quality.mutants", sys.argv[1:]),
+        "seconds": round(time.perf_counter() - started),
+        **outcome(folder),
+    }
+    write_record(target, record)
+    print(f"{record['noticed']} of {record['tried']} mutants noticed; those that survived are in {target}")
+
+
+def copy_project(folder: Path, package: str) -> None:
+    """The files git knows or would take, and mutmut's settings behind those of `pyproject.toml`."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    with (folder / "pyproject.toml").open("a", encoding="utf-8") as settings:
+        settings.write(SETTINGS.format(package=package))
+
+
+def mutmut(folder: Path, *arguments: str, capture: bool = False) -> str:
+    environment = {
+        **os.environ,
+        "ATTENTUNE_DATA": str(data_dir()),
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "mutmut", *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE if capture else None,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"mutmut {' '.join(arguments)} ended with status {done.returncode}; its files are in {folder}")
+    return done.stdout or ""
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """Mutants tried and noticed, in all and by module, and what was changed in each that survived."""
+    by_module: dict[str, Counter[str]] = defaultdict(Counter)
+    survived = {}
+    for line in mutmut(folder, "results", "--all", "true", capture=True).splitlines():
+        name, _, status = line.strip().rpartition(": ")
+        if status in ("", "not checked", "skipped"):
+            continue
+        module = name.split(".x")[0].removeprefix("attentune.")
+        by_module[module]["tried"] += 1
+        by_module[module]["noticed"] += status in NOTICED
+        if status not in NOTICED:
+            survived[name] = {"status": status, "change": changed_lines(folder, name)}
+    return {
+        "tried": sum(one["tried"] for one in by_module.values()),
+        "noticed": sum(one["noticed"] for one in by_module.values()),
+        "modules": {name: dict(by_module[name]) for name in sorted(by_module)},
+        "survived": survived,
+    }
+
+
+def changed_lines(folder: Path, name: str) -> list[str]:
+    shown = mutmut(folder, "show", name, capture=True).splitlines()
+    return [line for line in shown if line.startswith(("-", "+")) and not line.startswith(("---", "+++"))]
+
+
+if __name__ == "__main__":
+    main()

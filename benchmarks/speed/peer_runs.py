@@ -1,0 +1,195 @@
+"""Run one contender's training once, for `peers.py`: `python -m benchmarks.speed.peer_runs CONTENDER TASK ROWS`.
+
+Prints a line of JSON: seconds of training, non-padding tokens, peak memory of the process (or of the GPU), the score on
+the validation file. $ATTENTUNE_BENCH_DEVICE is "cpu" if not set, or "cuda".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
+
+from attentune.config import Config, load_config
+from attentune.data.load import load_data
+from attentune.data.tokenization import encode_rows
+from attentune.models.build import load_tokenizer, resolve_encoder
+from attentune.models.precision import has_fast_bf16
+from attentune.training.memory import peak_memory_bytes
+from attentune.training.progress import ProgressDisplay
+from attentune.training.train import train
+from benchmarks.common import data_dir
+
+OURS: dict[str, dict[str, Any]] = {
+    "attentune bert": {"preset": "bert"},
+    "attentune ssa-hybrid, flip": {"preset": "ssa-hybrid", "labels.generator": "flip"},
+    "attentune ssa-hybrid, gradient": {"preset": "ssa-hybrid", "labels.generator": "gradient"},
+    "attentune sesame": {"preset": "sesame"},
+    "attentune task-attention": {"preset": "task-attention"},
+}
+DEVICE = torch.device(os.environ.get("ATTENTUNE_BENCH_DEVICE", "cpu"))
+MAX_LENGTHS = {"cfimdb": 512}  # of the other tasks 128 tokens
+EPOCHS = 2  # the first epoch of SSA has no labels yet
+
+
+def settings(task: str, rows: int, folder: str, **changes: Any) -> Config:
+    """Return the settings that all contenders share."""
+    return load_config(
+        overrides={
+            "preset": "bert",
+            "data.task": task,
+            "data.data_dir": str(data_dir() / ("cs224n" if task == "cfimdb" else "glue_data")),
+            "data.max_length": MAX_LENGTHS.get(task, 128),
+            "data.max_train_samples": rows,
+            "training.num_train_epochs": EPOCHS,
+            "training.eval_strategy": "epoch",
+            "training.eval_steps": None,
+            "training.output_dir": folder,
+            "training.overwrite_output_dir": True,
+            "training.use_cpu": DEVICE.type == "cpu",
+            "training.per_device_train_batch_size": 32,
+            **changes,
+        },
+    )
+
+
+def ours(method: str, task: str, rows: int) -> dict[str, float]:
+    """Our own loop; making labels counts as training."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(settings(task, rows, folder, **OURS[method]), display=ProgressDisplay(quiet=True))
+    scores = next(iter(result.scores.values()))
+    facts = result.train
+    seconds = facts["seconds"] + facts.get("label_seconds", 0)
+    return {"seconds": seconds, "tokens": facts["tokens"], "score": next(iter(scores.values()))}
+
+
+def examples_of(config: Config) -> tuple[dict[str, list[dict[str, Any]]], Any, int]:
+    """Tokenised rows of both splits, the tokenizer, and the real tokens of the training rows."""
+    data = load_data(config.data, seed=config.training.seed, splits=("train", "validation"))
+    tokenizer = load_tokenizer(config.model)
+    made, tokens = {}, 0
+    for split, rows in data.splits.items():
+        features = encode_rows(rows, tokenizer, max_length=config.data.max_length)
+        made[split] = [
+            {
+                "input_ids": features.ids[features.row(row)].tolist(),
+                "token_type_ids": features.type_ids[features.row(row)].tolist(),
+                "labels": int(rows.labels[row]),
+            }
+            for row in range(len(features))
+        ]
+        tokens = int(features.lengths.sum()) if split == "train" else tokens
+    return made, tokenizer, tokens
+
+
+def trainer(at_best: bool, task: str, rows: int) -> dict[str, float]:
+    """transformers' Trainer: as `run_glue` sets it (fp32, padded to 128), or at its best on this machine."""
+    config = settings(task, rows, "unused")
+    examples, tokenizer, tokens = examples_of(config)
+    best: dict[str, Any] = {
+        "bf16": has_fast_bf16(DEVICE),
+        "train_sampling_strategy": "group_by_length",
+        "optim": "adamw_torch_fused",
+    }
+    padding: dict[str, Any] = {} if at_best else {"padding": "max_length", "max_length": config.data.max_length}
+    with tempfile.TemporaryDirectory() as folder:
+        peer = Trainer(
+            AutoModelForSequenceClassification.from_pretrained(resolve_encoder("embedded"), num_labels=2),
+            TrainingArguments(
+                output_dir=folder,
+                per_device_train_batch_size=32,
+                per_device_eval_batch_size=32,
+                num_train_epochs=EPOCHS,
+                learning_rate=config.training.learning_rate,
+                warmup_steps=0.1,
+                weight_decay=0.01,
+                use_cpu=DEVICE.type == "cpu",
+                save_strategy="no",
+                report_to="none",
+                disable_tqdm=True,
+                logging_strategy="no",
+                **(best if at_best else {}),
+            ),
+            train_dataset=examples["train"],
+            data_collator=DataCollatorWithPadding(tokenizer, **padding),
+        )
+        began = time.perf_counter()
+        peer.train()
+        seconds = time.perf_counter() - began
+        said = peer.predict(examples["validation"])
+    return {
+        "seconds": seconds,
+        "tokens": EPOCHS * tokens,
+        "score": score_of(task, said.predictions.argmax(-1), said.label_ids),
+    }
+
+
+def cross_encoder(task: str, rows: int) -> dict[str, float]:
+    """sentence-transformers' CrossEncoder trainer, with its defaults but for batch size, epochs and rate."""
+    from datasets import Dataset
+    from sentence_transformers.cross_encoder import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
+    from sentence_transformers.cross_encoder.losses import CrossEntropyLoss
+
+    config = settings(task, rows, "unused")
+    data = load_data(config.data, seed=config.training.seed, splits=("train", "validation"))
+    _, _, tokens = examples_of(config)
+    train_rows, dev = data.splits["train"], data.splits["validation"]
+    if train_rows.pairs is None:
+        raise SystemExit("CrossEncoder reads pairs")
+    columns = {"sentence1": list(train_rows.texts), "sentence2": list(train_rows.pairs)}
+    model = CrossEncoder(
+        resolve_encoder("embedded"), num_labels=2, max_length=config.data.max_length, device=str(DEVICE)
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        peer = CrossEncoderTrainer(
+            model=model,
+            args=CrossEncoderTrainingArguments(
+                output_dir=folder,
+                per_device_train_batch_size=32,
+                num_train_epochs=EPOCHS,
+                learning_rate=config.training.learning_rate,
+                bf16=has_fast_bf16(DEVICE),
+                use_cpu=DEVICE.type == "cpu",
+                save_strategy="no",
+                report_to="none",
+                disable_tqdm=True,
+                logging_strategy="no",
+            ),
+            train_dataset=Dataset.from_dict({**columns, "label": [int(label) for label in train_rows.labels]}),
+            loss=CrossEntropyLoss(model),
+        )
+        began = time.perf_counter()
+        peer.train()
+        seconds = time.perf_counter() - began
+    said = model.predict(list(zip(dev.texts, dev.pairs, strict=True)), show_progress_bar=False)
+    return {"seconds": seconds, "tokens": EPOCHS * tokens, "score": score_of(task, said.argmax(-1), dev.labels)}
+
+
+def score_of(task: str, predicted: np.ndarray, gold: np.ndarray) -> float:
+    """The task's first metric."""
+    from sklearn.metrics import accuracy_score, matthews_corrcoef
+
+    return float(matthews_corrcoef(gold, predicted) if task == "cola" else accuracy_score(gold, predicted))
+
+
+CONTENDERS: dict[str, Callable[[str, int], dict[str, float]]] = {
+    "Trainer as run_glue": partial(trainer, False),
+    "Trainer at its best": partial(trainer, True),
+    "CrossEncoder": cross_encoder,
+    **{name: partial(ours, name) for name in OURS},
+}
+
+
+if __name__ == "__main__":
+    facts = CONTENDERS[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
+    facts["peak_memory_bytes"] = peak_memory_bytes(DEVICE)
+    print(json.dumps(facts))

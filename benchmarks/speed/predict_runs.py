@@ -1,0 +1,106 @@
+"""Time one contender's predictions, for `predict.py`.
+
+    python -m benchmarks.speed.predict_runs CONTENDER RUN TASK ROWS REPEATS
+
+Prints a line of JSON: seconds from texts to labels (the median of the repeats), real tokens, the process's peak memory,
+and the score on the validation file. All contenders have the weights of RUN, a run of preset `bert`; the pipelines have
+them in transformers' own class.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import BertForSequenceClassification, pipeline
+
+from attentune.data.dataset import TextRows
+from attentune.data.tokenization import encode_rows
+from attentune.inference.predictor import Predictor, predict_rows
+from attentune.metrics.metrics import predictions_of
+from attentune.models.precision import has_fast_bf16
+from attentune.training.memory import peak_memory_bytes
+from benchmarks.speed import roofline
+from benchmarks.speed.peer_runs import score_of, settings
+
+Labels = Callable[[TextRows], np.ndarray]
+
+
+def stock_model(saved: Predictor) -> BertForSequenceClassification:
+    """The run's weights in transformers' own class."""
+    model = BertForSequenceClassification(saved.model.encoder.config)
+    own = saved.model.state_dict()
+    names = {f"bert.{name.removeprefix('encoder.')}": name for name in own if name.startswith("encoder.")}
+    for part in ("weight", "bias"):
+        names[f"bert.pooler.dense.{part}"] = f"head.pooler.dense.{part}"
+        names[f"classifier.{part}"] = f"classifier.{part}"
+    model.load_state_dict({theirs: own[mine] for theirs, mine in names.items()})
+    return model.eval()
+
+
+def ours(precision: str | None, saved: Predictor) -> Labels:
+    """`attentune predict`, from texts on."""
+    return lambda rows: predictions_of(predict_rows(saved, rows, precision=precision), saved.label_space)
+
+
+def stock(at_best: bool, saved: Predictor) -> Labels:
+    """transformers' pipeline: as it comes (fp32, row by row), or at its best here (bf16, 32 rows, sorted by length)."""
+    model = stock_model(saved)
+    if at_best and has_fast_bf16(roofline.CPU):
+        model = model.to(torch.bfloat16)
+    classify = pipeline("text-classification", model=model, tokenizer=saved.tokenizer, device="cpu")
+    more: dict[str, Any] = {"batch_size": 32} if at_best else {}
+
+    def labels(rows: TextRows) -> np.ndarray:
+        texts: Sequence[Any] = rows.texts
+        if rows.pairs is not None:
+            texts = [{"text": one, "text_pair": two} for one, two in zip(rows.texts, rows.pairs, strict=True)]
+        sizes = [len(text) + len(pair) for text, pair in zip(rows.texts, rows.pairs or rows.texts, strict=True)]
+        order = np.argsort(sizes)[::-1] if at_best else np.arange(len(texts))
+        said = classify([texts[place] for place in order], truncation=True, max_length=128, **more)
+        found = np.empty(len(texts), dtype=np.int64)
+        found[order] = [model.config.label2id[one["label"]] for one in said]
+        return found
+
+    return labels
+
+
+CONTENDERS: dict[str, Callable[[Predictor], Labels]] = {
+    "pipeline": partial(stock, False),
+    "pipeline at its best": partial(stock, True),
+    "attentune": partial(ours, None),
+    "attentune fp32": partial(ours, "fp32"),
+    "attentune bf16-true": partial(ours, "bf16-true"),
+    "attentune int8": partial(ours, "int8"),
+}
+
+
+def main(contender: str, run: str, task: str, rows: int, repeats: int) -> None:
+    saved = Predictor.load(run)
+    data = saved.data(settings(task, rows, "unused").data, ("train", "validation"))
+    texts, dev = data.splits["train"], data.splits["validation"]
+    labels = CONTENDERS[contender](saved)
+    score = score_of(task, labels(dev), dev.labels)
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        labels(texts)
+        times.append(time.perf_counter() - began)
+    facts = {
+        "seconds": statistics.median(times),
+        "tokens": int(encode_rows(texts, saved.tokenizer, max_length=128).lengths.sum()),
+        "score": score,
+        "peak_memory_bytes": peak_memory_bytes(roofline.CPU),
+    }
+    print(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4], *map(int, sys.argv[4:]))

@@ -1,0 +1,303 @@
+"""Error rates of the intervals and tests of `attentune.stats`, by simulation.
+
+    python -m benchmarks.statistics.error_rates [--plays 4000]
+
+Simulates many experiments with the models of `simulation.py`, where the true difference is known: two methods, a few
+seeds, right or wrong answers to the same examples. Counts false alarms (a difference is found where there is none),
+coverage (the 95 % interval contains the true difference) and power (a true difference of two points is found). Writes
+results/stats/rates.json and prints the tables of docs/statistics.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attentune.seeding import numpy_generator
+from attentune.stats.bootstrap import bootstrap_mean
+from attentune.stats.compare import holm
+from attentune.stats.estimate import Estimate, mean_over_seeds, mean_over_seeds_and_examples
+from attentune.stats.paired_tests import mcnemar_p, paired_bootstrap_test, sign_flip_p, signed_ranks
+from attentune.stats.power import minimum_detectable_effect
+from attentune.stats.ranks import rank_methods
+from benchmarks.common import RESULTS, command_of, table, write_record
+from benchmarks.statistics.simulation import WORLDS, World, batches, differences, matthews_values
+
+RECORD = RESULTS / "stats" / "rates.json"
+SEEDS = (3, 5, 10)
+GAP = 0.02
+LEVEL = 0.05
+RESAMPLES = 400
+PRIMARY = "seeds and examples (primary)"
+
+
+# Each procedure: for (plays, S, N) differences the p values, or the ends of the intervals.
+
+
+def estimates(ask: Callable[[np.ndarray], Estimate]) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    def ends(values_PSN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = ask(values_PSN)
+        return found.low, found.high
+
+    return ends
+
+
+def resampled(over: str) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    def ends(values_PSN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = [
+            bootstrap_mean(
+                values_SN, over=over, generator=numpy_generator("stat-rates", over, number), resamples=RESAMPLES
+            )
+            for number, values_SN in enumerate(values_PSN)
+        ]
+        return np.array([low for low, _ in found]), np.array([high for _, high in found])
+
+    return ends
+
+
+def mcnemar_of_first_seed(values_PSN: np.ndarray) -> np.ndarray:
+    first_PN = values_PSN[:, 0]
+    return np.array([mcnemar_p(int((row > 0).sum()), int((row < 0).sum())) for row in first_PN])
+
+
+def paired_bootstrap_of_first_seed(values_PSN: np.ndarray) -> np.ndarray:
+    return np.array(
+        [
+            paired_bootstrap_test(row, generator=numpy_generator("stat-rates", number), resamples=RESAMPLES).p
+            for number, row in enumerate(values_PSN[:, 0])
+        ]
+    )
+
+
+INTERVALS: dict[str, Callable] = {
+    PRIMARY: estimates(mean_over_seeds_and_examples),
+    "t over seeds": estimates(lambda values_PSN: mean_over_seeds(values_PSN.mean(axis=-1))),
+    "bootstrap over seeds": resampled("seeds"),
+    "bootstrap over examples": resampled("examples"),
+    "bootstrap over both": resampled("both"),
+}
+TESTS: dict[str, Callable] = {
+    "sign-flip over seeds": lambda values_PSN: sign_flip_p(values_PSN.mean(axis=-1)),
+    "Wilcoxon over seeds": lambda values_PSN: sign_flip_p(signed_ranks(values_PSN.mean(axis=-1))),
+    "McNemar, first seed": mcnemar_of_first_seed,
+    "paired bootstrap, first seed": paired_bootstrap_of_first_seed,
+}
+# Asked about the first plays only: each play costs them some milliseconds.
+SLOW = {name for name in (*INTERVALS, *TESTS) if "bootstrap" in name or "McNemar" in name}
+_SLOW_SHARE = 8
+
+
+def decide(name: str, values_PSN: np.ndarray, truth: float) -> dict[str, np.ndarray]:
+    """(plays,) whether the procedure finds a difference at the level; of an interval, whether it holds the truth."""
+    if name in TESTS:
+        return {"found": TESTS[name](values_PSN) <= LEVEL}
+    low, high = INTERVALS[name](values_PSN)
+    return {"found": (low > 0) | (high < 0), "held": (low <= truth) & (truth <= high)}
+
+
+def decide_all(
+    names: tuple[str, ...], world: World, gap: float, seeds: int, plays: int, key: str
+) -> dict[str, dict[str, float]]:
+    """By procedure the share of plays in which it finds a difference, and of those in which its interval contains the
+    true one; all procedures see the same plays."""
+    truth = (1.0 - world.collapse) * gap
+    verdicts: dict[str, list[dict[str, np.ndarray]]] = {name: [] for name in names}
+    done = 0
+    for part in differences(world, gap, seeds, plays, key):
+        for name in names:
+            wanted = max(0, plays // _SLOW_SHARE - done) if name in SLOW else len(part)
+            if wanted:
+                verdicts[name].append(decide(name, part[:wanted], truth))
+        done += len(part)
+    return {
+        name: {kind: float(np.mean(np.concatenate([one[kind] for one in own]))) for kind in own[0]}
+        for name, own in verdicts.items()
+    }
+
+
+def rates(names: tuple[str, ...], world: World, seeds: int, plays: int, key: str) -> dict[str, dict[str, float]]:
+    """By procedure: false alarms without a difference; power, and of an interval the coverage, at two points."""
+    without, with_gap = (decide_all(names, world, gap, seeds, plays, key) for gap in (0.0, GAP))
+    found = {}
+    for name in names:
+        found[name] = {"false_alarms": without[name]["found"], "power": with_gap[name]["found"]}
+        if "held" in with_gap[name]:
+            found[name]["coverage"] = with_gap[name]["held"]
+        found[name]["plays"] = plays // _SLOW_SHARE if name in SLOW else plays
+    return found
+
+
+def spread(world: World, seeds: int, plays: int, key: str) -> dict[str, float]:
+    """Return the spreads that can be compared with those of real runs."""
+    parts = [right.astype(np.float64) for right in batches(world, (0.0, 0.0), seeds, plays, key)]
+    scores_MPS = np.concatenate([part.mean(axis=-1) for part in parts], axis=1)
+    sd = math.sqrt(scores_MPS.var(axis=-1, ddof=1).mean())
+    between = math.sqrt((scores_MPS[1] - scores_MPS[0]).var(axis=-1, ddof=1).mean())
+    return {
+        "score_sd": sd,
+        "difference_sd": between,
+        "correlation_of_seeds": 1.0 - between**2 / (2.0 * sd**2),
+        "disagreement_of_methods": float(np.mean([np.abs(part[0] - part[1]).mean() for part in parts])),
+        "disagreement_of_seeds": float(np.mean([np.abs(part[:, :, 0] - part[:, :, 1]).mean() for part in parts])),
+    }
+
+
+def detectable(world: World, seeds: int, plays: int, key: str) -> dict[str, float]:
+    """Return the smallest difference with a stated power of 0.8, and its power in the simulation."""
+    seen = [mean_over_seeds_and_examples(part) for part in differences(world, 0.0, seeds, plays, key)]
+    seed_variance, example_variance = (
+        float(np.mean(np.concatenate([getattr(one, part) for one in seen])))
+        for part in ("seed_variance", "example_variance")
+    )
+    gap = minimum_detectable_effect(
+        seeds,
+        math.sqrt(seed_variance * seeds),
+        examples=world.examples,
+        example_sd=math.sqrt(example_variance * world.examples),
+    )
+    power = decide_all((PRIMARY,), world, gap / (1.0 - world.collapse), seeds, plays, key)[PRIMARY]["found"]
+    return {"difference": gap, "power": power, "plays": plays}
+
+
+def family(world: World, methods: int, seeds: int, plays: int, key: str) -> dict[str, float]:
+    """Family-wise false alarms of several equal methods against one baseline, with and without Holm's correction."""
+    plain, corrected = [], []
+    for right in batches(world, (0.0,) * (methods + 1), seeds, plays, key):
+        values = right.astype(np.float64)
+        p_MP = np.array([mean_over_seeds_and_examples(one - values[0]).p for one in values[1:]])
+        plain.append((p_MP <= LEVEL).any(axis=0))
+        corrected.append(np.array([(holm(p_M) <= LEVEL).any() for p_M in p_MP.T]))
+    return {
+        "methods": methods,
+        "without_holm": float(np.mean(np.concatenate(plain))),
+        "with_holm": float(np.mean(np.concatenate(corrected))),
+        "plays": plays,
+    }
+
+
+def ranking(tasks: int, methods: int, plays: int) -> dict[str, float]:
+    """False alarms of Friedman's test on equal methods over tasks, and of the groups for any two of them."""
+    names = [str(number) for number in range(methods)]
+    overall, pairs = [], []
+    for play in range(plays):
+        generator = numpy_generator("stat-rates", "ranking", tasks, methods, play)
+        found = rank_methods(generator.standard_normal((tasks, methods)), names, generator=generator, permutations=999)
+        overall.append(found.p <= LEVEL)
+        pairs.append(len(found.groups) != 1 or len(found.groups[0]) < methods)
+    return {"friedman": float(np.mean(overall)), "any_pair": float(np.mean(pairs)), "plays": plays}
+
+
+def matthews(world: World, seeds: int, plays: int, key: str) -> dict[str, float]:
+    """False alarms of the primary interval on Matthews' correlation; seven labels in ten are 1, as in CoLA."""
+    alarms = []
+    for number, right in enumerate(batches(world, (0.0, 0.0), seeds, plays, key)):
+        labels_PN = numpy_generator("stat-rates", "labels", number).random((right.shape[1], right.shape[3])) < 0.7
+        values = [matthews_values(labels_PN, one) for one in right]
+        alarms.append(decide(PRIMARY, values[1] - values[0], 0.0)["found"])
+    return {"false_alarms": float(np.mean(np.concatenate(alarms))), "plays": plays}
+
+
+def measure(plays: int) -> dict[str, Any]:
+    """All rates."""
+    record: dict[str, Any] = {"worlds": {}}
+    for key, world in WORLDS.items():
+        by_seeds = {}
+        for seeds in SEEDS:
+            by_seeds[str(seeds)] = {
+                "spread": spread(world, seeds, plays // 10, key),
+                "procedures": rates((*INTERVALS, *TESTS), world, seeds, plays, key),
+                "minimum_detectable_effect": detectable(world, seeds, plays, key),
+            }
+        record["worlds"][key] = by_seeds
+    small = WORLDS["277 examples"]
+    record["family"] = {str(seeds): family(small, 8, seeds, plays // 4, "family") for seeds in SEEDS}
+    record["matthews"] = {str(seeds): matthews(small, seeds, plays, "matthews") for seeds in SEEDS}
+    record["ranking"] = {
+        f"{tasks} tasks, {methods} methods": ranking(tasks, methods, plays // 4)
+        for tasks in (3, 6, 10)
+        for methods in (3, 9)
+    }
+    return record
+
+
+def tables(record: dict[str, Any]) -> dict[str, str]:
+    """The tables of docs/statistics.md, in Markdown, by title."""
+    found = {key: _procedures(by_seeds) for key, by_seeds in record["worlds"].items()}
+    found["worlds"] = _worlds(record)
+    found["seeds"] = _seeds_needed()
+    rows = {}
+    for key, by_seeds in record["worlds"].items():
+        stated = [by_seeds[str(seeds)]["minimum_detectable_effect"] for seeds in SEEDS]
+        rows[key] = [f"{100 * one['difference']:.1f} points, found in {_percent(one['power'])}" for one in stated]
+    found["minimum_detectable_effect"] = _table(["world", *(f"{seeds} seeds" for seeds in SEEDS)], rows)
+    rows = {
+        "one or more of 8, without Holm": [_percent(record["family"][str(seeds)]["without_holm"]) for seeds in SEEDS],
+        "one or more of 8, after Holm": [_percent(record["family"][str(seeds)]["with_holm"]) for seeds in SEEDS],
+        "Matthews' correlation": [_percent(record["matthews"][str(seeds)]["false_alarms"]) for seeds in SEEDS],
+    }
+    found["family and Matthews"] = _table(["false alarms", *(f"{seeds} seeds" for seeds in SEEDS)], rows)
+    rows = {key: [_percent(one["friedman"]), _percent(one["any_pair"])] for key, one in record["ranking"].items()}
+    found["ranking"] = _table(["false alarms", "Friedman's test", "any two methods told apart"], rows)
+    return found
+
+
+def _procedures(by_seeds: dict[str, Any]) -> str:
+    kinds = {"alarms": "false_alarms", "coverage": "coverage"}
+    head = ["procedure", *(f"{kind}, {seeds} seeds" for kind in kinds for seeds in SEEDS)]
+    rows = {
+        name: [
+            _percent(by_seeds[str(seeds)]["procedures"][name].get(kind)) for kind in kinds.values() for seeds in SEEDS
+        ]
+        for name in by_seeds["5"]["procedures"]
+    }
+    return _table(head, rows)
+
+
+def _worlds(record: dict[str, Any]) -> str:
+    head = ["world", "accuracy", "score over seeds", "difference over seeds", "correlation of the two"]
+    rows = {}
+    for key, by_seeds in record["worlds"].items():
+        seen = by_seeds["5"]["spread"]
+        rows[key] = [
+            f"{100 * WORLDS[key].accuracy:.0f} %",
+            f"{100 * seen['score_sd']:.1f} points",
+            f"{100 * seen['difference_sd']:.1f} points",
+            f"{seen['correlation_of_seeds']:.2f}",
+            _percent(seen["disagreement_of_methods"]),
+        ]
+    return _table([*head, "methods disagree on"], rows)
+
+
+def _seeds_needed() -> str:
+    rows = {
+        str(seeds): [f"{minimum_detectable_effect(seeds, 1.0, alpha=alpha):.1f}" for alpha in (0.05, 0.005)]
+        for seeds in (3, 4, 5, 6, 8, 10, 20)
+    }
+    return _table(["seeds", "one comparison", "one of ten"], rows)
+
+
+def _table(head: list[str], rows: dict[str, list[str]]) -> str:
+    return "\n".join(table(head, [[title, *cells] for title, cells in rows.items()]))
+
+
+def _percent(rate: float | None) -> str:
+    return "" if rate is None else f"{100 * rate:.1f} %"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plays", type=int, default=4000, help="experiments a rate; slow ones: an eighth")
+    given = parser.parse_args()
+    command = command_of("benchmarks.statistics.error_rates", ["--plays", str(given.plays)])
+    record = {"command": command} | measure(given.plays)
+    write_record(RECORD, record)
+    for title, lines in tables(record).items():
+        print(f"\n{title}\n\n{lines}")
+
+
+if __name__ == "__main__":
+    main()

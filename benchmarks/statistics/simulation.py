@@ -1,0 +1,117 @@
+"""Simulated experiments with a known true difference: right and wrong answers of methods to the same examples, by seed.
+
+An answer is right where the sum of normal parts is above a threshold: how easy the example is, how the method takes to
+that example, the seed's luck that both methods share, the method's own luck with the seed, and luck in that one
+answer. So the expected accuracy is known exactly. A run may also collapse to the majority guess.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtri
+
+from attentune.seeding import numpy_generator
+
+# Answers drawn at a time.
+_AT_ONCE = 4_000_000
+
+
+@dataclass(frozen=True)
+class World:
+    """The model that experiments are drawn from; spreads are in units of the noise of one answer.
+
+    Attributes:
+        examples: how many.
+        accuracy: of the baseline, expected over seeds and examples.
+        example_sd: how far examples differ in ease.
+        taste_sd: how far a method takes to examples in its own way, whatever the seed.
+        shared_seed_sd: the luck of a seed that both methods share.
+        own_seed_sd: the luck of a seed that each method has for itself.
+        collapse: the share of runs that end as the majority guess.
+        guess: what that scores.
+    """
+
+    examples: int
+    accuracy: float
+    example_sd: float = 3.0
+    taste_sd: float = 0.7
+    shared_seed_sd: float = 0.12
+    own_seed_sd: float = 0.12
+    collapse: float = 0.0
+    guess: float = 0.5
+
+    def threshold(self, accuracy: float) -> float:
+        spreads = (self.example_sd, self.taste_sd, self.shared_seed_sd, self.own_seed_sd, 1.0)
+        return float(ndtri(accuracy)) * math.sqrt(sum(spread**2 for spread in spreads))
+
+
+WORLDS = {
+    "277 examples": World(examples=277, accuracy=0.62),
+    "872 examples": World(examples=872, accuracy=0.82, shared_seed_sd=0.13, own_seed_sd=0.13),
+    "872 examples, same tastes": World(
+        examples=872, accuracy=0.82, taste_sd=0.0, shared_seed_sd=0.13, own_seed_sd=0.13
+    ),
+    "277 examples, 1 run in 10 collapses": World(examples=277, accuracy=0.62, collapse=0.1),
+}
+
+
+def answers(
+    world: World, gaps: tuple[float, ...], seeds: int, plays: int, generator: np.random.Generator
+) -> np.ndarray:
+    """(methods, plays, S, N) right or wrong; each method's expected accuracy is the world's plus its gap.
+
+    With collapses the true gap is (1 - collapse) of that.
+    """
+
+    def normal(sd: float, *shape: int) -> np.ndarray:
+        return np.float32(sd) * generator.standard_normal(shape, dtype=np.float32)
+
+    methods, examples = len(gaps), world.examples
+    bars = np.array([world.threshold(world.accuracy + gap) for gap in gaps], dtype=np.float32)
+    found = normal(1.0, methods, plays, seeds, examples)
+    found += normal(world.example_sd, 1, plays, 1, examples) + normal(world.taste_sd, methods, plays, 1, examples)
+    found += normal(world.shared_seed_sd, 1, plays, seeds, 1) + normal(world.own_seed_sd, methods, plays, seeds, 1)
+    right = found + bars[:, None, None, None] > 0
+    if world.collapse:
+        collapsed = generator.random((methods, plays, seeds, 1)) < world.collapse
+        guessed = generator.random((1, plays, 1, examples)) < world.guess
+        right = np.where(collapsed, guessed, right)
+    return right
+
+
+def batches(world: World, gaps: tuple[float, ...], seeds: int, plays: int, key: str) -> Iterator[np.ndarray]:
+    """The answers of that many plays, a few million at a time."""
+    size = max(1, _AT_ONCE // (len(gaps) * seeds * world.examples))
+    for start in range(0, plays, size):
+        generator = numpy_generator("stat-rates", key, seeds, repr(gaps), start)
+        yield answers(world, gaps, seeds, min(size, plays - start), generator)
+
+
+def differences(world: World, gap: float, seeds: int, plays: int, key: str) -> Iterator[np.ndarray]:
+    """(plays, S, N) +1, 0 or -1: the second method's answers less the first's."""
+    for right in batches(world, (0.0, gap), seeds, plays, key):
+        yield right[1].astype(np.float64) - right[0]
+
+
+def matthews_values(labels_PN: np.ndarray, right_PSN: np.ndarray) -> np.ndarray:
+    """(plays, S, N) jackknife values of Matthews' correlation: only four different ones a run, one a table cell."""
+    guesses_PSN = labels_PN[:, None] == right_PSN
+    cells_PSN = 2 * labels_PN[:, None].astype(np.int64) + guesses_PSN
+    counts_PSC = np.stack([(cells_PSN == cell).sum(axis=-1) for cell in range(4)], axis=-1).astype(np.float64)
+    whole_PS = _matthews(counts_PSC)
+    without_PSC = np.stack([_matthews(counts_PSC - np.eye(4)[cell]) for cell in range(4)], axis=-1)
+    examples = right_PSN.shape[-1]
+    mean_PS1 = (without_PSC * counts_PSC).sum(axis=-1, keepdims=True) / examples
+    values_PSC = whole_PS[..., None] + (examples - 1) * (mean_PS1 - without_PSC)
+    return np.take_along_axis(values_PSC, cells_PSN, axis=-1)
+
+
+def _matthews(counts: np.ndarray) -> np.ndarray:
+    """From (..., 4) counts: label 0 guessed 0, guessed 1, label 1 guessed 0, guessed 1; 0 where it is undefined."""
+    tn, fp, fn, tp = np.moveaxis(counts, -1, 0)
+    size = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
+    return np.where(size > 0, (tp * tn - fp * fn) / np.sqrt(np.maximum(size, 1.0)), 0.0)

@@ -1,0 +1,160 @@
+"""Rows to predict: the whole file is checked first, then read chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from attentune.config.schema import DataConfig
+from attentune.data.builtin import TaskSpec, label_reader, load_spec
+from attentune.data.columns import Columns, IdColumns, choose_columns, id_columns, ids_of, read_rows, require
+from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.labels import LabelReader
+from attentune.data.readers.read import read_chunks
+from attentune.data.readers.streams import check_file
+from attentune.data.readers.table import CHUNK, WHOLE, ChunkLimit, Table, has_return
+from attentune.errors import DataError
+
+
+@dataclass(frozen=True)
+class RowChunks:
+    """Rows in chunks that are read on demand; they can be read several times.
+
+    Attributes:
+        num_rows: the number of rows in all chunks.
+        has_return: whether an id holds a carriage return.
+        read: iterates over the chunks from the first.
+    """
+
+    num_rows: int
+    has_return: bool
+    read: Callable[[], Iterator[TextRows]]
+
+    @classmethod
+    def of(cls, rows: TextRows) -> RowChunks:
+        """Wrap rows in memory as one chunk."""
+        return cls(len(rows), has_return(rows.ids), lambda: iter([rows]))
+
+
+def read_unlabelled(path: str, *, label_space: LabelSpace, is_pair: bool, config: DataConfig) -> TextRows:
+    """Read rows to predict from one file.
+
+    Columns are chosen as for custom data; where a built-in task is set, its column names apply too. Labels are kept
+    where the file has them and the model knows them all, so that predictions can be compared.
+
+    Args:
+        path: the file, in any format that `read_table` reads.
+        label_space: the trained model's labels.
+        is_pair: whether the model takes two texts.
+        config: the settings: columns, and the task whose column names and label values apply.
+
+    Raises:
+        DataError: for a file that cannot be read, or that lacks a text column.
+    """
+    (rows,) = unlabelled_chunks(path, label_space=label_space, is_pair=is_pair, config=config, limit=WHOLE).read()
+    return rows
+
+
+def unlabelled_chunks(
+    path: str, *, label_space: LabelSpace, is_pair: bool, config: DataConfig, limit: ChunkLimit = CHUNK
+) -> RowChunks:
+    """Read rows to predict as `read_unlabelled` does, with one chunk in memory at a time.
+
+    The whole file is checked before the first chunk is returned, and columns, ids and labels are the same as if it
+    were read at once. A file that fits in one chunk is read once.
+
+    Raises:
+        DataError: as `read_unlabelled`; and, while chunks are read, if the file has changed.
+    """
+    names, num_rows, tables = _scanned(path, limit)
+    spec = load_spec(config.task) if config.task else None
+    columns = _prediction_columns(names, str(check_file(path)), is_pair, config, spec)
+    reader = replace(label_reader(spec, label_space, config.label_separator), score_range=None)
+    ids = id_columns(names, columns.id, strict=config.id_column is not None)
+    needed = (columns.text, columns.pair, columns.label, *ids.names)
+    kept = tuple(name for name in dict.fromkeys(needed) if name is not None)
+
+    def chunks() -> Iterator[Table]:
+        return (_with_columns(table, kept) for table in tables(kept))
+
+    has_labels = _checked(chunks(), columns, reader, ids)
+    columns = replace(columns, id=ids.first_usable(chunks), label=columns.label if has_labels else None)
+
+    def rows() -> Iterator[TextRows]:
+        return (read_rows(table, columns, reader, ids=ids_of(table, columns.id))[0] for table in chunks())
+
+    return RowChunks(num_rows, ids.has_return(columns.id), rows)
+
+
+def _scanned(path: str, limit: ChunkLimit) -> tuple[tuple[str, ...], int, Callable[[Sequence[str]], Iterator[Table]]]:
+    """Parse the whole file; return the names of all columns, the number of rows, and a function that reads columns."""
+    before = _state(path)
+    names, num_rows = dict[str, None](), 0
+    held: list[Table] = []
+    for number, table in enumerate(read_chunks(path, limit=limit)):
+        names |= dict.fromkeys(table.names)
+        num_rows += len(table)
+        held = [table] if number == 0 else []
+    if held:
+        return tuple(names), num_rows, lambda wanted: iter(held)
+
+    def read_again(wanted: Sequence[str]) -> Iterator[Table]:
+        for table in read_chunks(path, keep=wanted, limit=limit):
+            if _state(path) != before:
+                raise DataError("has changed while it was read. Start again when nothing writes to it.", path=path)
+            yield table
+
+    return tuple(names), num_rows, read_again
+
+
+def _state(path: str) -> tuple[int, int, int]:
+    """The attributes of a file that change with its content."""
+    facts = check_file(path).stat()
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+def _with_columns(table: Table, wanted: Sequence[str]) -> Table:
+    """The table, with null in the columns that other chunks have and this one lacks."""
+    lacking = {name: (None,) * len(table) for name in wanted if name not in table.columns}
+    return replace(table, columns={**table.columns, **lacking}) if lacking else table
+
+
+def _checked(tables: Iterable[Table], columns: Columns, reader: LabelReader, ids: IdColumns) -> bool:
+    """Check the texts and collect the ids of all rows; return whether they have labels that the model knows."""
+    is_labelled, is_known = False, columns.label is not None
+    for table in tables:
+        ids.add(table)
+        table.texts(columns.text)
+        if columns.pair is not None:
+            table.texts(columns.pair)
+        if is_known and columns.label is not None:
+            try:
+                # -1 in all rows means that there are no labels; in some rows it may be a score. Both must be readable.
+                is_labelled |= reader.read(table, columns.label, is_test=True) is not None
+                reader.read(table, columns.label)
+            except DataError:
+                # Prediction needs no labels, so a column of that name with other content is not an error.
+                is_known = False
+    return is_labelled and is_known
+
+
+def _prediction_columns(
+    names: Sequence[str], source: str, is_pair: bool, config: DataConfig, spec: TaskSpec | None
+) -> Columns:
+    """The columns of one of the task's files, if they are there; otherwise those chosen as for custom data."""
+    if spec is not None and config.text_column is None and config.text_pair_column is None:
+        for split in spec.splits.values():
+            if {split.text, split.pair or split.text} <= set(names):
+                label = config.label_column or split.label
+                id_column = split.id if split.id in names else None
+                if config.id_column is not None:
+                    id_column = require(names, config.id_column, source, "--id_column")
+                return Columns(split.text, split.pair, label if label in names else None, id_column)
+    columns, _ = choose_columns(names, config, source, want_label=False)
+    if is_pair and columns.pair is None:
+        raise DataError(
+            f"the model compares two texts, but only the column {columns.text!r} was found for them. Columns here:"
+            f" {', '.join(map(repr, names))}. Name the second with --text_pair_column.",
+            path=source,
+        )
+    return columns if is_pair else Columns(columns.text, None, columns.label, columns.id)

@@ -1,0 +1,247 @@
+"""A file read in parts gives what it gives at once: rows, places, decisions, and the same words about what is wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attentune.config import DataConfig
+from attentune.data.columns import IdColumns
+from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.readers.csv import Dialect, parse_delimited
+from attentune.data.readers.read import read_chunks, read_table
+from attentune.data.readers.table import CHUNK, ChunkLimit, Table
+from attentune.data.unlabelled import RowChunks, read_unlabelled, unlabelled_chunks
+from attentune.errors import DataError
+from helpers.bad_files import BAD_FILES, as_parquet
+from helpers.written import KINDS, tables, written
+
+CLASSES, SCORES = LabelSpace("classification", ("bad", "good")), LabelSpace("regression")
+SEVERAL = LabelSpace("multi_label", ("a", "b"))
+TWO_ROWS = ChunkLimit(2, 1 << 20)
+
+
+def write(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+limits = st.builds(ChunkLimit, st.integers(1, 7), st.integers(1, 60))
+
+
+@given(columns=tables(most=12), kind=st.sampled_from(KINDS), packed=st.booleans(), limit=limits)
+def test_parts_together_are_the_table(
+    tmp_path_factory: pytest.TempPathFactory, columns: dict[str, list[str]], kind: str, packed: bool, limit: ChunkLimit
+) -> None:
+    ending, content = written(kind, columns, packed=packed)
+    path = write(tmp_path_factory.mktemp("parts"), f"rows.{ending}", content)
+    whole, parts = read_table(path), list(read_chunks(path, limit=limit))
+    assert [part.first_row for part in parts] == [sum(map(len, parts[:place])) for place in range(len(parts))]
+    for name in whole.names:
+        assert whole.texts(name) == tuple(cell for part in parts for cell in part.texts(name))
+    if whole.lines is not None:
+        assert whole.lines == tuple(line for part in parts for line in part.lines or ())
+    if kind in ("csv", "tsv", "jsonl"):
+        for part in parts:
+            assert len(part) <= limit.rows
+            assert len(part) == 1 or kind == "jsonl" or sum(map(len, sum(part.columns.values(), ()))) <= 60
+
+
+def test_parts_are_as_full_as_they_may_be(tmp_path: Path) -> None:
+    path = write(tmp_path, "rows.csv", "text\n" + "so\n" * 7)
+    assert [len(part) for part in read_chunks(path, limit=ChunkLimit(3, 99))] == [3, 3, 1]
+    assert [len(part) for part in read_chunks(path, limit=ChunkLimit(7, 99))] == [7]
+    assert [len(part) for part in read_chunks(path, limit=ChunkLimit(99, 4))] == [2, 2, 2, 1]
+    assert [len(part) for part in read_chunks(path, limit=ChunkLimit(99, 1))] == [1] * 7
+    many = pa.table({"text": [f"text {row % 3000}" for row in range(10_000)]})
+    path = write(tmp_path, "rows.parquet", as_parquet(many, row_group_size=3000))
+    assert [len(part) for part in read_chunks(path, limit=ChunkLimit(6000, 1 << 30))] == [6000, 4000]
+    assert [len(part) for part in read_chunks(path)] == [10_000]
+    assert [part.columns for part in read_chunks(path, keep=())] == [{}]
+
+
+def test_dropped_lines_are_told_by_the_part_that_they_are_in() -> None:
+    lines = ["a\tb\n", "1\n", "1\t2\n", "3\t4\n", "5\n", "6\t7\n", "8\n"]
+    dialect = Dialect("\t", "none", drop_broken=True)
+    parts = list(parse_delimited(lines, Path("rows.txt"), dialect, None, ChunkLimit(2, 99)))
+    assert [(part.lines, part.dropped) for part in parts] == [((3, 4), (2, 5)), ((6,), (7,))]
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_is_refused_in_the_same_words(tmp_path: Path, name: str) -> None:
+    bad = BAD_FILES[name]
+    path = write(tmp_path, f"rows.{bad.ending}", bad.content)
+
+    def outcome(limit: ChunkLimit) -> Any:
+        try:
+            rows = unlabelled_chunks(
+                str(path), label_space=CLASSES, is_pair=False, config=DataConfig(text_column="text"), limit=limit
+            )
+            return [(part.texts, part.ids) for part in rows.read()]
+        except DataError as error:
+            return str(error)
+
+    at_once, in_chunks = outcome(CHUNK), outcome(ChunkLimit(1, 1))
+    if isinstance(at_once, str):
+        assert in_chunks == at_once
+    else:
+        assert isinstance(in_chunks, list)
+        for place in range(2):
+            assert sum((part[place] for part in in_chunks), ()) == sum((part[place] for part in at_once), ())
+
+
+# Decisions that need all rows
+
+
+def both(path: Path, space: LabelSpace = CLASSES, *, is_pair: bool = False, **settings: Any) -> TextRows:
+    """The rows, which are the same at once and in parts of two."""
+    config = DataConfig(**settings)
+    whole = read_unlabelled(str(path), label_space=space, is_pair=is_pair, config=config)
+    rows = unlabelled_chunks(str(path), label_space=space, is_pair=is_pair, config=config, limit=TWO_ROWS)
+    assert rows.num_rows == len(whole)
+    for parts in (list(rows.read()), list(rows.read())):
+        assert max(map(len, parts)) <= 2
+        assert sum((part.ids for part in parts), ()) == whole.ids
+        assert sum((part.texts for part in parts), ()) == whole.texts
+        assert sum((part.pairs or () for part in parts), ()) == (whole.pairs or ())
+        assert sum((part.lines or () for part in parts), ()) == (whole.lines or ())
+        if whole.labels is None:
+            assert all(part.labels is None for part in parts)
+        else:
+            assert np.array_equal(np.concatenate([part.labels for part in parts]), whole.labels)
+    return whole
+
+
+def csv_of(folder: Path, header: str, *rows: str) -> Path:
+    return write(folder, "rows.csv", "\n".join([header, *rows, ""]))
+
+
+@pytest.mark.parametrize(
+    ("space", "labels", "expected"),
+    [
+        (CLASSES, ["bad", "good", "bad", "bad", "good"], [0, 1, 0, 0, 1]),
+        (CLASSES, ["bad", "good", "bad", "bad", "odd"], None),
+        (CLASSES, ["", "", "", "", ""], None),
+        (CLASSES, ["", "", "bad", "bad", "good"], None),
+        (CLASSES, ["bad", "good", "-1", "-1", "bad"], None),
+        (SCORES, ["-1", "-1", "2", "-1", "-1"], [-1, -1, 2, -1, -1]),
+        (SCORES, ["-1", "-1", "-1", "-1", "-1"], None),
+        (SCORES, ["1", "2", "3", "4", "much"], None),
+        (SEVERAL, ["", "", "a|b", "", "b"], [[0, 0], [0, 0], [1, 1], [0, 0], [0, 1]]),
+        (SEVERAL, ["", "", "", "", ""], None),
+    ],
+)
+def test_labels_are_kept_if_all_parts_have_known_ones(
+    tmp_path: Path, space: LabelSpace, labels: list[str], expected: list[Any] | None
+) -> None:
+    path = csv_of(tmp_path, "text,label", *(f"so fine,{label}" for label in labels))
+    found = both(path, space).labels
+    assert (None if found is None else found.tolist()) == expected
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [("abcde", tuple("abcde")), ("abcda", tuple("01234")), ("aaaaa", tuple("01234")), ("abcd ", None)],
+)
+def test_an_id_column_counts_if_it_names_each_row_of_all_parts_once(
+    tmp_path: Path, ids: str, expected: tuple[str, ...] | None
+) -> None:
+    path = csv_of(tmp_path, "id,text", *(f"{one.strip()},so fine" for one in ids))
+    assert both(path).ids == (expected or tuple("01234"))
+
+
+def test_the_next_id_column_is_taken_where_the_first_repeats_late(tmp_path: Path) -> None:
+    path = csv_of(tmp_path, "id,text,idx", "a,so,7", "b,so,8", "c,so,9", "a,so,10")
+    assert both(path).ids == ("7", "8", "9", "10")
+
+
+def refused(path: Path, *, is_pair: bool = False, **settings: Any) -> str:
+    """The message, the same at once and in parts of two."""
+    said = []
+    for limit in (CHUNK, TWO_ROWS):
+        with pytest.raises(DataError) as caught:
+            config = DataConfig(**settings)
+            unlabelled_chunks(str(path), label_space=CLASSES, is_pair=is_pair, config=config, limit=limit)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    return said[0]
+
+
+def test_an_asked_id_that_repeats_in_a_later_part_is_an_error(tmp_path: Path) -> None:
+    path = csv_of(tmp_path, "key,text", "x,so", "y,so", '"z","so\nfine"', "v,so", "y,so", "x,so")
+    assert refused(path, id_column="key").startswith(f"{path}:7: id 'y' in column 'key' was used before ({path}:3), ")
+    path = csv_of(tmp_path, "key,text", "x,so", "y,so", ",so")
+    assert refused(path, id_column="key").startswith(f"{path}:4: column 'key' has no id here")
+    path = write(tmp_path, "rows.parquet", as_parquet(pa.table({"key": list("abcb"), "text": ["so"] * 4})))
+    assert f"row 3: id 'b' in column 'key' was used before ({path}, row 1)" in refused(path, id_column="key")
+
+
+@pytest.mark.parametrize("hash_of", [len, lambda text: 0, lambda text: ord(text[0]), hash])
+@pytest.mark.parametrize("ids", ["a b cc dd a", "a b c d", "aa ab ac b ab aa", "ab ba aa bb"])
+def test_ids_that_only_look_alike_are_told_apart(ids: str, hash_of: Any) -> None:
+    values = ids.split()
+    parts = [
+        Table("rows.csv", ("id",), {"id": values[place : place + 2]}, len(values[place : place + 2]), first_row=place)
+        for place in range(0, len(values), 2)
+    ]
+    found = IdColumns(["id"], strict=True, hash_of=hash_of)
+    for part in parts:
+        found.add(part)
+    again = next((row for row, value in enumerate(values) if value in values[:row]), None)
+    if again is None:
+        assert found.first_usable(lambda: parts) == "id"
+    else:
+        first = values.index(values[again])
+        with pytest.raises(DataError, match=rf"row {again}: id '\w+' in .* before \(rows.csv, row {first}\)"):
+            found.first_usable(lambda: parts)
+
+
+def test_columns_of_json_lines_may_begin_late(tmp_path: Path) -> None:
+    lines = [{"text": "a"}, {"text": "b"}, {"text": "c"}, {"text": "d", "label": "bad", "text_pair": "e"}]
+    path = write(tmp_path, "rows.jsonl", "\n\n".join(map(json.dumps, lines)))
+    assert both(path).labels is None
+    assert refused(path, is_pair=True).startswith(f"{path}:1: column 'text_pair' has no text here")
+    lines = [{"text_pair": "z", "note": 1}, *lines[3:]]
+    assert f"{path}:1: column 'text' has no text" in refused(
+        write(tmp_path, "rows.jsonl", "\n".join(map(json.dumps, lines)))
+    )
+
+
+def test_a_broken_cell_of_a_later_part_is_told_with_its_place(tmp_path: Path) -> None:
+    path = write(tmp_path, "rows.parquet", as_parquet(pa.table({"text": ["so", "so", "so", None]})))
+    assert "row 3: column 'text' has no text here" in refused(path)
+    path = write(tmp_path, "rows.jsonl", '{"text": "so"}\n\n' * 4 + '{"text": ["so"]}\n')
+    assert refused(path).startswith(f"{path}:9: column 'text' holds a list")
+
+
+def test_a_packed_file_in_parts(tmp_path: Path) -> None:
+    rows = both(write(tmp_path, "rows.csv.gz", gzip.compress(b"text\n" + b"".join(b"%d\n" % n for n in range(9)))))
+    assert rows.texts == tuple("012345678")
+    table = as_parquet(pa.table({"text": list("012345678")}), row_group_size=2)
+    assert both(write(tmp_path, "rows.parquet.gz", gzip.compress(table))).texts == rows.texts
+
+
+def test_a_file_that_changes_between_the_readings_is_an_error(tmp_path: Path) -> None:
+    path = csv_of(tmp_path, "text", *"abcde")
+    rows = unlabelled_chunks(str(path), label_space=CLASSES, is_pair=False, config=DataConfig(), limit=TWO_ROWS)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"a", b"x"))
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(DataError, match="has changed while it was read. Start again"):
+        next(rows.read())
+
+
+def test_rows_in_memory_are_one_part() -> None:
+    rows = TextRows(("a\r",), ("so",), None, None, "texts")
+    parts = RowChunks.of(rows)
+    assert (parts.num_rows, parts.has_return, list(parts.read())) == (1, True, [rows])

@@ -1,0 +1,31 @@
+"""Which cases of a full product of settings the fast tier runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+
+
+def diagonal(*factors: Sequence[Any]) -> set[tuple[Any, ...]]:
+    """As few combinations as show every value of every factor at least once: as many as the longest factor has."""
+    return {tuple(values[place % len(values)] for values in factors) for place in range(max(map(len, factors)))}
+
+
+def integration_unless(is_fast: bool) -> tuple[pytest.MarkDecorator, ...]:
+    """The marks of a case: none in the fast tier, `integration` elsewhere."""
+    return () if is_fast else (pytest.mark.integration,)
+
+
+def covering(names: str, *factors: Sequence[Any]) -> pytest.MarkDecorator:
+    """Parametrize a test over a full product: the diagonal in the fast tier, the rest as integration tests.
+
+    Args:
+        names: the arguments' names, with commas between them.
+        factors: the values of each argument.
+    """
+    fast = diagonal(*factors)
+    cases = [pytest.param(*case, marks=integration_unless(case in fast)) for case in product(*factors)]
+    return pytest.mark.parametrize(names, cases)

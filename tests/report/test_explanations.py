@@ -1,0 +1,211 @@
+"""The page is whole and needs nothing else, and no text can become more than text in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attentune.explain.explanation import Explanation
+from attentune.explain.texts import explain_rows
+from attentune.explain.words import Subword
+from attentune.report.explanations import render_explanations, write_explanations
+from attentune.report.highlight import visible
+from helpers.explain_runs import rows_for, tiny_run
+from helpers.hostile_texts import HOSTILE
+from helpers.tiny_models import rows_of
+
+Tiny = Callable[..., Path]
+VOID = ("meta", "input")
+# By element the attributes that it may have, and what each may say.
+LOOK = r"background:#[0-9a-f]{6};border-bottom-width:[0-4]px"
+ALLOWED: dict[str, dict[str, str]] = {
+    "html": {"lang": "en"},
+    "head": {},
+    "meta": {"charset": "utf-8", "name": "viewport", "content": "[^<>]*", "http-equiv": "Content-Security-Policy"},
+    "title": {},
+    "style": {},
+    "body": {},
+    "h1": {},
+    "h2": {},
+    "h3": {},
+    "input": {"type": "radio", "name": "unit", "id": "words|pieces", "checked": ""},
+    "label": {"for": "words|pieces"},
+    "main": {},
+    "section": {},
+    "article": {},
+    "div": {"class": "methods|by-words|by-pieces"},
+    "p": {"class": "note|facts|legend|side|marked"},
+    "bdi": {"dir": "auto"},
+    "span": {
+        "class": "t|t against|ramp plain|ramp signed",
+        "title": r"[+-]?([0-9.]+(e[+-]?[0-9]+)?|nan|inf)",
+        "style": LOOK,
+    },
+}
+
+
+class Strict(HTMLParser):
+    """Takes allowed elements and attributes only, each closed where it should be, and keeps what is marked."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.counts: dict[str, int] = {}
+        self.marked: list[str] = []
+        self.facts: list[str] = []
+        self.titles: list[str] = []
+        self.style: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in ALLOWED, f"<{tag}> is not allowed"
+        for name, value in attrs:
+            assert name in ALLOWED[tag], f"<{tag} {name}> is not allowed"
+            assert re.fullmatch(ALLOWED[tag][name], value or ""), f"<{tag} {name}={value!r}> is not allowed"
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        if tag == "bdi":
+            self.marked.append("")
+        if ("class", "facts") in attrs:
+            self.facts.append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        raise AssertionError(f"<{tag}/> is not expected")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "bdi" in self.open:
+            self.marked[-1] += data
+        elif self.open[-1:] == ["p"] and self.facts:
+            self.facts[-1] += data
+        elif self.open[-1:] == ["title"]:
+            self.titles.append(data)
+        elif self.open[-1:] == ["style"]:
+            self.style.append(data)
+
+    def handle_decl(self, decl: str) -> None:
+        assert decl == "DOCTYPE html"
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError(f"comment {data!r}")
+
+    def handle_pi(self, data: str) -> None:
+        raise AssertionError(f"instruction {data!r}")
+
+    def unknown_decl(self, data: str) -> None:
+        raise AssertionError(f"declaration {data!r}")
+
+
+def parsed(text: str) -> Strict:
+    parser = Strict()
+    parser.feed(text)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+def explained(text: str, scores: Sequence[float], *, signed: bool = True, **changes: Any) -> Explanation:
+    """An explanation whose pieces are the white-space words of the text."""
+    spans = [match.span() for match in re.finditer(r"\S+", text)]
+    pieces = tuple(Subword(text[a:b], a, b, score) for (a, b), score in zip(spans, scores, strict=True))
+    values = {
+        "text": text, "pair": None, "method": "gradient", "label": "good", "probability": 0.75, "prediction": "good",
+        "signed": signed, "passes": 2, "seconds": 0.5, "unit": "word", "pieces": pieces,
+    }  # fmt: skip
+    return Explanation(**(values | changes))
+
+
+def test_there_are_enough_hostile_texts() -> None:
+    assert len(set(HOSTILE)) > 110
+
+
+def test_hostile_texts_stay_texts(tiny: Tiny) -> None:
+    rows = rows_of(HOSTILE)
+    found = explain_rows(tiny_run(tiny()), rows, methods=("ssa", "gradient"))
+    groups = [list(group) for group in zip(*found.values(), strict=True)]
+    parser = parsed(render_explanations(groups, title=HOSTILE[0]))
+    # Each text stands there four times, whole, whatever it holds: by words and by pieces, for two methods.
+    assert parser.marked == [visible(text) for text in HOSTILE for _ in range(4)]
+    assert parser.counts["article"] == 2 * len(HOSTILE)
+    tokens = sum(len(own.words) + len(own.pieces) for group in groups for own in group)
+    assert 0.9 * tokens < parser.counts["span"] - 4 * len(HOSTILE) <= tokens
+
+
+def test_hostile_pairs_labels_and_titles_stay_texts(tiny: Tiny) -> None:
+    found = explain_rows(tiny_run(tiny(), "pair"), rows_of(HOSTILE, HOSTILE[::-1]), methods=("gradient",))["gradient"]
+    parser = parsed(render_explanations([[own] for own in found], title="pairs"))
+    both = [(visible(text), visible(pair)) for text, pair in zip(HOSTILE, HOSTILE[::-1], strict=True)]
+    assert parser.marked == [text for pair in both for _ in range(2) for text in pair]
+    for text in HOSTILE:
+        own = explained("a b", [0.5, -1.0], label=text, prediction=text[::-1], pair=text, method=text)
+        parser = parsed(render_explanations([[own]], title=text))
+        assert visible(text, one_line=True) in parser.facts[0]
+        assert "".join(parser.titles) == visible(text, one_line=True)
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf"), 1e-30, 1e30])
+def test_odd_scores_do_no_harm(score: float) -> None:
+    parser = parsed(render_explanations([[explained("a b", [score, 1.0])]], title="odd"))
+    assert parser.marked == ["a b", "a b"]
+
+
+def test_nothing_is_fetched_or_run() -> None:
+    text = render_explanations([[explained("a b", [0.5, -1.0])]], title="x")
+    assert "default-src 'none'" in text
+    assert not re.search(r"https?:|//|url\(|@import|<script|javascript", text)
+
+
+def test_tone_line_and_value_are_those_of_the_score() -> None:
+    text = render_explanations([[explained("none least against most", [0.0, 0.25, -0.5, 1.0])]], title="x")
+    spans = re.findall(r'<span class="(t[^"]*)" title="([^"]*)" style="([^"]*)">([^<]*)</span>', text)
+    assert [(kind, title, word) for kind, title, _, word in spans] == 2 * [
+        ("t", "+0", "none"), ("t", "+0.25", "least"), ("t against", "-0.5", "against"), ("t", "+1", "most"),
+    ]  # fmt: skip
+    assert [style_of for _, _, style_of, _ in spans[:4]] == [
+        "background:#ffffff;border-bottom-width:0px",
+        "background:#fbdbd8;border-bottom-width:1px",  # a quarter of the way from white to red
+        "background:#aecef4;border-bottom-width:2px",  # half the way to blue
+        "background:#f07064;border-bottom-width:4px",
+    ]
+    unsigned = render_explanations([[explained("a b", [0.25, 0.5], signed=False)]], title="x")
+    assert "background:#ffa640;border-bottom-width:4px" in unsigned
+    assert '<p class="legend">0<span class="ramp plain"></span>0.5</p>' in unsigned
+    assert '<p class="legend">-1<span class="ramp signed"></span>+1</p>' in text
+
+
+def test_long_texts_are_whole_and_lines_are_kept(tiny: Tiny) -> None:
+    text = "Birds are singing.\n\tNobody  knows why. " * 400
+    found = explain_rows(tiny_run(tiny()), rows_of([text]), methods=("ssa",))["ssa"]
+    assert parsed(render_explanations([found], title="long")).marked == [text, text]
+
+
+def test_words_are_shown_first_unless_pieces_were_asked_for(tiny: Tiny) -> None:
+    run, rows = tiny_run(tiny()), rows_for("classification", 1)
+    for unit, shown in (("word", "words"), ("token", "pieces")):
+        found = explain_rows(run, rows, methods=("ssa",), unit=unit)["ssa"]
+        text = render_explanations([found], title="x")
+        assert f'id="{shown}" checked' in text
+        assert text.count(" checked") == 1
+        words, pieces = text.split('<div class="by-pieces">')
+        assert words.count('class="t"') == len(found[0].words) < pieces.count('class="t"') == len(found[0].pieces)
+
+
+def test_facts_say_what_was_explained(tmp_path: Path) -> None:
+    own = explained("a", [1.0], label="bad", probability=0.25, passes=1001)
+    score = explained("a", [1.0], label=2.5, prediction=2.5, probability=None)
+    write_explanations(tmp_path / "why.html", [[own, score]], title="x")
+    facts = parsed((tmp_path / "why.html").read_text(encoding="utf-8")).facts
+    assert facts[0].startswith("bad (0.250), but predicted good; 1,001 passes, 0.5 s")
+    assert facts[1].startswith("predicted 2.5; 2 passes, 0.5 s")
+
+
+def test_no_texts_make_an_empty_page() -> None:
+    assert parsed(render_explanations([], title="x")).marked == []
+    assert parsed(render_explanations([[explained("", [])]], title="x")).marked == ["", ""]
