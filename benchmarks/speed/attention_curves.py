@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from benchmarks.common import RECORDS, command_of, table, write_record
 from benchmarks.speed.peer_runs import settings

@@ -59,7 +59,9 @@ def summary(runs: dict[str, list[dict[str, Any]]], rows: int, peak_gflops: float
 def measure(task: str, rows: int, train_rows: int, repeats: int) -> dict[str, list[dict[str, Any]]]:
     """The facts of all runs on a task, by contender."""
     with tempfile.TemporaryDirectory() as folder:
-        train(settings(task, train_rows, folder, **{"training.num_train_epochs": 1}), display=ProgressDisplay(quiet=True))
+        train(
+            settings(task, train_rows, folder, **{"training.num_train_epochs": 1}), display=ProgressDisplay(quiet=True)
+        )
         return interleaved_runs(RUN_MODULE, CONTENDERS, repeats, folder, task, rows, 1)
 
 

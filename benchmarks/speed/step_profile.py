@@ -22,6 +22,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from attentune.inference.predictor import Predictor
+from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from benchmarks.common import RECORDS, command_of, table, write_record
 from benchmarks.speed.peer_runs import settings

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from attentune.app.service import PREDICTED
-from attentune.app.timeouts import HEAD_S
+from attentune.app.timeouts import HEAD_TIMEOUT_S
 from helpers.app_server import asked
 from helpers.hostile_texts import HOSTILE
 from helpers.samples import write_reviews
@@ -180,18 +180,18 @@ def test_slow_clients_are_let_go_and_hold_nobody_up(program: Program) -> None:
     began = time.monotonic()
     assert program.ask("GET", "/config")[0] == 200
     assert program.explain("so fine") == [200, 200]
-    assert time.monotonic() - began < HEAD_S, "an answer waited for the slow ones"
+    assert time.monotonic() - began < HEAD_TIMEOUT_S, "an answer waited for the slow ones"
     for number, one in enumerate(slow[::10]):
         time.sleep(0.3)
         with contextlib.suppress(OSError):
             one.sendall(b"x")  # a byte now and then is no reason to wait longer
         assert number < 20
     for one in slow:
-        one.settimeout(3 * HEAD_S)
+        one.settimeout(3 * HEAD_TIMEOUT_S)
         with contextlib.suppress(ConnectionError):
             assert one.recv(1) == b""
         one.close()
-    assert time.monotonic() - began < 4 * HEAD_S
+    assert time.monotonic() - began < 4 * HEAD_TIMEOUT_S
     assert program.ask("GET", "/config")[0] == 200
 
 

@@ -24,7 +24,7 @@ Accuracy on 600 reviews each, with one seed: another seed can change the order; 
 
 def parser() -> Parser:
     """Build the parser of this command."""
-    made = Parser(prog="attentune demo", usage="attentune demo [flags]", description=_ABOUT)
+    made = Parser(prog="attentune demo", usage="attentune demo [flags]", description=_DESCRIPTION)
     made.add_argument("--presets", default="", help="names with commas between, or all (default: a telling few)")
     made.add_argument("--output_dir", default="runs/demo", help="where data and runs go (default: runs/demo)")
     made.add_argument("--model_name_or_path", default="embedded", help="the encoder (default: embedded)")

@@ -81,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
         from attentune.explain.faithfulness.synthetic import score_synthetic
 
         truths = [truths[row] for row in found.kept]
-        synthetic = score_planted(found, truths, found.report.seed)
+        synthetic = score_synthetic(found, truths, found.report.seed)
     _show(parsed, found, truths, {"planted": synthetic, **_more(parsed, saved, found, numbers)})
     return 0
 

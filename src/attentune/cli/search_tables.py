@@ -39,9 +39,9 @@ def _importance_lines(result: SearchResult) -> list[str]:
 
 def _winner_lines(result: SearchResult, best: TrialOutcome) -> list[str]:
     by = "its mean score"
-    if result.choice.rule == "three-parts":
-        sign = "-" if result.choice.greater_is_better else "+"
-        by = f"mean {sign} {result.choice.k:g} std over three parts of the validation rows"
+    if result.criterion.rule == "three-parts":
+        sign = "-" if result.criterion.greater_is_better else "+"
+        by = f"mean {sign} {result.criterion.k:g} std over three parts of the validation rows"
     where = "rows held out of train; dev was not used" if result.rows.score_on == "train" else "dev itself"
     done = sum(trial.value is not None for trial in result.trials)
     equal = sum(trial.value == best.value for trial in result.trials)

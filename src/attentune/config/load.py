@@ -112,8 +112,13 @@ def to_dict(config: Any) -> dict[str, Any]:
     }
 
 
-def to_flat(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten to dotted names, as `load_config` takes overrides; a setting whose value is a mapping stays whole."""
+def to_flat(config: Config) -> dict[str, Any]:
+    """Return every setting by dotted name, as plain values for JSON; `load_config(overrides=...)` is the inverse."""
+    return flatten(to_dict(config))
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested sections as one mapping by dotted name; a setting whose value is a mapping is kept whole."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"

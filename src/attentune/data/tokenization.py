@@ -85,9 +85,9 @@ def encode_rows(
     Args:
         rows: texts, or pairs of them.
         tokenizer: the encoder's.
-        max_length: of a row in tokens; of each of its texts, where they are apart.
-        bi_encoder: encode the texts of a pair each by itself, as a bi-encoder reads them: a row is then the first text with
-            its special tokens and the second with its own. Rows of single texts are as ever.
+        max_length: maximum number of tokens of a row; of each text of a row for a bi-encoder.
+        bi_encoder: encode the two texts of a pair separately: a row is then the first text with its special tokens,
+            followed by the second with its own. It does not affect rows of single texts.
 
     Raises:
         DataError: a text holds half of a surrogate pair, which is no character.

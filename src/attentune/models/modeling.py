@@ -253,8 +253,8 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             got, kind = ("no", "a bi-encoder") if second_start is None else ("a", "not a bi-encoder")
             raise ValueError(
                 f"got {got} second_start, but this model is {kind}. Encode texts with attentune.predict(run, texts,"
-                " pairs), or with encode_rows(..., bi_encoder=...) and pad_batch. (In rows from its tokenizer, such as pairs"
-                " in a pipeline, the second text is located automatically if each row holds two texts.)"
+                " pairs), or with encode_rows(..., bi_encoder=...) and pad_batch. (In rows from its tokenizer, such as"
+                " pairs in a pipeline, the second text is located automatically if each row holds two texts.)"
             )
         return None if second_start is None else find_texts(mask_BT, second_start)
 

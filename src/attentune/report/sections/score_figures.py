@@ -107,7 +107,9 @@ def seeds_section(verdicts: Verdicts) -> Section | None:
     for task, sizes in _by_task(verdicts.cells).items():
         # The largest sizes if there are many.
         chosen = list(sizes.values())[-_MOST_PANELS:]
-        metric, guess = next((cell.runs.metric, cell.runs.majority_score) for own in sizes.values() for cell in own if cell.runs)
+        metric, guess = next(
+            (cell.runs.metric, cell.runs.majority_score) for own in sizes.values() for cell in own if cell.runs
+        )
         factor = points_factor(metric)
         panels = {
             f"{cells[0].size_text} rows" if len(chosen) > 1 else "": [
