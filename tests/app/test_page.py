@@ -71,7 +71,7 @@ def test_type_a_text_and_see_what_the_runs_say(page: Page, served: Served) -> No
     assert "The actors seem [MASK], and the plot never moves!" in page.text("#masked")
     # Nothing: and the page says so.
     ask(page, "")
-    assert page.text("#result").strip() == "There is no text yet. Type or paste one, then ask again."
+    assert page.text("#result").strip() == "There is no text yet. Type or paste one, then try again."
     # A hostile text.
     ask(page, "<img src=x onerror=alert(1)>{{7*7}}${7*7}")
     assert "<img src=x onerror=alert(1)>{{7*7}}${7*7}" in page.text("#result")
@@ -102,7 +102,7 @@ def test_a_megabyte_of_text_is_answered_with_a_message(page: Page, served: Serve
     page.open(served.url, READY)
     ask(page, "word " * 200_000)
     assert page.text("#result").strip().startswith(
-        "The text has 1,000,000 characters; this page takes at most 50,000. Shorten it, or start the page with"
+        "The text has 1,000,000 characters; this page accepts at most 50,000. Shorten it, or start the page with"
     )  # fmt: skip
     ask(page, "word " * 10_000)
     assert page.run(BOXES) == 2

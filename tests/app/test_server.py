@@ -234,7 +234,7 @@ def test_empty_and_long_texts_get_a_message(served: Served) -> None:
     assert message_of(served.call("mask", "", "", 1)[0]).startswith("There is no text yet.")
     megabyte = "word " * 200_000
     error = message_of(served.call("explain", megabyte, "", *OPTIONS)[0])
-    assert error.startswith("The text has 1,000,000 characters; this page takes at most 50,000.")
+    assert error.startswith("The text has 1,000,000 characters; this page accepts at most 50,000.")
     error = message_of(served.call("heads", "\U0001f600" * 250_000, "", 1, "word")[0])
     assert error.startswith("The text has 250,000 characters")
     # The longest one that is taken.
@@ -274,7 +274,7 @@ def test_a_bug_of_ours_is_a_message(
 ) -> None:
     monkeypatch.setattr("attentune.app.service.explained_answer", lambda *_, **__: {}["what only we should see"])
     error = message_of(served.call("explain", "yes", "", *OPTIONS)[0])
-    assert error.startswith("Something went wrong here that is no fault of yours.")
+    assert error.startswith("Internal error: this is a bug in Attentune, not in your input.")
     assert "KeyError: 'what only we should see'" in capfd.readouterr().err
 
 
@@ -299,7 +299,7 @@ def test_a_file_goes_up_and_predictions_come_down(served: Served) -> None:
 def test_files_that_are_not_taken_are_said(served: Served) -> None:
     assert message_of(served.call_with_file(None)[0]).startswith("There is no file yet.")
     html, made = served.call_with_file(served.upload("new.csv", b"text\n" + b"x\n" * 51))
-    assert message_of(html).startswith("The file has 51 rows; this page takes at most 50.")
+    assert message_of(html).startswith("The file has 51 rows; this page accepts at most 50.")
     assert not made["visible"]
     hostile = served.upload("<img src=x onerror=alert(1)>.csv", b'text\n"')
     assert "the row that begins here opens a double quote" in message_of(served.call_with_file(hostile)[0])

@@ -14,7 +14,7 @@ import pytest
 
 from attentune.app import html as html_parts
 from attentune.app.limits import RequestLimits
-from attentune.app.service import LIME_SAMPLES, ExplanationService, Shown, handle_errors
+from attentune.app.service import LIME_SAMPLES, ExplanationResult, ExplanationService, handle_errors
 from attentune.errors import ConfigError, DataError
 from attentune.explain.answers import Answer, MaskedWord, answer_masked, words_read
 from attentune.explain.heads import head_attention
@@ -156,7 +156,7 @@ def test_a_word_that_the_second_run_does_not_read(tiny: Tiny, runs: dict[str, Pr
     short = tiny_run(tiny(), max_length=8)
     service = desk_of(runs["classification"], short)
     html, _ = service.mask(TEXT, "", service.explain(TEXT).words)
-    assert "does not read the text that far" in Strict(html).text
+    assert "beyond this run's maximum length" in Strict(html).text
 
 
 def test_a_pair_is_masked_on_its_own_side(runs: dict[str, Predictor]) -> None:
@@ -205,7 +205,7 @@ def test_runs_side_by_side_that_differ(runs: dict[str, Predictor]) -> None:
     html = other.explain(TEXT, "", "gradient", "word", "good").html
     assert "for and against good" in Strict(html).text
     assert "got &#x27;good&#x27;, expected one of the run&#x27;s classes: low, middle, high" in html
-    with pytest.raises(ConfigError, match="run 1 reads pairs; expected two runs that read the same"):
+    with pytest.raises(ConfigError, match="run 1 reads pairs; expected both to read pairs"):
         desk_of(runs["classification"], runs["pair"])
 
 
@@ -268,11 +268,11 @@ def test_what_goes_wrong_becomes_a_message(capfd: pytest.CaptureFixture[str]) ->
     def fails(error: Exception) -> Any:
         raise error
 
-    mended = handle_errors(Shown)(fails)(DataError("line 1 of <b>x</b>"))
+    mended = handle_errors(ExplanationResult)(fails)(DataError("line 1 of <b>x</b>"))
     assert Strict(mended.html).text == "line 1 of <b>x</b>"
     assert 'role="alert"' in mended.html
-    bug = handle_errors(Shown)(fails)(KeyError("secret"))
-    assert "no fault of yours" in bug.html
+    bug = handle_errors(ExplanationResult)(fails)(KeyError("secret"))
+    assert "this is a bug in Attentune, not in your input" in bug.html
     assert "secret" not in bug.html
     assert "KeyError: 'secret'" in capfd.readouterr().err
 
@@ -311,12 +311,12 @@ def test_columns_of_the_run_are_found_and_ids_may_be_missing(runs: dict[str, Pre
 @pytest.mark.parametrize(
     ("name", "content", "limits", "options", "expected"),
     [
-        ("a.csv", "text\n" + "x\n" * 11, {"rows": 10}, {}, "The file has 11 rows; this page takes at most 10."),
-        ("a.csv", "text\n" + "x" * 2000, {"upload_bytes": 1000}, {}, "The file has 0.0 MB; this page takes at most"),
-        ("a.csv.gz", "x", {}, {}, "a.csv.gz: got a file of another kind, expected one that ends in .csv, .tsv"),
-        ("a.parquet", "x", {}, {}, "a.parquet: got a file of another kind"),
+        ("a.csv", "text\n" + "x\n" * 11, {"rows": 10}, {}, "The file has 11 rows; this page accepts at most 10."),
+        ("a.csv", "text\n" + "x" * 2000, {"upload_bytes": 1000}, {}, "The file has 0.0 MB; this page accepts at most"),
+        ("a.csv.gz", "x", {}, {}, "a.csv.gz: unsupported file type, expected one of .csv, .tsv"),
+        ("a.parquet", "x", {}, {}, "a.parquet: unsupported file type"),
         ("a.csv", "", {}, {}, "a.csv"),
-        ("a.csv", "one,two\n1,2\n", {}, {"text_column": "three"}, 'the field "Text\'s column"'),
+        ("a.csv", "one,two\n1,2\n", {}, {"text_column": "three"}, 'the field "Text column"'),
         ("a.csv", 'text\n"never closed\n', {}, {}, "a.csv:2: the row that begins here opens a double quote"),
         ("a.jsonl", "{}", {}, {}, "a.jsonl"),
     ],

@@ -48,9 +48,8 @@ def test_a_comparison_of_folds_says_so_and_leaves_other_tests_out() -> None:
         Runs("bert", "rte", "accuracy", dict(enumerate(0.7 + 0 * VALUES))),
         Runs("ssa", "rte", "accuracy", dict(enumerate(0.7 + VALUES))),
     ).minimum_detectable_effect
-    assert found.minimum_detectable_effect == pytest.approx(
-        detectable * math.sqrt((1 / 10 + 1 / 9) / (1 / 10)), rel=1e-3
-    )
+    wider = math.sqrt((1 / 10 + 1 / 9) / (1 / 10))
+    assert found.minimum_detectable_effect == pytest.approx(detectable * wider, rel=1e-3)
 
 
 def test_two_folds_are_compared_as_more_are() -> None:

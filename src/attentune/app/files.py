@@ -1,4 +1,4 @@
-"""A visitor's file of texts, and the predictions for it."""
+"""Predict an uploaded file of texts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.io.files import write_text
 
-# Plain text only: packed files may be far larger than they look.
+# Plain text only: compressed files may expand far beyond the size limit.
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json")
 _PREVIEW = 20
-_FIELDS = {"--text_pair_column": 'the field "Second text\'s column"', "--text_column": 'the field "Text\'s column"'}
+_FIELDS = {"--text_pair_column": 'the field "Second text column"', "--text_column": 'the field "Text column"'}
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Predictions:
     """The predictions for a file.
 
     Attributes:
-        text: the CSV.
-        header: the columns' names of `first`.
-        first: its first rows, the texts that they are about before them.
-        total: how many rows it has.
+        text: the predictions as CSV.
+        header: the column names of `first`.
+        first: the first rows, preceded by their texts.
+        total: the number of rows.
     """
 
     text: str
@@ -40,13 +40,13 @@ class Predictions:
     total: int
 
     def write(self, folder: Path, stem: str) -> Path:
-        """Write the CSV into a folder; its path is returned."""
+        """Write the CSV into a folder and return its path."""
         path = folder / f"{stem}.csv"
         write_text(path, self.text)
         return path
 
 
-def predicted_file(
+def predict_file(
     saved: Predictor,
     path: Path,
     *,
@@ -56,27 +56,27 @@ def predicted_file(
     with_words: bool = False,
     precision: str | None = None,
 ) -> Predictions:
-    """What `attentune predict` writes for this file.
+    """Predict a file, with the same result as `attentune predict`.
 
     Args:
         saved: the run.
         path: a file with one of `ENDINGS`.
-        limits: how large it may be.
-        text_column: the column of the (first) text; None finds it as `predict` does.
-        pair_column: of the second one.
-        with_words: add each word's importance, for runs with a token gate.
-        precision: another one than the run's.
+        limits: the limits on its size.
+        text_column: the column of the (first) text; None detects it as `attentune predict` does.
+        pair_column: the column of the second text.
+        with_words: add the importance of each word, for runs with a token gate.
+        precision: overrides the precision of the run.
 
     Raises:
-        DataError: the file is too large, or cannot be read; the message names it without its folder.
+        DataError: the file is too large or cannot be read; the message names it without its folder.
     """
     if path.suffix.lower() not in ENDINGS:
-        raise DataError(f"{path.name}: got a file of another kind, expected one that ends in {', '.join(ENDINGS)}.")
+        raise DataError(f"{path.name}: unsupported file type, expected one of {', '.join(ENDINGS)}.")
     limits.check_file(path.stat().st_size)
     config = saved.with_columns(DataConfig(text_column=text_column, text_pair_column=pair_column))
     try:
         if config.id_column not in read_table(str(path)).names:
-            config = replace(config, id_column=None)  # texts that are only to be looked at often have no ids
+            config = replace(config, id_column=None)  # files of texts to try out often have no ids
         rows = read_unlabelled(str(path), label_space=saved.label_space, is_pair=saved.is_pair, config=config)
         limits.check_rows(len(rows))
         if with_words:
@@ -85,14 +85,14 @@ def predicted_file(
         else:
             text = predictions_csv(rows, predict_rows(saved, rows, precision=precision), saved.label_space)
     except AttentuneError as error:
-        raise DataError(_in_words_of_the_page(str(error), path)) from error
+        raise DataError(_with_field_names(str(error), path)) from error
     header, *lines = csv.reader(io.StringIO(text))
     texts = {"text": rows.texts, "pair": rows.pairs} if rows.pairs else {"text": rows.texts}
     first = [[*(own[place] for own in texts.values()), *line] for place, line in enumerate(lines[:_PREVIEW])]
     return Predictions(text, [*texts, *header], first, len(lines))
 
 
-def _in_words_of_the_page(message: str, path: Path) -> str:
+def _with_field_names(message: str, path: Path) -> str:
     message = message.replace(str(path), path.name)
     for flag, field in _FIELDS.items():
         message = message.replace(flag, field)

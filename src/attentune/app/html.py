@@ -1,4 +1,4 @@
-"""What the page shows, as pieces of HTML: every character of a text stays text."""
+"""The page's results as HTML. All texts are escaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attentune.explain.explanation import Explanation, HeadAttention
 from attentune.report.explanations import HIGHLIGHT_STYLE, highlight_html
 from attentune.report.highlight import hex_tone, share_of, sides, visible
 
-# Results stand on white paper, in a dark page too: the tones of scores are made for it.
+# Results have a white background in the dark theme too: the colors of scores are made for it.
 STYLE = f"""
 .att, .att * {{ color: #1a1a1a; }}
 .att {{ font-size: 15px; line-height: 1.5; }}
@@ -39,59 +39,59 @@ STYLE = f"""
 .att tr.pair-begins td, .att tr.pair-begins th {{ border-top: 2px solid #555; }}
 {HIGHLIGHT_STYLE}"""
 
-_MOST_CLASSES = 12
+_MAX_CLASSES = 12
 _ACTIVE = str.maketrans({"{": "&#123;", "}": "&#125;", "$": "&#36;", "`": "&#96;"})
 
 
 def inert(html: str) -> str:
-    """The same HTML without signs that a template language of the page could take for its own."""
+    """Escape the characters that the front end's template languages would interpret."""
     return html.translate(_ACTIVE)
 
 
 def message(text: str) -> str:
-    """What went wrong, for the user to read."""
+    """Render an error message."""
     return inert(f'<div class="att"><div class="att-message" role="alert">{escape(visible(text))}</div></div>')
 
 
 def side_by_side(html_parts: Sequence[tuple[str, str]]) -> str:
-    """Boxes, each with a name and HTML of this module's functions."""
-    made = "".join(
+    """Render named boxes side by side; their bodies are HTML of this module's functions."""
+    sections = "".join(
         f'<section class="att-box"><h3>{escape(visible(name, one_line=True))}</h3>{body}</section>'
         for name, body in html_parts
     )
-    return inert(f'<div class="att" aria-live="polite"><div class="att-runs">{made}</div></div>')
+    return inert(f'<div class="att" aria-live="polite"><div class="att-runs">{sections}</div></div>')
 
 
 def trouble(text: str) -> str:
-    """Inside a box: why something is not shown."""
+    """Render the reason why a box has no content."""
     return f'<div class="att-message">{escape(visible(text))}</div>'
 
 
 def prediction(answer: Answer, before: Answer | None = None) -> str:
-    """The predicted class and a bar for each, or the score.
+    """Render the predicted class with a bar per class, or the predicted score.
 
     Args:
-        answer: what is shown.
-        before: what the model said of the text as it is; a line on each bar then stands where it ended.
+        answer: the prediction.
+        before: the prediction for the unmasked text; a line on each bar marks its probability.
     """
     if not answer.probabilities:
         change = "" if before is None else f" ({float(answer.prediction) - float(before.prediction):+.4g})"
         return f'<p class="att-said">score <strong>{float(answer.prediction):.4g}</strong>{change}</p>'
     label = str(answer.prediction)
-    # Of several labels at once there is no probability of all together.
+    # In multi-label classification there is no joint probability of the labels.
     share = f" ({answer.probabilities[label]:.1%})" if label in answer.probabilities else ""
-    said = f"<strong>{_line(label) or 'no label'}</strong>{share}"
+    sentence = f"<strong>{_line(label) or 'no label'}</strong>{share}"
     if before is not None and before.prediction != answer.prediction:
-        said += f", no longer {_line(str(before.prediction))}"
+        sentence += f", no longer {_line(str(before.prediction))}"
     names = sorted(answer.probabilities, key=answer.probabilities.__getitem__, reverse=True)
-    ordered = [name for name in answer.probabilities if name in names[:_MOST_CLASSES]]
+    ordered = [name for name in answer.probabilities if name in names[:_MAX_CLASSES]]
     bars = "".join(
         _bar(name, answer.probabilities[name], None if before is None else before.probabilities[name])
         for name in ordered
     )
     rest = len(names) - len(ordered)
     more = f'<p class="note">and {rest} less likely classes</p>' if rest else ""
-    return f'<p class="att-said">{said}</p><div class="att-bars">{bars}</div>{more}'
+    return f'<p class="att-said">{sentence}</p><div class="att-bars">{bars}</div>{more}'
 
 
 def _bar(name: str, share: float, before: float | None) -> str:
@@ -104,20 +104,20 @@ def _bar(name: str, share: float, before: float | None) -> str:
     )
 
 
-def explanation(found: Explanation) -> str:
-    """The text with its scores."""
-    passes = "1 pass" if found.passes == 1 else f"{found.passes:,} passes"
-    about = "" if found.probability is None or not found.signed else f" for and against {_line(str(found.label))}"
-    return f'<p class="facts">{_line(found.method)}{about}; {passes}, {found.seconds:.3g} s</p>' + highlight_html(
-        found, found.tokens
+def explanation(result: Explanation) -> str:
+    """Render the text with its scores."""
+    passes = "1 pass" if result.passes == 1 else f"{result.passes:,} passes"
+    about = "" if result.probability is None or not result.signed else f" for and against {_line(str(result.label))}"
+    return f'<p class="facts">{_line(result.method)}{about}; {passes}, {result.seconds:.3g} s</p>' + highlight_html(
+        result, result.tokens
     )
 
 
-def masked_word(found: MaskedWord, text: str, pair: str | None) -> str:
-    """The text with the mask in its place, and what the model says then."""
-    word = found.word
-    if not found.tokens:
-        return trouble("This run does not read the text that far, so nothing changes.")
+def masked_word(masked: MaskedWord, text: str, pair: str | None) -> str:
+    """Render the text with one word masked, and its prediction."""
+    word = masked.word
+    if not masked.tokens:
+        return trouble("The word lies beyond this run's maximum length, so masking it changes nothing.")
     parts = []
     for name, own, _ in sides(text, pair, ()):
         place = "text" if name == "" else name
@@ -127,25 +127,25 @@ def masked_word(found: MaskedWord, text: str, pair: str | None) -> str:
             shown = f'{left}<mark title="{_line(word.text)}">[MASK]</mark>{right}'
         parts.append(f'<p class="side">{name}</p>' if name else "")
         parts.append(f'<p class="marked"><bdi dir="auto">{shown}</bdi></p>')
-    return prediction(found.after, found.before) + "".join(parts)
+    return prediction(masked.after, masked.before) + "".join(parts)
 
 
-def heads(found: HeadAttention) -> str:
-    """A table with a line a token and a column a head, and the token gate's importance where there is one."""
-    most = max((share for own in found.attention for share in own), default=0.0)
-    top = max(found.importance or (0.0,))
-    columns = "".join(f'<th scope="col">{head}</th>' for head in found.heads)
-    gate = "" if found.importance is None else '<th scope="col">SSA</th>'
+def heads(result: HeadAttention) -> str:
+    """Render a table with one row per token and one column per head, and the importance of a token gate."""
+    most = max((share for own in result.attention for share in own), default=0.0)
+    top = max(result.importance or (0.0,))
+    columns = "".join(f'<th scope="col">{head}</th>' for head in result.heads)
+    gate = "" if result.importance is None else '<th scope="col">SSA</th>'
     lines, within = [], "text"
-    for number, token in enumerate(found.tokens):
+    for number, token in enumerate(result.tokens):
         begins = ' class="pair-begins"' if token.within != within and number else ""
         within = token.within
-        cells = "".join(_cell(share, most) for share in found.attention[number])
-        own = "" if found.importance is None else _cell(found.importance[number], top)
+        cells = "".join(_cell(share, most) for share in result.attention[number])
+        own = "" if result.importance is None else _cell(result.importance[number], top)
         lines.append(f'<tr{begins}><th scope="row">{_line(token.text)}</th>{cells}{own}</tr>')
     return (
-        f'<p class="facts">What the first token attends to in layer {found.layer}, a column a head.</p>'
-        f'<div class="att-scroll"><table class="heads"><thead><tr><th class="words">{found.unit}</th>{columns}{gate}'
+        f'<p class="facts">Attention of the first token in layer {result.layer}, one column per head.</p>'
+        f'<div class="att-scroll"><table class="heads"><thead><tr><th class="words">{result.unit}</th>{columns}{gate}'
         f"</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
 
@@ -155,12 +155,12 @@ def _cell(share: float, most: float) -> str:
 
 
 def _short_share(share: float) -> str:
-    """Two digits after the point, without the zero before it: tables of heads are wide."""
+    """Format with two decimals and no leading zero, because tables of heads are wide."""
     return f"{share:.2f}".removeprefix("0")
 
 
 def preview(header: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> str:
-    """The first rows of a table."""
+    """Render the first rows of a table."""
     head = "".join(f'<th scope="col">{_line(name)}</th>' for name in header)
     cells = ["".join(f'<td class="words">{_short(entry)}</td>' for entry in row) for row in rows]
     lines = "".join(f"<tr>{own}</tr>" for own in cells)
@@ -172,7 +172,7 @@ def preview(header: Sequence[str], rows: Sequence[Sequence[str]], total: int) ->
 
 
 def slider_label(words: int, number: int = 0, word: str = "") -> str:
-    """What stands beside the slider: which word is masked."""
+    """Return the label of the slider, which names the masked word."""
     if not words:
         return "Mask a word"
     if not number:
@@ -181,7 +181,7 @@ def slider_label(words: int, number: int = 0, word: str = "") -> str:
 
 
 def heading(title: str, facts: Sequence[str]) -> str:
-    """The top of the page."""
+    """Render the heading of the page."""
     return inert(f'<p class="att-title">{_line(title)}</p><p>{"<br>".join(map(_line, facts))}</p>')
 
 

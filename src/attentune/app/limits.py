@@ -1,4 +1,4 @@
-"""How much one visitor may ask for at once, and what the page says beyond that."""
+"""Limits on the size of one request, and the messages for requests that exceed them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from attentune.errors import DataError
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """The most that is taken.
+    """The maximum size of a request.
 
     Attributes:
-        characters: of a text that is typed; of a pair both together.
-        upload_bytes: of a file.
-        rows: of a file.
+        characters: the maximum length of a text; of a pair, of both texts in total.
+        upload_bytes: the maximum size of a file.
+        rows: the maximum number of rows of a file.
     """
 
     characters: int = 100_000
@@ -23,22 +23,22 @@ class RequestLimits:
 
     @property
     def body_bytes(self) -> int:
-        """Of any request: a file with what a form puts around it, or the longest text with all of it escaped.
+        """The maximum size of a request body: a file with its form fields, or the longest text, fully escaped.
 
-        A text that is a little too long still comes through, so that the page can say so.
+        A slightly longer text still fits, so that the page can answer with a message.
         """
         return max(self.upload_bytes + 2**16, 12 * self.characters + 2**16, 4 * 2**20)
 
     def check_text(self, text: str, pair: str | None) -> None:
         """Raises:
-        DataError: there is no text, or too much of it.
+        DataError: there is no text, or it is too long.
         """
         if not text.strip() and not (pair or "").strip():
-            raise DataError("There is no text yet. Type or paste one, then ask again.")
+            raise DataError("There is no text yet. Type or paste one, then try again.")
         got = len(text) + len(pair or "")
         if got > self.characters:
             raise DataError(
-                f"The text has {got:,} characters; this page takes at most {self.characters:,}. Shorten it, or start"
+                f"The text has {got:,} characters; this page accepts at most {self.characters:,}. Shorten it, or start"
                 f" the page with --max_characters {got}."
             )
 
@@ -48,8 +48,8 @@ class RequestLimits:
         """
         if size > self.upload_bytes:
             raise DataError(
-                f"The file has {size / 2**20:.1f} MB; this page takes at most {self.upload_bytes / 2**20:g} MB. Cut it,"
-                " or use `attentune predict --input_file`, which has no limit."
+                f"The file has {size / 2**20:.1f} MB; this page accepts at most {self.upload_bytes / 2**20:g} MB. Split"
+                " it, or use `attentune predict --input_file`, which has no limit."
             )
 
     def check_rows(self, rows: int) -> None:
@@ -58,6 +58,6 @@ class RequestLimits:
         """
         if rows > self.rows:
             raise DataError(
-                f"The file has {rows:,} rows; this page takes at most {self.rows:,}. Cut it, or use `attentune predict"
-                " --input_file`, which has no limit."
+                f"The file has {rows:,} rows; this page accepts at most {self.rows:,}. Split it, or use `attentune"
+                " predict --input_file`, which has no limit."
             )

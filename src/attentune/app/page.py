@@ -1,4 +1,4 @@
-"""The page in Gradio: which fields there are, and what of the service answers them. Nothing is computed here."""
+"""The page in Gradio: its fields, and which method of the service answers them. Nothing is computed here."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 from attentune.app import html as html_parts
 from attentune.app.files import ENDINGS
-from attentune.app.service import PREDICTED, ExplanationService, Shown, handle_errors
+from attentune.app.service import PREDICTED, ExplanationResult, ExplanationService, handle_errors
 
 _KEEP_S = 3600
-_WAITING = 64
-_REMEMBERED = 100
+_QUEUE_SIZE = 64
+_SESSIONS = 100
 _MOST_WORDS = 1_000_000
 _CSS = f"""{html_parts.STYLE}
 .gradio-container {{ width: 100%; max-width: 76rem !important; margin: 0 auto !important; }}
@@ -24,23 +24,23 @@ _CSS = f"""{html_parts.STYLE}
 .att-title + p {{ margin: .2rem 0 0; opacity: .75; font-size: .9rem; }}
 .att-title, .att-title + p {{ color: var(--body-text-color); overflow-wrap: anywhere; }}
 """
-# What Gradio would offer besides the page: links, records of what was asked, other servers.
-_SWITCHED_OFF: dict[str, Any] = {
+# Gradio features that the page does not use: links, records of requests, other servers.
+_DISABLED: dict[str, Any] = {
     "footer_links": [], "run_history": False, "show_error": False, "ssr_mode": False, "pwa": False,
     "mcp_server": False, "enable_monitoring": False,
 }  # fmt: skip
-# The models answer one visitor after the other.
-_IN_TURN: dict[str, Any] = {"concurrency_id": "runs", "concurrency_limit": 1, "api_visibility": "private"}
+# The models answer one request at a time.
+_ONE_AT_A_TIME: dict[str, Any] = {"concurrency_id": "runs", "concurrency_limit": 1, "api_visibility": "private"}
 _UNITS = [("words", "word"), ("pieces", "token")]
 
 
 def gradio_app(service: ExplanationService, uploads: Path, *, title: str) -> Any:
-    """The page as an ASGI application, without any guard.
+    """Build the page as an ASGI application, without `app.security`.
 
     Args:
-        service: what answers.
-        uploads: an empty folder for files that come and go.
-        title: of the page.
+        service: answers the requests.
+        uploads: an empty folder for uploaded files and predictions.
+        title: the title of the page.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(uploads)
@@ -53,38 +53,41 @@ def gradio_app(service: ExplanationService, uploads: Path, *, title: str) -> Any
             _text_tab(gradio, service)
         with gradio.Tab("File"):
             _file_tab(gradio, service, uploads)
-    # Gradio remembers of a visitor which fields were changed; whoever it has forgotten is understood all the same.
-    blocks.state_session_capacity = _REMEMBERED
-    blocks.queue(max_size=_WAITING, default_concurrency_limit=1)
-    bare = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    # Gradio's own themes fetch fonts from another host.
+    # Gradio keeps the changed fields of this many sessions; requests of older sessions still work.
+    blocks.state_session_capacity = _SESSIONS
+    blocks.queue(max_size=_QUEUE_SIZE, default_concurrency_limit=1)
+    parent = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    # Gradio's default fonts are loaded from another host.
     theme = gradio.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     options = {"max_file_size": service.limits.upload_bytes, "theme": theme, "css": _CSS}
-    served = gradio.mount_gradio_app(bare, blocks, path="/", **_SWITCHED_OFF, **options)
-    # Mounted pages are not launched; without this Gradio would not ask whether a file was uploaded.
+    app = gradio.mount_gradio_app(parent, blocks, path="/", **_DISABLED, **options)
+    # A mounted page is never launched; without this Gradio would not check that a file was uploaded.
     blocks.has_launched = True
-    return served
+    return app
 
 
 def _heading(service: ExplanationService, title: str) -> str:
     facts = []
     for name, saved in service.runs:
         space, config = saved.label_space, saved.model.config
-        said = f"classes {', '.join(space.names[:8])}" if space.names else "a score"
+        output = f"classes {', '.join(space.names[:8])}" if space.names else "a score"
         more = f" and {len(space.names) - 8} more" if len(space.names) > 8 else ""
-        facts.append(f"{name}: {saved.model.encoder.config.model_type}, {said}{more}, {config.max_seq_length} tokens")
+        facts.append(f"{name}: {saved.model.encoder.config.model_type}, {output}{more}, {config.max_seq_length} tokens")
     return html_parts.heading(title, facts)
 
 
 def _text_tab(gradio: Any, service: ExplanationService) -> None:
     shown = _text_fields(gradio, service)
     given = [shown.text, shown.pair, shown.method, shown.unit, shown.target]
-    asked: dict[str, Any] = {"inputs": given, "outputs": [shown.result, shown.slider, shown.masked, shown.table]}
+    fields: dict[str, Any] = {
+        "inputs": given,
+        "outputs": [shown.result, shown.slider, shown.masked, shown.table],
+    }
 
     def explain(*given: Any) -> tuple[Any, ...]:
-        found = handle_errors(Shown)(service.explain)(*given)
-        words, label = found.words, html_parts.slider_label(found.words)
-        return found.html, gradio.Slider(maximum=max(1, words), value=0, label=label, visible=words > 0), "", ""
+        result = handle_errors(ExplanationResult)(service.explain)(*given)
+        words, label = result.words, html_parts.slider_label(result.words)
+        return result.html, gradio.Slider(maximum=max(1, words), value=0, label=label, visible=words > 0), "", ""
 
     def explain_again(*given: Any) -> tuple[Any, ...]:
         return explain(*given) if given[0] or given[1] else (gradio.skip(),) * 4
@@ -96,16 +99,16 @@ def _text_tab(gradio: Any, service: ExplanationService) -> None:
     def heads(*given: Any) -> str:
         return handle_errors(str)(service.heads)(*given)
 
-    gradio.on([shown.button.click, shown.text.submit, shown.pair.submit], explain, **asked, **_IN_TURN)
-    gradio.on([shown.method.input, shown.unit.input, shown.target.input], explain_again, **asked, **_IN_TURN)
-    live = {"trigger_mode": "always_last", "show_progress": "hidden", **_IN_TURN}
+    gradio.on([shown.button.click, shown.text.submit, shown.pair.submit], explain, **fields, **_ONE_AT_A_TIME)
+    gradio.on([shown.method.input, shown.unit.input, shown.target.input], explain_again, **fields, **_ONE_AT_A_TIME)
+    live = {"trigger_mode": "always_last", "show_progress": "hidden", **_ONE_AT_A_TIME}
     shown.slider.input(mask, [shown.text, shown.pair, shown.slider], [shown.masked, shown.slider], **live)
     triggers = [shown.show.click, shown.layer.release]
-    gradio.on(triggers, heads, [shown.text, shown.pair, shown.layer, shown.unit], shown.table, **_IN_TURN)
+    gradio.on(triggers, heads, [shown.text, shown.pair, shown.layer, shown.unit], shown.table, **_ONE_AT_A_TIME)
 
 
 def _text_fields(gradio: Any, service: ExplanationService) -> SimpleNamespace:
-    """The fields of the first tab, in the order in which they stand."""
+    """Create the fields of the text tab, in their order on the page."""
     text = gradio.Textbox(label="Text", lines=3, max_lines=12, autofocus=True, elem_id="text")
     pair = gradio.Textbox(label="Second text", lines=2, max_lines=12, visible=service.is_pair, elem_id="pair")
     with gradio.Row():
@@ -117,7 +120,7 @@ def _text_fields(gradio: Any, service: ExplanationService) -> SimpleNamespace:
         )
     button = gradio.Button("Predict and explain", variant="primary", elem_id="explain")
     result = gradio.HTML(js_on_load=None, elem_id="result")
-    # Its maximum is set with each text; a visitor whose first one Gradio has forgotten is still understood.
+    # Its maximum is set with each text; the large default keeps requests of forgotten sessions valid.
     slider = gradio.Slider(
         0, _MOST_WORDS, value=0, step=1, label=html_parts.slider_label(0), visible=False, elem_id="slider"
     )
@@ -137,34 +140,33 @@ def _file_tab(gradio: Any, service: ExplanationService, uploads: Path) -> None:
 
     def predict(path: str | None, text_column: str, pair_column: str, with_words: bool) -> tuple[Any, ...]:
         if path is None:
-            return html_parts.message("There is no file yet. Choose one, then ask again."), gradio.File(visible=False)
-        _forget_old(uploads)
+            return html_parts.message("There is no file yet. Choose one, then try again."), gradio.File(visible=False)
+        _remove_old(uploads)
         folder = Path(tempfile.mkdtemp(prefix="made-", dir=uploads))
-        found = handle_errors(lambda message: (message, []))(service.file)(
+        html, files = handle_errors(lambda message: (message, []))(service.file)(
             Path(path), folder, text_column=text_column, pair_column=pair_column, with_words=with_words
         )
-        html, files = found
         return html, gradio.File(value=[str(file) for file in files], visible=bool(files))
 
     given = [shown.file, shown.text_column, shown.pair_column, shown.with_words]
-    shown.button.click(predict, given, [shown.table, shown.made], **_IN_TURN)
+    shown.button.click(predict, given, [shown.table, shown.made], **_ONE_AT_A_TIME)
 
 
 def _file_fields(gradio: Any, service: ExplanationService) -> SimpleNamespace:
-    """The fields of the second tab, in the order in which they stand."""
+    """Create the fields of the file tab, in their order on the page."""
     most = f"at most {service.limits.upload_bytes / 2**20:g} MB, {service.limits.rows:,} rows"
     kinds = list(ENDINGS)
     file = gradio.File(
         label=f"A file of texts ({', '.join(kinds)}; {most})", file_types=kinds, type="filepath", elem_id="file"
     )
     with gradio.Row():
-        found = {"placeholder": "found by itself"}
-        text_column = gradio.Textbox(label="Text's column", elem_id="text-column", **found)
+        optional = {"placeholder": "detected automatically"}
+        text_column = gradio.Textbox(label="Text column", elem_id="text-column", **optional)
         pair_column = gradio.Textbox(
-            label="Second text's column", visible=service.is_pair, elem_id="pair-column", **found
+            label="Second text column", visible=service.is_pair, elem_id="pair-column", **optional
         )
         scores_tokens = service.scores_tokens
-        with_words = gradio.Checkbox(label="Add each word's importance", visible=scores_tokens, elem_id="with-words")
+        with_words = gradio.Checkbox(label="Add word importance", visible=scores_tokens, elem_id="with-words")
     return SimpleNamespace(
         file=file,
         text_column=text_column,
@@ -176,8 +178,8 @@ def _file_fields(gradio: Any, service: ExplanationService) -> SimpleNamespace:
     )
 
 
-def _forget_old(uploads: Path) -> None:
-    """Remove predictions that were made long ago; what visitors download are copies that Gradio keeps as long."""
+def _remove_old(uploads: Path) -> None:
+    """Remove old predictions; downloads are copies, which Gradio keeps for as long."""
     for folder in uploads.glob("made-*"):
         if time.time() - folder.stat().st_mtime > _KEEP_S:
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What the page answers: from a visitor's text or file to pieces of HTML. Knows nothing of the server or Gradio."""
+"""Turn a user's text or file into HTML. Independent of the server and of Gradio."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ParamSpec
 
 from attentune.app import html as html_parts
-from attentune.app.files import predicted_file
+from attentune.app.files import predict_file
 from attentune.app.limits import RequestLimits
 from attentune.attribution.base import Settings
 from attentune.attribution.registry import METHODS, method_for
@@ -24,21 +24,24 @@ from attentune.explain.heads import head_attention
 from attentune.inference.predictor import Predictor
 from attentune.models.attention import attention_by
 
-# LIME's own 5,000 copies would keep everyone waiting.
+# LIME's default of 5,000 samples would take too long on a shared page.
 LIME_SAMPLES = 1000
 PREDICTED = "the predicted one"
-_BUG = "Something went wrong here that is no fault of yours. The terminal that runs this page shows what it was."
+_BUG = (
+    "Internal error: this is a bug in Attentune, not in your input. The terminal that runs this page shows the"
+    " traceback."
+)
 
 P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What one press of the button shows.
+class ExplanationResult:
+    """The result of one request for an explanation.
 
     Attributes:
-        html: the boxes of the runs, or a message.
-        words: how many words there are to mask; 0 beside a message.
+        html: one box per run, or a message.
+        words: the number of words that can be masked; 0 with a message.
     """
 
     html: str
@@ -46,15 +49,15 @@ class Shown:
 
 
 class ExplanationService:
-    """Answers visitors, one after the other, with one saved run or two.
+    """Answers requests, one at a time, with one or two saved runs.
 
     Args:
-        runs: each with its name; what they predict may differ, but all read single texts or all read pairs.
-        limits: how much is taken.
-        precision: another one than the runs'.
+        runs: the runs with their names; their tasks may differ, but all must read single texts or all pairs.
+        limits: limits on the size of requests.
+        precision: overrides the precision of the runs.
 
     Raises:
-        ConfigError: one reads pairs and another single texts.
+        ConfigError: one run reads pairs and another single texts.
     """
 
     def __init__(
@@ -65,14 +68,14 @@ class ExplanationService:
         precision: str | None = None,
     ) -> None:
         self.runs, self.limits, self._precision = tuple(runs), limits or RequestLimits(), precision
-        # Explaining changes a model for a moment (its attention, its hooks), so runs answer one visitor at a time.
-        self._turn = threading.Lock()
+        # Explaining temporarily changes a model (its attention and hooks), so requests run one at a time.
+        self._lock = threading.Lock()
         kinds = {name: saved.is_pair for name, saved in self.runs}
         if len(set(kinds.values())) > 1:
             reasons = ", ".join(
                 f"{name} reads {'pairs' if is_pair else 'single texts'}" for name, is_pair in kinds.items()
             )
-            raise ConfigError(f"--compare_with: {reasons}; expected two runs that read the same.")
+            raise ConfigError(f"--compare_with: {reasons}; expected both to read pairs, or both single texts.")
 
     @property
     def is_pair(self) -> bool:
@@ -81,72 +84,72 @@ class ExplanationService:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes of all runs, those of the first first; none for scores."""
+        """The classes of all runs, those of the first run first; empty for regression."""
         return tuple(dict.fromkeys(name for _, saved in self.runs for name in saved.label_space.names))
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods that work on one of the runs at least."""
+        """The explanation methods that at least one of the runs supports."""
         return tuple(name for name in METHODS if any(_works(name, saved) for _, saved in self.runs))
 
     @property
     def default_method(self) -> str:
-        """The cheapest one that says something about the model."""
+        """The cheapest informative method."""
         return "ssa" if "ssa" in self.methods else "gradient"
 
     @property
     def layers(self) -> int:
-        """The number of encoder layers of the run that has the most."""
+        """The largest number of encoder layers of the runs."""
         return max(saved.model.encoder.config.num_hidden_layers for _, saved in self.runs)
 
     @property
     def scores_tokens(self) -> bool:
-        """Whether one of the runs has a token gate."""
+        """Whether at least one run has a token gate."""
         return any(saved.model.token_gate is not None for _, saved in self.runs)
 
     def explain(
         self, text: str, pair: str = "", method: str | None = None, unit: str = "word", target: str = PREDICTED
-    ) -> Shown:
-        """The prediction and the scores of each run, side by side."""
+    ) -> ExplanationResult:
+        """Predict and explain a text with each run, side by side."""
         rows = self._rows(text, pair)
         method = method or self.default_method
         settings = Settings(samples=LIME_SAMPLES if method == "lime" else None)
-        wanted = None if target == PREDICTED or not self.classes else target
+        target_class = None if target == PREDICTED or not self.classes else target
 
         def box(saved: Predictor) -> str:
             try:
-                said, why = explained_answer(
+                prediction, explanation = explained_answer(
                     saved,
                     rows,
                     method=method,
-                    target=wanted if saved.label_space.names else None,
+                    target=target_class if saved.label_space.names else None,
                     unit=unit,
                     settings=settings,
                     precision=self._precision,
                 )
-            except ConfigError as error:  # a method or class that this run does not have
+            except ConfigError as error:  # this run does not support the method or class
                 return html_parts.prediction(answer(saved, rows, precision=self._precision)) + html_parts.trouble(
                     str(error)
                 )
-            return html_parts.prediction(said) + html_parts.explanation(why)
+            return html_parts.prediction(prediction) + html_parts.explanation(explanation)
 
-        with self._turn:
-            html = self._beside(box)
-            return Shown(html, len(words_read(self.runs[0][1], rows, precision=self._precision)))
+        with self._lock:
+            html = self._side_by_side(box)
+            return ExplanationResult(html, len(words_read(self.runs[0][1], rows, precision=self._precision)))
 
     def mask(self, text: str, pair: str, number: int) -> tuple[str, str]:
-        """What masking a word changes, for each run.
+        """Predict a text with one word masked, for each run.
 
         Args:
             text: the text.
-            pair: the second one, "" for single texts.
-            number: the word's, from 1 in the order of the text; 0 masks none.
+            pair: the second text, "" for single texts.
+            number: the number of the word, from 1 in the order of the text; 0 masks none.
 
         Returns:
-            The boxes, and which word it is in words.
+            The HTML, and the label of the slider, which names the word.
         """
         rows = self._rows(text, pair)
-        with self._turn:
+        with self._lock:
             words = words_read(self.runs[0][1], rows, precision=self._precision)
             number = max(0, min(int(number), len(words)))
             if not number:
@@ -154,24 +157,24 @@ class ExplanationService:
             word = words[number - 1]
 
             def box(saved: Predictor) -> str:
-                found = answer_masked(saved, rows, word, precision=self._precision)
-                return html_parts.masked_word(found, rows.texts[0], rows.pairs[0] if rows.pairs else None)
+                masked = answer_masked(saved, rows, word, precision=self._precision)
+                return html_parts.masked_word(masked, rows.texts[0], rows.pairs[0] if rows.pairs else None)
 
-            return self._beside(box), html_parts.slider_label(len(words), number, word.text)
+            return self._side_by_side(box), html_parts.slider_label(len(words), number, word.text)
 
     def heads(self, text: str, pair: str, layer: int, unit: str = "word") -> str:
-        """What the heads of a layer attend to, for each run."""
+        """Show the attention of the heads of a layer, for each run."""
         rows = self._rows(text, pair)
 
         def box(saved: Predictor) -> str:
             try:
-                (found,) = head_attention(saved, rows, layer=int(layer), unit=unit, precision=self._precision)
-            except AttentuneError as error:  # an encoder that has no such layer, or does not give its attention
+                (attention,) = head_attention(saved, rows, layer=int(layer), unit=unit, precision=self._precision)
+            except AttentuneError as error:  # the encoder has no such layer, or does not return its attention
                 return html_parts.trouble(str(error))
-            return html_parts.heads(found)
+            return html_parts.heads(attention)
 
-        with self._turn:
-            return self._beside(box)
+        with self._lock:
+            return self._side_by_side(box)
 
     def file(
         self,
@@ -182,11 +185,11 @@ class ExplanationService:
         pair_column: str | None = None,
         with_words: bool = False,
     ) -> tuple[str, list[Path]]:
-        """The predictions for a file of texts: a preview, and a CSV a run, which are written into `folder`."""
-        made: list[Path] = []
+        """Predict a file of texts: returns a preview and the paths of one CSV per run, written into `folder`."""
+        paths: list[Path] = []
 
         def box(saved: Predictor) -> str:
-            found = predicted_file(
+            predictions = predict_file(
                 saved,
                 path,
                 limits=self.limits,
@@ -195,11 +198,11 @@ class ExplanationService:
                 with_words=with_words and saved.model.token_gate is not None,
                 precision=self._precision,
             )
-            made.append(found.write(folder, self._file_name(len(made))))
-            return html_parts.preview(found.header, found.first, found.total)
+            paths.append(predictions.write(folder, self._file_name(len(paths))))
+            return html_parts.preview(predictions.header, predictions.first, predictions.total)
 
-        with self._turn:
-            return self._beside(box), made
+        with self._lock:
+            return self._side_by_side(box), paths
 
     def _file_name(self, number: int) -> str:
         if len(self.runs) == 1:
@@ -211,12 +214,12 @@ class ExplanationService:
         self.limits.check_text(text or "", second)
         return TextRows(("0",), (text or "",), None if second is None else (second,), None, "the text")
 
-    def _beside(self, box: Callable[[Predictor], str]) -> str:
-        made = []
+    def _side_by_side(self, box: Callable[[Predictor], str]) -> str:
+        boxes = []
         for name, saved in self.runs:
             with attention_by(saved.model):
-                made.append((name, box(saved)))
-        return html_parts.side_by_side(made)
+                boxes.append((name, box(saved)))
+        return html_parts.side_by_side(boxes)
 
 
 def _works(method: str, saved: Predictor) -> bool:
@@ -228,7 +231,7 @@ def _works(method: str, saved: Predictor) -> bool:
 
 
 def handle_errors(failed: Callable[[str], Any]) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
-    """Wraps what answers a visitor: what goes wrong becomes `failed(message in HTML)`, never a traceback."""
+    """Decorate a request handler: an error becomes `failed(message in HTML)`, never a traceback."""
 
     def wrap(function: Callable[P, Any]) -> Callable[P, Any]:
         @functools.wraps(function)

@@ -1,3 +1,5 @@
-"""Attentune in other libraries and formats: scikit-learn, transformers' Trainer, the Hugging Face hub, ONNX, and the
-program that the authors of Self-Supervised Attention released.
+"""Attentune in other libraries and formats, each independent of the others.
+
+`sklearn` (estimators), `hf_trainer` (transformers' own Trainer), `hub` (folders that transformers loads without
+Attentune), `onnx` (serving without PyTorch), `released_ssa` (flags and checkpoints of the released SSA program).
 """

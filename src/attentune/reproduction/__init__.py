@@ -1,1 +1,1 @@
-"""The papers' tables and figures: one YAML recipe each in `recipes/`, and the command that runs them (`reproduce`)."""
+"""Reproduce the tables and figures of the papers: one YAML recipe each in `recipes/`. Start with `reproduce`."""

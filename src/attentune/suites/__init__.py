@@ -1,1 +1,1 @@
-"""Evaluation suites for a saved run: GLUE submissions, HANS, robustness to changed texts."""
+"""Evaluation suites for saved runs: GLUE submissions (`glue`), HANS (`hans`) and changed texts (`robustness`)."""

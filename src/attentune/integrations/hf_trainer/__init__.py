@@ -1,1 +1,4 @@
-"""Self-Supervised Attention in transformers' own `Trainer`: a callback, a collator, a model. Start with `callback`."""
+"""Self-Supervised Attention in transformers' own `Trainer`.
+
+Start with `callback.SSACallback`; `building.new_model` builds the model, `collator` the batches with token labels.
+"""

@@ -1,1 +1,4 @@
-"""Runs as folders that transformers loads where Attentune is not installed. Start with `export`."""
+"""Export runs as folders that transformers loads without Attentune, by `trust_remote_code`.
+
+Start with `export`; `remote_code` turns the model's modules into flat files.
+"""

@@ -1,1 +1,4 @@
-"""Runs as ONNX graphs that serve without PyTorch. Start with `export.export_run`."""
+"""Export runs as ONNX graphs, which serve without PyTorch.
+
+Start with `export.export_run`; `graph` traces the model, `checking` compares the outputs with PyTorch's.
+"""
