@@ -206,12 +206,12 @@ def test_fresh_blocks_are_drawn_as_asked(tiny: Tiny, family: str) -> None:
         (
             HeadConfig("cross-attention"),
             {},
-            "needs pairs of texts, but these rows are single texts. Take self-attention",
+            "needs pairs of texts, but these rows are single texts. Use self-attention",
         ),
         (
             HeadConfig("task-attention"),
             {"is_pair": True, "pair_encoding": "cross-encoder"},
-            "task-attention on pairs, which is cross-attention, needs texts that are read apart.*--pair_encoding",
+            "task-attention on pairs, which is cross-attention, needs a bi-encoder.*--pair_encoding",
         ),
         (HeadConfig("mean"), {"is_pair": True, "label_space": THREE}, "has 3 (no, maybe, yes). Set it to concat."),
         (HeadConfig("self-attention", layers=0), {}, "layers: got 0, but self-attention needs a block"),
@@ -226,7 +226,7 @@ def test_heads_that_do_not_fit_are_refused(tiny: Tiny, head: HeadConfig, options
 
 
 def test_cross_attention_in_one_row_is_refused_with_the_settings() -> None:
-    with pytest.raises(ConfigError, match="cross-attention needs a bi-encoder.*pair_encoding bi-encoder"):
+    with pytest.raises(ConfigError, match="cross-attention needs .*pair_encoding bi-encoder"):
         load_config(overrides={"model.head.kind": "cross-attention"})
     settings = {"model.head.kind": "cross-attention", "model.pair_encoding": "bi-encoder"}
     assert load_config(overrides=settings).model.head.kind == "cross-attention"

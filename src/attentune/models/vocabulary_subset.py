@@ -90,5 +90,5 @@ class VocabularySubset:
         if not torch.equal(expected_VD, loaded_VD):
             raise CheckpointError(
                 "the encoder is not the one that this run was begun with (its word embeddings differ), so the run"
-                " cannot be resumed. Put the encoder back, or train anew with --overwrite_output_dir."
+                " cannot be resumed. Put the encoder back, or train again with --overwrite_output_dir."
             )
