@@ -139,7 +139,7 @@ def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray
 
 def probabilities_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
     """Return the (N, C) softmax of the logits in float64; for multi-label the sigmoid."""
-    return shares_of(logits_NC, several=label_space.is_multilabel)
+    return class_probabilities(logits_NC, is_multilabel=label_space.is_multilabel)
 
 
 def score_predictions(

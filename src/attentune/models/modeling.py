@@ -252,10 +252,9 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         if (second_start is not None) != self.config.is_bi_encoder:
             got, kind = ("no", "a bi-encoder") if second_start is None else ("a", "not a bi-encoder")
             raise ValueError(
-                f"got {got} second_start, but this model reads the texts of a pair {reads}. Encode them as it does:"
-                " attentune.predict(run, texts, pairs), or encode_rows(..., bi_encoder=...) and pad_batch. (Of rows"
-                " from its tokenizer, such as pairs in a pipeline, the second text is found by itself, if it holds"
-                " two texts.)"
+                f"got {got} second_start, but this model is {kind}. Encode texts with attentune.predict(run, texts,"
+                " pairs), or with encode_rows(..., bi_encoder=...) and pad_batch. (In rows from its tokenizer, such as"
+                " pairs in a pipeline, the second text is located automatically if each row holds two texts.)"
             )
         return None if second_start is None else find_texts(mask_BT, second_start)
 

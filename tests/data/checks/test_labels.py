@@ -59,7 +59,7 @@ def test_regression_reports_the_spread_and_the_detectable_correlation() -> None:
     assert (split.scores.lowest, split.scores.highest, split.scores.mean) == (0.0, 5.0, pytest.approx(2.5))
     assert (split.class_counts, split.guess_scores) == (None, None)
     assert split.detectable_metric == "correlation"
-    assert split.detectable_gap == pytest.approx(smallest_detectable_correlation_gap(60))
+    assert split.detectable_gap == pytest.approx(minimum_detectable_correlation_difference(60))
     assert any("always predicting the mean has an undefined correlation" in line for line in full_lines(report))
 
 
