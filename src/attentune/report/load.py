@@ -33,8 +33,8 @@ class RecordedRun:
 
     Attributes:
         record: the run's record.
-        files: by split the file that has its predictions.
-        packed: the predictions on the split of the score, where they come from a packed comparison.
+        files: by split the file with its predictions.
+        packed: the predictions on the split of the score, if they come from a packed comparison.
     """
 
     record: RunRecord
@@ -43,11 +43,11 @@ class RecordedRun:
 
     @property
     def split(self) -> str | None:
-        """The split that its score is of: the first of validation; None if it failed or has none."""
+        """Return the split of the score, the first validation split; None if the run failed or has none."""
         return self.record.split
 
     def predictions(self) -> Predictions | None:
-        """Those on the split of the score; None where the file is not there.
+        """Read the predictions on the split of the score; None if there is no such file.
 
         Raises:
             CheckpointError: the file cannot be read.
@@ -59,7 +59,7 @@ class RecordedRun:
 
 
 def recorded_runs(folder: Path, records: Iterable[RunRecord]) -> list[RecordedRun]:
-    """These records of a comparison's folder with their predictions.
+    """Combine the records of a comparison's folder with their predictions.
 
     Raises:
         CheckpointError: the predictions of a packed comparison cannot be read.
@@ -122,7 +122,7 @@ def collect(folders: Sequence[str]) -> ReportData:
 
 def _recorded(folder: Path) -> list[RecordedRun]:
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: there is no such folder. Expected that of a comparison or a run.")
+        raise CheckpointError(f"{folder}: there is no such folder. Expected the folder of a comparison or a run.")
     if (folder / "records").is_dir() or is_packed(folder):
         return _comparison(folder)
     runs = sorted(file.parent for file in folder.glob(f"*/{RESULT_FILE}")) if (folder / TASKS_FILE).is_file() else []
