@@ -519,7 +519,7 @@ def test_packed_predictions_are_those_of_the_files(tmp_path):
             write_record(tmp_path / "c", Run(task, 250, "bert", seed), rows, error={"message": "a\u2028b"})
     write_record(tmp_path / "c", Run("rte", None, "bert", 1), None, status="failed", scores={}, score=None)
     pack_records(tmp_path / "c", tmp_path / "packed")
-    kept, packed = (collect([str(tmp_path / name)]).kept for name in ("c", "packed"))
+    kept, packed = (collect([str(tmp_path / name)]).runs for name in ("c", "packed"))
     assert [one.record for one in packed] == [one.record for one in kept]
     for before, after in zip(kept, packed, strict=True):
         ours, theirs = before.predictions(), after.predictions()

@@ -81,7 +81,7 @@ class Predictor:
         settings = self._settings(training)
         self._check_pairs(data)
         accelerator, _ = make_accelerator(precision=settings.precision, use_cpu=settings.use_cpu)
-        lengths = {"max_length": self.model.config.max_seq_length, "apart": self.model.config.is_bi_encoder}
+        lengths = {"max_length": self.model.config.max_seq_length, "bi_encoder": self.model.config.is_bi_encoder}
         if accelerator.device.type == "cpu":
             # As in training, so that scores repeat to the last digit.
             use_own_attention(self.model)
