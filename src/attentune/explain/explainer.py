@@ -145,7 +145,7 @@ class Explainer:
         """Return the character span of each token of a row; see `data.tokenization.token_spans`."""
         if self._spans is None:
             model = self.scorer.model.config
-            lengths = {"max_length": model.max_seq_length, "apart": model.is_bi_encoder}
+            lengths = {"max_length": model.max_seq_length, "bi_encoder": model.is_bi_encoder}
             self._spans = token_spans(self._rows, self._saved.tokenizer, **lengths)
         return self._spans[row]
 
