@@ -1,4 +1,4 @@
-"""Records become verdicts: the same numbers as by hand, and what does not fit together is told."""
+"""Verdicts from records: the same numbers as computed by hand, and notes about records that do not match."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_example_values_have_the_metric_as_their_mean_and_are_those_of_leaving_e
         ("mean_squared_error", [0.0, 2.0, 4.0], True, 8 / 3),
     ],
 )
-def test_what_a_guess_scores(metric, labels, regression, expected):
+def test_baseline_scores(metric, labels, regression, expected):
     assert baseline_score(metric, np.array(labels), is_regression=regression) == pytest.approx(expected)
 
 
@@ -89,7 +89,7 @@ def test_verdicts_are_those_of_the_statistics_on_the_same_numbers(tmp_path):
     assert verdicts_of(tmp_path, "good").comparisons[0].sentence.startswith("bert is worse than good on rte")
 
 
-def test_sizes_are_compared_each_by_itself(tmp_path):
+def test_each_size_is_compared_separately(tmp_path):
     write_comparison(tmp_path, CHANCES, sizes=(1000, None, 250))
     found = verdicts_of(tmp_path)
     assert [cell.size for cell in found.cells[::3]] == ["250", "1000", "all"]
@@ -97,7 +97,7 @@ def test_sizes_are_compared_each_by_itself(tmp_path):
     assert {one.family for one in found.comparisons} == {6}
 
 
-def test_runs_that_failed_or_collapsed_or_have_no_score_are_told(tmp_path):
+def test_notes_name_failed_and_collapsed_runs_and_missing_scores(tmp_path):
     write_comparison(tmp_path, CHANCES)
     failed = write_record(tmp_path, Run("rte", None, "same", 3), None, score=None)
     failed = dataclasses.replace(failed, status="failed", metric=None, scores={}, error={"kind": "E", "message": "m"})
@@ -131,7 +131,7 @@ def test_without_predictions_or_with_other_examples_the_verdict_is_over_seeds(tm
     )
 
 
-def test_a_task_that_the_baseline_lacks_is_told_and_left_out(tmp_path):
+def test_a_task_without_the_baseline_is_noted_and_left_out(tmp_path):
     write_comparison(tmp_path, CHANCES)
     write_comparison(tmp_path, {"good": 0.8}, tasks=("sst2",))
     found = verdicts_of(tmp_path, "bert")
@@ -159,7 +159,7 @@ def test_an_undefined_score_counts_as_the_guess(tmp_path):
     assert (found.method_mean, found.method_collapsed, found.over) == (0.0, (1, 2, 3), "seeds")
 
 
-def test_mistakes_are_told(tmp_path):
+def test_invalid_baselines_and_predictions_are_refused(tmp_path):
     write_comparison(tmp_path, CHANCES)
     with pytest.raises(ConfigError, match=r"--baseline: got 'godo', expected one of bert, good, same\. Did you mean"):
         verdicts_of(tmp_path, "godo")

@@ -1,4 +1,4 @@
-"""Explanations in a terminal: coloured, told apart without colour, and without any control sign of a text."""
+"""Explanations in a terminal: coloured, readable without colour, and without the control characters of a text."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_strong_tokens_are_bold_and_underlined_and_those_against_in_italics() ->
     assert styles(explained([0.0, 0.1, 0.2, 0.2], signed=False))["most"] == "bold underline #eb7800"
 
 
-def test_facts_are_told_in_one_line() -> None:
+def test_the_summary_is_one_line() -> None:
     explanation = explained([0.0, 0.25, -0.5, 1.0], signed=True, passes=1001, prediction="bad")
     assert summary_line(explanation) == (
         "gradient: good (0.750), but predicted bad; 1,001 passes, 0.5 s; scores -0.5 to +1"
@@ -95,7 +95,7 @@ def test_what_cannot_be_seen_is_made_visible() -> None:
     assert visible("na\u00efve \u65e5\u672c \U0001f600 \u200f") == "na\u00efve \u65e5\u672c \U0001f600 \u200f"
 
 
-def test_stretches_hold_the_whole_text() -> None:
+def test_segments_hold_the_whole_text() -> None:
     text = "a bc  def g"
     tokens = [Subword("bc", 2, 4, 1.0), Subword("", 4, 4, 9.0), Subword("de", 6, 8, 2.0), Subword("ef", 7, 9, -0.5)]
     for signed, joined in ((True, 1.5), (False, 2.0)):

@@ -1,4 +1,4 @@
-"""The report of records: what is in it, what is not, and that it is the same each time."""
+"""Reports: their tables and figures, escaping in every format, and identical files for identical records."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def tables_of(report: Report) -> dict[str, Table]:
 
 @pytest.fixture(scope="module")
 def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A comparison with all that a report can show."""
+    """A comparison with data for every table and figure."""
     folder = tmp_path_factory.mktemp("rich")
     settings = {
         "ssa 0.2": {"preset": "ssa", "labels.ratio": 0.2},
@@ -131,7 +131,7 @@ def test_the_scores_say_what_the_verdicts_show(tmp_path):
     assert "no better than the majority class" in " ".join(tables["verdicts"].notes)
 
 
-def test_what_is_shown_comes_first_and_is_counted(tmp_path):
+def test_significant_differences_come_first_and_are_counted(tmp_path):
     write_comparison(tmp_path / "mixed", {"bert": 0.6, "alike": 0.6, "bad": 0.2, "good": 0.85})
     found = report_of(tmp_path / "mixed", baseline="bert")
     assert [row[0] for row in tables_of(found)["verdicts"].rows] == ["↓", "↑", "-"]
@@ -162,7 +162,7 @@ def test_costs_are_medians_so_that_a_run_that_lay_still_does_not_count(tmp_path)
     assert (row[6], row[7]) == ("1.40 (1.40 to 1.40)", "22,000,000")
 
 
-def test_two_comparisons_with_the_same_runs_are_told_apart_and_others_are_joined(tmp_path):
+def test_methods_of_comparisons_with_the_same_runs_get_their_folders_name(tmp_path):
     write_comparison(tmp_path / "one", {"bert": 0.6, "good": 0.8})
     write_comparison(tmp_path / "two", {"bert": 0.7})
     write_comparison(tmp_path / "three", {"new": 0.7})
@@ -204,7 +204,7 @@ def test_reports_and_figures_are_the_same_each_time(tmp_path):
 
 
 class Page(HTMLParser):
-    """What a browser would find in a page."""
+    """Collects the tags, attributes, addresses and text of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,7 +250,7 @@ def test_a_page_needs_nothing_and_runs_nothing(rich):
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """A report whose tasks, methods, labels, errors and settings are hostile texts; they come from files' contents."""
+    """A report on a comparison whose tasks, methods, labels, errors and settings are hostile texts."""
     folder = tmp_path_factory.mktemp("hostile")
     texts = [text for text in HOSTILE if text.strip()]
     methods, names = texts[::7][:8], ("<b>no</b>", "$x^$ \\ %\x1b[2J")
@@ -366,7 +366,7 @@ def test_latex_compiles(rich, tmp_path):
     assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
 
 
-def test_mistakes_are_told(tmp_path, monkeypatch):
+def test_invalid_folders_and_files_are_refused(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match=r"nowhere: there is no such folder"):
         collect([str(tmp_path / "nowhere")])
     (tmp_path / "empty").mkdir()
@@ -442,7 +442,7 @@ def test_loss_curves_have_the_time_of_token_labels_and_their_middle_is_that_of_s
     assert xs == [4.5, 7.5]
 
 
-def test_a_run_that_lay_still_leaves_the_figure_of_losses_at_the_right(tmp_path):
+def test_a_suspended_run_leaves_the_loss_figure_at_the_right(tmp_path):
     write_comparison(tmp_path, {"bert": 0.6, "good": 0.8}, seeds=3)
     axis = figures_of(report_of(tmp_path))["loss-rte"].draw().axes[0]
     usual = axis.get_xlim()[1]
@@ -475,7 +475,7 @@ def test_the_folder_of_several_tasks_is_a_run_a_task(tmp_path):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("name", ["m", "a name that is long but could be " * 3])
-def test_all_that_is_written_in_a_figure_is_inside_of_it(tmp_path, name):
+def test_all_text_of_a_figure_is_inside_it(tmp_path, name):
     write_comparison(
         tmp_path,
         {f"{number} {name}".strip()[:80]: 0.5 + 0.04 * number for number in range(6)},
@@ -519,7 +519,7 @@ def test_packed_predictions_are_those_of_the_files(tmp_path):
             write_record(tmp_path / "c", Run(task, 250, "bert", seed), rows, error={"message": "a\u2028b"})
     write_record(tmp_path / "c", Run("rte", None, "bert", 1), None, status="failed", scores={}, score=None)
     pack_records(tmp_path / "c", tmp_path / "packed")
-    kept, packed = (collect([str(tmp_path / name)]).kept for name in ("c", "packed"))
+    kept, packed = (collect([str(tmp_path / name)]).runs for name in ("c", "packed"))
     assert [one.record for one in packed] == [one.record for one in kept]
     for before, after in zip(kept, packed, strict=True):
         ours, theirs = before.predictions(), after.predictions()

@@ -34,12 +34,12 @@ def parser() -> Parser:
     )
     made.add_argument("--figures", metavar="DIR", help="also write each figure as SVG, PNG and PDF to this folder")
     made.add_argument(
-        "--baseline", metavar="NAME", help="what the others are compared with (default: the first method)"
+        "--baseline", metavar="NAME", help="the method that the others are compared with (default: the first one)"
     )
     made.add_argument(
         "--pack",
         metavar="DIR",
-        help="also write the comparison's records as runs.jsonl and predictions.jsonl, which report reads as well",
+        help="also write the comparison's records to runs.jsonl and predictions.jsonl, which this command can read",
     )
     return made
 
@@ -54,7 +54,9 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.figures is not None and Path(parsed.figures).is_file():
         problems.append(f"--figures: {parsed.figures} is a file, expected a folder; choose another name.")
     if parsed.pack is not None and len(parsed.folders or ()) > 1:
-        problems.append(f"--pack: got {len(parsed.folders)} folders, expected one comparison; pack each by itself.")
+        problems.append(
+            f"--pack: got {len(parsed.folders)} folders, expected one comparison; pack each one separately."
+        )
     if problems:
         raise ConfigError(problems)
 
@@ -74,10 +76,10 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.output_file is None and parsed.figures is None:
         return 0
     report = make_report(collect(parsed.folders), parsed.baseline)
-    drawn = {} if parsed.figures is None else write_figures(report, Path(parsed.figures))
-    if drawn:
-        print(f"{len(drawn)} figures written to {parsed.figures}", file=sys.stderr)
+    figures = {} if parsed.figures is None else write_figures(report, Path(parsed.figures))
+    if figures:
+        print(f"{len(figures)} figures written to {parsed.figures}", file=sys.stderr)
     if parsed.output_file is not None:
-        write_report(report, parsed.output_file, drawn)
+        write_report(report, parsed.output_file, figures)
         print(f"written to {parsed.output_file}", file=sys.stderr)
     return 0

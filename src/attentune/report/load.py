@@ -33,8 +33,8 @@ class RecordedRun:
 
     Attributes:
         record: the run's record.
-        files: by split the file that has its predictions.
-        packed: the predictions on the split of the score, where they come from a packed comparison.
+        files: by split the file with its predictions.
+        packed: the predictions on the split of the score, if they come from a packed comparison.
     """
 
     record: RunRecord
@@ -122,7 +122,7 @@ def collect(folders: Sequence[str]) -> ReportData:
 
 def _recorded(folder: Path) -> list[RecordedRun]:
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: there is no such folder. Expected that of a comparison or a run.")
+        raise CheckpointError(f"{folder}: there is no such folder. Expected the folder of a comparison or a run.")
     if (folder / "records").is_dir() or is_packed(folder):
         return _comparison(folder)
     runs = sorted(file.parent for file in folder.glob(f"*/{RESULT_FILE}")) if (folder / TASKS_FILE).is_file() else []

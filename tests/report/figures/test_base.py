@@ -1,4 +1,4 @@
-"""Figures are drawn from plain numbers, say what they lack, and need nothing heavy."""
+"""Bar charts: the drawn values, the layout, and imports without torch and Matplotlib."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_high_errors_fit_and_cells_without_rows_are_left_empty(tmp_path: Path, d
     assert len(drawn[0].legends[0].get_texts()) == 1
 
 
-def test_mistakes_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"a\.gif: expected a name for a figure that ends in \.png, \.svg, \.pdf"):
         check_figure_file("a.gif")
     with pytest.raises(StorageError, match=r"nix/a\.png: could not be written: its folder does not exist"):

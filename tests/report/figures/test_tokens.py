@@ -1,4 +1,4 @@
-"""Pictures of explanations: every sign and score is drawn where it belongs, and what cannot be drawn is told."""
+"""Figures of explanations: every character and score is drawn in its place, and too long texts are refused."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ def rgba(tone: str) -> tuple[float, ...]:
         "$x^$ \\frac{1} _a",
     ],
 )
-def test_every_sign_is_drawn_once_within_the_picture(tmp_path: Path, drawn: list[Any], text: str, tiny: Tiny) -> None:
+def test_every_character_is_drawn_once_within_the_figure(
+    tmp_path: Path, drawn: list[Any], text: str, tiny: Tiny
+) -> None:
     (found,) = explain_rows(tiny_run(tiny()), rows_of([text]), methods=("gradient",))["gradient"]
     draw_explanations(tmp_path / "a.png", [found])
     (axis,) = drawn[0].axes
@@ -143,7 +145,7 @@ def test_without_a_token_gate_the_heads_stand_alone(tiny: Tiny, tmp_path: Path, 
     assert [len(part.axes) for part in drawn[0].subfigs] == [1, 1, 1]
 
 
-def test_what_is_too_long_for_a_picture_is_told(tiny: Tiny, tmp_path: Path) -> None:
+def test_too_long_texts_are_refused(tiny: Tiny, tmp_path: Path) -> None:
     run = tiny_run(tiny())
     found = explain_rows(run, rows_of(["the film\n" * 500]), methods=("ssa",))["ssa"]
     with pytest.raises(ConfigError, match=r"a\.png: got texts of 503 lines.*at most 400.*--output_file NAME\.html"):
