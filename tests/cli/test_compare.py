@@ -241,7 +241,7 @@ def test_other_settings_in_the_same_folder_are_refused_and_more_presets_and_seed
         (("--presets", "bert,bert"), ["method bert: is named more than once"]),
         (("--presets", "bert", "--tasks", "colaa"), ["data.task: there is no task 'colaa'", "Did you mean 'cola'"]),
         ((), ["got no method", "--presets NAME"]),
-        (("--presets", "bert", "--set", "labels.generator=flip"), ["labels.generator: flip makes labels"]),
+        (("--presets", "bert", "--set", "labels.generator=flip"), ["labels.generator: flip makes token labels"]),
         (("--presets", "bert,ssa-co", "--set", "labels.generator=flip"), ["bert on own: labels.generator: flip"]),
         (("--presets", "bert,sesame", "--baseline", "sesme"), ["--baseline: got 'sesme', expected one of bert"]),
         (("--presets", "bert", "--settings", "no.yaml"), ["no.yaml: no such file"]),

@@ -69,7 +69,7 @@ def test_one_fold_alone(attentune, tiny, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--folds", "3", "--seeds", "1,2"), "seeds: with folds they say how many times the rows are cut anew"),
+        (("--folds", "3", "--seeds", "1,2"), "seeds: with folds, seeds is the number of repetitions"),
         (("--folds", "1"), "--folds: got '1', expected a whole number of at least 2"),
         (("--folds", "3", "--fold", "1"), "data.fold: a comparison runs all folds"),
     ],

@@ -179,8 +179,8 @@ def test_evaluation_in_small_batches_gives_the_same_logits(tiny: Tiny, attentune
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--set=model.head.kind=cross-attention",), "cross-attention needs texts that are read apart"),
-        (("--set=model.head.kind=task-attention",), "task-attention on pairs, which is cross-attention, needs texts"),
+        (("--set=model.head.kind=cross-attention",), "cross-attention needs separately encoded texts"),
+        (("--set=model.head.kind=task-attention",), "task-attention on pairs, which is cross-attention, needs a"),
         (("--preset=task-attention", "--set=model.head.attention_heads=7"), "expected a divisor of 32"),
         (("--preset=task-attention", "--set=model.head.combine=sum"), "expected one of dot, concat"),
         (("--preset=task-attention", "--task_type=ordinal", "--label_column=stars"), "Set it to concat"),

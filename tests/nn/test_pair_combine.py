@@ -42,7 +42,7 @@ def test_of_two_classes_the_cross_entropy_is_the_binary_one_of_the_dot_product()
 
 
 def test_a_dot_product_cannot_tell_three_classes() -> None:
-    with pytest.raises(ValueError, match="one number: it cannot give 3 scores"):
+    with pytest.raises(ValueError, match="outputs: got 3, expected 1 or 2 for a dot product"):
         DotProduct(hidden_size=5, projection=7, outputs=3)
 
 

@@ -13,7 +13,17 @@ def record(
     task: str, method: str, seed: int, scores: dict, *, status: str = "done", seconds: float = 10.0
 ) -> RunRecord:
     return RunRecord(
-        Run(task, None, method, seed), status, "x", None, scores, {"seconds": seconds}, None, {}, seed, {}, {}
+        run=Run(task, None, method, seed),
+        status=status,
+        metric="x",
+        score=None,
+        scores=scores,
+        train={"seconds": seconds},
+        best=None,
+        config={},
+        seed=seed,
+        versions={},
+        data_fingerprint={},
     )
 
 

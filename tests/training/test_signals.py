@@ -39,7 +39,7 @@ def test_elsewhere_than_in_the_main_thread_nothing_is_caught():
             seen.append((stop.requested, signal.getsignal(signal.SIGTERM)))
 
     with stop_on_signal() as outer:
-        outer.asked = True
+        outer.requested = True
         thread = threading.Thread(target=look)
         thread.start()
         thread.join()

@@ -32,7 +32,7 @@ from attentune.models.head_settings import is_bi_encoder, settle_head
 from attentune.models.inspection import CONVERT, check_size
 from attentune.models.loading import Tokenizer, loading, prepare_tokenizer, quiet
 from attentune.models.lora import merge_adapters
-from attentune.models.modeling import AttentuneForSequenceClassification
+from attentune.models.modeling import AttentuneForSequenceClassification, align_weights
 from attentune.models.warm_start import copy_slots, encoder_config_of, inspect_encoder, is_saved_run, load_saved
 from attentune.models.windows import SPECIAL
 from attentune.nn.layer_mix import MINIMUM_LAYERS
@@ -209,6 +209,7 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForS
         encoder, info = AutoModel.from_pretrained(
             source, config=config, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options
         )
+        align_weights(encoder)
     # Saved configurations must not contain absolute paths.
     encoder.config.name_or_path = (
         Path(settings.name_or_path).name if Path(settings.name_or_path).exists() else settings.name_or_path

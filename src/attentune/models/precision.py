@@ -59,7 +59,7 @@ class BFloat16Copy:
     """A bf16 copy of a model that follows its weights and holds memory only while it is used.
 
     Autocast keeps everything but matrix products in fp32 and converts back and forth. For short texts on a CPU a model
-    completely in bf16 predicts about 1.3 to 1.6 times as fast (benchmarks/NOTES.md), with two to three digits.
+    completely in bf16 predicts about 1.3 to 1.6 times as fast (benchmarks/README.md), with two to three digits.
 
     Args:
         model: the model to follow, before Accelerate wraps its forward pass.

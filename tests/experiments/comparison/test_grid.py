@@ -143,7 +143,7 @@ def test_mistakes_are_all_told_and_each_once(options, messages):
 
 
 def test_a_problem_of_one_method_names_it():
-    with pytest.raises(ConfigError, match=r"^bert on cola \(and 1 more\): labels.generator: flip makes labels"):
+    with pytest.raises(ConfigError, match=r"^bert on cola \(and 1 more\): labels.generator: flip makes token labels"):
         plan("bert", "ssa-co", overrides={"labels.generator": "flip"})
 
 

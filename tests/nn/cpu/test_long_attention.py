@@ -16,7 +16,7 @@ Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 @pytest.fixture(autouse=True, params=[1, 1 << 19], ids=["a head a piece", "a row a piece"])
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PIECE", request.param)
+    monkeypatch.setattr(module, "_BLOCK", request.param)
 
 
 def parts(dtype: torch.dtype = torch.float64) -> Parts:
@@ -123,7 +123,7 @@ def test_each_head_of_each_row_is_in_one_piece_and_pieces_are_as_large_as_they_m
 ) -> None:
     query, key = torch.empty(rows, heads, length, 2), torch.empty(rows, heads, keys, 2)
     for limit in (1, 2 * length * keys, 1 << 19):
-        monkeypatch.setattr(module, "_PIECE", limit)
+        monkeypatch.setattr(module, "_BLOCK", limit)
         most = min(heads, max(1, limit // max(1, length * keys)))
         found = [(row, range(heads)[some]) for row, some in module._pieces(query, key)]
         assert [(row, head) for row, some in found for head in some] == [*itertools.product(range(rows), range(heads))]
