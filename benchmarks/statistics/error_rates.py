@@ -210,7 +210,7 @@ def measure(plays: int) -> dict[str, Any]:
             by_seeds[str(seeds)] = {
                 "spread": spread(world, seeds, plays // 10, key),
                 "procedures": rates((*INTERVALS, *TESTS), world, seeds, plays, key),
-                "minimum_detectable_effect": detectable(world, seeds, plays, key),
+                "detectable": detectable(world, seeds, plays, key),
             }
         record["worlds"][key] = by_seeds
     small = WORLDS["277 examples"]
@@ -231,9 +231,9 @@ def tables(record: dict[str, Any]) -> dict[str, str]:
     found["seeds"] = _seeds_needed()
     rows = {}
     for key, by_seeds in record["worlds"].items():
-        stated = [by_seeds[str(seeds)]["minimum_detectable_effect"] for seeds in SEEDS]
+        stated = [by_seeds[str(seeds)]["detectable"] for seeds in SEEDS]
         rows[key] = [f"{100 * one['difference']:.1f} points, found in {_percent(one['power'])}" for one in stated]
-    found["minimum_detectable_effect"] = _table(["world", *(f"{seeds} seeds" for seeds in SEEDS)], rows)
+    found["detectable"] = _table(["world", *(f"{seeds} seeds" for seeds in SEEDS)], rows)
     rows = {
         "one or more of 8, without Holm": [_percent(record["family"][str(seeds)]["without_holm"]) for seeds in SEEDS],
         "one or more of 8, after Holm": [_percent(record["family"][str(seeds)]["with_holm"]) for seeds in SEEDS],

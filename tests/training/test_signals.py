@@ -27,7 +27,7 @@ def test_a_stop_asked_for_before_stops_what_begins_after():
     with stop_on_signal() as outer:
         os.kill(os.getpid(), signal.SIGINT)
         with stop_on_signal() as inner:
-            assert inner.asked
+            assert inner.requested
         assert signal.getsignal(signal.SIGINT) is outer
 
 
