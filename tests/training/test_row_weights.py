@@ -196,7 +196,7 @@ def test_a_killed_run_goes_on_with_the_weights_it_had(tiny, tmp_path: Path, monk
         with pytest.raises(CheckpointError, match=r"cannot be resumed: the rows \(train\) changed since it was begun"):
             run(broken, tiny("bert"), **method, **more, training__resume=True)
         (broken / "silver.csv").write_text(before)
-        with pytest.raises(CheckpointError, match=r"data.extra_train_weights: was \(0.5,\), now \(0.25,\)"):
+        with pytest.raises(CheckpointError, match=r"data.extra_train_weights: was \[0.5\], now \[0.25\]"):
             run(broken, tiny("bert"), **method, **more | {"data__extra_train_weights": [0.25]}, training__resume=True)
     run(broken, tiny("bert"), **method, **more, training__resume=True)
     found, expected = outcome(broken / "run"), outcome(whole / "run")

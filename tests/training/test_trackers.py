@@ -159,7 +159,7 @@ def test_trackers_are_told_no_places(tiny: Tiny, tmp_path: Path) -> None:
     told = tracker_settings(load_config(overrides={**places, "data.label_names": "a,b"}))
     assert str(tmp_path) not in json.dumps(told)
     assert told["model.name_or_path"] == tiny("bert").name
-    assert told["data.label_names"] == "('a', 'b')"
+    assert told["data.label_names"] == "['a', 'b']"
 
 
 def test_what_cannot_be_tracked_is_said(config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def test_a_pipeline_without_attentune_obeys_thresholds(
     file.write_text(json.dumps(config))
     status, out, err = attentune_command("export", run, "--format", "transformers", "--output_dir", tmp_path / "hub")
     assert status == 0, err
-    assert "the folder brings a pipeline that predicts as the run does" in out
+    assert "the folder has a pipeline that predicts like the run" in out
     around = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
     words = [sys.executable, "-c", PIPELINE, str(tmp_path / "hub"), json.dumps(TEXTS)]
     done = subprocess.run(words, env=around, capture_output=True, text=True, check=False)
