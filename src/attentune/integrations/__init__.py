@@ -1,5 +1,5 @@
-"""Attentune in other libraries and formats, each independent of the others.
+"""Integrations with other libraries and formats, independent of each other.
 
-`sklearn` (estimators), `hf_trainer` (transformers' own Trainer), `hub` (folders that transformers loads without
+`sklearn` (estimators), `hf_trainer` (the Trainer of transformers), `hub` (folders that transformers loads without
 Attentune), `onnx` (serving without PyTorch), `released_ssa` (flags and checkpoints of the released SSA program).
 """

@@ -1,7 +1,7 @@
-"""Attentune as scikit-learn estimators: texts or pairs of texts in, classes or scores out.
+"""scikit-learn estimators that classify or score texts or pairs of texts.
 
-They work in pipelines, `cross_val_score`, `GridSearchCV` and `CalibratedClassifierCV`. A run folder is made by each
-`fit`, in a temporary place unless `output_dir` names one, so `attentune explain` and the like work on it too.
+They work in pipelines, `cross_val_score`, `GridSearchCV` and `CalibratedClassifierCV`. Each `fit` writes a run folder,
+a temporary one unless `output_dir` is set, so `attentune explain` and the other commands work on it too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _METRICS = {"classification": ("accuracy", "f1_macro"), "regression": ("pearson"
 
 
 class _TextEstimator(BaseEstimator):
-    """What both have in common: settings, reading texts, training, and going into a pickle."""
+    """Base class of both estimators: parameters, reading texts, training and pickling."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class _TextEstimator(BaseEstimator):
         return made | dict(self.settings or {})
 
     def _logits(self, X: Any) -> np.ndarray:
-        """(N, C) logits."""
+        """Return the (N, C) logits."""
         check_is_fitted(self, "run_")
         texts, pairs = texts_of(X)
         got = 1 if pairs is None else 2
@@ -121,7 +121,7 @@ class _TextEstimator(BaseEstimator):
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        """The run's files go along, as bytes; its folder may be gone when this is read."""
+        """Include the files of the run as bytes, since its folder may not exist when the state is restored."""
         state = dict(super().__getstate__())
         run, _ = state.pop("run_", None), state.pop("_temporary", None)
         if run is not None:
@@ -145,36 +145,39 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
     Args:
         preset: the method, such as "ssa-hybrid"; `attentune presets` lists them.
         model_name_or_path: the encoder; "embedded" needs no network.
-        learning_rate: as in transformers' TrainingArguments, as the next two.
-        num_train_epochs: passes over the rows.
-        per_device_train_batch_size: rows in a batch.
-        max_length: longest text, or pair of texts, in tokens.
-        alpha: weight of the task's loss beside the token loss, for presets with token labels; the preset's own if not
-            given.
-        settings: any other settings by dotted name; they go before all arguments.
-        validation_share: of the rows, cut off and scored after each epoch; 0 trains on all.
-        random_state: a whole number; the same gives the same model on the same machine.
-        output_dir: where the run folder is made; a temporary place if not given.
-        verbose: show progress on standard error.
+        learning_rate: as in the TrainingArguments of transformers, like the next two.
+        num_train_epochs: the number of passes over the rows.
+        per_device_train_batch_size: the number of rows in a batch.
+        max_length: the maximum length of a text, or a pair of texts, in tokens.
+        alpha: the weight of the task loss relative to the token loss, for presets with token labels; None for the
+            value of the preset.
+        settings: other settings by dotted name; they override all arguments.
+        validation_share: the fraction of rows that is held out and scored after each epoch; 0 trains on all rows.
+        random_state: an integer seed; equal seeds give equal models on the same machine.
+        output_dir: the run folder; a temporary one if None.
+        verbose: whether to show progress on standard error.
 
     Attributes:
         classes_: the classes, sorted.
-        n_features_in_: texts in a row, 1 or 2.
+        n_features_in_: the number of texts in a row, 1 or 2.
         run_: the trained `Predictor`.
         result_: the `RunResult`.
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AttentuneClassifier:
-        """Train.
+        """Train the classifier.
 
         Args:
             X: N texts, N pairs of texts, or an array or data frame of one or two columns of texts.
-            y: (N,) classes of any kind that sorts.
-            sample_weight: (N,) what each row's losses are multiplied with, over their mean; 1 each if not given.
+            y: (N,) classes of any sortable type.
+            sample_weight: (N,) factors of the losses of the rows, divided by their mean; all 1 if None.
+
+        Returns:
+            The estimator itself.
 
         Raises:
-            ValueError: X, y and sample_weight do not fit each other, or there is one class only.
-            AttentuneError: settings that cannot be used.
+            ValueError: X, y or sample_weight is invalid, their lengths differ, or y has fewer than two classes.
+            AttentuneError: a setting is invalid, or training fails.
         """
         check_consistent_length(X, y)
         self.classes_, labels_N = np.unique(_labels(y), return_inverse=True)
@@ -187,29 +190,32 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """(N,) the likeliest class of each row."""
+        """Return the (N,) predicted class of each row."""
         logits_NC = self._logits(X)
         return self.classes_[predictions_of(logits_NC, self.run_.label_space).astype(np.int64)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """(N, C) probabilities, in the order of `classes_`."""
+        """Return the (N, C) probabilities, in the order of `classes_`."""
         return probabilities_of(self._logits(X), self.run_.label_space)
 
 
 class AttentuneRegressor(RegressorMixin, _TextEstimator):
-    """Predict a score of texts or pairs of texts; arguments as `AttentuneClassifier`."""
+    """Predict scores of texts or pairs of texts; the arguments are those of `AttentuneClassifier`."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AttentuneRegressor:
-        """Train.
+        """Train the regressor.
 
         Args:
             X: N texts, N pairs of texts, or an array or data frame of one or two columns of texts.
-            y: (N,) numbers.
-            sample_weight: (N,) what each row's losses are multiplied with, over their mean; 1 each if not given.
+            y: (N,) target scores.
+            sample_weight: (N,) factors of the losses of the rows, divided by their mean; all 1 if None.
+
+        Returns:
+            The estimator itself.
 
         Raises:
-            ValueError: X, y and sample_weight do not fit each other, or a number is missing.
-            AttentuneError: settings that cannot be used.
+            ValueError: X, y or sample_weight is invalid, their lengths differ, or y has NaN or infinity.
+            AttentuneError: a setting is invalid, or training fails.
         """
         check_consistent_length(X, y)
         scores_N = np.asarray(column_or_1d(y), dtype=np.float64)
@@ -219,7 +225,7 @@ class AttentuneRegressor(RegressorMixin, _TextEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """(N,) scores."""
+        """Return the (N,) predicted scores."""
         return predictions_of(self._logits(X), self.run_.label_space).astype(np.float64)
 
 
@@ -231,7 +237,7 @@ def _labels(y: Any) -> np.ndarray:
 
 
 def _weights(sample_weight: Any, rows: int) -> np.ndarray | None:
-    """(N,) weights with a mean of 1, so that only their ratios matter; None where all are alike."""
+    """Return the (N,) weights scaled to a mean of 1, so that only their ratios matter; None if all are equal."""
     if sample_weight is None:
         return None
     weights_N = np.asarray(column_or_1d(sample_weight), dtype=np.float64)
@@ -244,10 +250,14 @@ def _weights(sample_weight: Any, rows: int) -> np.ndarray | None:
 
 
 def texts_of(X: Any) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """The texts of X, and the second ones of pairs or None.
+    """Read the texts of X.
+
+    Returns:
+        The first texts, and the second texts of pairs or None.
 
     Raises:
-        ValueError: X is not made of texts, or of rows of one or two texts.
+        ValueError: X is empty, or its rows are not all one text or all two texts.
+        TypeError: X is a sparse matrix.
     """
     if isinstance(X, str):
         raise ValueError("X: got one text, expected a list of texts: put it in [brackets].")

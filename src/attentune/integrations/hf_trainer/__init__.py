@@ -1,4 +1,4 @@
-"""Self-Supervised Attention in transformers' own `Trainer`.
+"""Self-Supervised Attention (SSA) for the `Trainer` of transformers.
 
-Start with `callback.SSACallback`; `building.new_model` builds the model, `collator` the batches with token labels.
+Start with `callback.SSACallback`; `building.new_model` builds the model and `collator` adds token labels to batches.
 """

@@ -1,4 +1,4 @@
-"""A fresh model and its tokenizer in one call, for who trains it with other means than `attentune.train`."""
+"""Build a model and its tokenizer in one call, for training by other means than `attentune.train`."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ def new_model(
     seed: int = 42,
     overrides: Mapping[str, Any] | None = None,
 ) -> tuple[AttentuneForSequenceClassification, Tokenizer]:
-    """A pre-trained encoder with a preset's slots, fresh, and its tokenizer, which cuts at `max_length`.
+    """Build a model from a pre-trained encoder with a preset's newly initialised slots, and load its tokenizer.
 
     Args:
-        encoder: embedded, a folder, or a name on the Hugging Face hub.
-        labels: the classes in the order of their ids; None for scores.
-        preset: a method; `attentune presets` lists them.
+        encoder: "embedded", a folder, or a name on the Hugging Face hub.
+        labels: the classes in the order of their ids; None for regression.
+        preset: the name of a method; `attentune presets` lists them.
         is_pair: whether the rows are pairs of texts.
-        max_length: the longest text or pair in tokens.
-        seed: fresh weights are a function of it.
-        overrides: settings of the model by dotted name, such as {"model.token_gate.beta": 0.9}.
+        max_length: the maximum number of tokens of a text or pair; the tokenizer truncates at it.
+        seed: the seed for the initialisation of new weights.
+        overrides: model settings by dotted name, such as {"model.token_gate.beta": 0.9}.
+
+    Returns:
+        The model and its tokenizer.
 
     Raises:
-        ConfigError: a setting that cannot be used.
-        UnsupportedEncoderError: the encoder cannot be loaded, or cannot take what the preset asks of it.
+        ConfigError: a setting is invalid.
+        UnsupportedEncoderError: the encoder cannot be loaded or does not support what the preset requires.
     """
     settings = {**(overrides or {}), "model.name_or_path": encoder, "data.max_length": max_length}
     config = load_config(overrides=settings, preset=preset)

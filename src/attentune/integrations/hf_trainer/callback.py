@@ -1,4 +1,4 @@
-"""The callback that labels tokens before each epoch of transformers' Trainer."""
+"""Callback that generates token labels before each epoch of the Trainer of transformers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from attentune.token_labels.base import LabelGenerator, LabelSource
 from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.registry import build_generator
 
-# Those that take every row once and need nothing from the training pass itself.
+# The generators that use each row once per epoch and need no output of the training step.
 USABLE = ("flip", "drop", "leave-one-out", "integrated-gradients", "lime")
 
 
 class SSACallback(TrainerCallback):
-    """Self-Supervised Attention for transformers' Trainer.
+    """Self-Supervised Attention (SSA) for the Trainer of transformers.
 
-    Before each epoch but the first it asks the model which tokens turn its predictions, and `collator` puts these
-    labels into the batches; the model adds its token head's loss.
+    Before each epoch except the first, the callback labels the tokens that change the model's predictions. `collator`
+    adds these labels to the batches, and the model adds the loss of its token head.
 
     >>> ssa = SSACallback(model, tokenizer, train_dataset)
     >>> trainer = Trainer(
@@ -35,8 +35,8 @@ class SSACallback(TrainerCallback):
     ... )
 
     Attributes:
-        collator: the Trainer's `data_collator`; it serves evaluation too.
-        facts: what was found, a mapping for each epoch: counts of texts probed and of labels.
+        collator: the `data_collator` for the Trainer, for both training and evaluation.
+        facts: a mapping for each epoch: the numbers of scored texts and of labels.
 
     Source: SSA (Kou et al. 2020, sections 3.2 and 3.3).
     """
@@ -50,18 +50,18 @@ class SSACallback(TrainerCallback):
         preset: str = "ssa-hybrid",
         overrides: Mapping[str, Any] | None = None,
     ) -> None:
-        """Read the rows.
+        """Read the training rows and set the weight of the token loss in the model.
 
         Args:
-            model: with a token gate, as `new_model(..., preset="ssa-hybrid")` builds it.
-            tokenizer: the model's.
+            model: a model with a token gate, such as one from `new_model(..., preset="ssa-hybrid")`.
+            tokenizer: the tokenizer of the model.
             train_dataset: tokenised rows with `input_ids` and `label` or `labels`.
-            preset: what its sections `labels` and `objective` say is done; the model is as it is.
+            preset: the preset whose sections `labels` and `objective` apply; its `model` section does not.
             overrides: settings of these sections by dotted name, such as {"labels.ratio": 2.0, "objective.alpha": 0.9}.
 
         Raises:
-            ConfigError: a setting that cannot be used, or a model without a token gate.
-            DataError: rows that cannot be used.
+            ConfigError: a setting is invalid, the generator is not one of `USABLE`, or the model has no token gate.
+            DataError: the rows lack tokens or labels.
         """
         config = load_config(overrides=overrides, preset=preset)
         _check(model, config)
@@ -81,7 +81,7 @@ class SSACallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Make the label generator; its choices are functions of the Trainer's seed, the epoch and the row."""
+        """Build the label generator; its random choices depend only on the Trainer's seed, the epoch and the row."""
         is_regression = self._space.task_type == "regression"
         comparator = PredictionComparator(
             self._space,
@@ -104,10 +104,10 @@ class SSACallback(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Label the tokens of this epoch with the model as it stands."""
+        """Generate the token labels of this epoch with the current weights."""
         if self._generator is None:
             return
-        # The Trainer counts epochs as a float; within one that is resumed, it is above a whole number.
+        # The Trainer's epoch is a float; after a resume within an epoch it is not a whole number.
         plan = self._generator.plan(int((state.epoch or 0.0) + 1e-3))
         self._targets.clear()
         if plan.token_labels is not None:

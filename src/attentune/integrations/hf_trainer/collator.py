@@ -1,4 +1,4 @@
-"""Batches with the token labels in force."""
+"""Data collator that adds the token labels of the current epoch to batches."""
 
 from __future__ import annotations
 
@@ -18,28 +18,31 @@ Key = tuple[bytes, float]
 
 
 def tokens_of(row: Mapping[str, Any]) -> np.ndarray:
-    """(T,) int32 token ids of a tokenised row, its padding left out."""
+    """Return the (T,) int32 token ids of a tokenised row, without padding."""
     ids = np.asarray(row["input_ids"], dtype=np.int32)
     mask = row.get("attention_mask")
     return ids if mask is None else ids[np.asarray(mask).astype(bool)]
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
-    """What tells a row: its tokens and its label. The Trainer drops every other column."""
+    """Return the key of a row: its tokens and its label, since the Trainer may drop all other columns."""
     label = row.get("labels", row.get("label"))
     return tokens_of(row).tobytes(), float("nan") if label is None else float(label)
 
 
 def read_rows(dataset: Any, *, special_ids: list[int], is_regression: bool) -> tuple[Features, np.ndarray, list[Key]]:
-    """Tokens, labels (N,) and keys of all rows.
+    """Read all rows of a tokenised data set.
 
     Args:
-        dataset: anything with a length and rows by number that has `input_ids` and `label` or `labels`.
-        special_ids: ids of tokens that are never masked or labelled.
-        is_regression: whether labels are scores.
+        dataset: a data set with a length whose rows, by index, have `input_ids` and `label` or `labels`.
+        special_ids: the ids of tokens that are never masked or labelled.
+        is_regression: whether the labels are scores.
+
+    Returns:
+        The tokens, the (N,) labels and the keys of all rows.
 
     Raises:
-        DataError: it has no length, or rows without tokens or labels.
+        DataError: the data set is empty or has no length, or a row has no tokens or no numeric label.
     """
     if not hasattr(dataset, "__len__") or not len(dataset):
         raise DataError("train_dataset: expected a data set with a length and at least one row; a stream has none.")
@@ -77,12 +80,14 @@ def _types_of(row: Mapping[str, Any]) -> np.ndarray | None:
 
 
 class SSACollator:
-    """Pads rows, and while the model trains adds `token_targets` (B, T): from 0 to 1, negative where there is none.
+    """Data collator that pads rows and, in training mode, adds token labels.
+
+    The labels are `token_targets` (B, T): from 0 to 1, and negative for tokens without a label.
 
     Args:
-        model: trains, or is in evaluation mode.
-        tokenizer: pads.
-        targets: by row, the labels of its tokens; a row that is not there has none. May be filled later.
+        model: the model; labels are added only if it is in training mode.
+        tokenizer: the tokenizer that pads.
+        targets: the token labels by row key; a row that is missing has none. It may be filled later.
     """
 
     def __init__(self, model: Any, tokenizer: Tokenizer, targets: Mapping[Key, np.ndarray]) -> None:
@@ -91,7 +96,7 @@ class SSACollator:
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Any:
         batch = self._pad([dict(row) for row in rows])
         if self._model.training:
-            # At every step, with labels or without: several processes need the token head in the graph.
+            # Added even if no row has labels: in distributed training every process needs the token head in the graph.
             targets_BT = torch.full(batch["input_ids"].shape, NO_LABEL)
             for number, row in enumerate(rows):
                 own = self._targets.get(key_of(row))

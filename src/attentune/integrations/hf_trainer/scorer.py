@@ -1,4 +1,4 @@
-"""How label generators ask a model that transformers' Trainer trains."""
+"""Scorer by which label generators get predictions of a model in the Trainer of transformers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ from attentune.inference.scoring import BATCH_TOKENS
 
 
 class TrainerScorer:
-    """The model as it stands, in evaluation mode. Every process asks for all rows, so that none waits for another."""
+    """Predict training rows with the current weights, in evaluation mode.
+
+    Every process predicts all rows, so that no process waits for another.
+
+    Args:
+        model: the model that the Trainer trains.
+        features: the tokens of the training rows.
+        pad_token_id: the id of the padding token.
+        mask_token_id: the id of the mask token.
+    """
 
     def __init__(self, model: Any, features: Features, *, pad_token_id: int, mask_token_id: int) -> None:
         self.model = model
@@ -26,7 +35,15 @@ class TrainerScorer:
 
     @torch.no_grad()
     def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
-        """(N, C) logits of training rows, with the tokens at the given places masked."""
+        """Predict training rows.
+
+        Args:
+            rows: (N,) the indices of the rows.
+            masked: for each row the positions of the tokens to mask, or None.
+
+        Returns:
+            The (N, C) logits.
+        """
         logits_NC = np.zeros((len(rows), self.model.config.num_labels), dtype=np.float32)
         was_training = self.model.training
         self.model.eval()
@@ -45,20 +62,20 @@ class TrainerScorer:
         return logits_NC
 
     def inputs(self, row: int) -> dict[str, Tensor]:
-        """A training row as a batch of one, on the model's device."""
+        """Return a training row as a batch of one, on the device of the model."""
         return self._on_device(pad_batch(self._features, [row], pad_token_id=self._pad_token_id).inputs)
 
     def _on_device(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor.to(self.model.device) for name, tensor in inputs.items()}
 
     def summed(self, values: np.ndarray) -> np.ndarray:
-        """As they are: every process has all."""
+        """Return the values unchanged, since every process has all rows."""
         return values
 
     @contextlib.contextmanager
     def watched(self, on_rows: Callable[[int], None]) -> Iterator[None]:
-        """Nobody is told how far it is."""
+        """Do nothing: no progress is reported in the Trainer."""
         yield
 
     def tick(self, rows: int) -> None:
-        """Nobody is told how far it is."""
+        """Do nothing: no progress is reported in the Trainer."""

@@ -1,4 +1,4 @@
-"""Writing a run as a folder that transformers loads without Attentune, by code that lies beside the weights."""
+"""Export a run as a folder that transformers loads without Attentune, with the model code beside the weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from attentune.models.saving import save_model
 
 TOLERANCE = 1e-5
 Say = Callable[[str], None]
-# Run where Attentune cannot be imported, as with those for whom the folder is.
+# Run in a process that cannot import Attentune, as on the machines that will load the folder.
 _LOADING = """
 import sys
 
@@ -51,14 +51,15 @@ with torch.no_grad():
 
 @dataclass(frozen=True)
 class TransformersExport:
-    """What was written, and what its check found.
+    """Result of an export for transformers and of its check.
 
     Attributes:
-        folder: where it lies.
-        files: the names of the files of code.
-        rows: how many were compared.
-        max_difference: the largest absolute difference of a logit, from a process without Attentune.
-        own_pipeline: whether it brings a pipeline, as transformers' own would predict something else.
+        folder: the folder that was written.
+        files: the names of the code files.
+        rows: the number of compared rows.
+        max_difference: the largest absolute difference between the logits of the run and those of the export.
+        own_pipeline: whether the folder has a pipeline of its own, because that of transformers would predict
+            differently.
     """
 
     folder: Path
@@ -71,17 +72,21 @@ class TransformersExport:
 def export_for_transformers(
     run: str | Path | Predictor, output_dir: str | Path, *, say: Say | None = None
 ) -> TransformersExport:
-    """Write a saved run with the code of its model, and load it in a process that has no Attentune.
+    """Write a saved run with the code of its model, and check it in a process that cannot import Attentune.
 
     Args:
-        run: a run folder or checkpoint.
-        output_dir: a folder that is new or empty.
-        say: is told what is being done.
+        run: a run folder, a checkpoint or a loaded `Predictor`.
+        output_dir: a new or empty folder.
+        say: called with a message about each step.
+
+    Returns:
+        What was written, with the result of the check.
 
     Raises:
-        ExportError: it does not load there, or says something else by more than 1e-5. Nothing is left behind.
+        ExportError: the export does not load without Attentune, or its logits differ by more than 1e-5. Nothing is
+            left behind.
         ConfigError: the folder is not empty.
-        CheckpointError: there is no saved run.
+        CheckpointError: `run` holds no saved run.
     """
     target = Path(output_dir)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -106,7 +111,7 @@ def export_for_transformers(
 
 
 def _fill(saved: Predictor, folder: Path) -> tuple[str, ...]:
-    """Weights, settings, tokenizer, code, and the run's model card."""
+    """Write weights, configuration, tokenizer, code and the model card; return the names of the code files."""
     config = saved.model.config
     extra = {"auto_map": dict(AUTO_MAP)} | ({"custom_pipelines": PIPELINES} if has_own_answers(config) else {})
     before = dict(vars(config))
@@ -128,8 +133,11 @@ def _fill(saved: Predictor, folder: Path) -> tuple[str, ...]:
 
 
 def has_own_answers(config: AttentuneConfig) -> bool:
-    """Whether transformers' own pipeline would say something else than the run: not the likeliest class is predicted,
-    or any number of labels."""
+    """Return whether the pipeline of transformers would predict differently from the run.
+
+    It does for decision thresholds, expected-value ordinal predictions and multi-label tasks, since it takes the most
+    probable class.
+    """
     return (
         config.thresholds is not None
         or config.ordinal_prediction == "expected-value"
@@ -138,7 +146,7 @@ def has_own_answers(config: AttentuneConfig) -> bool:
 
 
 def _inputs(saved: Predictor) -> dict[str, Any]:
-    """A batch of made-up texts, some of them odd."""
+    """Return a batch of synthetic texts, with edge cases among them."""
     config = saved.model.config
     rows = made_up_rows(pairs=saved.is_pair)
     features = encode_rows(rows, saved.tokenizer, max_length=config.max_seq_length, bi_encoder=config.is_bi_encoder)
@@ -149,7 +157,7 @@ def _difference(saved: Predictor, folder: Path, inputs: dict[str, Any]) -> float
     with tempfile.TemporaryDirectory() as place:
         there, back = Path(place) / "inputs.safetensors", Path(place) / "logits.safetensors"
         save_file(inputs, there)
-        # Its copies of the code go with the place; nothing is asked of the hub.
+        # The cached copies of the code are deleted with the temporary folder; the hub is not contacted.
         around = {**os.environ, "HF_MODULES_CACHE": place, "HF_HUB_OFFLINE": "1"}
         words = [sys.executable, "-c", _LOADING, str(folder), str(there), str(back)]
         done = subprocess.run(words, env=around, capture_output=True, text=True, check=False)

@@ -1,7 +1,7 @@
-"""The code of the model as flat files, for a folder that transformers loads where Attentune is not installed.
+"""Write the code of the model as flat files, for a folder that transformers loads without Attentune.
 
-transformers copies the files that an `auto_map` names, and what these import from beside them, out of a folder; it
-knows no packages. So each module that the model is made of becomes one file, and its imports of others name these.
+transformers copies the files that `auto_map` names and the files that they import from the same folder; it does not
+support packages. So each module that the model needs becomes one file, with imports rewritten to these files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AUTO_MAP = {
     "AutoConfig": "configuration_attentune.AttentuneConfig",
     "AutoModelForSequenceClassification": "modeling_attentune.AttentuneForSequenceClassification",
 }
-# Where the likeliest class is not what is predicted, or several are: transformers then takes this for its task.
+# For runs that do not predict the most probable class: transformers then uses this pipeline for the task.
 PIPELINES = {
     "text-classification": {
         "impl": "pipeline_attentune.AttentunePipeline",
@@ -31,13 +31,13 @@ PIPELINES = {
     }
 }
 _IMPORT = re.compile(r"^(\s*)from (attentune(?:\.\w+)+) import ", re.MULTILINE)
-# Where Attentune is not imported, an `auto_map` does this.
+# Without Attentune, `auto_map` takes the place of the registration.
 _REGISTERING = re.compile(r"^Auto\w+\.register\(.*\)\n", re.MULTILINE)
 _HEADER = f"# From Attentune {__version__}, Apache License 2.0. Written by `attentune export --format transformers`.\n"
 
 
 def code_files() -> dict[str, str]:
-    """Names and texts of the files, those that `AUTO_MAP` names first."""
+    """Return the contents of the files by name, starting with those that `AUTO_MAP` and `PIPELINES` name."""
     texts: dict[str, str] = {}
     waiting = list(_ROOTS)
     while waiting:
@@ -64,7 +64,7 @@ def _source(module: str) -> str:
 
 
 def _imported(text: str) -> list[str]:
-    """The modules of Attentune that a module imports."""
+    """Return the modules of Attentune that a module imports."""
     nodes = ast.walk(ast.parse(text))
     names = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module is not None]
     return sorted({name for name in names if name.split(".")[0] == "attentune"})

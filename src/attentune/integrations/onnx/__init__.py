@@ -1,4 +1,4 @@
-"""Export runs as ONNX graphs, which serve without PyTorch.
+"""Export runs as ONNX graphs, which can be served without PyTorch.
 
-Start with `export.export_run`; `graph` traces the model, `checking` compares the outputs with PyTorch's.
+Start with `export.export_run`; `graph` exports the model, and `checking` compares the outputs with those of PyTorch.
 """

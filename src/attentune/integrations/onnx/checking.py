@@ -1,4 +1,4 @@
-"""Whether a graph in onnxruntime says what the model says in PyTorch, on batches of many shapes."""
+"""Compare the outputs of a graph in onnxruntime with those of the model in PyTorch, on batches of many shapes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,25 @@ MADE_UP_NAME = "made-up texts"
 
 
 def made_up_rows(*, pairs: bool) -> TextRows:
-    """Texts that are short, empty, longer than any limit, and look like special tokens; of pairs either side is."""
+    """Return synthetic texts with edge cases: short, empty, overlong, and with text that looks like special tokens.
+
+    Args:
+        pairs: whether to return pairs of texts, with edge cases as the first or the second text.
+    """
     ids = tuple(map(str, range(len(_MADE_UP))))
     return TextRows(ids, _MADE_UP, (*_MADE_UP[3:], *_MADE_UP[:3]) if pairs else None, None, MADE_UP_NAME)
 
 
 def validation_rows(saved: Predictor, most: int) -> tuple[TextRows, TaskData] | None:
-    """The first of the run's own validation rows, and the task that they are of; None where they are not at hand."""
+    """Return the first validation rows of the run and their task data.
+
+    Args:
+        saved: the run.
+        most: the maximum number of rows.
+
+    Returns:
+        The rows and the task data; None if the validation rows are not available.
+    """
     try:
         data = saved.data(None, ("validation",))
     except AttentuneError:
@@ -49,9 +61,9 @@ def validation_rows(saved: Predictor, most: int) -> tuple[TextRows, TaskData] | 
 
 
 def plain_tokenizer(saved: Predictor) -> PlainTokenizer:
-    """It cuts texts at the run's length and pads on the right; both are saved in its file.
+    """Return a tokenizer of the library `tokenizers` that truncates and pads as the run does.
 
-    Its `encode_special_tokens` is not, and has to be set wherever it is loaded.
+    Its file stores truncation and padding, but not `encode_special_tokens`, which must be set after loading.
     """
     plain = PlainTokenizer.from_str(saved.tokenizer.backend_tokenizer.to_str())
     plain.enable_truncation(saved.model.config.max_seq_length, strategy="longest_first", direction="right")
@@ -63,10 +75,15 @@ def plain_tokenizer(saved: Predictor) -> PlainTokenizer:
 
 
 def check_tokens(plain: PlainTokenizer, rows: TextRows, features: Features) -> None:
-    """Compare its tokens of these rows with those that the run reads.
+    """Compare the tokens of the exported tokenizer with those of the run.
+
+    Args:
+        plain: from `plain_tokenizer`.
+        rows: the rows to tokenise.
+        features: the same rows, tokenised by the run.
 
     Raises:
-        ExportError: they differ.
+        ExportError: the tokens differ.
     """
     apart = features.second_starts is not None
     for number, text in enumerate(rows.texts):
@@ -82,24 +99,24 @@ def check_tokens(plain: PlainTokenizer, rows: TextRows, features: Features) -> N
 
 
 Run = Callable[[dict[str, Tensor]], list[np.ndarray]]
-# One after the other, so that few batches have the shape of the one before.
+# Used in turn, so that consecutive batches rarely have the same shape.
 _BATCH_ROWS = (1, 5, 2, 16, 3)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a program says of some rows.
+    """Outputs of a model for some rows.
 
     Attributes:
-        logits_NC: (N, C).
-        outputs: of each batch all outputs, logits first.
+        logits_NC: (N, C) logits.
+        outputs: all outputs of each batch, logits first.
     """
 
     logits_NC: np.ndarray
     outputs: list[list[np.ndarray]]
 
     def difference(self, other: Answers) -> float:
-        """The largest absolute difference in any output; infinite where one of them is no number or other in shape."""
+        """Return the largest absolute difference of any output; infinity for NaN, infinite values or unequal shapes."""
         largest = 0.0
         for own, others in zip(self.outputs, other.outputs, strict=True):
             for one, another in zip(own, others, strict=True):
@@ -111,7 +128,7 @@ class Answers:
 
 
 def batches(features: Features, pad_token_id: int) -> Iterator[dict[str, Tensor]]:
-    """All rows in their order, in batches of several sizes."""
+    """Yield all rows in order, in batches of several sizes."""
     begin = 0
     for size in cycle(_BATCH_ROWS):
         if begin >= len(features):
@@ -122,13 +139,13 @@ def batches(features: Features, pad_token_id: int) -> Iterator[dict[str, Tensor]
 
 
 def answers(run: Run, features: Features, pad_token_id: int) -> Answers:
-    """What this program says of these rows."""
+    """Run a model on all rows, in batches of several sizes."""
     outputs = [run(inputs) for inputs in batches(features, pad_token_id)]
     return Answers(np.concatenate([output[0] for output in outputs]), outputs)
 
 
 def in_pytorch(model: AttentuneForSequenceClassification) -> Run:
-    """The model itself; it is on the CPU and in evaluation mode."""
+    """Return a function that runs the model in PyTorch; the model must be on the CPU and in evaluation mode."""
 
     @torch.inference_mode()
     def run(inputs: dict[str, Tensor]) -> list[np.ndarray]:
@@ -138,7 +155,7 @@ def in_pytorch(model: AttentuneForSequenceClassification) -> Run:
 
 
 def in_onnxruntime(file: Path) -> Run:
-    """A graph, on the CPU."""
+    """Return a function that runs a graph in onnxruntime on the CPU."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -1,10 +1,12 @@
-"""Writing a run as a folder that serves without PyTorch: the whole way.
+"""Export a run as a folder that can be served without PyTorch.
+
+The folder holds:
 
 model.onnx          the graph with its weights
-model.int8.onnx     the same with eight-bit weights, where asked for
-tokenizer.json      for the library `tokenizers`; cuts and pads as the run does
-export.json         labels, length, inputs and outputs, and what the check found
-config.json and the tokenizer's other files
+model.int8.onnx     the same with int8 weights, if requested
+tokenizer.json      for the library `tokenizers`; truncates and pads as the run does
+export.json         labels, maximum length, inputs and outputs, and the results of the check
+config.json and the other files of the tokenizer
 """
 
 from __future__ import annotations
@@ -43,27 +45,27 @@ from attentune.results import to_json
 # "transformers" is written by `export_for_transformers`.
 FORMATS, QUANTIZATIONS = ("onnx", "transformers"), ("int8",)
 GRAPH_FILE, INT8_FILE, ABOUT_FILE = "model.onnx", "model.int8.onnx", "export.json"
-# Outputs may differ by so much from PyTorch's.
+# The largest accepted absolute difference from the outputs of PyTorch.
 TOLERANCE = 1e-4
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Export:
-    """What was written, and what its check found.
+    """Result of an ONNX export and of its check.
 
     Attributes:
-        folder: where it lies.
+        folder: the folder that was written.
         task_type: "classification", "regression", "ordinal" or "multi_label".
-        opset: the version of ONNX's operators.
-        inputs, outputs: names, in the graph's order.
-        checked_on: "validation" for the run's own rows, else "made-up texts".
-        rows: how many were checked.
-        max_difference: the largest absolute difference of any output from PyTorch's.
-        int8_agreement: the share of rows that the int8 graph predicts as the float32 one does (of a regression: the
-            largest difference of a prediction); None where there is none.
-        scores: by file and metric, over the rows checked, where they have labels.
-        note: what whoever serves the graph has to do beyond taking the likeliest class; None where nothing.
+        opset: the version of the ONNX operator set.
+        inputs, outputs: the names, in the order of the graph.
+        checked_on: "validation" for validation rows of the run, otherwise "made-up texts".
+        rows: the number of checked rows.
+        max_difference: the largest absolute difference of any output from that of PyTorch.
+        int8_agreement: the fraction of rows for which the int8 and float32 graphs predict the same (for regression,
+            the largest difference of a prediction); None without an int8 graph.
+        scores: the metrics by file and metric name, on the checked rows; empty if they have no labels.
+        note: how to turn logits into predictions, if it is not by taking the most probable class; otherwise None.
     """
 
     folder: Path
@@ -80,7 +82,7 @@ class Export:
 
     @property
     def int8_meaning(self) -> str:
-        """What `int8_agreement` counts."""
+        """What `int8_agreement` measures, in words."""
         scores = self.task_type == "regression"
         return "largest difference of a prediction from float32's" if scores else "share of rows predicted alike"
 
@@ -95,22 +97,25 @@ def export_run(
     check_rows: int = 200,
     say: Say | None = None,
 ) -> Export:
-    """Write a saved run so that it serves without PyTorch, and check it in onnxruntime.
+    """Export a saved run to ONNX, and check it in onnxruntime.
 
     Args:
-        run: a run folder or checkpoint.
-        output_dir: a folder that is new or empty.
-        output_format: "onnx".
-        opset: the version of ONNX's operators; the one that PyTorch recommends if not given.
-        quantize: "int8" for a second graph with eight-bit weights.
-        check_rows: how many of the run's own validation rows are compared; where they are not at hand, made-up texts.
-        say: is told what is being done.
+        run: a run folder, a checkpoint or a loaded `Predictor`.
+        output_dir: a new or empty folder.
+        output_format: "onnx", the only format that this function writes.
+        opset: the version of the ONNX operator set; None for the one that PyTorch recommends.
+        quantize: "int8" for a second graph with int8 weights.
+        check_rows: the maximum number of validation rows to compare; synthetic texts if the rows are not available.
+        say: called with a message about each step.
+
+    Returns:
+        What was written, with the results of the check.
 
     Raises:
-        ExportError: onnx is not installed, the model cannot be written, or what was written says something else than
-            the run by more than 1e-4. Nothing is left behind.
-        ConfigError: a setting that cannot be used, or a folder that is not empty.
-        CheckpointError: there is no saved run.
+        ExportError: a required package is not installed, the model cannot be exported, or the outputs differ from
+            those of the run by more than 1e-4. Nothing is left behind.
+        ConfigError: a setting is invalid, or the folder is not empty.
+        CheckpointError: `run` holds no saved run.
     """
     target = Path(output_dir)
     _check_settings(target, output_format, opset, quantize, check_rows)
@@ -159,12 +164,12 @@ def _check_settings(target: Path, output_format: str, opset: int | None, quantiz
 
 
 class _Making:
-    """Fills a folder.
+    """Writes the files of an export and checks them.
 
     Args:
-        saved: the run, its model on the CPU.
-        folder: is there and empty.
-        say: is told what is being done.
+        saved: the run, with its model on the CPU.
+        folder: an existing, empty folder.
+        say: called with a message about each step.
     """
 
     def __init__(self, saved: Predictor, folder: Path, say: Say) -> None:
@@ -177,7 +182,7 @@ class _Making:
         written = write_graph(self.saved.model, example, self.folder / GRAPH_FILE, opset=opset)
         found = validation_rows(self.saved, check_rows)
         rows, data = (made_up_rows(pairs=self.saved.is_pair), None) if found is None else found
-        # What no data set has - empty texts, overlong ones - is compared too, but not scored.
+        # Edge cases that data sets lack, such as empty or overlong texts, are compared too, but not scored.
         odd = None if found is None else made_up_rows(pairs=self.saved.is_pair)
         self.say(f"checking it on {len(rows)} rows")
         plain, difference = self._checked(rows)
@@ -223,10 +228,13 @@ class _Making:
         return answers(program, features, self.saved.tokenizer.pad_token_id)
 
     def _checked(self, rows: TextRows) -> tuple[Answers, float]:
-        """What the graph says of these rows, and how far that is from PyTorch.
+        """Run the graph and the model on these rows and compare their outputs.
+
+        Returns:
+            The outputs of the graph and their largest absolute difference from those of PyTorch.
 
         Raises:
-            ExportError: too far.
+            ExportError: the tokens differ, or the outputs differ by more than `TOLERANCE`.
         """
         features = self._features(rows)
         check_tokens(self.plain, rows, features)
@@ -257,7 +265,7 @@ def _note(space: LabelSpace) -> str | None:
 
 
 def agreement(one: Answers, other: Answers, label_space: LabelSpace) -> float:
-    """The share of rows with the same prediction; of a regression the largest difference of two predictions."""
+    """Return the fraction of rows with equal predictions; for regression, the largest difference of predictions."""
     first, second = (predictions_of(answered.logits_NC, label_space) for answered in (one, other))
     if label_space.task_type == "regression":
         return float(abs(first - second).max())
@@ -275,7 +283,7 @@ def _scores(programs: dict[str, Answers], rows: TextRows, data: TaskData) -> dic
 
 
 def _about(saved: Predictor, export: Export) -> dict[str, Any]:
-    """What `export.json` holds: all that whoever serves the folder has to know."""
+    """Return the content of `export.json`: the information needed to serve the folder."""
     space, config = saved.label_space, saved.model.config
     return {
         "labels": list(space.names),

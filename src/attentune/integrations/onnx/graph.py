@@ -1,4 +1,4 @@
-"""From a model to a graph in ONNX, with a dynamic number of rows and of tokens."""
+"""Export a model as an ONNX graph with a dynamic batch size and length."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from attentune.io.files import storage_errors
 from attentune.models.attention import attention_by
 from attentune.models.modeling import AttentuneForSequenceClassification
 
-# The operator sets that PyTorch's exporter writes.
+# The operator sets that PyTorch's exporter supports.
 OPSETS = range(18, 24)
-# A graph with its weights is one file, and what it is written with ends here.
+# Graph and weights are one protobuf file, whose size is limited.
 _LARGEST_BYTES = 2_000_000_000
 
 
 class PlainOutputs(nn.Module):
-    """A model with tensors in, by place, and a tuple of tensors out: logits and, of a token gate, the tokens' scores.
+    """Wraps a model to take positional tensors and return a tuple, as the ONNX exporter requires.
+
+    The outputs are the logits and, with a token gate, the token scores.
 
     Args:
         model: the model.
-        names: what the tensors are, in their order.
+        names: the names of the input tensors, in order.
     """
 
     def __init__(self, model: AttentuneForSequenceClassification, names: tuple[str, ...]) -> None:
@@ -40,7 +42,7 @@ class PlainOutputs(nn.Module):
 
 
 def output_names(model: AttentuneForSequenceClassification) -> list[str]:
-    """What the graph of a model gives."""
+    """Return the output names of the graph of a model."""
     return ["logits"] if model.token_gate is None else ["logits", "token_scores"]
 
 
@@ -50,16 +52,16 @@ def write_graph(
     """Write the graph and its weights into one file.
 
     Args:
-        model: on the CPU, in evaluation mode and float32.
-        example: a batch of at least two rows; others may have another number of rows or tokens.
-        file: where to.
-        opset: the version of ONNX's operators; the one that PyTorch recommends if not given.
+        model: the model, on the CPU, in evaluation mode and float32.
+        example: an example batch of at least two rows; the graph accepts any number of rows and tokens.
+        file: the file to write.
+        opset: the version of the ONNX operator set; None for the one that PyTorch recommends.
 
     Returns:
-        The version of the operators.
+        The version of the operator set.
 
     Raises:
-        ExportError: the model cannot be written as a graph.
+        ExportError: the model is too large, cannot be exported, or cannot be written with this operator set.
         StorageError: the file could not be written.
     """
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
@@ -68,7 +70,7 @@ def write_graph(
             f"the weights take {size / 1e9:.1f} GB, expected at most {_LARGEST_BYTES / 1e9:.0f} GB, the most that one"
             " file in ONNX holds. Train a smaller encoder."
         )
-    # Not all programs of attention have counterparts in ONNX; the plain one is matrix products and a softmax.
+    # Not all attention implementations can be exported to ONNX; "eager" consists of matrix products and a softmax.
     with attention_by(model, "eager"), _silent(), torch.no_grad():
         try:
             program = torch.onnx.export(
@@ -81,7 +83,7 @@ def write_graph(
                 opset_version=opset,
                 verbose=False,
             )
-        except Exception as error:  # the exporter, its optimiser and its library of graphs have kinds of their own
+        except Exception as error:  # the exporter and its libraries raise exception types of their own
             raise ExportError(
                 f"this model cannot be written as ONNX: {_cause(error)} Its settings stand in its config.json; serve it"
                 " with attentune.predict, or train with other slots."
@@ -100,7 +102,7 @@ def _dynamic(tensor: Tensor) -> dict[int, str]:
 
 
 def _cause(error: BaseException) -> str:
-    """The first line of what went wrong at the bottom."""
+    """Return the first line of the message of the root cause."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -109,7 +111,7 @@ def _cause(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """No remarks of the exporter, such as that torchvision is missing; whether the graph is right is checked by us."""
+    """Suppress logs and warnings of the exporter, such as a missing torchvision; the graph is checked separately."""
     loggers = [logging.getLogger(name) for name in ("torch", "torch.__trace", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -124,11 +126,11 @@ def _silent() -> Iterator[None]:
 
 
 def quantize_int8(source: Path, target: Path) -> None:
-    """Write a graph whose constant matrices are int8; onnxruntime scales activations as it goes (dynamic).
+    """Write a dynamically quantised graph: weights are int8, and onnxruntime scales activations at run time.
 
     Args:
-        source: a graph in float32.
-        target: where to.
+        source: the file of a graph in float32.
+        target: the file to write.
 
     Raises:
         StorageError: the file could not be written.
@@ -137,15 +139,15 @@ def quantize_int8(source: Path, target: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     graph = onnx.load(source)
-    # The exporter notes the shapes of weights too; the quantiser turns some round and trips over the old note. Those
-    # that it needs it infers.
+    # The exporter records the shapes of weights; the quantiser transposes some and fails on the outdated shapes. It
+    # infers those that it needs.
     del graph.graph.value_info[:]
     root = logging.getLogger()
     level = root.level
-    root.setLevel(logging.ERROR)  # it advises to optimise first, which PyTorch's exporter has done
+    root.setLevel(logging.ERROR)  # it warns to optimise the graph first, which PyTorch's exporter has done
     try:
         with storage_errors(target):
-            # One scale a column: a single large weight then does not coarsen the whole matrix.
+            # One scale for each column, so that one large weight does not reduce the precision of the whole matrix.
             quantize_dynamic(graph, target, weight_type=QuantType.QInt8, per_channel=True)
     finally:
         root.setLevel(level)

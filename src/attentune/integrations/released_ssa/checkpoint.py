@@ -1,4 +1,4 @@
-"""Reading a checkpoint of the program that SSA's authors released: a folder with pytorch_model.bin and its settings."""
+"""Read checkpoints of the released SSA program: a folder with pytorch_model.bin and its configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from attentune.models.loading import Tokenizer, first_line, prepare_tokenizer, q
 from attentune.models.modeling import AttentuneForSequenceClassification
 
 _PREFIXES = {"bert": "bert.", "roberta": "roberta."}
-# Without weights that matter: BERT's positions 0, 1, 2, ... were saved by some versions of its library.
+# A constant buffer with the positions 0, 1, 2, ..., which some versions of the program's library saved.
 _PASSED_OVER = ("embeddings.position_ids",)
 _TOKEN_HEAD = "token_gate.token_head"
 _PARTS = {
@@ -43,12 +43,12 @@ _POSITION = re.compile(r"token_cls\.op\.(\d+)\.weight")
 
 @dataclass(frozen=True)
 class ReleasedForm:
-    """What the names in a checkpoint say of it.
+    """Architecture of a checkpoint, as inferred from its weight names.
 
     Attributes:
         family: "bert" or "roberta".
         kind: "hybrid", "co" (co-training) or "plain" (without SSA).
-        positions: with a token head that has weights of its own for each position, how many; else None.
+        positions: the number of positions, for a token head with separate weights for each position; otherwise None.
     """
 
     family: str
@@ -57,15 +57,19 @@ class ReleasedForm:
 
     @property
     def preset(self) -> str:
-        """The preset that has this form."""
+        """The preset for this architecture."""
         return {"hybrid": "ssa-hybrid-released", "co": "ssa-co-released", "plain": "bert"}[self.kind]
 
 
 def recognise(names: Sequence[str], source: str) -> ReleasedForm:
-    """The form of a checkpoint with weights of these names.
+    """Infer the architecture of a checkpoint from its weight names.
+
+    Args:
+        names: the names of the weights.
+        source: the name of the checkpoint in error messages.
 
     Raises:
-        CheckpointError: the released program writes no such checkpoint.
+        CheckpointError: the released program does not write such a checkpoint.
     """
     families = [family for family, prefix in _PREFIXES.items() if any(name.startswith(prefix) for name in names)]
     has_tokens = any(name.startswith("token_cls.") for name in names)
@@ -84,12 +88,15 @@ def recognise(names: Sequence[str], source: str) -> ReleasedForm:
 
 
 def our_weights(state: Mapping[str, Tensor], form: ReleasedForm, classes: Sequence[int]) -> dict[str, Tensor]:
-    """The weights under our names, float32.
+    """Convert the weights to Attentune's names and float32.
 
     Args:
-        state: the checkpoint's weights by its own names.
-        form: from `recognise`.
-        classes: for each of our classes in order, its row in the checkpoint's classifier.
+        state: the weights by their names in the checkpoint.
+        form: the architecture, from `recognise`.
+        classes: for each class in Attentune's order, its row in the checkpoint's classifier.
+
+    Returns:
+        The weights by their names in Attentune.
     """
     made: dict[str, Tensor] = {}
     pooler, prefix = "head.pooler.dense.", _PREFIXES[form.family]
@@ -104,16 +111,16 @@ def our_weights(state: Mapping[str, Tensor], form: ReleasedForm, classes: Sequen
     if form.positions is not None:
         stacked = [state[f"token_cls.op.{number}.weight"].float() for number in range(form.positions)]
         made[f"{_TOKEN_HEAD}.output.weight"] = torch.stack(stacked)
-        # The released program made biases for the positions, too, and never used them.
+        # The released program has biases for the positions too, but never uses them.
         made[f"{_TOKEN_HEAD}.output.bias"] = torch.zeros(form.positions, 2)
     return made
 
 
 def _our_name(name: str, prefix: str, pooler: str, *, keeps_pooler: bool) -> str | None:
-    """None for a weight that has no counterpart here."""
+    """Return the name of a weight in Attentune; None for a weight without a counterpart."""
     if _POSITION.fullmatch(name):
         return None
-    # Weights converted from TensorFlow were called so before 2019.
+    # Weights converted from TensorFlow before 2019 have these names.
     name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
     if name.startswith(prefix):
         inner = name[len(prefix) :]
@@ -131,19 +138,19 @@ def _our_name(name: str, prefix: str, pooler: str, *, keeps_pooler: bool) -> str
 WEIGHTS_FILE = "pytorch_model.bin"
 _CONFIG_FILES = ("config.json", "bert_config.json")
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
-# What the program's library wrote beside the sizes, of its own and of no use here.
+# Fields of config.json that do not describe the encoder's architecture.
 _NOT_SETTINGS = {"model_type", "architectures", "torch_dtype", "dtype", "num_labels", "id2label", "label2id"}
 
 
 @dataclass(frozen=True)
 class ReleasedCheckpoint:
-    """A checkpoint as it was read.
+    """A checkpoint of the released program.
 
     Attributes:
-        folder: where it lies.
-        form: what its names say.
-        state: the weights by its own names.
-        encoder: the encoder's settings.
+        folder: the folder of the checkpoint.
+        form: the architecture, from the weight names.
+        state: the weights by their names in the checkpoint.
+        encoder: the configuration of the encoder.
     """
 
     folder: Path
@@ -153,10 +160,10 @@ class ReleasedCheckpoint:
 
     @classmethod
     def read(cls, folder: str | Path) -> ReleasedCheckpoint:
-        """Read a folder; what is pickled in it is read in PyTorch's weights-only mode and runs no code.
+        """Read a folder, with PyTorch's weights-only mode for pickled files, which runs no code from them.
 
         Raises:
-            CheckpointError: a file is missing or holds something else.
+            CheckpointError: a file is missing or invalid.
         """
         path = Path(folder)
         state = _read_weights(path)
@@ -165,7 +172,7 @@ class ReleasedCheckpoint:
 
     @property
     def outputs(self) -> int:
-        """How many classes it tells apart; 1 for scores."""
+        """The number of classes; 1 for regression."""
         name = next(
             name
             for name in ("seq_cls.classifier.weight", "classifier.out_proj.weight", "classifier.weight")
@@ -175,7 +182,7 @@ class ReleasedCheckpoint:
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether a tokenizer's files lie beside the weights; the program's BERT wrote none."""
+        """Whether the folder has tokenizer files; the released BERT program does not write them."""
         return any((self.folder / name).is_file() for name in _TOKENIZER_FILES)
 
 
@@ -189,7 +196,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
-        # PyTorch's own message says how to turn the guard off, which is no cure for a file from elsewhere.
+        # PyTorch's message suggests weights_only=False, which is unsafe for untrusted files.
         raise CheckpointError(
             f"{file}: could not be read as a file of tensors alone. It is torn, or holds other Python objects, which"
             " could run code and are never loaded; get a whole copy of the state dict."
@@ -200,7 +207,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{file}: holds no state dict, expected tensors by name, as torch.save(state_dict) writes."
         )
-    # As saved from inside a DataParallel.
+    # DataParallel adds this prefix.
     return {name.removeprefix("module."): value for name, value in found.items()}
 
 
@@ -211,20 +218,20 @@ def _read_config(folder: Path, family: str) -> PreTrainedConfig:
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         return CONFIG_MAPPING[family](**{key: value for key, value in values.items() if key not in _NOT_SETTINGS})
-    except Exception as error:  # made by anyone: whatever does not fit raises its own kind
+    except Exception as error:  # untrusted values may raise any exception type
         raise CheckpointError(f"{file}: are no settings of a {family} encoder: {first_line(error)}") from error
 
 
 def load_released_tokenizer(source: str, encoder: PreTrainedConfig, *, lower_case: bool = True) -> Tokenizer:
-    """The tokenizer that a checkpoint was trained with.
+    """Load the tokenizer of a checkpoint.
 
     Args:
         source: a folder, a name on the Hugging Face hub, or BERT's vocab.txt.
-        encoder: the encoder's settings.
-        lower_case: with a vocab.txt, whether texts are put into lower case.
+        encoder: the configuration of the encoder.
+        lower_case: whether to lower-case texts; used only with a vocab.txt.
 
     Raises:
-        CheckpointError: it cannot be loaded, or knows more tokens than the encoder.
+        CheckpointError: the tokenizer cannot be loaded, or its vocabulary does not fit the encoder.
     """
     path = Path(source)
     file = path if path.suffix == ".txt" else path / "vocab.txt"
@@ -235,7 +242,7 @@ def load_released_tokenizer(source: str, encoder: PreTrainedConfig, *, lower_cas
                 tokenizer = BertTokenizer(vocab=_numbered(file), do_lower_case=lower_case)
             else:
                 tokenizer = AutoTokenizer.from_pretrained(source, config=encoder)
-        except Exception as error:  # files that others made: all kinds are raised
+        except Exception as error:  # untrusted files may raise any exception type
             raise CheckpointError(
                 f"{source}: no tokenizer could be loaded: {first_line(error)} Expected the folder or hub name of the"
                 " encoder that the checkpoint was trained from, such as bert-base-uncased, or its vocab.txt."
@@ -249,7 +256,7 @@ def load_released_tokenizer(source: str, encoder: PreTrainedConfig, *, lower_cas
 
 
 def _numbered(file: Path) -> dict[str, int]:
-    """A vocabulary with one token a line, as BERT's is."""
+    """Read a vocabulary file with one token per line, in the format of BERT."""
     return {token: number for number, token in enumerate(file.read_text(encoding="utf-8").splitlines())}
 
 
@@ -263,19 +270,23 @@ def build_released(
     max_length: int,
     is_pair: bool,
 ) -> AttentuneForSequenceClassification:
-    """A model of ours with the checkpoint's weights, in evaluation mode.
+    """Build a model with the weights of the checkpoint.
 
     Args:
-        checkpoint: what was read.
-        settings: the model section of its preset, with what no weight tells (beta, attention_threshold).
-        label_space: what it predicts.
+        checkpoint: the checkpoint.
+        settings: the model section of its preset, with the settings that weights do not determine (beta,
+            attention_threshold).
+        label_space: the classes, or regression.
         tokenizer: from `load_released_tokenizer`.
-        classes: for each of our classes in order, its row in the checkpoint's classifier.
-        max_length: the longest text or pair in tokens.
-        is_pair: whether it reads pairs.
+        classes: for each class in Attentune's order, its row in the checkpoint's classifier.
+        max_length: the maximum number of tokens of a text or pair.
+        is_pair: whether the rows are pairs of texts.
+
+    Returns:
+        The model, in evaluation mode.
 
     Raises:
-        CheckpointError: weights are missing, left over or of another shape.
+        CheckpointError: weights are missing, unexpected or of the wrong shape.
     """
     weights = our_weights(checkpoint.state, checkpoint.form, classes)
     has_pooler = "head.pooler.dense.weight" in weights

@@ -1,4 +1,4 @@
-"""From a checkpoint of the released program to a run folder."""
+"""Convert a checkpoint of the released program to a run folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attentune.io.files import storage_errors, write_text
 from attentune.models.saving import save_model
 
 Say = Callable[[str], None]
-# The program's own order of classes, where it is another than the task's here.
+# The released program's order of classes, where it differs from Attentune's.
 _CLASS_ORDER = {"mnli": ("contradiction", "entailment", "neutral")}
 _ENCODERS = {
     ("bert", 768): "bert-base-uncased",
@@ -27,19 +27,19 @@ _ENCODERS = {
     ("roberta", 768): "roberta-base",
     ("roberta", 1024): "roberta-large",
 }
-# What no weight tells.
+# The flags whose values the weights do not determine.
 _TOLD = ("task_name", "cls_weight", "attention_threshold", "max_seq_length", "bert_model", "aug_loss_weight", "seed")
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What was made of a checkpoint.
+    """Result of an import.
 
     Attributes:
         folder: the run folder.
-        preset: the preset that it has the form of.
-        task: what it was trained on.
-        facts: what no weight tells, by the program's flags, and where each was taken from.
+        preset: the preset for the architecture of the checkpoint.
+        task: the task that the checkpoint was trained on.
+        facts: the settings that the weights do not determine, by flag: the value and a description of its source.
     """
 
     folder: Path
@@ -59,23 +59,27 @@ def import_ssa(
     replace: bool = False,
     say: Say | None = None,
 ) -> Imported:
-    """Write a checkpoint of the released program as a run folder, which every command here takes.
+    """Convert a checkpoint of the released program to a run folder, which all commands of Attentune accept.
 
     Args:
-        checkpoint: its folder, with pytorch_model.bin and config.json.
-        output_dir: a folder that is new or empty.
-        flags: the program's flags that the checkpoint was trained with (`task_name`, `cls_weight`,
-            `attention_threshold`, `max_seq_length`); those not given are read from the dev_results_*.txt beside the
-            checkpoint, else the program's defaults are taken.
-        data_dir: the folder of the task's files, for the run's own configuration.
-        tokenizer: the encoder's folder or hub name, or its vocab.txt; the checkpoint's own files if not given.
-        lower_case: with a vocab.txt, whether texts are put into lower case.
-        replace: whether a run folder that is there is replaced.
-        say: is told what was taken from where.
+        checkpoint: the folder of the checkpoint, with pytorch_model.bin and config.json.
+        output_dir: a new or empty folder.
+        flags: the flags of the released program that the checkpoint was trained with, such as `task_name`,
+            `cls_weight`, `attention_threshold` and `max_seq_length`. Missing flags are read from the dev_results_*.txt
+            of the checkpoint; otherwise the defaults of the released program apply.
+        data_dir: the folder of the task's data files, for the configuration of the run.
+        tokenizer: the folder or hub name of the encoder, or its vocab.txt; None for the files in the checkpoint, or
+            if there are none, for the encoder's name.
+        lower_case: whether to lower-case texts; used only with a vocab.txt.
+        replace: whether to replace an existing run folder.
+        say: called with each setting that the weights do not determine, and its source.
+
+    Returns:
+        The run folder and the settings that the weights do not determine.
 
     Raises:
-        CheckpointError: it is no such checkpoint, or its parts do not fit together.
-        ConfigError: no task is known, a flag cannot be used, or the folder is not empty.
+        CheckpointError: the checkpoint is invalid, or its weights, configuration, tokenizer and task do not match.
+        ConfigError: the task is unknown, a flag is invalid, or the folder is not empty.
     """
     target = Path(output_dir)
     _check_target(target, replace=replace)
@@ -115,7 +119,7 @@ def _check_target(target: Path, *, replace: bool) -> None:
 
 
 def _facts(found: ReleasedCheckpoint, given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
-    """What no weight tells, and where it is from."""
+    """Return the settings that the weights do not determine, by flag, each with a description of its source."""
     recorded, defaults = recorded_flags(found.folder), {flag.name: flag.default for flag in FLAGS}
     if "model_name_or_path" in recorded:
         recorded["bert_model"] = recorded["model_name_or_path"]
@@ -164,7 +168,7 @@ def _config(found: ReleasedCheckpoint, facts: Mapping[str, tuple[Any, str]], tas
 
 
 def _write(target: Path, config: Config, save: Callable[[Path], None]) -> None:
-    """The whole folder, or none of it."""
+    """Write the run folder atomically: either completely or not at all."""
     temporary = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.tmp")
     with storage_errors(target):
         temporary.mkdir(parents=True)

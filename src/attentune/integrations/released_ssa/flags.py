@@ -1,4 +1,4 @@
-"""The released program's flags, and what each is here."""
+"""The flags of the released program and the settings that they correspond to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attentune.config.parse import coerce
 from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
 
-# The tasks that the program knows, by their names here.
+# The tasks of the released program, by their names in Attentune.
 TASKS = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
 
 
@@ -21,11 +21,11 @@ class OldFlag:
     """A flag of the released program.
 
     Attributes:
-        name: as it is typed, without hyphens.
-        default: the program's own.
-        here: the setting that it fills, by dotted name, or in words what it does.
-        kind: the type of its values.
-        fills: whether `here` is a setting that takes the flag's value as it is.
+        name: the name of the flag, without hyphens.
+        default: the default value in the released program.
+        here: the dotted name of the setting that corresponds to the flag, or a description of its effect.
+        kind: the type of the values.
+        fills: whether `here` is a setting to which the value of the flag is assigned unchanged.
     """
 
     name: str
@@ -68,9 +68,9 @@ FLAGS = (
     OldFlag("vocab_file", "./vocab.txt", "the tokenizer of --ckpt, if that has none; else the encoder's own is taken"),
     OldFlag("do_lower_case", True, "with --vocab_file; else the encoder's tokenizer knows", bool),
 )
-# The RoBERTa program's names for the same, and its own for the warm-up.
+# Aliases of flags in the released RoBERTa program.
 SAME = {"model_name_or_path": "bert_model", "warmup_rate": "warmup_proportion"}
-# Taken, said and passed over: they have no bearing on results here.
+# Accepted with a message, but ignored: they do not affect results.
 PASSED_OVER = {
     "cache_dir": "set HF_HOME",
     "ckpt_cache_dir": "nothing is downloaded for a checkpoint",
@@ -89,11 +89,14 @@ PASSED_OVER = {
 
 
 def read_flags(given: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
-    """Every flag's value, the program's default where it is not given; what cannot be read is added to `problems`.
+    """Parse the values of all flags; flags that are not given get the defaults of the released program.
 
     Args:
-        given: texts by the flag's name, those of `SAME` included.
-        problems: gets one sentence for each value that cannot be used.
+        given: the values as text by flag name or alias in `SAME`.
+        problems: a list to which one message is appended for each invalid value.
+
+    Returns:
+        The value of every flag by name.
     """
     texts = {**given, **{name: given[other] for other, name in SAME.items() if other in given}}
     values: dict[str, Any] = {}
@@ -115,10 +118,10 @@ def read_flags(given: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
 
 
 def known_task(name: str) -> str:
-    """The task's name here.
+    """Return the name of a task in Attentune.
 
     Raises:
-        ConfigError: it is none of those that the program knows.
+        ConfigError: the released program does not support the task.
     """
     try:
         task = load_spec(name).name
@@ -133,17 +136,17 @@ def known_task(name: str) -> str:
 
 
 def preset_of(values: Mapping[str, Any]) -> str:
-    """The preset that the flags ask for."""
+    """Return the preset that corresponds to the flags."""
     if values["only_bert"]:
         return "bert"
     return "ssa-co-released" if values["co_training"] else "ssa-hybrid-released"
 
 
 def overrides_for(values: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
-    """The settings that the flags stand for, by dotted name, to go on top of `preset_of`.
+    """Return the settings that correspond to the flags, by dotted name, as overrides of the preset from `preset_of`.
 
     Args:
-        values: from `read_flags`.
+        values: the value of every flag, from `read_flags`.
         output_dir: the run folder.
     """
     preset = preset_of(values)
@@ -153,7 +156,7 @@ def overrides_for(values: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
         "training.output_dir": output_dir,
         "training.num_train_epochs": float(int(values["num_train_epochs"])),
         "training.per_device_train_batch_size": values["train_batch_size"] // max(1, parts),
-        # The program keeps the epoch that scored best, and logs each step's loss.
+        # The released program keeps the epoch with the best dev score, and logs the loss of each step.
         "training.load_best_model_at_end": True,
         "training.metric_for_best_model": _chosen_by(known_task(values["task_name"])),
         "training.logging_steps": 1,
@@ -176,7 +179,7 @@ def overrides_for(values: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
 
 
 def _chosen_by(task: str) -> str:
-    """What tells the best epoch; the program takes accuracy on the tasks that have F1 too."""
+    """Return the metric that selects the best epoch in the released program: accuracy if the task has it."""
     metrics = load_spec(task).metrics
     return "accuracy" if "accuracy" in metrics else metrics[0]
 
@@ -185,10 +188,16 @@ _MAX_BYTES = 1 << 20
 
 
 def recorded_flags(checkpoint: Path) -> dict[str, Any]:
-    """Flags by name, from the file that the program wrote beside a checkpoint; empty where there is none to be read.
+    """Read the flags that the released program recorded in a result file.
 
-    The checkpoint dev_0.66 has its file dev_results_0.66.txt beside it; a file in the checkpoint's own folder goes
-    before that.
+    For a checkpoint folder dev_0.66 the file is dev_results_0.66.txt in the parent folder; a single dev_results_*.txt
+    in the checkpoint folder itself takes precedence.
+
+    Args:
+        checkpoint: the folder of the checkpoint.
+
+    Returns:
+        The values by flag name; empty if there is no readable file.
     """
     folder = checkpoint.resolve()
     own = sorted(folder.glob("dev_results_*.txt"))
@@ -205,7 +214,7 @@ def recorded_flags(checkpoint: Path) -> dict[str, Any]:
 
 
 def _namespace(text: str) -> dict[str, Any]:
-    """What `Namespace(a=1, b='x')` holds; nothing is run, and what is no plain value is left out."""
+    """Parse text such as `Namespace(a=1, b='x')` without running it; values that are not literals are omitted."""
     try:
         call = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,4 +1,4 @@
-"""What the released program's command does: train or take up a model, score it, write the same result files."""
+"""Run the released program's command: train or load a model, score it, and write the same result files."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was scored and written.
+    """Result of `run_ssa`.
 
     Attributes:
-        scores: of the dev rows.
-        files: the result files.
-        run: the run folder that was scored.
+        scores: the scores of the dev rows.
+        files: the result files that were written.
+        run: the folder of the scored run.
     """
 
     scores: DevScores
@@ -45,7 +45,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class _Scored:
-    """A model's dev scores and losses, and its test predictions in the site's form by the file's middle name."""
+    """Dev scores, dev losses and test predictions of a model.
+
+    Attributes:
+        scores: the scores of the dev rows.
+        losses: the losses on the dev rows, by their names in the released program.
+        tests: the contents of the prediction files in the format of the GLUE site, by file name infix ("" or "_mm").
+    """
 
     scores: DevScores
     losses: dict[str, float]
@@ -59,17 +65,20 @@ def run_ssa(
     display: ProgressDisplay | None = None,
     say: Say | None = None,
 ) -> Outcome:
-    """Do what the released program does with these flags.
+    """Train and score a model as the released program does with these flags.
 
     Args:
-        values: every flag's value, from `flags.read_flags`.
-        more: settings by dotted name that go on top of what the flags stand for.
-        display: where progress of training is shown.
-        say: is told what is done besides.
+        values: the value of every flag, from `flags.read_flags`.
+        more: settings by dotted name that override those from the flags.
+        display: the progress display of the training.
+        say: called with a message about each other step.
+
+    Returns:
+        The scores, the result files and the run folder.
 
     Raises:
-        AttentuneError: anything that the user can mend; the message says how.
-        Interrupted: a stop was asked for and the run was saved.
+        AttentuneError: an error that the user can correct; the message says how.
+        Interrupted: a stop was requested and the run was saved.
     """
     say = say or (lambda text: None)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -81,7 +90,7 @@ def run_ssa(
         start = _start(values, home, say)
         if values["do_first_eval"]:
             return _first_eval(start, values, config, task, home)
-        # The run has the encoder inside it, and slots that fit.
+        # The run contains the encoder and matching slots.
         config = load_config(overrides={**overrides, "model.name_or_path": str(start)}, preset=preset_of(values))
     elif values["ckpt"]:
         say("--ckpt: is passed over, since --use_saved is 0.")
@@ -92,7 +101,7 @@ def run_ssa(
 
 
 def _start(values: Mapping[str, Any], home: Path, say: Say) -> Path:
-    """The run folder to start from: --ckpt, imported if the released program wrote it."""
+    """Return the run folder to start from: --ckpt, imported first if the released program wrote it."""
     checkpoint = Path(values["ckpt"])
     if is_saved_run(str(checkpoint)):
         return checkpoint
@@ -193,7 +202,7 @@ def _namespace(values: Mapping[str, Any]) -> str:
 
 
 def _epoch_loss(run: Path, epoch: int) -> float:
-    """The mean training loss of an epoch, from the log."""
+    """Return the mean training loss of an epoch, from the log; NaN if the log has none."""
     lines = map(json.loads, (run / LOG_FILE).read_text(encoding="utf-8").splitlines())
     losses: Sequence[float] = [line["loss"] for line in lines if "loss" in line and line["epoch"] == epoch]
     return sum(losses) / len(losses) if losses else float("nan")

@@ -1,4 +1,4 @@
-"""Dev scores as the released program counts them: the mean over three parts of the shuffled rows."""
+"""Dev scores as the released program computes them: means over three parts of the shuffled rows."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class DevScores:
     """Scores of the dev rows.
 
     Attributes:
-        parts: for each of the three parts, the metrics by the program's names.
-        whole: the metrics of all rows together.
+        parts: the metrics of each of the three parts, by their names in the released program.
+        whole: the metrics on all rows, by the same names.
     """
 
     parts: tuple[dict[str, float], ...]
@@ -40,12 +40,12 @@ class DevScores:
 
     @property
     def means(self) -> dict[str, float]:
-        """The program's dev scores: the means over the parts."""
+        """The dev scores of the released program: means over the parts."""
         return {name: sum(part[name] for part in self.parts) / len(self.parts) for name in self.whole}
 
     @property
     def chosen(self) -> float:
-        """What the program tells the best epoch by, and names its files after."""
+        """The score by which the released program selects the best epoch and names its files."""
         means = self.means
         return next(means[name] for name in ("acc", "mcc", "corr") if name in means)
 
@@ -53,10 +53,20 @@ class DevScores:
 def dev_scores(
     metrics: Sequence[str], rows: TextRows, logits_NC: np.ndarray, label_space: LabelSpace, *, seed: int
 ) -> DevScores:
-    """Shuffle the rows, cut them into three equal parts (up to two rows are left over), and score each.
+    """Shuffle the rows, split them into three equal parts (up to two rows are left out), and score each part.
+
+    Args:
+        metrics: the names of the metrics.
+        rows: the dev rows, with labels.
+        logits_NC: (N, C) logits of the rows.
+        label_space: the classes, or regression.
+        seed: the seed of the shuffle.
+
+    Returns:
+        The scores of the parts and of all rows.
 
     Raises:
-        DataError: there are fewer than three rows.
+        DataError: there are fewer than three rows, or they have no labels.
     """
     labels, third = rows.labels, len(rows) // 3
     if labels is None or third == 0:
@@ -70,7 +80,7 @@ def dev_scores(
 
 
 def _named(scores: Mapping[str, float]) -> dict[str, float]:
-    """The program's names, and the means of two that it adds."""
+    """Rename metrics as in the released program, and add its means of two metrics."""
     named = {_NAMES[name]: value for name, value in scores.items()}
     mean = _MEANS.get(tuple(scores))
     return named if mean is None else {**named, mean: sum(named.values()) / 2}
@@ -79,7 +89,20 @@ def _named(scores: Mapping[str, float]) -> dict[str, float]:
 def dev_losses(
     rows: TextRows, found: RowScores, features: Features, label_space: LabelSpace, *, token_share: float
 ) -> dict[str, float]:
-    """The program's dev losses: of the task, and of the token head, for which every ordinary token is labelled 1."""
+    """Compute the dev losses of the released program.
+
+    The loss of the token head is computed as if every non-special token were labelled 1.
+
+    Args:
+        rows: the dev rows, with labels.
+        found: the logits and token scores of the rows.
+        features: the tokens of the rows.
+        label_space: the classes, or regression.
+        token_share: the weight of the token loss in the total loss, from 0 to 1.
+
+    Returns:
+        The losses and the accuracy of the token head, by their names in the released program.
+    """
     dtype = torch.float32 if label_space.task_type == "regression" else torch.long
     losses = row_losses(
         resolve_loss("auto", label_space.task_type),
