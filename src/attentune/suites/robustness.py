@@ -266,7 +266,7 @@ def stress(
         precision: overrides the precision of the runs.
         resamples: the number of bootstrap resamples for each interval.
         seed: the seed of the typos and of the resamples.
-        progress: called with the name of each perturbation before its rows are predicted.
+        progress: called before each prediction pass with the name of the perturbation, or "as they are" for none.
 
     Returns:
         The scores, with bootstrap intervals.
