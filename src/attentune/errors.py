@@ -15,7 +15,7 @@ class AttentuneError(Exception):
 
 
 class ConfigError(AttentuneError):
-    """Invalid settings. Holds all problems, not only the first."""
+    """Invalid settings. The attribute `problems` lists all problems, not only the first."""
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
@@ -44,7 +44,7 @@ class UnsupportedEncoderError(AttentuneError):
 
 
 class CheckpointError(AttentuneError):
-    """A run folder or checkpoint that is missing, damaged, finished or of another run."""
+    """A run folder or checkpoint that is missing, damaged, finished or belongs to another run."""
 
 
 class StorageError(AttentuneError):
@@ -52,7 +52,7 @@ class StorageError(AttentuneError):
 
 
 class ExportError(AttentuneError):
-    """A run that cannot be exported, or whose export predicts something else than the run."""
+    """A run that cannot be exported, or an export whose predictions differ from those of the run."""
 
 
 class NonFiniteLossError(AttentuneError):

@@ -1,4 +1,4 @@
-"""The record of a run (`run.json`), to and from JSON."""
+"""The record of a finished run (`run.json`), and its conversion to and from JSON."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from attentune.io.files import read_json
 
 _PACKAGES = ("attentune", "torch", "transformers", "tokenizers", "accelerate", "numpy", "safetensors")
 
-# In a run folder: the record of a finished run, and its log.
+# Files of a run folder: the record of the finished run, and its log.
 RESULT_FILE, LOG_FILE = "run.json", "log.jsonl"
-# Marks the folder of several finished tasks, which has a run folder for each.
+# Marks the folder of a finished multi-task training, which has one run folder per task.
 TASKS_FILE = "tasks.json"
-# The key of fingerprints for the rows of train without those of extra files, if there are some.
+# The key in `data_fingerprint` for the training rows without those of extra files, if there are any.
 ORIGINAL_TRAIN = "train without extra files"
 
 
@@ -32,14 +32,14 @@ class RunResult:
     """The record of a finished run.
 
     Attributes:
-        scores: by split, metric names and values; None if a metric is undefined, such as the correlation of constants.
-        train: seconds, tokens (padding not counted), tokens_per_second, peak_memory_bytes and more.
-        best: metric, value and step of the best score on validation rows; None without scores.
+        scores: metric values by split and metric name; None if undefined, such as the correlation of constants.
+        train: seconds, tokens (without padding), tokens_per_second, peak_memory_bytes and more.
+        best: the metric, value and step of the best validation score; None without scores.
         config: the complete configuration.
-        seed: the run's seed.
-        versions: of Python, the platform and the main packages.
-        data_fingerprint: the SHA-256 of each split; with extra training files also that of train without them
-            (`ORIGINAL_TRAIN`).
+        seed: the seed of the run.
+        versions: the versions of Python, the platform and the main packages.
+        data_fingerprint: the SHA-256 of each split; with extra training files, also that of the training rows without
+            them (`ORIGINAL_TRAIN`).
         notes: notes on the data and decisions made automatically.
     """
 
@@ -76,12 +76,16 @@ class RunResult:
 
 
 def check_fields(cls: type, content: Any) -> None:
-    """Check the types of a record's fields, which anyone may have written.
+    """Check the types of the fields of a record that was read from an untrusted file.
 
-    Missing and unknown fields are left to the record's constructor.
+    Missing and unknown fields are not checked here: the record's constructor handles them.
+
+    Args:
+        cls: the record's dataclass.
+        content: the parsed content of the file.
 
     Raises:
-        ValueError: a field has a value of another type.
+        ValueError: the content is not an object, or a field has a value of another type.
     """
     if not isinstance(content, dict):
         raise ValueError(f"it holds a {type(content).__name__}, expected an object")
@@ -112,7 +116,7 @@ def to_json(value: Any) -> str:
 
 
 def without_nan(value: Any) -> Any:
-    """Return the nested value with None for each NaN or infinity."""
+    """Return a copy of a nested value in which each NaN or infinity is None."""
     if isinstance(value, dict):
         return {key: without_nan(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,7 +1,7 @@
-"""Random generators from keys.
+"""Random generators seeded with keys.
 
-Every random choice is a function of a key such as (seed, epoch, row), and not of the numbers drawn before. So it does
-not depend on resuming, on the batch size or on the number of processes.
+Every random choice is a function of a key such as (seed, epoch, row), not of numbers drawn earlier, so it does not
+depend on resuming, on the batch size or on the number of processes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def derive_key(*parts: int | str) -> int:
-    """Hash the parts of a key, in their order, to a 63-bit integer.
+    """Hash the parts of a key, in order, to a 63-bit integer.
 
-    The result is the same in all processes, machines and versions of Python (unlike `hash`).
+    Unlike that of `hash`, the result is the same in all processes, on all machines and in all versions of Python.
     """
-    # NumPy integers are treated as integers.
+    # The type name distinguishes 1 from "1"; NumPy integers count as int.
     text = "\x1f".join(f"{'str' if isinstance(part, str) else 'int'}:{part}" for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
@@ -38,14 +38,14 @@ def torch_generator(*parts: int | str) -> torch.Generator:
 
 
 def seed_global(*parts: int | str) -> None:
-    """Seed PyTorch's global generators (CPU and accelerators), from which dropout draws, with this key.
+    """Seed PyTorch's global generators (CPU and accelerators), which dropout uses, with this key.
 
-    It is called before each forward pass in training, so that checkpoints need no generator state.
+    Training calls this before each forward pass, so that checkpoints need not store generator states.
     """
     import torch
 
     key = derive_key(*parts)
     if torch.accelerator.is_available():
         torch.manual_seed(key)
-    else:  # the same, but without the stack trace recorded for missing devices, which takes a millisecond
+    else:  # same effect, without the stack trace that manual_seed records for missing devices (1 ms)
         torch.default_generator.manual_seed(key)

@@ -47,7 +47,7 @@ class DemoRow:
     Attributes:
         text: the review.
         label: 0 negative, 1 positive (`LABEL_NAMES`).
-        kind: "single" (one word decides), "context" (a word and what reverses it) or "pair" (a good and a bad word,
+        kind: "single" (one word decides), "context" (a word and one that negates it) or "pair" (a good and a bad word,
             whose order decides).
         decisive: the characters `text[start:end]` of each word that decides the label, in reading order.
         shortcut: the characters of the cinema name that is correlated with a label, or None.
@@ -76,7 +76,8 @@ def generate(split: str, n: int, *, seed: int, shortcut_strength: float) -> list
             disagrees in the challenge rows. 0.5 is no shortcut.
 
     Raises:
-        ConfigError: for an unknown split, a negative `n`, a strength outside 0..1, or more rows than there are texts.
+        ConfigError: the split is unknown, `n` is negative, the strength is outside 0..1, or there are fewer than `n`
+            different texts.
     """
     _check(split, n, shortcut_strength)
     agreement = 1 - shortcut_strength if split == "challenge" else shortcut_strength
@@ -92,9 +93,15 @@ def generate(split: str, n: int, *, seed: int, shortcut_strength: float) -> list
 def demo_task(
     *, train_size: int = 1600, eval_size: int = 600, seed: int = 42, shortcut_strength: float = 0.8
 ) -> TaskData:
-    """Make the demo task, with the splits train, validation and challenge; `eval_size` rows in each of the last two.
+    """Generate the demo task with the splits train, validation and challenge.
 
-    A row's id is "SPLIT-NUMBER"; `look_up` gives the truth behind ids.
+    A row's id is "SPLIT-NUMBER"; `look_up` returns the ground truth for ids.
+
+    Args:
+        train_size: the number of training rows.
+        eval_size: the number of rows in each of validation and challenge.
+        seed: as in `generate`.
+        shortcut_strength: as in `generate`.
 
     Raises:
         ConfigError: as `generate`.
@@ -118,10 +125,18 @@ def demo_task(
 
 
 def look_up(ids: Sequence[str], *, seed: int = 42, shortcut_strength: float = 0.8) -> list[DemoRow]:
-    """Generate the rows with given ids of `demo_task` again, with the same seed and strength.
+    """Regenerate the rows of `demo_task` with the given ids.
+
+    Args:
+        ids: ids of rows, such as "validation-7".
+        seed: the seed that was passed to `demo_task`.
+        shortcut_strength: the strength that was passed to `demo_task`.
+
+    Returns:
+        The rows, in the order of the ids.
 
     Raises:
-        ConfigError: for an id that `demo_task` does not give.
+        ConfigError: an id is not of the form "SPLIT-NUMBER".
     """
     places = []
     for name in ids:
@@ -146,14 +161,22 @@ def write_files(
 ) -> dict[str, Path]:
     """Write train.csv, validation.csv and challenge.csv.
 
-    Columns: id, text, label, kind, and decisive and shortcut as JSON ([[start, end], ...]; [start, end] or null).
+    The columns are id, text, label, kind, decisive and shortcut. The last two are JSON: [[start, end], ...], and
+    [start, end] or null.
+
+    Args:
+        folder: the folder for the files, created if needed.
+        train_size: as in `demo_task`.
+        eval_size: as in `demo_task`.
+        seed: as in `demo_task`.
+        shortcut_strength: as in `demo_task`.
 
     Returns:
         The file of each split.
 
     Raises:
         ConfigError: as `generate`.
-        StorageError: where the folder or a file cannot be written.
+        StorageError: the folder or a file cannot be written.
     """
     sizes = {"train": train_size, "validation": eval_size, "challenge": eval_size}
     paths = {}

@@ -1,7 +1,7 @@
-"""The words and sentences that the demo's reviews are put together from.
+"""The words and sentence templates of the synthetic reviews.
 
-`{slots}` are filled by the generator; a word in `[brackets]` stands in the text as it is and is one of the decisive
-words of its sentence. Every template takes words of both polarities, so that no template gives the label away.
+The generator fills `{slots}`; a word in `[brackets]` is copied to the text and is one of the decisive words of its
+sentence. Every template takes words of both polarities, so that a template alone does not determine the label.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORD_PAIRS = (
     ("excellent", "terrible"),
     ("graceful", "awkward"),
     ("absorbing", "plodding"),
-    # From here on: not used in training.
+    # The pairs below are not used in training.
     ("dazzling", "drab"),
     ("captivating", "wearisome"),
     ("splendid", "dismal"),
@@ -48,7 +48,7 @@ WORD_PAIRS = (
 )
 TRAIN_WORDS = 24
 
-# The shortcut: the first name goes with negative, the second with positive, with the given strength.
+# The shortcut: the first name correlates with negative, the second with positive, with the given strength.
 SHORTCUT_VENUES = ("Forum", "Plaza")
 NEUTRAL_VENUES = ("Apollo", "Empire", "Globe", "Regent")
 
@@ -97,7 +97,7 @@ CONTEXT_TEMPLATES = (
     "You may fear or hope that the {noun} is {word}, but it is [not].",
 )
 
-# The order of the words decides the label: the first word in the first group, the second word in the second.
+# The order of the words determines the label: the first word decides in EARLIER_DECIDES, the second in LATER_DECIDES.
 EARLIER_DECIDES = (
     "The {noun} was {earlier} rather than {later}.",
     "I thought the {noun} more {earlier} than {later}.",

@@ -1,5 +1,5 @@
 """Files on disk.
 
-`files` has atomic writes, manifests and reading with a size limit; `locks` has file locks that the operating system
-frees when their process ends.
+`files` provides atomic writes, manifests and size-limited reading; `locks` provides file locks that the operating
+system releases when their process ends.
 """

@@ -1,4 +1,4 @@
-"""Atomic writes, manifests and reading of files from elsewhere, with errors that say how to mend them."""
+"""Atomic writes, manifests and safe reading of untrusted files; error messages state how to fix the cause."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CURES = {
 }
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _CHUNK_BYTES = 1 << 22
-# In a folder of files that belong together: their sizes and hashes.
+# The file that lists the sizes and hashes of all other files in a folder.
 MANIFEST = "manifest.json"
 # Records of long runs have a few megabytes; a file with more was not written by this package.
 _MAX_TEXT_BYTES = 1 << 28
@@ -39,7 +39,11 @@ _MAX_TEXT_BYTES = 1 << 28
 
 @contextlib.contextmanager
 def storage_errors(path: str | Path) -> Iterator[None]:
-    """Turn errors of the operating system while writing to `path` into a `StorageError` that says how to mend them."""
+    """Convert operating system errors raised while writing to `path` to a `StorageError` that states the fix.
+
+    Raises:
+        StorageError: the block failed with an operating system error.
+    """
     try:
         yield
     except OSError as error:
@@ -54,19 +58,19 @@ def storage_errors(path: str | Path) -> Iterator[None]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a UTF-8 file as `write_bytes` does.
+    """Write a UTF-8 file atomically, as `write_bytes` does.
 
     Raises:
-        StorageError: it could not be written; the old content stands.
+        StorageError: the file could not be written; an existing file is left unchanged.
     """
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a file atomically: a reader sees the old content or the new, never a part.
+    """Write a file atomically: a reader sees either the old content or the new, never a mixture.
 
     Raises:
-        StorageError: it could not be written; the old content stands.
+        StorageError: the file could not be written; an existing file is left unchanged.
     """
     with atomic_write(path) as add:
         add(content)
@@ -76,14 +80,14 @@ def write_bytes(path: str | Path, content: bytes) -> None:
 def atomic_write(path: str | Path) -> Iterator[Callable[[bytes], None]]:
     """Write a file atomically, chunk by chunk.
 
-    The file takes its place when the block has ended. If the block raises, the old content stands and nothing is left
-    of the new one.
+    The content goes to a temporary file, which replaces `path` when the block ends. If the block raises, the temporary
+    file is removed and an existing file is left unchanged.
 
     Yields:
         A function that appends bytes to the file.
 
     Raises:
-        StorageError: it could not be written.
+        StorageError: the file could not be written.
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -103,17 +107,17 @@ def atomic_write(path: str | Path) -> Iterator[Callable[[bytes], None]]:
             temporary.replace(target)
             sync_folder(target.parent)
     except BaseException:
-        with contextlib.suppress(OSError):  # what is still to be written may not fit either
+        with contextlib.suppress(OSError):  # closing writes the buffered rest, which can fail too
             file.close()
         temporary.unlink(missing_ok=True)
         raise
 
 
 def check_links(folder: Path) -> None:
-    """Refuse a folder that holds symbolic links: writing through one could change a file elsewhere.
+    """Check that a folder has no symbolic links, since writing through one could change a file elsewhere.
 
     Raises:
-        StorageError: the folder holds a link.
+        StorageError: the folder has a symbolic link.
     """
     with storage_errors(folder):
         links = sorted(entry.name for entry in folder.iterdir() if entry.is_symlink())
@@ -133,8 +137,8 @@ def read_text(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
     """Read the text of a UTF-8 file from an untrusted source.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is a pipe or a device, is too large, or not UTF-8.
+        OSError: the file cannot be read.
+        ValueError: the path is not a regular file, or the file is larger than `max_bytes` or not UTF-8.
     """
     facts = Path(path).stat()
     if not stat.S_ISREG(facts.st_mode):
@@ -149,7 +153,8 @@ def read_json(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> Any:
     """Read a JSON file from an untrusted source.
 
     Raises:
-        OSError, ValueError: as `read_text`; or it is not JSON, or nested too deeply.
+        OSError: the file cannot be read.
+        ValueError: as `read_text`; or the text is not JSON, or is nested too deeply.
     """
     return parse_json(read_text(path, max_bytes))
 
@@ -158,7 +163,7 @@ def parse_json(text: str) -> Any:
     """Parse a JSON text from an untrusted source.
 
     Raises:
-        ValueError: it is not JSON, or nested too deeply.
+        ValueError: the text is not JSON, or is nested too deeply.
     """
     try:
         return json.loads(text)
@@ -168,7 +173,7 @@ def parse_json(text: str) -> Any:
 
 def sync_folder(folder: Path) -> None:
     """Flush renames inside this folder to the disk, so that they survive a power cut."""
-    if not hasattr(os, "O_DIRECTORY"):  # Windows opens no folders, and its file system keeps a journal of renames
+    if not hasattr(os, "O_DIRECTORY"):  # Windows cannot open folders, and its file system journals renames
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -178,11 +183,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Flush the content of this file to the disk and drop its cached pages, so that the next reader sees the disk's."""
-    # Windows writes back only what is open for writing.
+    """Flush the content of this file to the disk and drop its cached pages, so that the next read is from the disk."""
+    # Windows can only flush files that are open for writing.
     with path.open("rb" if hasattr(os, "O_DIRECTORY") else "r+b") as file:
         os.fsync(file.fileno())
-        if hasattr(os, "posix_fadvise"):  # where there is none, the memory's copy is read
+        if hasattr(os, "posix_fadvise"):  # elsewhere, the next read may be from the page cache
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
@@ -196,7 +201,7 @@ def sha256_of(path: Path) -> str:
 
 
 def write_manifest(folder: Path) -> None:
-    """Write `manifest.json` with the size and SHA-256 of every file in a folder."""
+    """Write `manifest.json`, with the size and SHA-256 of every other file in the folder."""
     files = sorted(path for path in folder.iterdir() if path.name != MANIFEST)
     manifest = {path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
@@ -206,11 +211,11 @@ def verify_manifest(folder: Path, needed: Iterable[str] = ()) -> str | None:
     """Check the files of a folder against its manifest.
 
     Args:
-        folder: the folder that `write_manifest` was called for.
-        needed: files that the manifest must name.
+        folder: a folder with a manifest from `write_manifest`.
+        needed: the names of files that the manifest must list.
 
     Returns:
-        What is wrong, in a few words; None if every file is as it was written.
+        A short description of the first problem; None if all files match the manifest.
     """
     try:
         manifest = read_json(folder / MANIFEST)

@@ -1,4 +1,4 @@
-"""File locks that the operating system frees when their process ends, however it ends."""
+"""File locks that the operating system releases when their process ends, even after a crash."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-# On Windows nobody else can read a locked byte, so the one that is locked lies far behind the content.
+# On Windows, other processes cannot read a locked byte, so the locked byte is far beyond the content.
 _LOCKED_BYTE = 1 << 30
 _POLL_S = 0.05
 
 
 def open_lock_file(path: Path) -> int:
-    """Open a lock file, which is made if it is not there; a link is never followed.
+    """Open a lock file, creating it if needed; symbolic links are not followed.
+
+    Returns:
+        The file descriptor.
 
     Raises:
-        OSError: it cannot be opened or is a link.
+        OSError: the file cannot be opened, or is a symbolic link.
     """
     if not hasattr(os, "O_NOFOLLOW") and path.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
@@ -35,14 +38,14 @@ def open_lock_file(path: Path) -> int:
 
 
 def lock_handle(handle: int, *, wait: bool) -> bool:
-    """Lock an open file exclusively, until it is closed.
+    """Lock an open file exclusively until it is closed.
 
     Args:
-        handle: from `open_lock_file`.
-        wait: whether to wait until it is free.
+        handle: a file descriptor from `open_lock_file`.
+        wait: whether to wait until the lock is free.
 
     Returns:
-        Whether it is locked now; False only without `wait`.
+        Whether the file was locked; always True with `wait`.
     """
     if fcntl is not None:
         try:
@@ -58,8 +61,8 @@ def lock_handle(handle: int, *, wait: bool) -> bool:
 
 
 def close_lock(handle: int) -> None:
-    """Free a lock and close its file."""
-    if fcntl is None:  # Windows frees it on closing too, but not at once
+    """Release a lock and close its file."""
+    if fcntl is None:  # Windows also releases the lock on closing, but not immediately
         try:
             msvcrt = _msvcrt()
             os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
@@ -86,9 +89,9 @@ def _msvcrt() -> Any:
 
 
 class FileLock:
-    """A lock with one holder at a time among the processes that reach its file. The file names the last holder.
+    """An exclusive lock between all processes that can open its file, which names the last holder.
 
-    The file is never removed: otherwise two processes could each hold a file of that name.
+    The file is never deleted: otherwise two processes could lock two different files with the same name.
     """
 
     def __init__(self, path: Path) -> None:
@@ -99,13 +102,13 @@ class FileLock:
         """Take the lock.
 
         Args:
-            wait: whether to wait until it is free.
+            wait: whether to wait until the lock is free.
 
         Returns:
-            Whether it is held now; False only without `wait`.
+            Whether the lock was taken; always True with `wait`.
 
         Raises:
-            StorageError: the file cannot be made.
+            StorageError: the file cannot be created or opened.
         """
         with storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +117,7 @@ class FileLock:
             if not lock_handle(handle, wait=wait):
                 os.close(handle)
                 return False
-            # Cut off after writing, not before, so that a reader finds a holder at any moment.
+            # Truncated after writing, not before, so that a reader always finds a holder.
             os.lseek(handle, 0, os.SEEK_SET)
             os.ftruncate(handle, os.write(handle, f"{os.getpid()} {platform.node()}\n".encode()))
         except BaseException:
@@ -124,13 +127,13 @@ class FileLock:
         return True
 
     def free(self) -> None:
-        """Free the lock if this object holds it."""
+        """Release the lock if this object holds it."""
         if self._handle is not None:
             close_lock(self._handle)
             self._handle = None
 
     def is_held(self) -> bool:
-        """Whether some process, this one included, holds the lock now."""
+        """Return whether any process, including this one, holds the lock."""
         if self._handle is not None:
             return True
         if not self.path.exists():
@@ -142,7 +145,7 @@ class FileLock:
             close_lock(handle)
 
     def holder(self) -> int | None:
-        """The process that holds the lock or held it last; None if there was none."""
+        """Return the id of the process that holds the lock, or held it last; None if there is none."""
         try:
             return int(self.path.read_text(encoding="utf-8").split()[0])
         except (OSError, ValueError, IndexError):

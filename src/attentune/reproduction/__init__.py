@@ -1,1 +1,1 @@
-"""Reproduce the tables and figures of the papers: one YAML recipe each in `recipes/`. Start with `reproduce`."""
+"""Reproduction of the papers' tables and figures, each from a YAML recipe in `recipes/`; see `reproduce`."""

@@ -1,4 +1,7 @@
-"""Parameters beside the encoder's, by method and task (task-attention, table 2)."""
+"""Parameter counts of the attention and projection matrices on top of the encoder, by method and task.
+
+Source: table 2 of the task-attention paper.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,16 @@ from attentune.reproduction.recipe import Recipe
 
 
 def count_parts(recipe: Recipe, encoder: str, overrides: Mapping[str, Any] | None = None) -> dict[str, dict[str, int]]:
-    """Weights in the attention and projection matrices of fresh models, by method and task."""
+    """Count the parameters of the attention and projection matrices of untrained models.
+
+    Args:
+        recipe: the recipe that names the methods and tasks.
+        encoder: the name or folder of the encoder.
+        overrides: settings, by dotted name, that override the recipe's.
+
+    Returns:
+        The number of parameters by method, then by task.
+    """
     grid = plan_grid(
         tasks=recipe.tasks,
         methods=select_methods((), methods_from(recipe.methods, recipe.name)),

@@ -1,4 +1,4 @@
-"""Ours beside theirs: the table of a recipe with the published figures."""
+"""Tables that compare the scores of a reproduction with the published ones."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ _Here = Callable[[str, str], str]
 
 
 def score_section(recipe: Recipe, records: Sequence[RunRecord], tasks: Mapping[str, str]) -> Section | None:
-    """The published table and ours; None where the paper has no figures.
+    """Return a section that compares the reproduced scores with the published ones.
 
     Args:
-        recipe: what was run.
-        records: of its runs.
-        tasks: by the recipe's task the one that was trained on in its place; tasks left out are missing.
+        recipe: the reproduced recipe.
+        records: the records of its runs.
+        tasks: the task that was trained on for each task of the recipe; tasks without data are left out.
+
+    Returns:
+        The section; None if the recipe has no published scores.
     """
     published = recipe.published
     if published is None:
@@ -44,7 +47,7 @@ def score_section(recipe: Recipe, records: Sequence[RunRecord], tasks: Mapping[s
 
 
 def count_section(recipe: Recipe, counts: Mapping[str, Mapping[str, int]]) -> Section:
-    """The published numbers of parameters and ours, by method and task."""
+    """Return a section that compares the reproduced parameter counts with the published ones, by method and task."""
     published = recipe.published
     assert published is not None
     places = dict(zip(published.columns, recipe.tasks, strict=True))
@@ -53,8 +56,15 @@ def count_section(recipe: Recipe, counts: Mapping[str, Mapping[str, int]]) -> Se
 
 
 def _section(published: Published, methods: Mapping[str, str], here: _Here, notes: tuple[str, ...] = ()) -> Section:
-    """The table. `methods` says of each published row which one here belongs to it; where several rows have the same,
-    ours comes last."""
+    """Return the section with the table.
+
+    Args:
+        published: the published table.
+        methods: the reproduced method for each published row. If several rows share a method, the reproduced rows are
+            listed after all published ones.
+        here: returns the table cell for a reproduced method and a column.
+        notes: notes under the table.
+    """
     several = len(set(methods.values())) < len(methods)
     rows: list[tuple[str, ...]] = []
     for title, entries in published.rows.items():
@@ -69,7 +79,7 @@ def _section(published: Published, methods: Mapping[str, str], here: _Here, note
 
 
 def _method(row: str, recipe: Recipe) -> str:
-    """The method of a row; rows of several encoders end in it."""
+    """Return the method of a published row; in tables with several encoders, the row's title ends in the method."""
     return row if row in recipe.methods else row.rsplit(BETWEEN, 1)[-1]
 
 
@@ -88,7 +98,10 @@ def _scores(records: Iterable[RunRecord], published: Published) -> str:
 
 
 def _shown(record: RunRecord, metric: str | None) -> list[tuple[str, str]]:
-    """Split and metric of each number that is shown: all of the only validation split, the first of several."""
+    """Return the split and metric of each score in a cell.
+
+    Without `metric`, these are all metrics of a single validation split, or the first metric of each of several.
+    """
     splits = [split for split in record.scores if split.startswith("validation")]
     if metric is not None:
         return [(split, metric) for split in splits]
@@ -105,7 +118,7 @@ def _mean(values: Sequence[float], digits: int) -> str:
 
 
 def _seconds(records: Sequence[RunRecord], complete: bool) -> str:
-    """Mean over seeds of the sum over tasks of what training took; nothing where a task or a run is missing."""
+    """Return the training time summed over tasks, averaged over seeds; "-" if a task or a run is missing."""
     if not complete or not records or not all(record.is_done for record in records):
         return _NONE
     by_seed: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""What is to be run of a recipe on the data at hand: tasks, rows and settings."""
+"""Planning of a reproduction: which tasks, rows and settings are run with the data that are available."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from attentune.errors import DataError
 from attentune.reproduction.recipe import Recipe
 
 EMBEDDED = "embedded"
-# The least that a part of a task has to train on and to be scored on.
+# The least number of rows to train on, and to score, when a fraction of the rows is used.
 _FEWEST = 64
 
 
 @dataclass(frozen=True)
 class Part:
-    """One task of a recipe as it is run.
+    """One task of a plan.
 
     Attributes:
-        task: the recipe's.
-        trained_on: the task in its place; the same where its data are at hand.
-        train_size: rows to train on; None for all.
-        settings: by dotted name, for all methods and tasks.
-        own: the same for this task alone.
+        task: the task in the recipe.
+        trained_on: the task that is run: `task`, or its substitute if its data are not available.
+        train_size: the number of training rows; None for all.
+        settings: settings for all methods and tasks, by dotted name.
+        own: settings for this task, by dotted name.
     """
 
     task: str
@@ -38,12 +38,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run.
+    """The tasks and settings of a reproduction.
 
     Attributes:
-        encoder: its name or folder.
-        parts: the tasks whose data are at hand.
-        notes: what is not as the recipe has it.
+        encoder: the name or folder of the encoder.
+        parts: the tasks whose data, or whose substitute's data, are available.
+        notes: the differences from the recipe, one sentence each.
     """
 
     encoder: str
@@ -54,18 +54,21 @@ class Plan:
 def plan(
     recipe: Recipe, encoder: str, *, data_dir: str | None, fraction: float, overrides: Mapping[str, Any] | None = None
 ) -> Plan:
-    """MethodStyle which data are at hand, and how many rows to take.
+    """Determine which tasks have data, and how many rows of each to use.
 
     Args:
         recipe: the recipe.
-        encoder: a model's name or folder; "embedded" is the default of all recipes.
-        data_dir: where the data are; else what ATTENTUNE_DATA names.
-        fraction: of each task's training and validation rows.
-        overrides: settings that go before the recipe's.
+        encoder: the name or folder of the encoder; "embedded" is the default for all recipes.
+        data_dir: the folder of the data; by default the folder in ATTENTUNE_DATA.
+        fraction: the share of each task's training and validation rows to use.
+        overrides: settings, by dotted name, that override the recipe's.
+
+    Returns:
+        The plan.
 
     Raises:
-        DataError: the data of no task are at hand.
-        ConfigError: settings that cannot be used.
+        DataError: no task has data.
+        ConfigError: the settings are invalid.
     """
     common = {"model.name_or_path": encoder, **recipe.settings}
     common |= recipe.on_embedded if encoder == EMBEDDED else {}
@@ -98,7 +101,7 @@ def plan(
 
 
 def _rows(task: str, settings: Mapping[str, Any], fraction: float) -> tuple[int | None, dict[str, Any]]:
-    """Rows to train on, and the settings that cut the rows to score."""
+    """Return the number of training rows (None for all), and the settings that limit the rows to score."""
     config = load_config(overrides={**settings, "data.task": task})
     whole = load_data(config.data, seed=0, splits=("train", "validation"))
     if fraction >= 1:

@@ -1,4 +1,4 @@
-"""A recipe: what one table or figure of a paper needs to be made again. One YAML file each, beside this module."""
+"""Recipes: the methods, tasks and settings that reproduce one table or figure of a paper, read from `recipes/`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from attentune.errors import ConfigError
 
 KINDS = ("comparison", "explanation", "parameters")
 LAYOUTS = ("tasks", "methods")
-# What a method of the layout "methods" is called: its column and its row.
+# In the layout "methods", joins the titles of the column and the row to the name of a method.
 BETWEEN = " - "
-# A column of the time that training took, over all tasks.
+# The title of a column with the training time, summed over all tasks.
 SECONDS = "seconds"
 
 
 @dataclass(frozen=True)
 class Published:
-    """The figures of a paper's table.
+    """The published values of a paper's table.
 
     Attributes:
-        layout: "tasks": a row a method, a column a task; "methods": a row and a column make a method, of one task.
-        columns: their titles; of tasks in the order of the recipe's tasks, and perhaps `SECONDS` after them.
-        rows: by title, the entries as they are printed; None where the paper has none.
-        scale: what a score from 0 to 1 is multiplied with.
-        metric: the one that is shown; None for all that a task has.
+        layout: "tasks": one row per method, one column per task; "methods": one method per cell, for a single task.
+        columns: the titles of the columns; tasks in the order of the recipe's tasks, optionally with `SECONDS` last.
+        rows: the entries of each row as printed, by the row's title; None for an empty cell.
+        scale: the factor for scores, which are computed from 0 to 1.
+        metric: the metric that is shown; None for all metrics of the task.
     """
 
     layout: str
@@ -41,7 +41,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence to explain: its text, its true class, and a word to mask."""
+    """A sentence to explain: its text, its true class and, optionally, a word to mask."""
 
     text: str
     gold: str
@@ -50,23 +50,23 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One table or figure.
+    """The recipe of one table or figure.
 
     Attributes:
-        name: what it is called, as in `attentune reproduce NAME`.
-        title, source: what it shows, and where it was published.
-        kind: a key of `KINDS`.
-        encoder: the paper's.
-        tasks: known tasks.
-        methods: as in a file of `attentune compare --settings`.
-        settings, task_settings: the paper's, for all and by task.
-        on_embedded: settings that go before, with the embedded encoder.
-        instead: by task another one for where its data are not at hand.
-        then: "hans" or "layers", to be done with the trained models.
-        sentences: to explain.
-        published: the paper's figures, where it has any.
-        claims: what it says where it has none.
-        differences: in what the recipe is not what the paper did.
+        name: the name, as in `attentune reproduce NAME`.
+        title, source: what the table or figure shows, and where it was published.
+        kind: one of `KINDS`.
+        encoder: the encoder in the paper.
+        tasks: names of built-in tasks.
+        methods: the methods, as in a file for `attentune compare --settings`.
+        settings, task_settings: the paper's settings, for all tasks and by task.
+        on_embedded: settings that override them when the embedded encoder is used.
+        instead: the substitutes for tasks whose data may be unavailable, by task.
+        then: a further evaluation of the trained models, "hans" or "layers"; None for none.
+        sentences: sentences to explain.
+        published: the published values; None if the paper has no table.
+        claims: statements of the paper that the result can be compared with.
+        differences: how the recipe differs from the paper's experiment.
     """
 
     name: str
@@ -89,16 +89,16 @@ class Recipe:
 
 @cache
 def recipe_names() -> tuple[str, ...]:
-    """The names of all recipes, sorted."""
+    """Return the names of all recipes, sorted."""
     files = (entry.name for entry in (resources.files("attentune.reproduction") / "recipes").iterdir())
     return tuple(sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml")))
 
 
 def load_recipe(name: str) -> Recipe:
-    """A recipe by its name.
+    """Load a recipe by its name.
 
     Raises:
-        ConfigError: there is none of this name.
+        ConfigError: there is no recipe with this name.
     """
     if name not in recipe_names():
         raise ConfigError(
@@ -110,7 +110,11 @@ def load_recipe(name: str) -> Recipe:
 
 
 def _parse(name: str, raw: dict[str, Any]) -> Recipe:
-    """A recipe from its YAML file. These files are the project's own: a mistake in one is a bug, not a user's error."""
+    """Build a recipe from the content of its YAML file.
+
+    Raises:
+        ValueError: the kind or layout is unknown. Recipes are part of the package, so this is a bug, not a user error.
+    """
     values = dict(raw)
     for key in ("tasks", "differences", "claims"):
         values[key] = tuple(values.get(key, ()))

@@ -1,4 +1,4 @@
-"""Make a table or figure of a paper again, and set it beside the paper's."""
+"""Reproduction of a table or figure of a paper, with a report that compares it with the published one."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ def reproduce(
     jobs: int | None = None,
     display: ComparisonProgress | None = None,
 ) -> Report:
-    """Run a recipe, and write its report. Interrupted, the same call goes on where it was.
+    """Run a recipe and write its report. The same call resumes an interrupted reproduction.
 
     Args:
-        name: a recipe's; see `recipes.recipe.recipe_names`.
-        output_dir: for `report.html`, `report.md`, `figures/`, and the comparison in a folder of its own.
-        encoder: a model's name or folder.
-        data_dir: the folder of the data sets.
-        seeds: how many, or which.
-        fraction: of each task's rows, above 0 and at most 1.
-        overrides: settings by dotted name that go before the recipe's.
-        jobs: runs side by side.
-        display: where progress is shown; standard error if not given.
+        name: the name of a recipe; see `recipe.recipe_names`.
+        output_dir: the folder for `report.html`, `report.md`, `figures/` and the runs (in `comparison/`).
+        encoder: the name or folder of the encoder.
+        data_dir: the folder of the data sets; by default the folder in ATTENTUNE_DATA.
+        seeds: the number of seeds, or the seeds.
+        fraction: the share of each task's rows to use, above 0 and at most 1.
+        overrides: settings, by dotted name, that override the recipe's.
+        jobs: the number of runs in parallel.
+        display: the progress display; by default on standard error.
 
     Returns:
-        What was written.
+        The report that was written.
 
     Raises:
-        AttentuneError: anything that the user can mend.
-        ComparisonStopped: a stop was asked for; what is done is kept.
+        AttentuneError: an error that the user can fix.
+        ComparisonStopped: the user stopped the comparison; finished runs are kept.
     """
     recipe = load_recipe(name)
     if not 0 < fraction <= 1:
@@ -102,7 +102,7 @@ def _compare(recipe: Recipe, part: Part, folder: Path, **options: Any) -> list[R
 def _further(
     recipe: Recipe, runs: Mapping[Run, Path], folder: Path, planned: Plan, fraction: float, data_dir: str | None
 ) -> list[str]:
-    """What is measured with the trained models; the folders that the report reads."""
+    """Run the recipe's further evaluation of the trained models, and return the folders with its results."""
     if recipe.then == "hans":
         score_on_hans(runs, folder / "hans", data_dir=data_dir, fraction=fraction)
         return [str(folder / "hans")]
@@ -123,10 +123,10 @@ def _report(recipe: Recipe, planned: Plan, sections: Sequence[Section], made: Re
 
 
 def _agree(folder: Path, recipe: Recipe, planned: Plan, fraction: float) -> None:
-    """Note what the folder is of.
+    """Record the recipe, encoder and fraction in the output folder, or check them against an earlier record.
 
     Raises:
-        ConfigError: it is of another recipe or another part of the rows.
+        ConfigError: the folder belongs to a reproduction with another recipe, encoder or fraction.
     """
     file = folder / RECIPE_FILE
     own = {"recipe": recipe.name, "encoder": planned.encoder, "fraction": fraction}

@@ -1,4 +1,4 @@
-"""What a recipe does with trained models besides scoring them: HANS, layer weights, sentences explained."""
+"""Further evaluations of a recipe's trained models: HANS, layer weights and explanations of sentences."""
 
 from __future__ import annotations
 
@@ -26,14 +26,25 @@ _HANS_ROWS, _FEWEST_ROWS = 30_000, 300
 
 
 def score_on_hans(runs: Mapping[Run, Path], folder: Path, *, data_dir: str | None, fraction: float) -> None:
-    """Score all runs on HANS, or a part of it, into `folder`; runs of a method are averaged."""
+    """Score runs on HANS and write the report; runs of the same method are averaged.
+
+    Args:
+        runs: the run folders.
+        folder: the folder for the report.
+        data_dir: the folder in which to look for HANS; by default the folder in ATTENTUNE_DATA.
+        fraction: the share of HANS's rows to score, but at least 300 rows.
+    """
     rows = None if fraction >= 1 else max(_FEWEST_ROWS, math.ceil(fraction * _HANS_ROWS))
     report = score_hans(list(runs.values()), data_dir=data_dir, methods=[run.method for run in runs], max_samples=rows)
     _write(folder / HANS_FILE, to_json(report.to_dict()))
 
 
 def measure_layers(runs: Mapping[Run, Path], folder: Path) -> list[Path]:
-    """The layers' weights of each method's first run over its validation rows; the folders that they are written to."""
+    """Measure the layer weights of each method's lowest-seed run on its validation rows, and write them to files.
+
+    Returns:
+        The folders of the files, one per method.
+    """
     written = []
     for run, place in _first(runs).items():
         saved = Predictor.load(place)
@@ -44,7 +55,7 @@ def measure_layers(runs: Mapping[Run, Path], folder: Path) -> list[Path]:
 
 
 def explain_sentences(sentences: Sequence[Sentence], runs: Mapping[Run, Path]) -> Section:
-    """What each method's first run says of the sentences, what its heads attend to, and its token scores."""
+    """Return a section with the predictions, attention heads and SSA scores of each method's lowest-seed run."""
     lines: list[tuple[str, ...]] = []
     figures: list[Figure] = []
     for number, sentence in enumerate(sentences, start=1):
@@ -78,7 +89,7 @@ def _mask(saved: Predictor, rows: TextRows, word: str) -> MaskedWord:
 
 
 def _important(saved: Predictor, rows: TextRows) -> str:
-    """The words in falling order of their SSA scores; without a token gate there are none."""
+    """Return the tokens with the four highest SSA scores, in descending order; "-" without a token gate."""
     table = head_attention(saved, rows, heads=(1,))[0]
     if table.importance is None:
         return "-"
@@ -97,7 +108,7 @@ def _heads(name: str, method: str, tables: list[HeadAttention]) -> Figure:
 
 
 def _first(runs: Mapping[Run, Path]) -> dict[Run, Path]:
-    """Of each method the run with the lowest seed."""
+    """Return the run with the lowest seed of each method, with its folder."""
     found: dict[str, Run] = {}
     for run in runs:
         if run.method not in found or run.seed < found[run.method].seed:

@@ -1,1 +1,1 @@
-"""Evaluation suites for saved runs: GLUE submissions (`glue`), HANS (`hans`) and changed texts (`robustness`)."""
+"""Evaluation suites for saved runs: GLUE submissions (`glue`), HANS (`hans`) and perturbed inputs (`robustness`)."""

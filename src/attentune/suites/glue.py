@@ -1,4 +1,4 @@
-"""What the GLUE site takes: one file of predictions a task, together in a zip."""
+"""GLUE submissions: a zip archive with one TSV file of test predictions per task."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class SiteFile:
-    """One of the files that the site wants.
+    """One prediction file of a GLUE submission.
 
     Attributes:
-        name: without its ending, as the site spells it.
-        task: the known task that its rows are of.
-        split: of that task.
-        rows: how many the published file has.
-        fill: a constant prediction where there is no run: the largest class.
-        trained_on: the task of the run that predicts it.
+        name: the file name that the GLUE site expects, without its extension.
+        task: the built-in task whose rows are predicted.
+        split: the split of that task.
+        rows: the number of rows in the published test file.
+        fill: the constant prediction for a task without a run: the largest class, or the middle of the score range.
+        trained_on: the training task of the run that predicts this file.
     """
 
     name: str
@@ -46,7 +46,7 @@ class SiteFile:
         return f"{self.name}.tsv"
 
 
-# Names and rows as published. Fillers: the largest class (MNLI and QNLI have classes of like size), the scores' middle.
+# Names and row counts as published. The classes of MNLI and QNLI have about the same size, so any of them can fill.
 SITE_FILES = (
     SiteFile("CoLA", "cola", "test", 1063, "1", "cola"),
     SiteFile("SST-2", "sst2", "test", 1821, "1", "sst2"),
@@ -65,13 +65,13 @@ _TASKS = tuple(dict.fromkeys(file.trained_on for file in SITE_FILES))
 
 @dataclass(frozen=True)
 class Submission:
-    """The files of a submission.
+    """The files of a GLUE submission.
 
     Attributes:
-        contents: TSV text by the file's name, in the site's order.
-        runs: by the file's name, the run that predicted it; None where it was filled.
-        missing: names of the files that the site wants and that are not there.
-        warnings: what the site may not take, one sentence each.
+        contents: the TSV text of each file, by file name, in the order of `SITE_FILES`.
+        runs: the run folder that predicted each file, by file name; None for a file with constant predictions.
+        missing: the names of required files that are not in the submission.
+        warnings: reasons why the site may reject the submission, one sentence each.
     """
 
     contents: Mapping[str, str]
@@ -80,22 +80,25 @@ class Submission:
     warnings: tuple[str, ...] = ()
 
     def zipped(self) -> bytes:
-        """The zip; equal for equal contents."""
+        """Return the zip archive as bytes; equal contents give equal bytes."""
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, content in self.contents.items():
-                entry = zipfile.ZipInfo(name)  # dated 1980, so that the time does not change the bytes
+                entry = zipfile.ZipInfo(name)  # a fixed date (1980), so that the bytes do not depend on the time
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 entry.external_attr = 0o644 << 16
                 archive.writestr(entry, content.encode("utf-8"))
         return buffer.getvalue()
 
     def write(self, file: str | Path) -> None:
-        """Write the zip.
+        """Write the zip archive.
+
+        Args:
+            file: the file to write; its name must end in .zip.
 
         Raises:
             ConfigError: as `check_zip_file`.
-            StorageError: it could not be written; what was there before stands.
+            StorageError: the file could not be written; an existing file is left unchanged.
         """
         check_zip_file(file)
         write_bytes(file, self.zipped())
@@ -103,7 +106,7 @@ class Submission:
 
 @dataclass
 class _Plan:
-    """The rows of each file that a run is to predict, read and counted before the first run predicts."""
+    """The rows to predict for each file, read and counted before the first prediction."""
 
     rows: dict[str, tuple[str, TextRows]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -118,19 +121,24 @@ def make_submission(
     precision: str | None = None,
     progress: Progress | None = None,
 ) -> Submission:
-    """Predict the test rows of each run's task as the site wants them.
+    """Predict the test rows of each run's task and format them for the GLUE site.
 
     Args:
-        runs: folders of runs that were trained on GLUE tasks, one a task. MNLI's predicts AX too, if its file is there.
-        data_dir: where the test files are; each run's own data folder if not given.
-        fill_missing: give tasks without a run a constant prediction (the largest class) and the published row count.
-        allow_partial: take files with another number of rows than published, and warn.
-        precision: another one than the runs'.
-        progress: called with the site's name of a task, the number of rows done in each batch, and of all its rows.
+        runs: folders of runs trained on GLUE tasks, one per task. The MNLI run also predicts AX if its file exists.
+        data_dir: the folder of the test files; by default each run's own data folder.
+        fill_missing: whether to write constant predictions (`SiteFile.fill`), with the published number of rows, for
+            tasks without a run.
+        allow_partial: whether to accept files whose number of rows differs from the published one, with a warning.
+        precision: overrides the precision of the runs.
+        progress: called after each batch with the file's name, the number of rows in the batch and the file's total
+            number of rows.
+
+    Returns:
+        The submission.
 
     Raises:
-        ConfigError: a run of no GLUE task, or two of the same.
-        DataError: a test file is missing, broken or has another number of rows than published.
+        ConfigError: a run was not trained on a GLUE task, or two runs were trained on the same one.
+        DataError: a test file is missing or malformed, or its number of rows differs from the published one.
     """
     runs = [runs] if isinstance(runs, (str, Path)) else runs
     plan = _Plan()
@@ -144,17 +152,17 @@ def make_submission(
         _read_rows(saved, task, data_dir, plan, allow_partial=allow_partial)
     contents = {}
     for task, folder in by_task.items():
-        saved = Predictor.load(folder)  # again: of many runs, one model at a time is kept
+        saved = Predictor.load(folder)  # loaded a second time, so that only one model is in memory
         for file in (file for file in SITE_FILES if file.trained_on == task and file.name in plan.rows):
             contents[file.file_name] = _predicted(saved, file, plan.rows[file.name][1], precision, progress)
     return _whole(contents, plan, fill_missing=fill_missing)
 
 
 def check_zip_file(file: str | Path) -> None:
-    """Check a zip's name, before the work is done.
+    """Check the name of the zip archive before anything is predicted.
 
     Raises:
-        ConfigError: it does not end in .zip, or its folder does not exist.
+        ConfigError: the name does not end in .zip, or its folder does not exist.
     """
     path = Path(file)
     if path.suffix.lower() != ".zip":
@@ -164,7 +172,11 @@ def check_zip_file(file: str | Path) -> None:
 
 
 def _task_of(saved: Predictor) -> str:
-    """The GLUE task that a run was trained on, and whose labels it predicts."""
+    """Return the GLUE task that a run was trained on.
+
+    Raises:
+        ConfigError: the run was not trained on a GLUE task, or predicts other labels than the task has.
+    """
     data = saved.config.data
     trained_on = "own files" if data.task is None else f"the task {load_spec(data.task).name}"
     if data.task is None and data.dataset_name is not None:
@@ -219,12 +231,15 @@ def _predicted(
 
 
 def site_words(spec: TaskSpec, predictions: np.ndarray, names: Sequence[str]) -> list[str]:
-    """Predictions as the site wants them: the labels as the task's files write them, scores with three decimals.
+    """Format predictions for the GLUE site: labels as in the task's files, scores with three decimals.
 
     Args:
         spec: the task.
         predictions: (N,) class ids or scores.
-        names: the model's classes in the order of their ids; empty for scores.
+        names: the model's class names in the order of their ids; empty for scores.
+
+    Returns:
+        One word per prediction.
     """
     if spec.score_range is not None:
         return [f"{value:.3f}" for value in np.clip(predictions.astype(np.float64), *spec.score_range)]
@@ -233,7 +248,7 @@ def site_words(spec: TaskSpec, predictions: np.ndarray, names: Sequence[str]) ->
 
 
 def site_file(words: Sequence[str]) -> str:
-    """The text of one of the site's files."""
+    """Return the text of one prediction file: a header, then the index and the prediction of each row."""
     return "index\tprediction\n" + "".join(f"{index}\t{word}\n" for index, word in enumerate(words))
 
 

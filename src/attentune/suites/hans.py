@@ -1,4 +1,4 @@
-"""HANS: whether a model of entailment falls for heuristics, by heuristic, gold label and subcase.
+"""HANS: an entailment model's reliance on syntactic heuristics, by heuristic, gold label and subcase.
 
 Source: McCoy, Pavlick and Linzen 2019; figure 3 of SESAME (Su and Cheng 2019).
 """
@@ -34,8 +34,8 @@ class HansRows:
 
     Attributes:
         rows: texts, ids and gold labels (0 entailment, 1 non-entailment).
-        heuristics: one of `HEURISTICS` a row.
-        subcases: the name of each row's subcase, such as "ln_passive".
+        heuristics: the heuristic of each row, one of `HEURISTICS`.
+        subcases: the subcase of each row, such as "ln_passive".
     """
 
     rows: TextRows
@@ -47,11 +47,11 @@ class HansRows:
 
     @property
     def entails(self) -> np.ndarray:
-        """(N,) whether each row's gold label is entailment."""
+        """Whether each row's gold label is entailment, (N,)."""
         return np.asarray(self.rows.labels) == 0
 
     def take(self, indices: Sequence[int] | np.ndarray) -> HansRows:
-        """The rows at these places, in this order."""
+        """Return the rows with these indices, in this order."""
         places = [int(index) for index in indices]
         return HansRows(
             self.rows.take(places),
@@ -61,11 +61,17 @@ class HansRows:
 
 
 def read_hans(path: str | Path) -> HansRows:
-    """Read `heuristics_evaluation_set.txt`: fields between tabs, columns found by their names, no quoting.
+    """Read `heuristics_evaluation_set.txt`: tab-separated, with a header row and without quoting.
+
+    Args:
+        path: the file.
+
+    Returns:
+        All rows of the file.
 
     Raises:
-        DataError: the file is missing or broken, lacks a column, or holds a heuristic that HANS does not know, an id
-            twice or with a comma (the set's scorer could not read it), or a row without a subcase; with the line.
+        DataError: the file is missing or malformed, a column is missing, a heuristic is unknown, a subcase is empty, an
+            id is repeated, or an id has a comma, which the official scorer cannot read. The message names the line.
         LabelError: a gold label is neither entailment nor non-entailment.
     """
     spec = load_spec("hans")
@@ -96,7 +102,7 @@ def _check(table: Table, ids: Sequence[str], heuristics: Sequence[str], subcases
 
 
 GOLD_LABELS = ("entailment", "non-entailment")
-# Names of the class of entailment, without case and punctuation.
+# Accepted names of the entailment class, lower-cased and without punctuation.
 _ENTAILMENT = frozenset({"entailment", "entails", "entailed", "entail"})
 Progress = Callable[[str, int, int], None]
 
@@ -106,11 +112,11 @@ class HansRun:
     """One scored run.
 
     Attributes:
-        run: its folder.
-        name: the end of the folder's path that no other run shares.
-        method: what it is called in tables; runs of the same method are averaged.
-        entailment: the model's class of entailment.
-        non_entailment: its other classes, all of which count as non-entailment.
+        run: the run folder.
+        name: a short unique name: the last parts of the folder's path (see `short_names`).
+        method: the name in tables; runs of the same method are averaged.
+        entailment: the name of the model's entailment class.
+        non_entailment: the names of its other classes, which all count as non-entailment.
     """
 
     run: str
@@ -122,14 +128,14 @@ class HansRun:
 
 @dataclass(frozen=True)
 class HansLine:
-    """The accuracy on some of the rows.
+    """The accuracy on a subset of the rows.
 
     Attributes:
-        heuristic, gold_label, subcase: which rows; None where all are meant. A subcase has one of each.
-        rows: how many.
-        accuracies: of each run; NaN without rows.
-        means: of each method, over its runs.
-        deviations: each method's standard deviation over its runs (n - 1 below the line); None of a single run.
+        heuristic, gold_label, subcase: the subset; None selects all values. A line with a subcase has all three.
+        rows: the number of rows in the subset.
+        accuracies: the accuracy of each run; NaN for an empty subset.
+        means: the mean accuracy of each method over its runs.
+        deviations: each method's sample standard deviation (ddof=1) over its runs; None for a single run.
     """
 
     heuristic: str | None
@@ -143,17 +149,17 @@ class HansLine:
 
 @dataclass(frozen=True)
 class HansReport:
-    """What `score_hans` found.
+    """The result of `score_hans`.
 
     Attributes:
-        data: the file.
-        rows, rows_in_file: how many were scored, of how many.
-        seed: that drew them; None where all were scored.
-        runs: in the order given.
-        methods: their names in the order of their first runs.
-        lines: all rows, then heuristics by gold label, then subcases.
-        ids: of the scored rows, in the file's order.
-        entails_RN: (R, N) whether each run predicts entailment.
+        data: the data file.
+        rows, rows_in_file: the number of scored rows and of rows in the file.
+        seed: the seed of the sample; None if all rows were scored.
+        runs: the scored runs, in the order given.
+        methods: the names of the methods, in the order of their first runs.
+        lines: the accuracies: on all rows, then by heuristic and gold label, then by subcase.
+        ids: the ids of the scored rows, in the file's order.
+        entails_RN: whether each of the R runs predicts entailment for each of the N rows.
     """
 
     data: str
@@ -168,21 +174,21 @@ class HansReport:
 
     @property
     def overall(self) -> HansLine:
-        """The line of all rows."""
+        """The accuracy on all rows."""
         return self.lines[0]
 
     @property
     def cells(self) -> tuple[HansLine, ...]:
-        """The lines of a heuristic and a gold label."""
+        """The accuracies by heuristic and gold label."""
         return tuple(line for line in self.lines if line.heuristic is not None and line.subcase is None)
 
     @property
     def subcases(self) -> tuple[HansLine, ...]:
-        """The lines of a subcase."""
+        """The accuracies by subcase."""
         return tuple(line for line in self.lines if line.subcase is not None)
 
     def to_dict(self) -> dict[str, Any]:
-        """All numbers, ready for JSON; the predictions are left out."""
+        """Return the report without its predictions as a dict that can be written as JSON."""
         return {
             "data": self.data,
             "rows": self.rows,
@@ -194,7 +200,11 @@ class HansReport:
         }
 
     def predictions_text(self, run: int) -> str:
-        """What the set's own scorer reads, of the run with this number: the header pairID,gold_label and a row each."""
+        """Return a run's predictions as CSV text for the official HANS scorer.
+
+        Args:
+            run: the index of the run in `runs`.
+        """
         lines = (
             f"{key},{GOLD_LABELS[not entails]}\n" for key, entails in zip(self.ids, self.entails_RN[run], strict=True)
         )
@@ -212,22 +222,29 @@ def score_hans(
     precision: str | None = None,
     progress: Progress | None = None,
 ) -> HansReport:
-    """Score runs on HANS. A prediction is the model's likeliest class, or any other class than entailment's.
+    """Score runs on HANS.
+
+    A run predicts entailment if entailment is its most probable class; all other classes count as non-entailment.
 
     Args:
-        runs: folders of runs that tell entailment of pairs, with two classes or more.
-        file: `heuristics_evaluation_set.txt`; looked for like the known task `hans` if not given.
-        data_dir: where it is looked for; the folder that ATTENTUNE_DATA names if not given.
-        methods: what each run is called, one a run; runs with the same name are averaged. Their folders if not given.
-        max_samples: score only so many rows, with their share of each subcase.
-        seed: draws them.
-        precision: another one than the runs'.
-        progress: called with a run's name, the number of rows done in each batch, and of all rows.
+        runs: folders of runs, or loaded runs, that classify text pairs and have an entailment class.
+        file: `heuristics_evaluation_set.txt`; by default the file of the built-in task `hans`.
+        data_dir: the folder in which to look for that file; by default the folder in ATTENTUNE_DATA.
+        methods: the name of each run in tables; runs with the same name are averaged. By default the short names of the
+            run folders.
+        max_samples: score a sample of this many rows, stratified by gold label and subcase.
+        seed: the seed of the sample.
+        precision: overrides the precision of the runs.
+        progress: called after each batch with the run's name, the number of rows in the batch and the total number of
+            rows.
+
+    Returns:
+        The accuracies and predictions of all runs.
 
     Raises:
-        ConfigError: methods that do not go with the runs, or a run given twice.
-        DataError: the file is missing or broken, with the line.
-        LabelError: a model without exactly one class of entailment, or of single texts.
+        ConfigError: `methods` does not have one name per run, a run is repeated, or `max_samples` is below 1.
+        DataError: the file is missing or malformed; the message names the line.
+        LabelError: a model does not have exactly one entailment class, or was trained on single texts.
     """
     runs = [runs] if isinstance(runs, (str, Path, Predictor)) else runs
     names = short_names([str(run.folder if isinstance(run, Predictor) else run) for run in runs])
@@ -256,10 +273,10 @@ def score_hans(
 
 
 def short_names(folders: Sequence[str]) -> list[str]:
-    """The ends of these paths, as short as they all differ.
+    """Return the shortest path suffixes, of equal length, that distinguish these folders.
 
     Raises:
-        ConfigError: a folder is given twice.
+        ConfigError: a folder is repeated.
     """
     parts = [Path(folder).resolve().parts for folder in folders]
     for place, own in enumerate(parts):
@@ -272,10 +289,14 @@ def short_names(folders: Sequence[str]) -> list[str]:
 
 
 def entailment_class(names: Sequence[str], run: str = "the model") -> int:
-    """The number of the class that stands for entailment, found by its name: entailment, entails, ENTAILMENT, ...
+    """Return the id of the entailment class, found by its name: entailment, entails, ENTAILMENT, ...
+
+    Args:
+        names: the model's class names in the order of their ids.
+        run: the name of the model in the error message.
 
     Raises:
-        LabelError: no class has such a name, or several have.
+        LabelError: no class, or more than one, has such a name.
     """
     found = [place for place, name in enumerate(names) if re.sub(r"[\W_]", "", name.casefold()) in _ENTAILMENT]
     if len(found) != 1:
@@ -293,7 +314,13 @@ def _load(run: str | Path | Predictor) -> Predictor:
 
 
 def _describe(run: str | Path | Predictor, name: str, method: str) -> HansRun:
-    """Who this run is; checked for all runs before the first predicts, and not kept: many models may not fit."""
+    """Check that a run can be scored, and return its description.
+
+    All runs are checked before the first one predicts. The model is not kept, since many models may not fit in memory.
+
+    Raises:
+        LabelError: the model does not have exactly one entailment class, or was trained on single texts.
+    """
     saved = _load(run)
     names = saved.label_space.names
     place = entailment_class(names, str(saved.folder))
@@ -309,7 +336,7 @@ def _describe(run: str | Path | Predictor, name: str, method: str) -> HansRun:
 def _entails(
     run: str | Path | Predictor, told: HansRun, rows: HansRows, precision: str | None, progress: Progress | None
 ) -> np.ndarray:
-    """(N,) whether the run predicts entailment."""
+    """Return whether the run predicts entailment for each row, (N,)."""
     saved = _load(run)
     report = None if progress is None else lambda count: progress(told.name, count, len(rows))
     logits_NC = predict_rows(saved, rows.rows, precision=precision, progress=report)
@@ -343,7 +370,7 @@ def _lines(rows: HansRows, right_RN: np.ndarray, methods: Sequence[str]) -> tupl
 
 
 def _by_method(values: Sequence[float], methods: Sequence[str]) -> tuple[tuple[float, ...], tuple[float | None, ...]]:
-    """Each method's mean and standard deviation, in the order of their first runs."""
+    """Return each method's mean and sample standard deviation, in the order of their first runs."""
     groups: dict[str, list[float]] = {}
     for value, method in zip(values, methods, strict=True):
         groups.setdefault(method, []).append(value)

@@ -1,4 +1,4 @@
-"""How far a run's score falls when its texts are changed, and where among the rows it is low."""
+"""Robustness: scores on perturbed inputs, and on subsets of the rows by length and word overlap."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from attentune.seeding import numpy_generator
 from attentune.stats.bootstrap import Interval, bootstrap_interval
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
-# One word in so many has a typo.
+# One typo for this many words.
 _TYPO_EVERY = 8
 _SHORTEST_TYPO = 4
 
 
 @dataclass(frozen=True)
 class Perturbation:
-    """One way to change rows.
+    """A perturbation of rows.
 
     Attributes:
-        name: what it is called.
-        meaning: in a few words.
-        change: from rows, a seed and the telling words to changed rows; labels and ids stay.
-        needs_pairs: whether it is for pairs of texts only.
+        name: the name in reports.
+        meaning: a short description.
+        change: maps rows, a seed and the label-indicative words to perturbed rows with the same ids and labels.
+        needs_pairs: whether it applies to text pairs only.
     """
 
     name: str
@@ -45,19 +45,20 @@ class Perturbation:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, in lower case."""
+    """Return the words of a text, in lower case."""
     return [match.group().lower() for match in _WORD.finditer(text)]
 
 
 def label_indicative_words(rows: TextRows, *, count: int = 20, least_share: float = 0.01) -> frozenset[str]:
-    """The frequent words whose presence goes most with the label, over either text.
+    """Return the frequent words whose presence in a row is most strongly associated with its label.
 
-    For classes by the chi-square statistic of presence and class, for scores by the correlation of presence and score.
+    The association is the chi-square statistic of presence and class, or, for scores, the absolute correlation of
+    presence and score. Both texts of a pair are searched.
 
     Args:
-        rows: labelled rows, those of training.
-        count: how many words.
-        least_share: a word must be in this share of the rows, and in five, to be considered.
+        rows: labelled rows, usually the training rows.
+        count: the maximum number of words.
+        least_share: the least share of rows that must contain a word; a word must also occur in at least five rows.
     """
     if rows.labels is None or len(rows) == 0:
         return frozenset()
@@ -100,7 +101,7 @@ def _each_text(
 
 
 def _typos(text: str, generator: np.random.Generator) -> str:
-    """Two neighbouring letters change places in one long word in eight, and in one at least."""
+    """Swap two adjacent letters in one of every eight words of four letters or more, and in at least one word."""
     places = [match for match in _WORD.finditer(text) if len(match.group()) >= _SHORTEST_TYPO]
     if not places:
         return text
@@ -152,7 +153,7 @@ PERTURBATIONS: tuple[Perturbation, ...] = (
 
 
 def overlap(text: str, pair: str) -> float:
-    """The share of the second text's words that stand in the first, from 0 to 1; 0 where it has none."""
+    """Return the share of the second text's words that occur in the first, 0 to 1; 0 if the second has none."""
     second = words_of(pair)
     first = set(words_of(text))
     return sum(word in first for word in second) / len(second) if second else 0.0
@@ -163,14 +164,14 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class StressLine:
-    """One change, or one part of the rows.
+    """The scores on perturbed rows, or on a subset of the rows.
 
     Attributes:
-        name: of the change or part.
-        rows: how many rows were scored.
-        scores: each run's score.
-        falls: changes only: each run's score on the rows as they are minus this one.
-        difference: with two runs: the second's fall (for parts: score) minus the first's.
+        name: the name of the perturbation or subset.
+        rows: the number of scored rows.
+        scores: the score of each run.
+        falls: each run's score on the original rows minus its score on the perturbed ones; None for a subset.
+        difference: the second run's fall (for a subset: its score) minus the first run's; None unless there are two.
     """
 
     name: str
@@ -182,15 +183,15 @@ class StressLine:
 
 @dataclass(frozen=True)
 class StressReport:
-    """What `stress` found.
+    """The result of `stress`.
 
     Attributes:
-        metric: what is scored; greater is better or not as `METRICS` says.
-        runs: the runs' folders.
-        original: each run's score on the rows as they are.
-        changes: by perturbation.
-        parts: by word overlap (pairs) and length, in thirds of the rows.
-        label_indicative_words: what was left out as such, sorted.
+        metric: the name of the metric; `METRICS` states whether greater is better.
+        runs: the run folders.
+        original: each run's score on the original rows.
+        changes: the scores for each perturbation.
+        parts: the scores on thirds of the rows, by length and, for pairs, by word overlap.
+        label_indicative_words: the words that one of the perturbations removes, sorted.
     """
 
     metric: str
@@ -202,7 +203,7 @@ class StressReport:
 
 
 class _Scorer:
-    """Scores predictions of several runs with intervals; every interval sees the same resamples of the rows."""
+    """Computes scores with bootstrap intervals; equal numbers of rows are resampled with the same seed."""
 
     def __init__(self, metric: str, labels: np.ndarray, *, resamples: int, seed: int) -> None:
         self._metric, self._labels, self._resamples, self._seed = METRICS[metric], labels, resamples, seed
@@ -211,7 +212,7 @@ class _Scorer:
         return self._metric.score(self._labels[places], predictions[places])
 
     def interval(self, statistic: Callable[[np.ndarray], float], among: np.ndarray) -> Interval:
-        """Of a statistic of rows, over resamples of the rows among which it is asked."""
+        """Return a statistic of the rows `among`, with a bootstrap interval over resamples of these rows."""
         generator = numpy_generator("stress", self._seed, len(among))
         low, high = bootstrap_interval(
             lambda places: statistic(among[places]), len(among), generator=generator, resamples=self._resamples
@@ -219,7 +220,7 @@ class _Scorer:
         return Interval(statistic(among), low, high)
 
     def change(self, name: str, before: list[np.ndarray], after: list[np.ndarray]) -> StressLine:
-        """A line for changed rows."""
+        """Return the scores on perturbed rows, given each run's predictions before and after the perturbation."""
         every = np.arange(len(self._labels))
 
         def fall(run: int, places: np.ndarray) -> float:
@@ -234,7 +235,7 @@ class _Scorer:
         )
 
     def part(self, name: str, predictions: list[np.ndarray], places: np.ndarray) -> StressLine:
-        """A line for some of the rows."""
+        """Return the scores on the rows with these indices."""
         return StressLine(
             name,
             len(places),
@@ -256,19 +257,22 @@ def stress(
     seed: int = 42,
     progress: Progress | None = None,
 ) -> StressReport:
-    """Score one or two runs on changed copies of a split, and on parts of it.
+    """Score one or two runs on perturbed copies of a split, and on subsets of it.
 
     Args:
-        runs: run folders; of the same task.
-        data: one split with labels, the metric first; as from `Predictor.data`.
-        training_rows: where the telling words are looked for; the split itself if not given.
-        precision: another one than the runs'.
-        resamples: of the rows, for the intervals.
-        seed: of typos and resamples.
-        progress: told what is scored.
+        runs: run folders, or loaded runs, of the same task.
+        data: data with one labelled split, as from `Predictor.data`; the first of its metrics is computed.
+        training_rows: the rows from which the label-indicative words are taken; by default the split itself.
+        precision: overrides the precision of the runs.
+        resamples: the number of bootstrap resamples for each interval.
+        seed: the seed of the typos and of the resamples.
+        progress: called before each prediction pass with the name of the perturbation, or "as they are" for none.
+
+    Returns:
+        The scores, with bootstrap intervals.
 
     Raises:
-        DataError: the split has no labels.
+        DataError: the split has no labels or no rows.
     """
     split, rows = next(iter(data.splits.items()))
     if rows.labels is None or len(rows) == 0:
@@ -303,7 +307,7 @@ def stress(
 
 
 def _parts(rows: TextRows) -> dict[str, np.ndarray]:
-    """Thirds of the rows by length and, for pairs, by word overlap; thirds that would be empty are left out."""
+    """Return the row indices of each non-empty third of the rows, by length and, for pairs, by word overlap."""
     pairs = rows.pairs or ("",) * len(rows)
     lengths = np.array(
         [len(words_of(text)) + len(words_of(pair)) for text, pair in zip(rows.texts, pairs, strict=True)]

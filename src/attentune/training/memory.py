@@ -1,4 +1,4 @@
-"""Peak memory of a run."""
+"""Measurement of a run's peak memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Return the peak memory: on a GPU that of PyTorch, on a CPU that of the whole process since its start."""
+    """Return the peak memory in bytes.
+
+    Args:
+        device: for CUDA, the peak of PyTorch's allocations is measured; otherwise that of the process since its start.
+    """
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     # Not getrusage, which includes the peak of the parent process.
@@ -28,15 +32,15 @@ def peak_memory_bytes(device: torch.device) -> int:
         return int(line.split()[1]) * 1024
     if resource is None:
         used = importlib.import_module("psutil").Process().memory_info()
-        return int(getattr(used, "peak_wset", used.rss))  # the peak of what is resident, as Windows counts it
+        return int(getattr(used, "peak_wset", used.rss))  # on Windows, the peak of the resident memory
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def forget_peak_memory() -> None:
-    """Reset a GPU's peak memory before the next run of the same process.
+    """Reset the GPU's peak memory before the next run in the same process.
 
-    A process's peak cannot be reset, so on a CPU each run of a comparison has its own process.
+    The peak of a process cannot be reset, so on a CPU each run of a comparison has a process of its own.
     """
     gc.collect()
     if torch.cuda.is_available():

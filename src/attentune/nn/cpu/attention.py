@@ -1,4 +1,4 @@
-"""Attention on a CPU as PyTorch operations: plain products for short texts, block by block for long ones."""
+"""CPU attention with PyTorch operations: at once for short texts, block by block for long ones."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def plain_attention(
     """Compute softmax(scaling x query key' + bias) value, with dropout on the probabilities.
 
     Args:
-        query_BHTE: H heads of width E.
-        key_BHSE: keys of S tokens.
-        value_BHSE: values of S tokens.
-        bias_B1TS: added to the scores; a very low number masks a key. None masks nothing.
-        scaling: factor of the scores.
-        dropout: probability of dropping an attention weight; 0 outside of training.
+        query_BHTE: the queries of T tokens, in H heads of width E.
+        key_BHSE: the keys of S tokens.
+        value_BHSE: the values of S tokens.
+        bias_B1TS: added to the scores; a very negative number masks a key. None for no mask.
+        scaling: the factor for the scores.
+        dropout: the probability of dropping an attention weight; 0 outside training.
 
     Returns:
         The context, (B, T, H, E), and the probabilities, (B, H, T, S).
@@ -40,7 +40,7 @@ def plain_attention(
     return torch.matmul(probabilities_BHTS, value_BHSE).transpose(1, 2).contiguous(), probabilities_BHTS
 
 
-# Probabilities in one block; the few tensors of this size stay in the caches of two cores.
+# The number of probabilities in a block, so that the few tensors of this size stay in the caches of two cores.
 _BLOCK = 1 << 20
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -60,13 +60,13 @@ def long_attention(
     default generator.
 
     Args:
-        query_BHTE: H heads of width E, on the CPU; query, key and value have one dtype.
-        key_BHSE: keys of S tokens.
-        value_BHSE: values of S tokens.
-        mask_B1TS: boolean, True at keys to attend to, or numbers to add to the scores; B or 1 rows, H or 1 heads. None
-            masks nothing.
-        scaling: factor of the scores.
-        dropout: probability of dropping an attention weight, below 1.
+        query_BHTE: the queries of T tokens, in H heads of width E, on the CPU; query, key and value share a dtype.
+        key_BHSE: the keys of S tokens.
+        value_BHSE: the values of S tokens.
+        mask_B1TS: boolean, True for keys to attend to, or numbers to add to the scores; with B or 1 rows and H or 1
+            heads. None for no mask.
+        scaling: the factor for the scores.
+        dropout: the probability of dropping an attention weight, below 1.
 
     Returns:
         The context, (B, T, H, E).
@@ -119,14 +119,14 @@ class _LongAttention(torch.autograd.Function):
 
 
 def added_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert a mask to numbers to add to the scores; False becomes the lowest number of the dtype."""
+    """Convert a mask to numbers to add to the scores; False becomes the lowest finite number of the dtype."""
     if mask.dtype != torch.bool:
         return mask.to(dtype)
     return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
 def _blocks(query_BHTE: Tensor, key_BHSE: Tensor) -> Iterator[tuple[int, slice]]:
-    """Yield each row with as many of its heads as fit into a block."""
+    """Yield the blocks: the index of a row, and a slice of as many of its heads as fit into a block."""
     rows, heads, length, _ = query_BHTE.shape
     step = max(1, _BLOCK // max(1, length * key_BHSE.shape[2]))
     for row in range(rows):
@@ -143,12 +143,12 @@ def _probabilities(query: Tensor, key: Tensor, bias: Tensor | None, block: tuple
 
 
 def _kept(like: Tensor, dropped: int, seed: int) -> Tensor:
-    """Draw a dropout mask of integers as wide as the dtype of `like`: all bits 0 where dropped, else all bits 1."""
+    """Draw a dropout mask of integers with the element size of `like`: all bits 0 where dropped, else all bits 1."""
     kept = draw_kept(like.shape, dropped, torch.Generator().manual_seed(seed))
     return kept.neg_().to(_INTEGERS[like.element_size()])
 
 
 def _keep(kept: Tensor, *tensors: Tensor) -> None:
-    """Apply a mask of `_kept` in place. Bitwise: a product, or a boolean mask, takes four times as long."""
+    """Apply a mask from `_kept` in place; bitwise, since a product or a boolean mask takes four times as long."""
     for tensor in tensors:
         tensor.view(kept.dtype).bitwise_and_(kept)

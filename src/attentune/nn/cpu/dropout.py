@@ -1,8 +1,8 @@
-"""Faster dropout on a CPU.
+"""Faster dropout for the CPU.
 
-PyTorch draws one random number per feature, which on a CPU takes a tenth of a fine-tuning step. Here 64 random bits
-serve four features, so probabilities are multiples of 1/65536. The mask depends on PyTorch's generator only, not on the
-number of threads.
+PyTorch draws one random number per feature, which on a CPU takes a tenth of a fine-tuning step. Here each 64-bit random
+number is used for four features, so probabilities are multiples of 1/65536. The mask depends only on the state of
+PyTorch's generator, not on the number of threads.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def draw_kept(shape: torch.Size, dropped_levels: int, generator: torch.Generator
     """Draw an int16 mask on the CPU: 0 with probability dropped_levels / 65536, else 1.
 
     Args:
-        shape: of the mask.
-        dropped_levels: from 0 to 65536.
-        generator: PyTorch's default generator if not given.
+        shape: the shape of the mask.
+        dropped_levels: the probability of 0 in units of 1/65536, from 0 to 65536.
+        generator: the random generator; by default PyTorch's default generator.
     """
     count = shape.numel()
     bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None, generator=generator)
@@ -43,30 +43,30 @@ def draw_kept(shape: torch.Size, dropped_levels: int, generator: torch.Generator
 def draw_factors(shape: torch.Size, dropped_levels: int, dtype: torch.dtype) -> Tensor:
     """Draw the factors of dropout on the CPU: 0 with probability dropped_levels / 65536, else `upscale`.
 
-    They have the values' dtype, since a boolean mask would be converted in each product again.
+    The factors have the dtype of the values, since a boolean mask would be converted in every product.
     """
     return draw_kept(shape, dropped_levels).to(dtype).mul_(upscale(dropped_levels))
 
 
 def upscale(dropped_levels: int) -> float:
-    """Return the factor of kept features that preserves the mean, 1 / (1 - p)."""
+    """Return the factor for kept features that preserves the mean, 1 / (1 - p)."""
     return _LEVELS / (_LEVELS - dropped_levels)
 
 
 def fast_dropout(values: Tensor, dropped_levels: int) -> Tensor:
-    """Zero each value with probability dropped_levels / 65536 and scale the others by `upscale`, on the CPU."""
+    """Set each value to 0 with probability dropped_levels / 65536 and scale the others by `upscale`, on the CPU."""
     if dropped_levels == 0 or values.numel() == 0:
         return values
     return _Dropout.apply(values, draw_factors(values.shape, dropped_levels, values.dtype))
 
 
 def levels(p: float) -> int:
-    """Round the probability p to 65536ths."""
+    """Convert a probability to units of 1/65536, rounded."""
     return round(p * _LEVELS)
 
 
 class FastDropout(nn.Module):
-    """`nn.Dropout` for the CPU: in training zeroes features with probability p and scales the others by 1 / (1 - p)."""
+    """`nn.Dropout` for the CPU: in training, zeroes features with probability p and scales the rest by 1 / (1 - p)."""
 
     def __init__(self, *, p: float) -> None:
         super().__init__()
@@ -81,12 +81,15 @@ class FastDropout(nn.Module):
 
 
 def use_fast_dropout(model: nn.Module) -> int:
-    """Replace every `nn.Dropout` inside a model by `FastDropout`, for training on the CPU.
+    """Replace every `nn.Dropout` in a model with `FastDropout`, for training on the CPU.
 
     Weights and saved files do not change.
 
+    Args:
+        model: the model, changed in place.
+
     Returns:
-        How many were replaced.
+        The number of replaced modules.
     """
     count = 0
     for parent in list(model.modules()):

@@ -1,4 +1,4 @@
-"""Keep freed memory in the process between batches, since the next batch needs as much again."""
+"""Reuse of freed memory between batches, with glibc only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 # Names and numbers from glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER = 2**31 - 1
-# The highest values that glibc's own adjustment of the two reaches.
+# The highest values that glibc's dynamic adjustment sets.
 _USUAL = {_TRIM_THRESHOLD: 64 << 20, _MMAP_THRESHOLD: 32 << 20}
 
 
@@ -27,10 +27,10 @@ _within = 0
 
 @contextlib.contextmanager
 def kept_memory() -> Iterator[None]:
-    """Tell glibc to return no freed memory to the system while the block runs, and to return it at the end.
+    """Keep freed memory in the process while the block runs, and return it to the system at the end.
 
-    Otherwise each batch's tensors and each step's gradients are mapped again, page by page. Of nested blocks, or blocks
-    in several threads, the last to end returns the memory. With another C library nothing happens.
+    Otherwise the pages of each batch's tensors and each step's gradients would be mapped again. If blocks are nested or
+    run in several threads, the memory is returned when the last one ends. With other C libraries this has no effect.
     """
     if _library is None:
         yield

@@ -1,9 +1,9 @@
-"""Compile the C kernels for this processor once, with the machine's own compiler, and load them.
+"""Compilation and loading of the C kernels for the CPU.
 
-There is no build step at installation. A machine without a compiler, without PyTorch's GNU OpenMP or without Linux uses
-PyTorch's operations instead. The compiled library is cached in $XDG_CACHE_HOME/attentune (default ~/.cache/attentune),
-one file for each version of the sources and each processor. $CC names another compiler than `cc`, `gcc` or `clang`;
-ATTENTUNE_NATIVE=0 switches the kernels off.
+The kernels are compiled on first use with the machine's C compiler, not at installation. PyTorch's operations are used
+instead on systems other than Linux, without a compiler, or if PyTorch does not use GNU OpenMP. The compiled library is
+cached in $XDG_CACHE_HOME/attentune (default ~/.cache/attentune), one file per version of the sources and per processor.
+$CC selects a compiler other than `cc`, `gcc` or `clang`; ATTENTUNE_NATIVE=0 disables the kernels.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 SOURCES = Path(__file__).with_name("c")
-# Without -ffast-math: a loss that is NaN must be seen to be one.
+# Without -ffast-math, which would break the detection of NaN losses.
 _FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 _COMPILER_TIMEOUT_S = 120
 
@@ -39,7 +39,8 @@ def load_library() -> ctypes.CDLL:
     """Return the compiled library.
 
     Raises:
-        NativeError: there is no compiler, it fails, or PyTorch's OpenMP is another one.
+        NativeError: the kernels are disabled or cannot be compiled or loaded, the system is not Linux, or PyTorch does
+            not use GNU OpenMP.
     """
     found = _attempt()
     if isinstance(found, NativeError):
@@ -55,7 +56,7 @@ def unavailable_reason() -> str | None:
 
 @functools.cache
 def _attempt() -> ctypes.CDLL | NativeError:
-    """Return the library or the error, cached: a compiler that fails is run once, not in each step."""
+    """Return the library or the error. Cached, so that a failing compiler is run once and not in each step."""
     try:
         return _loaded()
     except NativeError as error:
@@ -77,7 +78,7 @@ def _loaded() -> ctypes.CDLL:
 
 
 def _openmp() -> ctypes.CDLL:
-    """Return the OpenMP library that PyTorch has loaded, and no other."""
+    """Return the OpenMP library that PyTorch has loaded, without loading another one."""
     import torch  # noqa: F401  loads it
 
     try:
@@ -94,7 +95,7 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _compiled() -> Path:
-    """Return the library's file, which is compiled now if it is not cached."""
+    """Return the path of the compiled library, compiling it if it is not cached."""
     texts = [file.read_text() for file in sorted(SOURCES.iterdir())]
     key = hashlib.sha256("\0".join((*texts, *_FLAGS, _processor())).encode()).hexdigest()[:16]
     name = f"kernels-{key}.so"
@@ -104,7 +105,7 @@ def _compiled() -> Path:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=".compiling-", dir=cache))
-    except OSError:  # no home that can be written to: for this process alone
+    except OSError:  # the cache is not writable: compile for this process only
         return _compile(Path(tempfile.mkdtemp(prefix="attentune-")) / name)
     try:
         _compile(folder / name).replace(cache / name)
@@ -139,7 +140,7 @@ def _compiler() -> list[str]:
 
 
 def _processor() -> str:
-    """Return what -march=native depends on: machines of different kinds may share a home folder."""
+    """Describe the processor, on which -march=native depends: different machines may share a home folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
