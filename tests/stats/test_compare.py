@@ -259,7 +259,8 @@ def test_holm_does_not_count_comparisons_that_could_not_be_made() -> None:
     assert np.isnan(holm([math.nan])).all()
 
 
-@settings(deadline=None, max_examples=60)
+# Few examples: statsmodels collects garbage at every call, which takes 50 ms or more once PyTorch is imported.
+@settings(deadline=None, max_examples=20)
 @given(p_values=st.lists(st.floats(0, 1), min_size=1, max_size=12), alpha=st.sampled_from([0.01, 0.05, 0.5]))
 def test_holm_rejects_what_the_steps_reject(p_values: list[float], alpha: float) -> None:
     """The smallest p against alpha / m, the next against alpha / (m - 1), until one fails."""

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from attentune.errors import CheckpointError, StorageError
-from attentune.training.checkpoint import checkpoint_folders
+from attentune.training.checkpoint import Checkpointer, checkpoint_folders
 from attentune.training.progress import JsonLog
 from helpers.comparisons import start, wait_for
 from helpers.disks import Disk
@@ -159,6 +159,7 @@ def not_root() -> None:
 
 
 @pytest.mark.parametrize("locked", ["parent", "run", "checkpoints"])
+@pytest.mark.usefixtures("reference")  # a run here imports all modules: the child may not read where Python is
 def test_a_folder_that_may_not_be_written_to(encoder: Path, open_place: Path, locked: str) -> None:
     mine = Path(shutil.copytree(encoder, open_place / "encoder"))
     make_rows(open_place)
@@ -175,8 +176,6 @@ def test_a_folder_that_may_not_be_written_to(encoder: Path, open_place: Path, lo
     def lock() -> None:
         not_root()
         if locked == "checkpoints":
-            from attentune.training.checkpoint import Checkpointer
-
             save = Checkpointer.save
 
             def save_nothing(self: Checkpointer, state: object) -> None:
