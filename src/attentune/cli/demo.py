@@ -1,4 +1,4 @@
-"""`attentune demo`"""
+"""`attentune demo`: train and compare methods on a small dataset."""
 
 from __future__ import annotations
 
