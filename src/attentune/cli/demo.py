@@ -1,4 +1,4 @@
-"""`attentune demo`: train and compare methods on a small dataset."""
+"""`attentune demo`: train methods on synthetic reviews with a shortcut."""
 
 from __future__ import annotations
 
