@@ -105,7 +105,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def run() -> None:
-    """The console script."""
+    """Run the console script."""
     for stream in (sys.stdout, sys.stderr):
         # The code page of a Windows console may lack characters of a text.
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":

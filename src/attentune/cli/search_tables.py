@@ -1,4 +1,4 @@
-"""Formats the result of a search as text."""
+"""The result of a search as plain-text tables."""
 
 from __future__ import annotations
 
