@@ -95,7 +95,7 @@ def write_dataset(folder: Path) -> None:
 
 
 def write_known(folder: Path, data_dir: Path) -> None:
-    """Write the files of the built-in tasks: the first rows of the real files, but all rows of GLUE's test files."""
+    """Write files of the built-in tasks: the first rows of the real files, and all rows of GLUE's test files."""
     for source in sorted(data_dir.rglob("*")):
         if source.suffix in (".tsv", ".csv", ".txt") and source.is_file():
             target = folder / source.relative_to(data_dir)

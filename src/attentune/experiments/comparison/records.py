@@ -279,7 +279,8 @@ def pack_records(folder: Path, target: Path) -> int:
         The number of runs.
 
     Raises:
-        CheckpointError: a record or file of predictions is missing or cannot be read, or `target` is a comparison.
+        CheckpointError: there are no records, a record or file of predictions cannot be read, or `target` is a
+            comparison.
         StorageError: a file could not be written.
     """
     records = [record for record, _ in read_records(folder)]

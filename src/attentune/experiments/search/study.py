@@ -187,7 +187,7 @@ class SearchStudy:
             return optuna.importance.get_param_importances(self._study, evaluator=evaluator), ""
 
     def _draw(self) -> dict[str, Any]:
-        """Return the next point: from Optuna's sampler, or a random untried one if that point has been tried."""
+        """Return the next point, from Optuna's sampler; for a grid, or if it has been tried, a random untried point."""
         known = [trial for trial in self._study.get_trials() if "dropped" not in trial.user_attrs]
         tried = {_key(trial.params) for trial in known}
         points = self.space.points()
