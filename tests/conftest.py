@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests: tiny offline encoders and the folder of real data sets."""
+"""Fixtures shared by all tests: tiny offline encoders and the folder of real datasets."""
 
 import os
 import signal
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Before torch, transformers or tokenizers are imported: they read these on import. One thread here and in the programs
-# that tests start, as the last digits of a run hang on their number.
+# Set before torch, transformers and tokenizers are imported, because they read these on import. Tests and the programs
+# that they start use one thread, because the last digits of a run's results depend on the number of threads.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-# They need forks, signals that kill, pseudo-terminals or resource limits, which Windows has not.
+# These need fork, SIGKILL, pseudo-terminals or resource limits, which Windows does not have.
 _POSIX_ONLY = [
     "cli/test_explain.py",
     "cli/test_storage.py",
@@ -33,7 +33,7 @@ _POSIX_ONLY = [
 collect_ignore_glob = _POSIX_ONLY if os.name == "nt" else []
 
 
-# Properties are tried with a few cases here, and with many by `make test-all` (--hypothesis-profile=all).
+# Hypothesis tries a few examples by default, and many in `make test-all` (--hypothesis-profile=all).
 _CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("few", max_examples=25, deadline=None, suppress_health_check=_CHECKS)
 settings.register_profile("all", max_examples=1000, deadline=None, suppress_health_check=_CHECKS)
@@ -41,8 +41,8 @@ settings.load_profile("few")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give each pytest-xdist worker one thread, so that workers do not fight for the cores; let Ctrl-C be heard."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what it starts in the background
+    """Limit each pytest-xdist worker to one thread, so that workers do not compete for cores; enable SIGINT."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # shells ignore it in programs started in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_XDIST_WORKER" in os.environ:
         import torch
@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put tests of real data into the slow tier; leave out tests of the C code where it cannot be compiled."""
+    """Mark tests of real data as slow; deselect tests of the C code if it cannot be compiled."""
     for item in items:
         if "data_dir" in getattr(item, "fixturenames", ()):
             item.add_marker("real_data")
@@ -74,14 +74,14 @@ def _no_native_code() -> str | None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tell pytest-xdist's controller what its workers have left out; they all collect the same."""
+    """Send the deselected tests to pytest-xdist's controller; all workers collect the same tests."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left_out"] = _LEFT_OUT
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over what a worker has left out."""
+    """Store the deselected tests that a worker has sent."""
     _LEFT_OUT[:] = getattr(node, "workeroutput", {}).get("left_out", _LEFT_OUT)
 
 
@@ -93,7 +93,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """The folder with `glue_data`, `hans`, `sick` and `cs224n`; the test fails where there is none."""
+    """Return the folder with `glue_data`, `hans`, `sick` and `cs224n`; fail the test if there is none."""
     folder = Path(os.environ.get("ATTENTUNE_DATA") or REPOSITORY.parent / "shared" / "data")
     if not folder.is_dir():
         pytest.fail(
@@ -106,7 +106,10 @@ def data_dir() -> Path:
 
 @pytest.fixture
 def attentune(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """`attentune("train", "--seed", 1)` runs a command line: exit status, standard output, standard error."""
+    """Return a function that runs a command line, as in `attentune("train", "--seed", 1)`.
+
+    The function returns the exit status, standard output and standard error.
+    """
     from attentune.cli.main import main
 
     def run(*words: object) -> tuple[int, str, str]:
@@ -120,7 +123,10 @@ def attentune(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """`tiny(family="bert", **options)`: the folder of a tiny checkpoint, built once a session (and xdist worker)."""
+    """Return a function `tiny(family="bert", **options)` that returns the folder of a tiny checkpoint.
+
+    Each checkpoint is built once per session (and xdist worker).
+    """
     from helpers.tiny import build_tiny
 
     built: dict[tuple[object, ...], Path] = {}

@@ -1,1 +1,1 @@
-"""What tests share: tiny models, sample files, plain reference implementations, and programs to start and kill."""
+"""Shared by the tests: tiny models, sample files, reference implementations, and programs to start and kill."""

@@ -1,4 +1,4 @@
-"""The page's server in a thread of the tests, and how to ask it over HTTP."""
+"""Runs the page's server in a thread, and sends HTTP requests to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Answer = tuple[int, dict[str, str], bytes]
 def asked(
     port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, *, timeout_s: int = 180
 ) -> Answer:
-    """One request to 127.0.0.1: status, headers, body. A body that is no bytes is sent as JSON."""
+    """Send a request to 127.0.0.1; return status, headers and body. A body other than bytes is sent as JSON."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     sent = {"Content-Type": "application/json"} if body is not None and not isinstance(body, bytes) else {}
     data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
@@ -36,12 +36,12 @@ def asked(
 
 @dataclass(frozen=True)
 class Served:
-    """A server that is running.
+    """A running server.
 
     Attributes:
-        port: on 127.0.0.1.
-        service: answers the requests.
-        folder: where files come and go.
+        port: its port on 127.0.0.1.
+        service: the service that answers the requests.
+        folder: the folder of uploaded files and predictions.
     """
 
     port: int
@@ -53,20 +53,20 @@ class Served:
         return f"http://127.0.0.1:{self.port}/"
 
     def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
-        """One request: status, headers, body. A body that is no bytes is sent as JSON."""
+        """Send a request; return status, headers and body. A body other than bytes is sent as JSON."""
         return asked(self.port, method, path, body, headers)
 
     @cached_property
     def functions(self) -> dict[str, int]:
-        """The numbers of the page's functions by their names."""
+        """The indices of the page's functions by name."""
         config = json.loads(self.ask("GET", "/config")[2])
         return {function["api_name"]: function["id"] for function in config["dependencies"]}
 
     def call(self, name: str, *given: Any) -> list[Any]:
-        """What a function of the page answers, through the queue as the page itself asks.
+        """Call a function of the page through the queue, as the page does; return its outputs.
 
         Raises:
-            AssertionError: any answer is not of status 200, or the function raised.
+            AssertionError: the status of a response is not 200, or the function raised an exception.
         """
         session = uuid.uuid4().hex
         request = {"data": list(given), "fn_index": self.functions[name], "session_hash": session}
@@ -83,7 +83,7 @@ class Served:
         raise AssertionError(stream[-500:])
 
     def upload(self, name: str, content: bytes) -> str:
-        """Upload a file; the path that it has on the server."""
+        """Upload a file; return its path on the server."""
         mark = uuid.uuid4().hex
         head = f'--{mark}\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n\r\n'
         body = head.encode() + content + f"\r\n--{mark}--\r\n".encode()
@@ -93,14 +93,14 @@ class Served:
         return json.loads(answer)[0]
 
     def call_with_file(self, path: str | None, *columns: Any) -> list[Any]:
-        """What the page answers for a file on the server."""
+        """Return the page's outputs for a file on the server."""
         given = None if path is None else {"path": path, "meta": {"_type": "gradio.FileData"}}
         return self.call("predict", given, *(columns or (None, None, False)))
 
 
 @contextlib.contextmanager
 def serving(service: ExplanationService, *, hosts: Sequence[str] = (), title: str = "Attentune") -> Iterator[Served]:
-    """A server that answers until the block ends."""
+    """Yield a server that runs until the block ends."""
     import uvicorn
 
     with tempfile.TemporaryDirectory() as folder, bound_socket("127.0.0.1", 0) as listening:

@@ -1,4 +1,4 @@
-"""Attention blocks as plain loops over texts, heads, tokens and features, in Python's own numbers."""
+"""Reference implementation of attention blocks: loops over texts, heads, tokens and features, in Python floats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Text = list[Vector]
 
 
 def texts_of(tensor: torch.Tensor) -> list[Text]:
-    """(N, T, D) as lists."""
+    """Convert a tensor (N, T, D) to lists."""
     return tensor.detach().double().tolist()
 
 
@@ -31,7 +31,7 @@ def norm_of(norm: nn.LayerNorm, vector: Vector) -> Vector:
 
 
 def attention_of(attention: Any, asking: Vector, asked: Text) -> Vector:
-    """What one token is told by the real tokens that it asks."""
+    """Return the attention output for one query token, given the non-padding key/value tokens."""
     query = linear_of(attention.query, asking)
     keys = [linear_of(attention.key, token) for token in asked]
     values = [linear_of(attention.value, token) for token in asked]
@@ -50,7 +50,7 @@ def attention_of(attention: Any, asking: Vector, asked: Text) -> Vector:
 
 
 def full_block_of(block: Any, asking: Text, asked: Text) -> Text:
-    """Every token of a text asks those of a text, its own or another."""
+    """Return the block's output; each token of `asking` attends to the tokens of `asked`, the same text or another."""
     changed = []
     for token in asking:
         mixed = attention_of(block.attention, token, asked)

@@ -1,4 +1,4 @@
-"""Files that are no data set: by name what they hold, and what the message about them has to say."""
+"""Invalid data files: by name, their content and what the error message must contain."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MORE = '{"text": "a dull story", "label": "bad"}\n'
 
 @dataclass(frozen=True)
 class Bad:
-    """A bad file.
+    """An invalid data file.
 
     Attributes:
-        ending: of its name.
-        content: its bytes.
-        line: the line (from 1) that the message must name; None where there is none.
-        says: what else it must say: the cause, and the cure.
-        settings: of the data section, to read it with.
+        ending: the file name extension.
+        content: the bytes of the file.
+        line: the line (from 1) that the message must name; None if it names no line.
+        says: other texts that the message must contain: the cause and the remedy.
+        settings: settings of the data section to read the file with.
     """
 
     ending: str
@@ -61,7 +61,7 @@ def as_parquet(table: pa.Table, **options: Any) -> bytes:
 
 
 def columns(**values: Any) -> pa.Table:
-    """Two rows; what is not given is right."""
+    """Return a table of two rows; columns that are not given are valid."""
     return pa.table({"text": ["so fine", "so dull"], "label": ["good", "bad"]} | values)
 
 

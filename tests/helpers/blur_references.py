@@ -1,4 +1,4 @@
-"""Encoders blurred by other means than ours: by hooks set here for each family by name, or in the softmax itself."""
+"""Reference implementations of blurred encoders: with hooks on modules named per family, or in the softmax itself."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ Tiny = Callable[..., Path]
 PLACES = ("context", "value", "scores")
 TEXTS = (FIRST, LONG, "")
 LAYERS, HEADS = 3, 4
-# Where the values and the heads' joint output are projected, written out for each family; {} is the layer.
+# The modules that project the values and the concatenated output of the heads, by family; {} is the layer.
 _BERT = ("encoder.layer.{}.attention.self.value", "encoder.layer.{}.attention.output.dense")
 _SHARED = "encoder.albert_layer_groups.0.albert_layers.0.attention."
 PROJECTIONS = {
@@ -38,7 +38,7 @@ def blurred(tiny: Tiny, family: str, where: str, sigma: float = 0.5, **options: 
 
 
 def convolved(values: np.ndarray, sigma: float, *, axis: int) -> np.ndarray:
-    """Blurred along one axis with a window of 3, mirrored at both ends."""
+    """Blur along one axis with a window of 3, mirrored at both ends."""
     heights = np.exp(-(np.array([-1.0, 0.0, 1.0]) ** 2) / (2 * sigma**2))
     shares = heights / heights.sum()
     widths = [(1, 1) if place == axis % values.ndim else (0, 0) for place in range(values.ndim)]
@@ -47,7 +47,7 @@ def convolved(values: np.ndarray, sigma: float, *, axis: int) -> np.ndarray:
 
 
 def convolved_heads(features_BTD: Tensor, sigmas_H: np.ndarray) -> Tensor:
-    """Each head's features along the tokens, with that head's sigma."""
+    """Blur each head's features along the tokens, with the sigma of that head."""
     parts = np.split(features_BTD.detach().double().numpy(), len(sigmas_H), axis=-1)
     joint = [convolved(part, sigma, axis=1) for part, sigma in zip(parts, sigmas_H, strict=True)]
     return torch.from_numpy(np.concatenate(joint, axis=-1)).to(features_BTD.dtype)
@@ -55,7 +55,7 @@ def convolved_heads(features_BTD: Tensor, sigmas_H: np.ndarray) -> Tensor:
 
 @contextlib.contextmanager
 def blurred_softmax(sigmas_LH: np.ndarray) -> Iterator[None]:
-    """Within the block the softmax gives probabilities (1, H, T, T) blurred in both directions, a layer a call."""
+    """Patch softmax to blur the probabilities (1, H, T, T) in both directions; each call is the next layer."""
     original, calls = torch.nn.functional.softmax, iter(sigmas_LH)
 
     def softmax(*args: Any, **options: Any) -> Tensor:
@@ -73,7 +73,7 @@ def blurred_softmax(sigmas_LH: np.ndarray) -> Iterator[None]:
 
 @torch.no_grad()
 def by_other_means(built: Built, family: str, where: str, sigmas_LH: np.ndarray, text: str) -> Tensor:
-    """(T, D) the last layer's output for one text alone, of an encoder without our blur, eager, and blurred here."""
+    """Return the last layer's output (T, D) for a single text, with eager attention and the blur of this module."""
     encoder, inputs = built[0].encoder, encoded(built[1], text)
     encoder.set_attn_implementation("eager")
     if where == "scores":
@@ -85,7 +85,7 @@ def by_other_means(built: Built, family: str, where: str, sigmas_LH: np.ndarray,
 
     def after(number: int) -> Any:
         def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-            others, width = output.shape[-1] - 32, 32  # all but the values: ModernBERT's queries and keys
+            others, width = output.shape[-1] - 32, 32  # ModernBERT projects queries, keys and values in one module
             queries_keys, values = output.split([others, width], dim=-1)
             return torch.cat([queries_keys, convolved_heads(values, sigmas_LH[number])], dim=-1)
 
@@ -106,7 +106,7 @@ def by_other_means(built: Built, family: str, where: str, sigmas_LH: np.ndarray,
 
 @torch.no_grad()
 def hidden_of(built: Built, *texts: str) -> list[Tensor]:
-    """(T, D) of each text's real tokens, from our model with all of them in one batch."""
+    """Return the hidden states (T, D) of each text's non-padding tokens, from the model with all texts in one batch."""
     inputs, kept = encoded(built[1], *texts), []
     handle = built[0].encoder.register_forward_hook(lambda module, args, output: kept.append(output.last_hidden_state))
     built[0](**inputs)

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over the DevTools protocol: no browser is downloaded, Debian's `chromium` will do."""
+"""Drives a headless Chromium over the DevTools protocol. Uses an installed browser, such as Debian's `chromium`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _FLAGS = (
 
 
 class Page:
-    """One tab.
+    """A browser tab.
 
     Attributes:
-        requests: the addresses that the page asked for, in order.
-        dialogs: the texts of alerts and the like, which a hostile text would open.
-        errors: what the page's scripts did not catch, and what the browser refused to run or fetch.
+        requests: the URLs that the page requested, in order.
+        dialogs: the texts of alerts and other dialogs, which a malicious text would open.
+        errors: uncaught exceptions of the page's scripts, and what the browser refused to run or fetch.
     """
 
     def __init__(self, socket: Any) -> None:
@@ -43,7 +43,7 @@ class Page:
             self.send(f"{domain}.enable")
 
     def send(self, method: str, timeout_s: float = 90.0, **params: Any) -> dict[str, Any]:
-        """Ask the browser; its answer."""
+        """Send a DevTools command; return the browser's response."""
         number = next(self._numbers)
         self._socket.send(json.dumps({"id": number, "method": method, "params": params}))
         end = time.monotonic() + timeout_s
@@ -71,12 +71,12 @@ class Page:
                 self.errors.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
 
     def open(self, url: str, ready: str = "document.readyState === 'complete'") -> None:
-        """Go there and wait until this is true."""
+        """Navigate to a URL and wait until the expression `ready` is true."""
         self.send("Page.navigate", url=url)
         self.wait(ready)
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page."""
+        """Evaluate an expression in the page; return its value."""
         found = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
@@ -89,7 +89,7 @@ class Page:
             time.sleep(0.05)
 
     def fill(self, selector: str, value: str | float) -> None:
-        """Put a value into a field, as typing or pasting does."""
+        """Set the value of a field, with the events of typing or pasting."""
         self.run(
             f"(() => {{ const field = document.querySelector({json.dumps(selector)});"
             " Object.getOwnPropertyDescriptor(Object.getPrototypeOf(field), 'value').set.call(field,"
@@ -102,17 +102,17 @@ class Page:
         self.run(f"document.querySelector({json.dumps(selector)}).click()")
 
     def upload(self, selector: str, path: Path) -> None:
-        """Choose a file in a field for files."""
+        """Choose a file in a file field."""
         root = self.send("DOM.getDocument", depth=0)["root"]["nodeId"]
         node = self.send("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.send("DOM.setFileInputFiles", files=[str(path)], nodeId=node)
 
     def text(self, selector: str) -> str:
-        """What can be read in the first element that matches."""
+        """Return the visible text of the first element that matches."""
         return self.run(f"document.querySelector({json.dumps(selector)}).innerText")
 
     def resize(self, width: int, height: int, *, phone: bool = False) -> None:
-        """The window's size in pixels."""
+        """Set the window's size in pixels."""
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
 
     def screenshot(self, path: Path, *, whole: bool = True) -> None:
@@ -123,7 +123,7 @@ class Page:
 
 @contextlib.contextmanager
 def browser_page(folder: Path) -> Iterator[Page]:
-    """A new browser with one tab; fails the test where there is none."""
+    """Yield the tab of a new browser; fail the test if no browser is installed."""
     program = next((found for name in _NAMES if (found := shutil.which(name))), None)
     if program is None:
         pytest.fail("no Chromium: install Debian's package chromium (apt-get install chromium), or Google Chrome")

@@ -1,4 +1,4 @@
-"""Small comparisons through the command line, to be interrupted and compared."""
+"""Runs small comparisons through the command line, to interrupt them and compare their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attentune.io.locks import FileLock
 from helpers.interrupted import TIMES
 from helpers.samples import settings
 
-# What may differ between two runs of the same thing, beside the times of single runs: where they were and their data.
+# Fields that may differ between equal comparisons, besides the times of single runs: the host and paths of data.
 _ALSO = {"wall_seconds", "host", "train_file", "validation_file"}
 WAIT_S = 240
 
@@ -24,13 +24,16 @@ WAIT_S = 240
 def command(
     folder: Path, encoder: Path, *flags: str, output: str = "comparison", verb: str = "compare", **changes: Any
 ) -> list[str]:
-    """`attentune compare` on small files in `folder`, into `folder/output`; see `samples.settings`."""
+    """Return the command `attentune compare` on small files in `folder`, which writes to `folder/output`.
+
+    The changes are those of `samples.settings`.
+    """
     values = settings(folder, encoder, **changes) | {"training.output_dir": str(folder / output)}
     return [verb, *flags, *(part for name, value in values.items() for part in ("--set", f"{name}={value}"))]
 
 
 def start(words: list[str], **options: Any) -> subprocess.Popen[str]:
-    """The command line in a process of its own."""
+    """Start a command line in its own process."""
     return subprocess.Popen(
         [sys.executable, "-m", "attentune.cli.main", *words],
         stdout=subprocess.PIPE,
@@ -42,7 +45,7 @@ def start(words: list[str], **options: Any) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Exit status, standard output, standard error; it is killed if it takes too long."""
+    """Wait for a process; return exit status, standard output and standard error. Kill it on timeout."""
     try:
         out, err = process.communicate(timeout=WAIT_S)
     except subprocess.TimeoutExpired:
@@ -53,7 +56,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def wait_for(found: Callable[[], Any], what: str, process: subprocess.Popen[str] | None = None) -> Any:
-    """What `found` gives once it gives something."""
+    """Poll `found` until it returns a true value, and return that value."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         if value := found():
@@ -65,14 +68,14 @@ def wait_for(found: Callable[[], Any], what: str, process: subprocess.Popen[str]
 
 
 def checkpointed(folder: Path) -> Callable[[], list[Path]]:
-    """Finds the folders of unfinished runs that have a checkpoint."""
+    """Return a function that lists the folders of unfinished runs with a checkpoint."""
     return lambda: [
         path.parent for path in folder.glob("runs/*/*/*/seed-*/checkpoint-*") if not (path.parent / "run.json").exists()
     ]
 
 
 def worker_at(folder: Path, run: Path) -> int:
-    """The process that is at the run of this folder."""
+    """Return the id of the process that executes the run in this folder."""
     name = run.relative_to(folder / "runs")
     pid = FileLock(folder / ".locks" / "runs" / f"{name}.lock").holder()
     assert pid is not None
@@ -80,7 +83,7 @@ def worker_at(folder: Path, run: Path) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
@@ -88,7 +91,7 @@ def is_alive(pid: int) -> bool:
 
 
 def workers_of(folder: Path) -> list[int]:
-    """Living processes that hold, or held last, a lock of this comparison's runs."""
+    """Return the ids of running processes that hold, or were the last to hold, a lock of this comparison's runs."""
     pids = {FileLock(path).holder() for path in (folder / ".locks" / "runs").rglob("*.lock")}
     return [pid for pid in pids if pid is not None and is_alive(pid) and b"worker" in cmdline(pid)]
 
@@ -105,7 +108,7 @@ def kill(pid: int) -> None:
 
 
 def outcomes(folder: Path) -> dict[str, Any]:
-    """All records and predictions by name, without times and places."""
+    """Return all records and predictions by name, without times, hosts and paths."""
     files = sorted(path for path in (folder / "records").rglob("*") if path.is_file())
     return {
         str(path.relative_to(folder)): _timeless(json.loads(path.read_text()))
@@ -122,7 +125,7 @@ def _timeless(value: Any) -> Any:
 
 
 def times_done(folder: Path) -> dict[str, int]:
-    """How often each run's training came to its end, by run folder."""
+    """Return how often the training of each run finished, by run folder."""
     lines = [line for log in (folder / "logs").glob("*.log") for line in log.read_text().splitlines()]
     ends = [line.rsplit("saved in ", 1)[1] for line in lines if line.startswith("done: ")]
     return {end: ends.count(end) for end in ends}

@@ -1,4 +1,4 @@
-"""Copies of a model in another precision, and whether they answer as it does."""
+"""Compares the logits of a model with those of copies in another precision."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def answers(model: Any, inputs: dict[str, Tensor]) -> Tensor:
 
 @torch.no_grad()
 def widen(model: Any, inputs: dict[str, Tensor]) -> None:
-    """Shift and scale the classifier so that the logits vary by 1 around 0: else nothing would show."""
+    """Shift and scale the classifier to logits with mean 0 and deviation 1; otherwise differences would not show."""
     logits_BC = answers(model, inputs)
     model.classifier.weight.div_(logits_BC.std(dim=0).mean())
     model.classifier.bias.sub_(answers(model, inputs).mean(dim=0))
 
 
 def close(ours_BC: Tensor, theirs_BC: Tensor, *, within: float = 0.1) -> bool:
-    """Whether they differ by at most this share of the largest logit; bf16 alone brings about half of it here."""
+    """Return whether logits differ by at most a share of the largest; bf16 causes about half of the default here."""
     return bool((ours_BC - theirs_BC).abs().max() <= within * theirs_BC.abs().max())
 
 

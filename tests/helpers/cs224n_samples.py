@@ -1,4 +1,4 @@
-"""A small CS224N folder in the published layout, with made-up sentences."""
+"""Writes a small CS224N folder in the published layout, with synthetic sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from helpers.glue_samples import _text
 
 
 def write_cs224n(folder: Path, rows: int = 24) -> Path:
-    """SST-5, Quora and STS, Quora with twice as many training rows; the folder is returned."""
+    """Write SST-5, Quora (with twice as many training rows) and STS; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, count in (("train", rows), ("dev", rows // 2)):
         stars = [f"s{number}\t{_text(number)}\t{number % 5}" for number in range(count)]

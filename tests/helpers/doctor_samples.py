@@ -1,4 +1,4 @@
-"""Small tasks to look over, and the way to what was found in them."""
+"""Builds small tasks for the dataset checks, and selects findings of a report."""
 
 from __future__ import annotations
 

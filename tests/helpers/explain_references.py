@@ -1,4 +1,4 @@
-"""Methods of explanation as plain loops: one text, one token, one pass at a time."""
+"""Reference implementations of explanation methods: loops with one text, one token and one forward pass at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from helpers.label_references import word_embeddings_given
 
 
 class OneText:
-    """One row of a run, asked by itself."""
+    """A row of a dataset with a run that predicts it in a batch of one."""
 
     def __init__(self, run: Predictor, rows: TextRows, row: int, target: int | None = None) -> None:
         config: Any = run.model.config
@@ -35,7 +35,7 @@ class OneText:
         self.target = self._predicted() if target is None else target
 
     def inputs(self, gone: Iterable[int] = ()) -> dict[str, Tensor]:
-        """The row as a batch of one, with these places masked."""
+        """Return the row as a batch of one, with these token positions masked."""
         lost = set(gone)
         ids = [self.run.tokenizer.mask_token_id if place in lost else own for place, own in enumerate(self.ids)]
         inputs = {"input_ids": torch.tensor([ids])}
@@ -48,13 +48,13 @@ class OneText:
     def _predicted(self) -> int:
         with torch.no_grad():
             logits_C = self.model(**self.inputs()).logits[0].double()
-        if self.run.label_space.task_type == "ordinal":  # these runs predict the class nearest to the mean
+        if self.run.label_space.task_type == "ordinal":  # ordinal runs predict the class nearest to the mean
             shares_C = (logits_C - logits_C.max()).exp()
             return round(float((shares_C * torch.arange(len(shares_C))).sum() / shares_C.sum()))
         return int(logits_C.argmax())
 
     def value(self, logits_C: Tensor) -> Tensor:
-        """log p / (1 - p) of the target, by way of the probabilities; or the score."""
+        """Return log p / (1 - p) of the target class, computed from the probabilities; for regression, the score."""
         if len(logits_C) == 1:
             return logits_C[0]
         p = logits_C.double().softmax(dim=0)
@@ -62,28 +62,28 @@ class OneText:
         return p[self.target].log() - torch.log(torch.as_tensor(others))
 
     def asked(self, gone: Iterable[int] = ()) -> float:
-        """The value with these places masked."""
+        """Return `value` with these token positions masked."""
         with torch.no_grad():
             return float(self.value(self.model(**self.inputs(gone)).logits[0]))
 
     def embedded(self, gone: Iterable[int] = ()) -> Tensor:
-        """(1, T, E) word embeddings."""
+        """Return the word embeddings (1, T, E)."""
         with torch.no_grad():
             return self.model.get_input_embeddings()(self.inputs(gone)["input_ids"])
 
     def slope(self, embedded_1TE: Tensor) -> Tensor:
-        """(T, E) the gradient of the value where the word embeddings are these."""
+        """Return the gradient (T, E) of `value` at these word embeddings."""
         point_1TE = embedded_1TE.detach().clone().requires_grad_()
         with word_embeddings_given(self.model, point_1TE):
             value = self.value(self.model(**self.inputs()).logits[0])
         return torch.autograd.grad(value, point_1TE)[0][0].double()
 
     def scores(self, by_place: dict[int, float]) -> np.ndarray:
-        """One number a token, 0 at special ones."""
+        """Return one score per token, 0 for special tokens."""
         return np.array([by_place.get(place, 0.0) for place in range(len(self.ids))])
 
     def starts(self) -> list[int]:
-        """For each place that of its text's first token."""
+        """Return, for each token, the position of the first token of its text."""
         return [
             self._second if self._second is not None and place >= self._second else 0 for place in range(len(self.ids))
         ]
@@ -109,7 +109,7 @@ def leave_one_out(text: OneText) -> np.ndarray:
 
 
 def integrated_gradients(text: OneText, steps: int) -> np.ndarray:
-    """By the rule of Gauss and Legendre."""
+    """Compute integrated gradients by Gauss-Legendre quadrature."""
     own_1TE, masked_1TE = text.embedded(), text.embedded(text.places)
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     total_TE = torch.zeros_like(own_1TE[0], dtype=torch.float64)
@@ -128,7 +128,7 @@ def eager(model: Any) -> Any:
 
 
 def attention(text: OneText, *, times_gradient: bool = False, layer: int = -1) -> np.ndarray:
-    """(T, H) of each head, of the first token of each text."""
+    """Return the attention (T, H) of each head with the first token of each text as the query."""
     with eager(text.model):
         output = text.model(**text.inputs(), output_attentions=True)
     shares = output.attentions[layer]
@@ -139,7 +139,7 @@ def attention(text: OneText, *, times_gradient: bool = False, layer: int = -1) -
     starts = text.starts()
     found = np.zeros((len(text.ids), shares.shape[1]))
     for place in text.places:
-        which = 0 if starts[place] == 0 else 1  # first texts stand before second ones
+        which = 0 if starts[place] == 0 else 1  # a bi-encoder's batch has the first texts before the second ones
         for head in range(shares.shape[1]):
             found[place, head] = float(shares[which, head, 0, place - starts[place]].detach())
     return found
@@ -152,7 +152,7 @@ def random(text: OneText, seed: int) -> np.ndarray:
 
 
 def lime(text: OneText, *, samples: int, seed: int) -> np.ndarray:
-    """Ridge regression (alpha 1, constant free) on copies of which a random number of tokens is masked."""
+    """Fit a ridge regression (alpha 1, unpenalized intercept) on copies with a random number of tokens masked."""
     count = len(text.places)
     if count < 2:
         return leave_one_out(text)
@@ -174,7 +174,7 @@ def lime(text: OneText, *, samples: int, seed: int) -> np.ndarray:
 
 
 def shapley(text: OneText) -> np.ndarray:
-    """Exact: over all orders in which the tokens can come in."""
+    """Compute exact Shapley values over all permutations of the tokens."""
     known: dict[tuple[int, ...], float] = {}
 
     def value(present: Sequence[int]) -> float:

@@ -1,4 +1,4 @@
-"""Saved runs to explain: tiny encoders whose answers differ from text to text, held in memory."""
+"""Builds runs to explain, in memory: tiny encoders whose predictions differ between texts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.inference.predictor import Predictor, predict_rows
 from helpers.tiny_models import build, rows_of
 
-KINDS = ("classification", "pair", "apart", "regression", "ordinal")  # apart: pairs that a bi-encoder reads
-# A word of several pieces, marks, a single word, nothing at all, a long one.
+KINDS = ("classification", "pair", "apart", "regression", "ordinal")  # "apart": pairs for a bi-encoder
+# Includes a word of several subwords, punctuation, a single word, an empty text and a long text.
 TEXTS = (
     "The actors seem unwatchable, and the plot never moves!",
     "Yes",
@@ -35,7 +35,7 @@ ON_CPU = replace(Config(), training=replace(Config().training, precision="fp32",
 
 
 def rows_for(kind: str, count: int = len(TEXTS)) -> TextRows:
-    """These texts, or pairs of them."""
+    """Return the first `count` of `TEXTS` as rows, or pairs of them."""
     texts = TEXTS[:count]
     return rows_of(texts, [TEXTS[-1 - place] for place in range(count)] if kind in ("pair", "apart") else None)
 
@@ -43,7 +43,7 @@ def rows_for(kind: str, count: int = len(TEXTS)) -> TextRows:
 def tiny_run(
     folder: Path, kind: str = "classification", *, gate: bool = True, max_length: int = 64, **model: Any
 ) -> Predictor:
-    """A run over the checkpoint in `folder`: its logits have a mean of 0 and a deviation of 1 over `TEXTS`."""
+    """Build a run on the checkpoint in `folder`; its logits have mean 0 and standard deviation 1 over `TEXTS`."""
     options: dict[str, Any] = {"head": HeadConfig(kind="mean", combine="concat")} | model
     if gate:
         options["token_gate"] = TokenGateConfig(kind="ssa")
@@ -59,12 +59,12 @@ def tiny_run(
         mean_C, scale = torch.from_numpy(logits_NC.mean(axis=0)), 1.0 / float(np.std(logits_NC, axis=0).mean())
         linear.weight.mul_(scale)
         linear.bias.sub_(mean_C).mul_(scale)
-    built.encoder.set_attn_implementation("sdpa")  # as it is loaded; predicting has changed it
+    built.encoder.set_attn_implementation("sdpa")  # the state after loading; predicting has changed it
     return run
 
 
 def hooks_of(model: Any) -> int:
-    """How many hooks there are on a model, but for those of transformers, which once it gave attention it leaves."""
+    """Count the hooks of a model, except those that transformers leaves behind after it has returned attention."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     hooks = [hook for module in model.modules() for kind in kinds for hook in getattr(module, kind).values()]
     return sum(getattr(hook, "__module__", "") != "transformers.utils.output_capturing" for hook in hooks)

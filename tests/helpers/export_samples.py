@@ -1,4 +1,4 @@
-"""Saved runs that were not trained: tiny models with slots moved away from where they begin; the documented code."""
+"""Saves untrained runs with perturbed weights, and runs the code of the documentation on export."""
 
 import os
 import re
@@ -16,7 +16,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "exporting.md"
 
 
 def save_run(checkpoint: Path, folder: Path, **options: Any) -> Path:
-    """A model as `tiny_models.build` makes it, saved without settings of a run."""
+    """Save a model from `tiny_models.build`, without the settings of a run; return its folder."""
     model, tokenizer = build(checkpoint, **options)
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
@@ -29,12 +29,12 @@ def save_run(checkpoint: Path, folder: Path, **options: Any) -> Path:
 
 
 def blocks() -> list[str]:
-    """The Python of the page, in order."""
+    """Return the Python blocks of the page, in order."""
     return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def without_torch(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run it where PyTorch, transformers and Attentune cannot be imported."""
+    """Run a script in a process that cannot import PyTorch, transformers or Attentune."""
     barred = "import sys\nfor name in ('torch', 'transformers', 'attentune'):\n    sys.modules[name] = None\n"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-c", barred + script, *arguments]

@@ -1,4 +1,4 @@
-"""Erasing tokens, one text and one erased copy at a time, and ERASER's formula over its records."""
+"""Reference implementations of token erasure, one erased copy at a time, and of ERASER's AOPC."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from helpers.explain_references import OneText
 
 
 def chances(text: OneText, gone: Collection[int], erasure: str) -> list[float]:
-    """The classes' probabilities of a text without these tokens."""
+    """Return the class probabilities of a text with these tokens erased."""
     inputs = text.inputs(gone if erasure == "mask" else ())
     if erasure == "attention":
         inputs["attention_mask"] = torch.tensor([[int(place not in gone) for place in range(len(text.ids))]])
@@ -26,7 +26,7 @@ def chances(text: OneText, gone: Collection[int], erasure: str) -> list[float]:
 
 
 def aopc(records: Sequence[dict[str, Any]], name: str) -> float:
-    """What ERASER's program makes of its records: of each bin p(whole) - p(erased), the mean over bins and rows."""
+    """Return the AOPC as ERASER's program computes it: the mean of p(full) - p(erased) over bins and rows."""
     total, count = 0.0, 0
     for record in records:
         label = record["classification"]

@@ -1,4 +1,4 @@
-"""A small GLUE folder in the published layouts, with made-up sentences, and untrained runs on its tasks."""
+"""Writes a small GLUE folder in the published layouts, with synthetic sentences, and untrained runs on its tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _text(number: int, salt: int = 0) -> str:
 
 
 def _lines(header: str, rows: int, *columns: str) -> str:
-    """A file whose columns are "index", "text", "pair", or the labels to go round, with commas between."""
+    """Return the content of a file; a column is "index", "text", "pair", or comma-separated labels to cycle through."""
     lines = [header]
     for number in range(rows):
         cells = {"index": str(number), "text": _text(number), "pair": _text(number, 4)}
@@ -32,7 +32,7 @@ def _lines(header: str, rows: int, *columns: str) -> str:
 
 
 def write_glue(folder: Path, rows: int = 12) -> Path:
-    """CoLA, STS-B, MNLI, RTE, WNLI and AX; the folder is returned. WNLI's test file has all of its 146 rows."""
+    """Write CoLA, STS-B, MNLI, RTE, WNLI and AX; return the folder. WNLI's test file has the published 146 rows."""
     nli, two, scores = ",".join(_NLI), ",".join(_TWO), "0.000,2.500,5.000"
     pairs = "index\tsentence1\tsentence2"
     mnli = f"{pairs}\tgold_label"
@@ -69,14 +69,14 @@ def write_glue(folder: Path, rows: int = 12) -> Path:
 def write_run(
     folder: Path, encoder: Path, task: str, data_dir: Path, *, names: tuple[str, ...] | None = None, seed: int = 1
 ) -> Path:
-    """An untrained run of a task, its classes in the order of `names` (the task's own if not given)."""
+    """Save an untrained run of a task, with classes in the order of `names` (by default, the order of the task)."""
     spec = load_spec(task)
     space = LabelSpace(spec.task_type, spec.label_names if names is None else names)
     model, tokenizer = build(encoder, label_space=space, is_pair=spec.name != "cola", seed=seed)
     texts = [_text(number) for number in range(24)]
     pairs = [_text(number, 4) for number in range(24)] if spec.name != "cola" else None
     with torch.no_grad():
-        # So that each class is some row's likeliest, and scores go beyond both ends of their scale.
+        # Each class must be predicted for some row, and scores must exceed both ends of their range.
         logits_BC = model(**tokenizer(texts, pairs, padding=True, return_tensors="pt")).logits
         spread = 4.0 / logits_BC.std() if spec.task_type == "regression" else 1.0
         model.classifier.weight *= spread

@@ -1,4 +1,4 @@
-"""A small file in HANS's published layout, with made-up sentences."""
+"""Writes a small file in HANS's published layout, with synthetic sentences."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ _VERBS = ("thanked", "stopped", "met", "saw")
 
 
 def hans_lines(a_subcase: int) -> list[str]:
-    """The header and 3 heuristics x 2 labels x 2 subcases x so many rows, ids ex0, ex1, ..."""
+    """Return the header and `a_subcase` rows for each of 3 heuristics x 2 labels x 2 subcases, with ids from ex0."""
     lines = [HEADER]
     for heuristic in ("lexical_overlap", "subsequence", "constituent"):
         for label in ("entailment", "non-entailment"):
@@ -30,6 +30,6 @@ def hans_lines(a_subcase: int) -> list[str]:
 
 
 def write_hans(path: Path, a_subcase: int) -> Path:
-    """Write such a file; its path is returned."""
+    """Write the file and return its path."""
     path.write_text("\n".join(hans_lines(a_subcase)) + "\n", encoding="utf-8")
     return path

@@ -1,4 +1,4 @@
-"""Malicious folders, each made of a good one: by name what is poisoned, what is asked of it, and what is answered."""
+"""Malicious model folders, each derived from a valid one: by name, the manipulation and the expected error texts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-# Called with the folder and with one beside it that nothing may open.
+# Called with the folder to manipulate and with another folder in which nothing may be opened.
 Poison = Callable[[Path, Path], None]
 
 
 class _Payload:
-    """Unpickling it makes a file, or as much as a hostile author would like."""
+    """An object whose unpickling creates a file, as an example of code execution."""
 
     def __init__(self, canary: Path) -> None:
         self._canary = canary
@@ -39,7 +39,7 @@ def torch_saved(secret: Path) -> bytes:
 
 
 def put(name: str, content: bytes | str | Callable[[Path], bytes]) -> Poison:
-    """Write a file in the folder."""
+    """Write a file to the folder."""
 
     def poison(folder: Path, secret: Path) -> None:
         found = content(secret) if callable(content) else content
@@ -66,7 +66,7 @@ def gone(*names: str) -> Poison:
 
 
 def settings(name: str, **changes: Any) -> Poison:
-    """Change keys of a JSON object; a name with __ goes into it; SECRET stands for the other folder."""
+    """Change keys of a JSON object; __ separates nested keys; SECRET in a value is replaced by the other folder."""
 
     def poison(folder: Path, secret: Path) -> None:
         content = json.loads((folder / name).read_text())
@@ -82,7 +82,7 @@ def settings(name: str, **changes: Any) -> Poison:
 
 
 def link(name: str, target: str) -> Poison:
-    """Put a link in the place of a file; SECRET stands for the other folder."""
+    """Replace a file by a symbolic link; SECRET in the target is replaced by the other folder."""
 
     def poison(folder: Path, secret: Path) -> None:
         (folder / name).unlink(missing_ok=True)
@@ -100,7 +100,7 @@ def pipe(name: str) -> Poison:
 
 
 def tensors(entries: dict[str, Any], data: bytes = b"", *, size: int | None = None) -> bytes:
-    """A safetensors file with any header."""
+    """Return a safetensors file with an arbitrary header."""
     header = json.dumps(entries).encode()
     return struct.pack("<Q", len(header) if size is None else size) + header + data
 
@@ -133,7 +133,7 @@ _MAP = {"AutoConfig": "evil.EvilConfig", "AutoModel": "evil.EvilModel", "AutoTok
 _REMOTE = {"AutoConfig": "evil/repo--evil.EvilConfig", "AutoModel": "evil/repo--evil.EvilModel"}
 _OUT, _NOT, _SANDBOX = "is a link out of the folder", "no safetensors", "Convert it in a sandbox"
 
-# What an encoder's folder and a run's have in common.
+# Manipulations of files that are in both encoder folders and run folders.
 MODEL: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "pickle for weights": (both(put("pytorch_model.bin", pickled), gone("model.safetensors")), (_SANDBOX,)),
     "torch.save for weights": (both(put("pytorch_model.bin", torch_saved), gone("model.safetensors")), (_SANDBOX,)),
@@ -232,7 +232,7 @@ MODEL: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "a pipe for weights": (pipe("model.safetensors"), ("pipe",)),
 }  # fmt: skip
 
-# What only a run's folder has.
+# Manipulations of files that are only in run folders.
 RUN: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "code for the encoder": (
         both(settings("config.json", encoder__auto_map=_MAP), put("evil.py", code)), ("works",)),

@@ -1,4 +1,4 @@
-"""Malicious checkpoints, records, comparisons, searches and settings: what is poisoned, and what is answered."""
+"""Malicious checkpoints, records, comparisons, searches and settings: the manipulation and the expected error texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers.hostile_folders import BOMB, DEEP, Poison, both, link, one, pickled
 
 
 def signed(*poisons: Poison) -> Poison:
-    """A poisoned checkpoint whose manifest says that all is as it was written."""
+    """Manipulate a checkpoint and write a manifest that matches the manipulated files."""
 
     def poison(folder: Path, secret: Path) -> None:
         (checkpoint,) = folder.glob("checkpoint-*")
@@ -71,7 +71,7 @@ def manifest_of(*names: str) -> Poison:
 
 
 _STATE, _FIT = ("state.json", "cannot be read"), ("does not fit this run", "Delete this checkpoint")
-# Of a stopped run; it is resumed.
+# Checkpoints of a stopped run, which is then resumed.
 CHECKPOINTS: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "a manifest of files elsewhere": (manifest_of("../../secret/config.json"), ("works",)),
     "a manifest of absolute paths": (manifest_of("SECRET/config.json"), ("works",)),
@@ -130,7 +130,7 @@ CHECKPOINTS["settings that trust"] = (trusting, ("a file cannot ask for that", "
 
 _RECORD = "records/own/all/bert/seed-1.json"
 _CSV = "records/own/all/bert/seed-1.validation.csv"
-# Of a comparison; a report of it is written.
+# Records of a comparison, of which a report is then written.
 RECORDS: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "a record that is deep": (put(_RECORD, DEEP), (_RECORD, "too deeply")),
     "a record that is a pickle": (put(_RECORD, pickled), (_RECORD,)),
@@ -167,7 +167,7 @@ RECORDS: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "layers of words": (put("layers.json", '{"layers": "x", "means": 7}'), ("layers.json",)),
 }  # fmt: skip
 
-# Of a comparison that is gone on with.
+# Files of a comparison, which is then resumed.
 COMPARISONS: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "a plan that is deep": (put("compare.json", DEEP), ("compare.json", "cannot be read")),
     "a plan that is a list": (put("compare.json", "[1]"), ("compare.json",)),
@@ -205,7 +205,7 @@ COMPARISONS: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "a record that is deep": (put("records/own/all/bert/seed-1.json", DEEP), ("seed-1.json",)),
 }  # fmt: skip
 
-# Of a search that is gone on with.
+# Files of a search, which is then resumed.
 SEARCHES: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "a plan that is deep": (put("search.json", DEEP), ("search.json", "cannot be read")),
     "a plan that is a list": (put("search.json", "[]"), ("search.json",)),
@@ -215,7 +215,7 @@ SEARCHES: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "a plan that is a link": (link("search.json", "SECRET/config.json"), ("link",)),
 }
 
-# Files of settings that a user names.
+# Settings files named on the command line.
 _TRUST = ("a file cannot ask for", "--trust_remote_code")
 FILES: dict[str, tuple[str, bytes | str, tuple[str, ...]]] = {
     "settings that run": ("--config", "a: !!python/object/apply:os.system ['id']\n", ("not valid YAML",)),

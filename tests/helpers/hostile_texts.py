@@ -1,4 +1,4 @@
-"""Texts that would do something if a page or a terminal took them for more than text."""
+"""Texts that would have effects if a page or a terminal interpreted them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that are killed, and all that a run computed, to compare."""
+"""Kills runs, and collects everything that a run computed for comparison."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
 
-# What may differ between two runs of the same thing: how long it took.
+# Fields that may differ between equal runs: times and memory.
 TIMES = {"seconds", "tokens_per_second", "evaluation_seconds", "label_seconds", "peak_memory_bytes"}
 LABELS_FILE = "labels.safetensors"
 
@@ -29,19 +29,19 @@ def run(folder: Path, encoder: Path, **changes: object) -> None:
 
 
 def without_times(value: Any) -> Any:
-    """The same without `TIMES`, at any depth."""
+    """Return a value without the keys in `TIMES`, at any depth."""
     if not isinstance(value, dict):
         return value
     return {key: without_times(part) for key, part in value.items() if key not in TIMES}
 
 
 def log_of(run_folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's log."""
+    """Return the entries of a run's log."""
     return [json.loads(line) for line in (run_folder / "log.jsonl").read_text().splitlines()]
 
 
 def outcome(run_folder: Path) -> dict[str, object]:
-    """All that a run computed: final weights, optimiser, labels, log and result without times."""
+    """Return everything that a run computed: final weights, optimizer, labels, and log and result without times."""
     last = checkpoint_folders(run_folder)[-1]
     result = json.loads((run_folder / "run.json").read_text())
     return {
@@ -64,7 +64,7 @@ def assert_same(got: dict[str, object], expected: dict[str, object]) -> None:
 
 
 def killed(action: Callable[[], None]) -> int:
-    """Run in a child process; the number of the signal that ended it (0: it ended by itself)."""
+    """Run an action in a child process; return the signal that killed the process, 0 if it exited normally."""
     child = os.fork()
     if child == 0:
         try:
@@ -82,7 +82,7 @@ def die() -> None:
 
 
 def die_after_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], None]) -> None:
-    """Run it in a child process that is killed after this step, before anything more is logged, scored or saved."""
+    """Run an action in a child process that is killed after this step, before the step is logged, scored or saved."""
     timed_step = TrainingLoop._timed_step
 
     def step_then_die(self, plan, group, state):

@@ -1,7 +1,7 @@
-"""Runs that are killed at any of their steps, at any of their file operations, and at any time.
+"""Kills runs at given training steps, at given file operations, and at arbitrary times.
 
-A process that is to be killed is a fork of the tests' own, so it has no libraries to load. What it does with files is
-seen through Python's audit events, each of which is one moment to die at.
+A process that is to be killed is forked from the test process, so it has no libraries to load. Its file operations are
+observed through Python's audit events; each event is a moment at which the process can be killed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from attentune.training.signals import Interrupted
 from helpers.interrupted import assert_same, outcome, run
 from helpers.samples import write_reviews
 
-# Two batches a step, three steps an epoch. It stops early, at step 12, and goes back to the weights of step 6; dropout
-# is the encoder's own; each epoch but the first has labels that the model was asked for.
+# Two batches per step and three steps per epoch. Training stops early, at step 12, and restores the weights of step 6.
+# Dropout is the encoder's default. All epochs but the first have token labels, which the model generates.
 METHOD: dict[str, Any] = {
     "preset": "ssa-hybrid",
     "training__precision": "fp32",
@@ -46,27 +46,27 @@ Moment = Callable[[int], None]
 
 
 def make_rows(folder: Path) -> None:
-    """The files that these runs train on and are scored on."""
+    """Write the training and validation files of these runs."""
     folder.mkdir(parents=True, exist_ok=True)
     write_reviews(folder / "train.csv", 24, seed=1)
     write_reviews(folder / "validation.csv", 12, seed=2)
 
 
 def train_in(folder: Path, encoder: Path, *, resume: bool = False, **changes: Any) -> None:
-    """The run of `METHOD` in `folder/run`."""
+    """Train with the settings of `METHOD` in `folder/run`."""
     if not (folder / "train.csv").exists():
         make_rows(folder)
     run(folder, encoder, **{**METHOD, **changes}, training__resume=resume)
 
 
 def forked(action: Callable[[], object], prepare: Callable[[], object] | None = None) -> int:
-    """The process that runs this, after `prepare`; it ends with one of the statuses above."""
+    """Fork a process that calls `prepare` and `action`, and exits with one of the statuses above; return its id."""
     child = os.fork()
     if child:
         return child
     status = FAILED
     try:
-        for number in POLITE:  # whatever the tests were started with
+        for number in POLITE:  # the tests may have been started with other handlers
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         if prepare is not None:
             prepare()
@@ -83,7 +83,7 @@ def forked(action: Callable[[], object], prepare: Callable[[], object] | None = 
 
 
 def ending(child: int) -> int:
-    """The exit status of a forked process, below 0 the signal that ended it."""
+    """Wait for a forked process; return its exit status, or minus the signal that killed it."""
     deadline = time.monotonic() + _WAIT_S
     while time.monotonic() < deadline:
         pid, status = os.waitpid(child, os.WNOHANG)
@@ -96,7 +96,7 @@ def ending(child: int) -> int:
 
 
 def at_steps(signals: dict[int, Sequence[int]]) -> Callable[[], None]:
-    """Prepares a process to send itself these signals right after these steps, before anything is logged or saved."""
+    """Return a function that makes a process send itself these signals after these steps, before they are logged."""
 
     def prepare() -> None:
         timed_step = TrainingLoop._timed_step
@@ -113,12 +113,12 @@ def at_steps(signals: dict[int, Sequence[int]]) -> Callable[[], None]:
 
 
 def at_file_events(folder: Path, act: Moment) -> Callable[[], None]:
-    """Prepares a process to call `act` with the number of each thing that it is about to do to a file in `folder`."""
+    """Return a function that makes a process call `act` before each file operation in `folder`, with its number."""
     place, count = str(folder), [0]
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         is_named = event in _FILE_EVENTS and str(arguments[0]).startswith(place)
-        if is_named or (event == "os.remove" and arguments[1] != -1):  # within a folder that is being removed
+        if is_named or (event == "os.remove" and arguments[1] != -1):  # rmtree names files relative to a descriptor
             count[0] += 1
             act(count[0])
 
@@ -126,7 +126,7 @@ def at_file_events(folder: Path, act: Moment) -> Callable[[], None]:
 
 
 def signals_at(moments: dict[int, int]) -> Moment:
-    """Sends this process a signal at each of these moments."""
+    """Return a function that sends this process a signal at each of these moments."""
 
     def act(moment: int) -> None:
         if moment in moments:
@@ -136,14 +136,14 @@ def signals_at(moments: dict[int, int]) -> Moment:
 
 
 def file_events(action: Callable[[], object], folder: Path, tally: Path) -> int:
-    """How many moments a run has that nothing disturbs."""
+    """Return the number of file operations of an uninterrupted run."""
     status = ending(forked(action, at_file_events(folder, lambda moment: tally.write_text(str(moment)) and None)))
     assert status == FINISHED
     return int(tally.read_text())
 
 
 def check_whole(run_folder: Path) -> None:
-    """Whatever bears a checkpoint's name is whole; what is there of results too."""
+    """Check that all checkpoints of a run are complete, and that existing result files are valid JSON."""
     if not run_folder.exists():
         return
     for folder in checkpoint_folders(run_folder):
@@ -154,7 +154,10 @@ def check_whole(run_folder: Path) -> None:
 
 
 def check_resumes(folder: Path, encoder: Path, expected: dict[str, object], *, polite: bool, **changes: Any) -> None:
-    """The run in `folder` goes on to what it would have been. A stop that was asked for leaves a checkpoint more."""
+    """Check that the run in `folder` resumes to the expected outcome.
+
+    With `polite` the checkpoints may differ, because a requested stop saves an additional one.
+    """
     check_whole(folder / "run")
     train_in(folder, encoder, resume=(folder / "run" / "config.yaml").exists(), **changes)
     got = outcome(folder / "run")

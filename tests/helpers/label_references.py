@@ -1,4 +1,4 @@
-"""The label generators once more, from their formulas: loops, one sentence at a time, no padding and no batches."""
+"""Reference implementations of the label generators: loops with one sentence at a time, no padding and no batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attentune.token_labels.masking import random_mask, random_spans, spread_cop
 
 
 def row_inputs(source: LabelSource, row: int, places: Iterable[int] = ()) -> dict[str, Tensor]:
-    """A row alone, with these places masked."""
+    """Return the model inputs of a single row, with these token positions masked."""
     features = source.features
     begin, end = features.starts[row], features.starts[row + 1]
     ids = [int(token) for token in features.ids[begin:end]]
@@ -38,7 +38,7 @@ def ordinary(source: LabelSource, row: int) -> list[int]:
 
 @torch.no_grad()
 def answer(source: LabelSource, row: int, places: Iterable[int] = ()) -> Tensor:
-    """(C,) logits."""
+    """Return the logits (C,) of a row, with these token positions masked."""
     model: Any = source.scorer.model
     return model(**row_inputs(source, row, places)).logits[0]
 
@@ -65,7 +65,7 @@ def fall(source: LabelSource, row: int, plain_C: Tensor, masked_C: Tensor) -> fl
 
 
 def flat(source: LabelSource, given: dict[tuple[int, int], list[float]]) -> np.ndarray:
-    """The mean of what each (row, place) was given; -1 where nothing was."""
+    """Return the mean of the values given to each (row, position), as flat labels; -1 where there are none."""
     values = np.full(len(source.features.ids), -1.0)
     for (row, place), own in given.items():
         values[source.features.starts[row] + place] = sum(own) / len(own)
@@ -82,8 +82,10 @@ def probing_labels(
     assumed_correct: Iterable[int] = (),
     ask: Any = None,
 ) -> tuple[np.ndarray, Counter[str]]:
-    """`flip`, or with `soft` `drop`. Rows assumed_correct to be right are passed over only if wrong both plain and
-    masked."""
+    """Compute the labels of `flip`, or with `soft` those of `drop`.
+
+    Rows in `assumed_correct` are skipped only if their predictions are wrong both with and without masks.
+    """
     ask, trusted = ask or answer, set(assumed_correct)
     given: dict[tuple[int, int], list[float]] = defaultdict(list)
     facts: Counter[str] = Counter()
@@ -126,8 +128,10 @@ def leave_one_out_labels(source: LabelSource, rows: Iterable[int], *, soft: bool
 def released_samples(
     source: LabelSource, epoch: int, *, wanted: int, ask: Any = answer, assumed_correct: Iterable[int] = ()
 ) -> list[tuple[int, list[int]]]:
-    """The kept rows with what was masked in each, trying one row after the other; assumed_correct ones are not asked
-    plain."""
+    """Return the selected rows with the positions masked in each, testing one row after another.
+
+    Rows in `assumed_correct` are scored only with masks.
+    """
     trusted = set(assumed_correct)
     kept: list[tuple[int, list[int]]] = []
     for row in map(int, numpy_generator("candidates", source.seed, epoch).permutation(len(source.features))):
@@ -144,7 +148,7 @@ def released_samples(
 
 
 class _Given(nn.Module):
-    """Stands in for word embeddings and gives what it was told."""
+    """Replaces the word embeddings and returns a given tensor."""
 
     def __init__(self, embedded_1TE: Tensor) -> None:
         super().__init__()
@@ -172,7 +176,7 @@ def row_loss(source: LabelSource, row: int, logits_C: Tensor) -> Tensor:
 
 
 def embedding_gradient(source: LabelSource, row: int, embedded_1TE: Tensor) -> Tensor:
-    """(T, E) the gradient of a row's loss where the word embeddings are these."""
+    """Return the gradient (T, E) of a row's loss at these word embeddings."""
     model: Any = source.scorer.model
     point_1TE = embedded_1TE.detach().clone().requires_grad_()
     with word_embeddings_given(model, point_1TE):
@@ -181,14 +185,14 @@ def embedding_gradient(source: LabelSource, row: int, embedded_1TE: Tensor) -> T
 
 
 def looked_up(source: LabelSource, row: int, places: Iterable[int] = ()) -> Tensor:
-    """(1, T, E) what the word embeddings give for a row, with these places masked."""
+    """Return the word embeddings (1, T, E) of a row, with these token positions masked."""
     model: Any = source.scorer.model
     with torch.no_grad():
         return model.get_input_embeddings()(row_inputs(source, row, places)["input_ids"])
 
 
 def rise_scores(source: LabelSource, row: int) -> np.ndarray:
-    """(T,) (E[mask] - E[t]) . dL/dE[t]."""
+    """Return the scores (T,) of a first-order approximation of the rise in loss: (E[mask] - E[t]) . dL/dE[t]."""
     embedded_1TE = looked_up(source, row)
     all_masked_1TE = looked_up(source, row, range(embedded_1TE.shape[1]))
     gradient_TE = embedding_gradient(source, row, embedded_1TE)
@@ -201,7 +205,7 @@ def rise_scores(source: LabelSource, row: int) -> np.ndarray:
 
 
 def integrated_gradients(source: LabelSource, row: int, *, steps: int) -> np.ndarray:
-    """(T,) by the rule of Gauss and Legendre on the path from the masked text to the text, of minus the loss."""
+    """Return the integrated gradients (T,) of minus the loss from the masked text to the text, by Gauss-Legendre."""
     text_1TE = looked_up(source, row)
     base_1TE = looked_up(source, row, ordinary(source, row))
     nodes, weights = np.polynomial.legendre.leggauss(steps)
@@ -213,14 +217,17 @@ def integrated_gradients(source: LabelSource, row: int, *, steps: int) -> np.nda
 
 
 def lime_weights(source: LabelSource, row: int, key: int, *, samples: int) -> np.ndarray:
-    """(T,) the weighted ridge regression (alpha 1) of minus the loss on which tokens are kept; 0 at special ones."""
+    """Return the coefficients (T,) of a weighted ridge regression (alpha 1) of minus the loss on the kept tokens.
+
+    Special tokens get 0.
+    """
     places = ordinary(source, row)
     if not places:
         return np.zeros(row_inputs(source, row)["input_ids"].shape[1])
     seed_global(key)
     kept_SF, answers_S, weights_S = [], [], []
     for _ in range(samples):
-        # The last of the drawn numbers belongs to the special tokens, which always stay.
+        # The last random number belongs to the special tokens, which are never masked.
         kept_F = torch.bernoulli(torch.full((1, len(places) + 1), 0.5))[0].numpy()
         gone = [place for place, is_kept in zip(places, kept_F, strict=False) if not is_kept]
         kept_SF.append(kept_F)
@@ -229,7 +236,7 @@ def lime_weights(source: LabelSource, row: int, key: int, *, samples: int) -> np
     weights, answers = np.array(weights_S), np.array(answers_S)
     designs = np.hstack([np.array(kept_SF), np.ones((samples, 1))])
     penalty = np.eye(designs.shape[1])
-    penalty[-1, -1] = 0.0  # the constant is free
+    penalty[-1, -1] = 0.0  # the intercept is not penalized
     solved = np.linalg.solve(designs.T @ (weights[:, None] * designs) + penalty, designs.T @ (weights * answers))
     scores = np.zeros(row_inputs(source, row)["input_ids"].shape[1])
     scores[places] = solved[: len(places)]
@@ -237,7 +244,11 @@ def lime_weights(source: LabelSource, row: int, key: int, *, samples: int) -> np
 
 
 def labels_of_scores(scores: np.ndarray, places: list[int], *, soft: bool, top_share: float = 0.3) -> np.ndarray:
-    """Hard: the top share 1 where positive, the bottom half 0. Soft: over the highest, clipped at 0."""
+    """Convert scores to labels.
+
+    Hard labels are 1 for positive scores in the top share and 0 for the bottom half. Soft labels are the scores divided
+    by the highest one, at least 0.
+    """
     labels = np.full(len(scores), -1.0)
     if not places:
         return labels

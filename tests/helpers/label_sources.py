@@ -1,4 +1,4 @@
-"""What label generators work on in tests: a tiny encoder behind a real scorer, or a bag of words behind a quick one."""
+"""Builds label sources for tests: a tiny encoder with the real scorer, or a fast bag-of-words scorer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from helpers.tiny import CORPUS
 from helpers.tiny_models import build, rows_of
 
 Tiny = Callable[..., Path]
-KINDS = ("classification", "pair", "apart", "regression", "ordinal")  # apart: pairs for a bi-encoder
-# Besides whole sentences one that is a single word and one without any ordinary token.
+KINDS = ("classification", "pair", "apart", "regression", "ordinal")  # "apart": pairs for a bi-encoder
+# Besides sentences, a single word and a text without non-special tokens.
 TEXTS = ("Yes", "", *(text.strip() for line in CORPUS.splitlines() for text in line.split(". ")))
 _SPACES = {
     "classification": LabelSpace("classification", ("bad", "good")),
@@ -46,10 +46,10 @@ def tiny_source(
     gold: Sequence[float] | None = None,
     **model: Any,
 ) -> LabelSource:
-    """The first `rows` texts (or pairs of them) and an encoder that is right on three of four.
+    """Return a source of the first `rows` texts (or pairs of them), with an encoder that is correct on three of four.
 
-    A fresh model answers nearly the same to all texts: its classifier is shifted and scaled so that its answers differ
-    and masking turns some of them. `gold` stands in for the labels made here.
+    A fresh model gives nearly equal logits for all texts. Its classifier is shifted and scaled so that its predictions
+    differ and masking changes some of them. `gold` replaces the labels that are generated here.
     """
     options = {"head": HeadConfig(kind="mean", combine="concat")} | model
     space, is_pair, apart = _SPACES[kind], kind in ("pair", "apart"), kind == "apart"
@@ -75,7 +75,7 @@ def tiny_source(
 
 @torch.no_grad()
 def _spread_answers(model: Any, logits_NC: np.ndarray) -> None:
-    """Classes: each has the same mean logit, and they differ by about 1. Scores: a mean of 2.5, a deviation of 1."""
+    """Rescale the classifier: class logits get mean 0 and deviation 1, regression scores mean 2.5 and deviation 1."""
     mean_C, scale = torch.from_numpy(logits_NC.mean(axis=0)), 1.0 / float(logits_NC.std(axis=0).mean())
     linear = getattr(model.classifier, "linear", model.classifier)
     linear.weight.mul_(scale)
@@ -83,7 +83,7 @@ def _spread_answers(model: Any, logits_NC: np.ndarray) -> None:
 
 
 def _gold(logits_NC: np.ndarray, space: LabelSpace) -> np.ndarray:
-    """The model's own answers, but every fourth is wrong."""
+    """Return the model's predictions as gold labels, with every fourth one made wrong."""
     is_wrong_N = np.arange(len(logits_NC)) % 4 == 3
     if space.task_type == "regression":
         return logits_NC[:, 0].astype(np.float64) + np.where(is_wrong_N, 1.0, 0.1)
@@ -91,7 +91,7 @@ def _gold(logits_NC: np.ndarray, space: LabelSpace) -> np.ndarray:
 
 
 class RecordingScorer:
-    """Passes everything on to another scorer and keeps what was asked: the rows, and the places masked in each."""
+    """Wraps another scorer and records its calls: the rows, and the positions masked in each."""
 
     def __init__(self, scorer: Any) -> None:
         self._probe = scorer
@@ -114,17 +114,17 @@ class RecordingScorer:
 
     @property
     def plain(self) -> list[int]:
-        """Rows that were asked for as they are."""
+        """The rows that were scored without masks."""
         return [row for rows, masked in self.asked if masked is None for row in rows]
 
     @property
     def masked(self) -> list[tuple[int, list[int]]]:
-        """Rows that were asked for with masked places, and the places."""
+        """The rows that were scored with masks, and the masked positions."""
         return [pair for rows, masked in self.asked if masked is not None for pair in zip(rows, masked, strict=True)]
 
 
 class ShufflingScorer(RecordingScorer):
-    """Asks the other scorer for the rows in another order."""
+    """Wraps another scorer and passes it the rows in another order."""
 
     def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
         order = np.random.default_rng(len(rows)).permutation(len(rows))
@@ -135,7 +135,7 @@ class ShufflingScorer(RecordingScorer):
 
 
 class BagOfWordsScorer:
-    """Two classes, good if the tokens' values add up to 0 or more; a masked token's value is 0. For many quick rows."""
+    """A fast scorer of two classes: the logit of "good" is the sum of the values of the tokens that are not masked."""
 
     part = slice(0, None, 1)
     model = None
@@ -157,14 +157,17 @@ class BagOfWordsScorer:
 
 
 def features_of(*rows: str) -> Features:
-    """One row a text of marks: 's' is a special token, anything else an ordinary one; ids count from 0."""
+    """Build one row per string, one token per character: 's' is a special token; token ids count from 0."""
     special = np.array([mark == "s" for row in rows for mark in row], dtype=bool)
     starts = np.cumsum([0, *map(len, rows)])
     return Features(np.arange(len(special), dtype=np.int32), None, special, starts, np.diff(starts))
 
 
 def bag_source(rows: int, *, length: int = 12, seed: int = 7, wrong_share: float = 0.2) -> LabelSource:
-    """Rows of random values: about every fourth mask turns the answer, and a share of the rows has the other label."""
+    """Build rows of random token values; about a quarter of the masks change the prediction.
+
+    A share of the rows has the wrong gold label.
+    """
     draw = np.random.default_rng(rows)
     features = features_of(*["s" + "o" * (length + int(more)) + "s" for more in draw.integers(0, 5, size=rows)])
     scorer = BagOfWordsScorer(features, np.where(features.special, 0.0, draw.normal(size=len(features.ids))))
@@ -174,19 +177,19 @@ def bag_source(rows: int, *, length: int = 12, seed: int = 7, wrong_share: float
 
 
 def generator(name: str, source: LabelSource, **settings: Any) -> LabelGenerator:
-    """The generator of this name with these settings."""
+    """Return the generator of this name with these settings."""
     return build_generator(LabelsConfig(name, **settings), source)
 
 
 def labels_of(name: str, source: LabelSource, *, epoch: int = 1, **settings: Any) -> np.ndarray:
-    """The flat labels of one epoch's plan."""
+    """Return the flat labels of one epoch's plan."""
     labels = generator(name, source, **settings).plan(epoch).token_labels
     assert labels is not None, "no token was labelled"
     return labels.values
 
 
 def watched(source: LabelSource, kind: type[RecordingScorer] = RecordingScorer) -> tuple[LabelSource, Any]:
-    """The source with its scorer wrapped, and the wrapped scorer."""
+    """Return the source with its scorer wrapped, and the wrapper."""
     scorer = kind(source.scorer)
     return replace(source, scorer=scorer), scorer
 
@@ -194,7 +197,7 @@ def watched(source: LabelSource, kind: type[RecordingScorer] = RecordingScorer) 
 def observe_rows(
     maker: LabelGenerator, rows: Sequence[int] | np.ndarray, *, batch_rows: int = 6, factor: float = 1.0
 ) -> None:
-    """Show these rows to a generator as training does, in padded batches; the loss is their sum times the factor."""
+    """Pass these rows to a generator in padded batches, as in training; a batch's loss is its sum times the factor."""
     source = maker.source
     model: Any = source.scorer.model
     is_regression = source.comparator.label_space.task_type == "regression"

@@ -1,4 +1,4 @@
-"""Records of comparisons without trainings behind them."""
+"""Writes synthetic records of comparisons, without training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attentune.seeding import numpy_generator
 
 
 def predictions(labels: Sequence[Any], predicted: Sequence[Any], names: Sequence[str]) -> list[list[str]]:
-    """The rows of a predictions file, header first."""
+    """Return the rows of a predictions file, starting with the header."""
     shares = [["0.5"] * len(names) for _ in labels]
     rows = [[f"r{n}", str(a), str(b), *s] for n, (a, b, s) in enumerate(zip(labels, predicted, shares, strict=True))]
     return [["id", "label", "prediction", *(f"p_{name}" for name in names)], *rows]
@@ -32,7 +32,7 @@ def write_record(
     settings: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> RunRecord:
-    """Write a record, and its predictions where rows are given."""
+    """Write a record, with its predictions if rows are given."""
     config = to_dict(Config())
     for name, value in (settings or {}).items():
         *path, last = name.split(".")
@@ -80,7 +80,7 @@ def write_record(
 
 
 def answers(task: str, method: str, seed: int, right: float, labels: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Predictions that are right with this chance."""
+    """Return predictions that are correct with probability `right`."""
     draw = numpy_generator("made-records", task, method, seed)
     return [label if draw.random() < right else names[(names.index(label) + 1) % len(names)] for label in labels]
 
@@ -97,7 +97,10 @@ def write_comparison(
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     labelled: Sequence[str] = (),
 ) -> list[RunRecord]:
-    """A folder of records: each method is right with its chance, more often where there are more rows."""
+    """Write the records of a comparison; each method has its own probability of a correct prediction.
+
+    The probability increases with the training size.
+    """
     made = []
     for task in tasks:
         labels = [names[n] for n in numpy_generator("made-labels", task).integers(len(names), size=examples)]

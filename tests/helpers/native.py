@@ -1,4 +1,4 @@
-"""What tests of the C code share: their marker, what the processor has, and dropout's mask written plainly."""
+"""Shared by tests of the C code: their marker, processor features, and a reference implementation of dropout masks."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _WORD, _LONG = (1 << 32) - 1, (1 << 64) - 1
 
 
 def has_amx() -> bool:
-    """Whether this processor has matrix tiles for bf16 that the C code may use."""
+    """Return whether this processor has AMX tiles for bf16 that the C code may use."""
     return unavailable_reason() is None and kernels.use_amx(True)
 
 
 def kept(drop: DropoutMask, row: int, columns: int) -> list[bool]:
-    """Which numbers of a row dropout keeps: vectors.h's `row_key` and `kept`, number by number."""
+    """Return which elements of a row dropout keeps, as `row_key` and `kept` in vectors.h do."""
     key = _finalised((drop.seed + (row + 1) * 0x9E3779B97F4A7C15) & _LONG)
     return [_drawn(key, column) >= drop.threshold for column in range(columns)]
 
 
 def factors(drop: DropoutMask, rows: int, columns: int) -> torch.Tensor:
-    """(rows, columns) float64: what dropout multiplies with."""
+    """Return the dropout factors (rows, columns) as float64."""
     if drop.threshold == 0:
         return torch.ones(rows, columns, dtype=torch.float64)
     return torch.tensor([kept(drop, row, columns) for row in range(rows)], dtype=torch.float64) * drop.scale_kept
 
 
 def _finalised(x: int) -> int:
-    """The finaliser of splitmix64."""
+    """Return the finalizer of splitmix64."""
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _LONG
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _LONG
     return x ^ (x >> 31)

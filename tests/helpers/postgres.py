@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own for a test, from Debian's package or another; nothing of it stays."""
+"""Runs a temporary PostgreSQL server for a test, from an installed package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WAIT_S = 60
 
 
 class Server:
-    """A server with its data in `folder`, reached through a socket there."""
+    """A server with its data and its socket in `folder`."""
 
     def __init__(self, programs: Path, folder: Path, user: str | None) -> None:
         self._programs, self._folder, self._user = programs, folder, user
@@ -29,7 +29,7 @@ class Server:
         subprocess.run(words, check=True, user=user, cwd=folder, stdout=subprocess.DEVNULL)
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start the server and wait until it accepts connections."""
         words = [self._programs / "postgres", "-D", self._folder / "data", "-k", self._folder, "-h", "", "-F"]
         log = (self._folder / "log").open("ab")
         self._process = subprocess.Popen(words, user=self._user, cwd=self._folder, stdout=log, stderr=log)
@@ -41,7 +41,7 @@ class Server:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """Stop it at once, connections or not."""
+        """Stop the server immediately, even if there are connections."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(_WAIT_S)
@@ -50,7 +50,7 @@ class Server:
 
 @contextlib.contextmanager
 def running_server() -> Iterator[Server]:
-    """A running server; the test fails where there is no server program, and is skipped where none may run."""
+    """Yield a running server; fail the test if none is installed, and skip it if none may run here."""
     programs = _programs()
     if programs is None:
         pytest.fail("no PostgreSQL server here: install one (Debian: apt-get install postgresql)")
@@ -59,7 +59,7 @@ def running_server() -> Iterator[Server]:
         user = next((name for name in ("postgres", "nobody") if _exists(name)), None)
         if user is None:
             pytest.skip("PostgreSQL does not run as root, and there is no user postgres or nobody")
-    folder = Path(tempfile.mkdtemp(prefix="attentune-pg-"))  # short: sockets have short names
+    folder = Path(tempfile.mkdtemp(prefix="attentune-pg-"))  # the length of socket paths is limited
     try:
         if user is not None:
             shutil.chown(folder, user)

@@ -1,7 +1,7 @@
-"""What `tests/training/test_processes.py` has each of several processes run: `process_worker.py JOBS.json FOLDER`.
+"""The program of each process in `tests/training/test_processes.py`: `process_worker.py JOBS.json FOLDER`.
 
-JOBS.json holds a list of overrides for `load_config`; each is trained. What this process had as its labels, and what
-it was told of the logits of an odd number of batches, goes to FOLDER/JOB-PROCESS.npz.
+JOBS.json maps job names to overrides for `load_config`; each job is trained. The token labels in this process, and the
+logits that it gathered from an odd number of batches, are saved to FOLDER/JOB-PROCESS.npz.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from attentune.training.train import train
 
 
 def recorded(epoch_of: Callable[..., Iterator[None]], seen: dict[str, np.ndarray]) -> Callable[..., Iterator[None]]:
-    """`TrainingLoop._epoch_steps`, after which `seen` holds the epoch's labels and, once, the logits of all rows."""
+    """Wrap `TrainingLoop._epoch_steps` to store each epoch's labels and, once, the logits of all rows in `seen`."""
 
     def epoch_steps(self, state, *arguments):
         epoch = state.epoch
         if "logits" not in seen:
             model = self.accelerator.unwrap_model(self.model)
-            # 41 or 48 rows make five batches: the first process has three of them and the second two.
+            # 41 or 48 rows are five batches: three for the first process and two for the second.
             seen["logits"] = score_rows(
                 model,
                 self.rows.features,
@@ -46,7 +46,7 @@ def recorded(epoch_of: Callable[..., Iterator[None]], seen: dict[str, np.ndarray
 
 def main(jobs: str, folder: str) -> None:
     original = TrainingLoop._epoch_steps
-    # It takes the processes' connection down, and here one run follows another.
+    # `end_training` destroys the process group, which the next run needs.
     Accelerator.end_training = lambda self: None
     for name, overrides in json.loads(Path(jobs).read_text()).items():
         seen: dict[str, np.ndarray] = {}

@@ -1,6 +1,6 @@
-"""A worker of a comparison's queue whose runs only take their time: `python queue_worker.py TASK.json`.
+"""A worker of a comparison's queue whose runs only sleep: `python queue_worker.py TASK.json`.
 
-It appends "began RUN" and "ended RUN" to the log that the task names, and records each run.
+It appends "began RUN" and "ended RUN" to the log file of the task, and records each run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def storage_in(folder: Path, storage: str | None = None, *, folder_id: str = "on
 def worker(
     where: StorageConfig, log: Path, *, seconds: float = 0.0, runs: tuple[Run, ...] = RUNS
 ) -> subprocess.Popen[bytes]:
-    """A worker process; see `queue_worker`."""
+    """Start a process of this module."""
     task = {"storage_config": dataclasses.asdict(where), "log": str(log), "seconds": seconds}
     task["runs"] = [dataclasses.asdict(run) for run in runs]
     file = log.with_name(f"{log.stem}-{where.folder_id}-{time.monotonic_ns()}.json")
@@ -39,7 +39,7 @@ def worker(
 
 
 def noted(log: Path, what: str) -> Counter[str]:
-    """How often each run began or ended."""
+    """Return how often each run began or ended."""
     lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
     return Counter(name for word, name, _ in lines if word == what)
 
@@ -49,7 +49,7 @@ def names(runs: tuple[Run, ...] = RUNS) -> set[str]:
 
 
 def small_record(run: Run, *, status: str = "done", score: float | None = 0.5, seconds: float = 1.0) -> RunRecord:
-    """A record without a training behind it."""
+    """Return a synthetic record, without training."""
     return RunRecord(
         run=run,
         status=status,
@@ -72,7 +72,7 @@ def main(file: str) -> None:
     runs = {run.name: run for run in (Run(**fields) for fields in task["runs"])}
 
     def note(text: str) -> None:
-        with log.open("ab", buffering=0) as lines:  # one write: lines of several processes do not mix
+        with log.open("ab", buffering=0) as lines:  # a single write, so that lines of several processes do not mix
             lines.write(f"{text} {os.getpid()}\n".encode())
 
     def do(run: Run) -> str:

@@ -1,4 +1,4 @@
-"""Checkpoints with the names, shapes and files of the released SSA program, and what it computes with them."""
+"""Writes checkpoints in the format of the released SSA program, with a reference implementation of its model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = {
 def released_state(
     encoder: Path, family: str, kind: str, *, shared: bool = True, outputs: int = 2, positions: int = 40, seed: int = 0
 ) -> dict[str, Tensor]:
-    """A state dict as the program's model of this kind ("hybrid", "co", "plain") saves it, over a tiny encoder."""
+    """Return the state dict of the program's model of this kind ("hybrid", "co", "plain") with a tiny encoder."""
     torch.manual_seed(seed)
     model = AutoModel.from_pretrained(encoder)
     size = model.config.hidden_size
@@ -48,11 +48,11 @@ def _named(module: nn.Module, prefix: str) -> dict[str, Tensor]:
 def write_released(
     folder: Path, encoder: Path, state: dict[str, Tensor], *, config_name: str = "config.json", legacy: bool = False
 ) -> Path:
-    """The checkpoint's folder as the program leaves it: weights and settings, no tokenizer."""
+    """Write a checkpoint folder as the program does: weights and settings, no tokenizer."""
     folder.mkdir(parents=True)
     torch.save(state, folder / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
     values = json.loads((encoder / "config.json").read_text())
-    # The program's library knew no model_type.
+    # The version of the library that the program uses writes no model_type.
     kept = {name: value for name, value in values.items() if name not in ("model_type", "architectures", "dtype")}
     (folder / config_name).write_text(json.dumps(kept))
     return folder
@@ -69,9 +69,9 @@ def released_logits(
     cls_weight: float = 0.5,
     threshold: float = 0.3,
 ) -> tuple[Tensor, Tensor | None]:
-    """Logits and tokens' importance, written down from what the program does with weights of these names.
+    """Return the logits and the tokens' importance, computed from the state dict as the program does.
 
-    `special_BT` is True at special tokens and padding, which it labels -1.
+    `special_BT` is True at special tokens and padding, which the program labels -1.
     """
     model = AutoModel.from_pretrained(encoder).eval()
     own = {name.removeprefix(f"{family}."): value for name, value in state.items() if name.startswith(f"{family}.")}
@@ -105,5 +105,5 @@ def released_logits(
 
 
 def namespace(**values: Any) -> str:
-    """What the program writes of its flags into dev_results_*.txt."""
+    """Return the flags as the program writes them to dev_results_*.txt."""
     return f"Namespace({', '.join(f'{name}={value!r}' for name, value in sorted(values.items()))})"

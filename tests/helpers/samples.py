@@ -1,4 +1,4 @@
-"""Small labelled files and settings that several tests train on."""
+"""Small labelled files and settings for training in tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FILLER = ("the", "film", "was", "very", "a", "story", "and", "so", "music", "we"
 
 
 def write_reviews(path: Path, rows: int = 48, *, seed: int = 0) -> Path:
-    """A CSV with the columns id, text and label (bad, good), of texts of 3 to 12 words."""
+    """Write a CSV with the columns id, text and label (bad, good); texts have 3 to 12 words."""
     draw = random.Random(seed)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -27,7 +27,7 @@ def write_reviews(path: Path, rows: int = 48, *, seed: int = 0) -> Path:
 
 
 def ground(folder: Path, encoder: Path) -> Path:
-    """The folder, with data and a copy of an encoder in it: what good folders are made of before one is poisoned."""
+    """Write data and a copy of an encoder to the folder, from which tests build valid folders; return the folder."""
     write_reviews(folder / "train.csv", 24, seed=1)
     write_reviews(folder / "dev.csv", 10, seed=2)
     shutil.copytree(encoder, folder / "encoder")
@@ -35,7 +35,7 @@ def ground(folder: Path, encoder: Path) -> Path:
 
 
 def settings(folder: Path, encoder: Path, **changes: Any) -> dict[str, Any]:
-    """Overrides for `load_config`: a tiny run on files in `folder`; changes have '__' for '.' in their names."""
+    """Return overrides for `load_config` for a tiny run on files in `folder`; '__' in names of changes means '.'."""
     train, validation = folder / "train.csv", folder / "validation.csv"
     if not train.exists():
         write_reviews(train, seed=1)

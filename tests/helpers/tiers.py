@@ -1,4 +1,4 @@
-"""Which cases of a full product of settings the fast tier runs."""
+"""Selects the cases of a full product of settings that the fast tier runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 
 def diagonal(*factors: Sequence[Any]) -> set[tuple[Any, ...]]:
-    """As few combinations as show every value of every factor at least once: as many as the longest factor has."""
+    """Return a minimal set of combinations that contains every value of every factor at least once."""
     return {tuple(values[place % len(values)] for values in factors) for place in range(max(map(len, factors)))}
 
 
 def integration_unless(is_fast: bool) -> tuple[pytest.MarkDecorator, ...]:
-    """The marks of a case: none in the fast tier, `integration` elsewhere."""
+    """Return the marks of a case: none in the fast tier, otherwise `integration`."""
     return () if is_fast else (pytest.mark.integration,)
 
 
@@ -23,7 +23,7 @@ def covering(names: str, *factors: Sequence[Any]) -> pytest.MarkDecorator:
     """Parametrize a test over a full product: the diagonal in the fast tier, the rest as integration tests.
 
     Args:
-        names: the arguments' names, with commas between them.
+        names: the names of the arguments, separated by commas.
         factors: the values of each argument.
     """
     fast = diagonal(*factors)

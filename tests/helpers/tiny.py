@@ -1,8 +1,8 @@
 """Tiny random encoders of every supported family, built offline: config, weights and the family's tokenizer.
 
-`build_tiny("roberta", folder)` writes what `AutoModel` and `AutoTokenizer` load as they load the hub's own checkpoint.
-Vocabularies come from the sentences below: the trainers of WordPiece and Unigram break ties at random, so those two are
-made by counting, and only byte-level BPE (whose trainer repeats itself) is trained.
+`build_tiny("roberta", folder)` writes a checkpoint that `AutoModel` and `AutoTokenizer` load like one from the hub.
+Vocabularies are built from the sentences below. The trainers of WordPiece and Unigram break ties at random, so these
+vocabularies are built by counting; only byte-level BPE, whose trainer is deterministic, is trained.
 """
 
 import json
@@ -66,13 +66,13 @@ A few of the questions (about ten) were very hard. Nothing in the report explain
 
 @dataclass(frozen=True)
 class _Family:
-    """What sets one family's checkpoint apart from the others."""
+    """The properties of a family's checkpoint that differ between families."""
 
     tokenizer: Callable[[dict[str, str]], PreTrainedTokenizerBase]
     special: tuple[str, ...]  # pad, unk, cls, sep, mask
     config: dict[str, Any] = field(default_factory=dict)
-    has_pooler: bool = False  # the model class has one
-    saves_pooler: bool = False  # the family's checkpoint has one too
+    has_pooler: bool = False  # whether the model class has a pooler
+    saves_pooler: bool = False  # whether the family's checkpoint on the hub has one
     first_position: int = 0  # RoBERTa counts positions from the padding id + 1
 
 
@@ -82,12 +82,12 @@ def _word_counts(*, lower: bool) -> Counter[str]:
 
 
 def _best(counts: Counter[str], size: int) -> list[tuple[str, int]]:
-    """The `size` most frequent pieces, ties in alphabetical order."""
+    """Return the `size` most frequent subwords; ties are in alphabetical order."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:size]
 
 
 def _pieces(*, lower: bool) -> tuple[Counter[str], Counter[str]]:
-    """Word starts (whole words too) and continuations, with their counts; every printable ASCII sign is in both."""
+    """Return word starts (including whole words) and continuations, with counts; both have all printable ASCII."""
     words = _word_counts(lower=lower)
     heads: Counter[str] = Counter()
     tails: Counter[str] = Counter()
@@ -109,7 +109,7 @@ def _wordpiece_vocab(special: Iterable[str]) -> dict[str, int]:
 
 
 def _unigram_vocab(head: Iterable[str], tail: Iterable[str] = (), *, lower: bool = False) -> list[tuple[str, float]]:
-    """Pieces with log probabilities: longer pieces win over the signs they are made of, as in SentencePiece."""
+    """Return subwords with log probabilities; as in SentencePiece, longer subwords beat single characters."""
     starts, tails = _pieces(lower=lower)
     counts = Counter({"▁" + piece: count for piece, count in starts.items()}) + tails + Counter({"▁": 5})
     total = sum(counts.values())
@@ -129,7 +129,7 @@ def _byte_bpe(head: Iterable[str], tail: Iterable[str]) -> tuple[dict[str, int],
 
 
 def _greedy_mask(names: dict[str, str]) -> dict[str, Any]:
-    """The mask token of RoBERTa, XLM-R, ALBERT and ModernBERT takes the space before it along."""
+    """Return the token names with a mask token that strips the space before it, as in RoBERTa, XLM-R and others."""
     return {**names, "mask_token": AddedToken(names["mask_token"], lstrip=True, special=True, normalized=False)}
 
 
@@ -149,7 +149,7 @@ def _roberta_tokenizer(names: dict[str, str]) -> PreTrainedTokenizerBase:
 
 
 def _modernbert_tokenizer(names: dict[str, str]) -> PreTrainedTokenizerBase:
-    """ModernBERT has no class of its own: its `tokenizer.json` holds the whole pipeline."""
+    """Build a generic fast tokenizer: ModernBERT has no tokenizer class, and its pipeline is in `tokenizer.json`."""
     vocab, merges = _byte_bpe((), ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"))
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     tokenizer.normalizer = normalizers.NFC()
@@ -181,7 +181,7 @@ def _xlm_roberta_tokenizer(names: dict[str, str]) -> PreTrainedTokenizerBase:
 _BRACKETS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ANGLES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 _ROBERTA_CONFIG = {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
-_DEBERTA_CONFIG = {  # as microsoft/deberta-v3-base, with buckets small enough for the logarithmic ones to occur
+_DEBERTA_CONFIG = {  # as microsoft/deberta-v3-base, with few position buckets so that the logarithmic ones occur
     "relative_attention": True,
     "pos_att_type": ["p2c", "c2p"],
     "position_buckets": 16,
@@ -228,11 +228,11 @@ def _config(family: str, tokenizer: PreTrainedTokenizerBase, *, layers: int, hid
         "intermediate_size" if family != "distilbert" else "hidden_dim": 2 * hidden,
         "max_position_embeddings": MAX_POSITIONS + spec.first_position,
     }
-    if family in ("albert", "electra"):  # both may have narrower word embeddings
+    if family in ("albert", "electra"):  # word embeddings may be narrower than the hidden size
         sizes["embedding_size"] = hidden // 2
     ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "cls_token_id", "sep_token_id")}
     ids |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
-    # 0.2 for the usual 0.02: outputs must vary visibly with the input.
+    # 0.2 instead of the default 0.02: outputs must clearly depend on the input.
     return AutoConfig.for_model(family, vocab_size=len(tokenizer), initializer_range=0.2, **sizes, **ids, **spec.config)
 
 
@@ -245,10 +245,10 @@ def build_tiny(
     pooler: bool | None = None,
     seed: int = 0,
 ) -> Path:
-    """Write a random checkpoint of `family` into `folder` (made if missing) and return the folder.
+    """Write a random checkpoint of `family` to `folder` (created if missing) and return the folder.
 
-    `hidden` must be a multiple of 4 (the heads). `pooler`: whether the checkpoint holds the pooler's weights; None: as
-    the family's checkpoints on the hub do (bert, albert, mpnet). All other weights are the same with and without.
+    `hidden` must be a multiple of 4, the number of heads. `pooler` determines whether the checkpoint has the weights of
+    the pooler; None means as in the family's checkpoints on the hub. All other weights are equal with and without it.
     """
     spec = _FAMILIES[family]
     if pooler and not spec.has_pooler:

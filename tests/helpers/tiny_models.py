@@ -1,4 +1,4 @@
-"""Rows and models to test with, made of a tiny checkpoint."""
+"""Builds rows and models for tests from a tiny checkpoint."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ TWO = LabelSpace("classification", ("bad", "good"))
 FIRST, SECOND = "The movie was not unwatchable.", "Nobody plays the guitar in 1990."
 LONG = "Birds are singing outside my window, and the train leaves at 7:45 although nobody knows why; it is cold."
 
-# Those that single texts can have.
+# The heads that support single texts.
 SINGLE_HEADS = sorted(kind for kind in HEADS if kind not in PAIR_HEADS)
 
 Built = tuple[AttentuneForSequenceClassification, PreTrainedTokenizerBase]
@@ -30,7 +30,7 @@ Built = tuple[AttentuneForSequenceClassification, PreTrainedTokenizerBase]
 def rows_of(
     texts: Sequence[str], pairs: Sequence[str] | None = None, labels: Sequence[float] | None = None
 ) -> TextRows:
-    """These texts as a split's rows."""
+    """Return these texts as the rows of a split."""
     ids = tuple(map(str, range(len(texts))))
     values = None if labels is None else np.asarray(labels)
     return TextRows(ids, tuple(texts), None if pairs is None else tuple(pairs), values, "texts")
@@ -47,9 +47,9 @@ def build(
     loss: str = "auto",
     **model: Any,
 ) -> Built:
-    """A fresh model over the checkpoint in `folder`, in evaluation mode, and its tokenizer.
+    """Return a fresh model on the checkpoint in `folder`, in evaluation mode, and its tokenizer.
 
-    `settings` (of a preset, say) default to those of `Config`; `model` changes some of them.
+    `settings` default to those of `Config`; the keyword arguments `model` override some of them.
     """
     settings = replace(settings or Config().model, name_or_path=str(folder), **model)
     tokenizer = load_tokenizer(settings)
@@ -59,14 +59,14 @@ def build(
 
 
 def encoded(tokenizer: PreTrainedTokenizerBase, *texts: str) -> dict[str, torch.Tensor]:
-    """These texts as one batch."""
+    """Return these texts as one batch."""
     return dict(tokenizer(list(texts), padding=True, return_tensors="pt"))
 
 
 def encoded_apart(
     tokenizer: PreTrainedTokenizerBase, *pairs: tuple[str, str], max_length: int = 128
 ) -> dict[str, torch.Tensor]:
-    """These pairs as one batch for a bi-encoder."""
+    """Return these pairs as one batch for a bi-encoder."""
     rows = rows_of([first for first, _ in pairs], [second for _, second in pairs])
     features = encode_rows(rows, tokenizer, max_length=max_length, bi_encoder=True)
     return pad_batch(features, range(len(pairs)), pad_token_id=tokenizer.pad_token_id).inputs
@@ -74,6 +74,6 @@ def encoded_apart(
 
 @torch.no_grad()
 def logits_of(built: Built, *texts: str) -> torch.Tensor:
-    """(B, C) logits of these texts as one batch."""
+    """Return the logits (B, C) of these texts as one batch."""
     model, tokenizer = built
     return model(**encoded(tokenizer, *texts)).logits

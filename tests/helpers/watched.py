@@ -1,4 +1,4 @@
-"""What a process does while it reads a hostile file: an audit hook notes what no file may make it do."""
+"""Monitors a process while it reads a malicious file: an audit hook records actions that no file may cause."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from attentune.nn.cpu.native import unavailable_reason
 
-# Reading a pickle, starting a program, loading a library by its path, asking the network.
+# Unpickling, starting a program, loading a library by its path, network access.
 FORBIDDEN = (
     "pickle.find_class",
     "os.system",
@@ -25,7 +25,7 @@ FORBIDDEN = (
     "urllib.Request",
     "webbrowser.open",
 )
-# Python itself does these; they count where they have to do with the folder that nothing may open.
+# Normal operations of Python; forbidden only for paths in the `secret` folder.
 _PLACES = ("exec", "open", "import", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.truncate", "os.link")
 
 
@@ -52,8 +52,8 @@ sys.addaudithook(_WATCH)
 
 @contextlib.contextmanager
 def watched(secret: Path) -> Iterator[list[str]]:
-    """Everything forbidden that happens in the block; `secret` is a folder in which nothing may be opened."""
-    unavailable_reason()  # our own library is compiled and loaded by itself, whatever the file
+    """Yield the list of forbidden actions in the block; nothing may be opened in the folder `secret`."""
+    unavailable_reason()  # compile and load the C library before monitoring starts, as loading a library is forbidden
     _WATCH.seen, _WATCH.secret, _WATCH.is_on = [], str(secret), True
     try:
         yield _WATCH.seen

@@ -1,4 +1,4 @@
-"""Any texts and tables, and how they are written as files of each kind."""
+"""Hypothesis strategies for texts and tables, and a writer of tables in each file format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers.bad_files import as_parquet
 
 KINDS = ("csv", "tsv", "jsonl", "json", "data", "parquet")
 
-# Everything that Unicode has but NUL and halves of pairs, with more of what readers and tokenisers trip over.
+# All Unicode characters but NUL and surrogates, with more of those that are difficult for readers and tokenizers.
 _ODD = (
     "\u202e",
     "\u200d",
@@ -41,7 +41,7 @@ names = st.text(st.characters(categories=("L", "N"), include_characters="_ -"), 
 
 @st.composite
 def tables(draw: st.DrawFn, *, least: int = 1, most: int = 6) -> dict[str, list[str]]:
-    """Columns of texts, by name; the first line is no byte order mark."""
+    """Draw columns of texts by name; the first line does not start with a byte order mark."""
     columns = draw(st.lists(names, min_size=1, max_size=3, unique=True))
     rows = draw(st.integers(least, most))
     cells = st.lists(texts, min_size=rows, max_size=rows)
@@ -49,7 +49,7 @@ def tables(draw: st.DrawFn, *, least: int = 1, most: int = 6) -> dict[str, list[
 
 
 def written(kind: str, columns: dict[str, Sequence[str]], *, packed: bool = False) -> tuple[str, bytes]:
-    """The ending and the content of a file with these columns."""
+    """Return the file name extension and the content of a file with these columns."""
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     if kind == "parquet":
         content = as_parquet(pa.table({name: list(cells) for name, cells in columns.items()}))

@@ -30,7 +30,7 @@ class Predictions:
     Attributes:
         text: the predictions as CSV.
         header: the column names of `first`.
-        first: the first rows, preceded by their texts.
+        first: the first rows, with their texts in the first columns.
         total: the number of rows.
     """
 

@@ -10,7 +10,7 @@ from attentune.explain.explanation import Explanation, HeadAttention
 from attentune.report.explanations import HIGHLIGHT_STYLE, highlight_html
 from attentune.report.highlight import hex_tone, share_of, sides, visible
 
-# Results have a white background in the dark theme too: the colors of scores are made for it.
+# Results have a white background in the dark theme too, because the colors of scores are designed for it.
 STYLE = f"""
 .att, .att * {{ color: #1a1a1a; }}
 .att {{ font-size: 15px; line-height: 1.5; }}
@@ -54,7 +54,7 @@ def message(text: str) -> str:
 
 
 def side_by_side(html_parts: Sequence[tuple[str, str]]) -> str:
-    """Render named boxes side by side; their bodies are HTML of this module's functions."""
+    """Render named boxes side by side; their bodies are HTML from this module's functions."""
     sections = "".join(
         f'<section class="att-box"><h3>{escape(visible(name, one_line=True))}</h3>{body}</section>'
         for name, body in html_parts
@@ -72,7 +72,7 @@ def prediction(answer: Answer, before: Answer | None = None) -> str:
 
     Args:
         answer: the prediction.
-        before: the prediction for the unmasked text; a line on each bar marks its probability.
+        before: the prediction for the unmasked text; a line on each bar marks the probability in it.
     """
     if not answer.probabilities:
         change = "" if before is None else f" ({float(answer.prediction) - float(before.prediction):+.4g})"
@@ -114,7 +114,7 @@ def explanation(result: Explanation) -> str:
 
 
 def masked_word(masked: MaskedWord, text: str, pair: str | None) -> str:
-    """Render the text with one word masked, and its prediction."""
+    """Render the text with one word masked, and the prediction for it."""
     word = masked.word
     if not masked.tokens:
         return trouble("The word lies beyond this run's maximum length, so masking it changes nothing.")
@@ -131,7 +131,7 @@ def masked_word(masked: MaskedWord, text: str, pair: str | None) -> str:
 
 
 def heads(result: HeadAttention) -> str:
-    """Render a table with one row per token and one column per head, and the importance of a token gate."""
+    """Render a table with one row per token and one column per head, and a column of the token gate's importance."""
     most = max((share for own in result.attention for share in own), default=0.0)
     top = max(result.importance or (0.0,))
     columns = "".join(f'<th scope="col">{head}</th>' for head in result.heads)
@@ -155,7 +155,7 @@ def _cell(share: float, most: float) -> str:
 
 
 def _short_share(share: float) -> str:
-    """Format with two decimals and no leading zero, because tables of heads are wide."""
+    """Format with two decimals and without a leading zero, because tables of heads are wide."""
     return f"{share:.2f}".removeprefix("0")
 
 

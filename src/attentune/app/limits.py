@@ -25,13 +25,15 @@ class RequestLimits:
     def body_bytes(self) -> int:
         """The maximum size of a request body: a file with its form fields, or the longest text, fully escaped.
 
-        A slightly longer text still fits, so that the page can answer with a message.
+        Slightly longer texts still fit, so that the page can respond with an error message.
         """
         return max(self.upload_bytes + 2**16, 12 * self.characters + 2**16, 4 * 2**20)
 
     def check_text(self, text: str, pair: str | None) -> None:
-        """Raises:
-        DataError: there is no text, or it is too long.
+        """Check the length of a text or pair.
+
+        Raises:
+            DataError: there is no text, or it is too long.
         """
         if not text.strip() and not (pair or "").strip():
             raise DataError("There is no text yet. Type or paste one, then try again.")
@@ -43,8 +45,10 @@ class RequestLimits:
             )
 
     def check_file(self, size: int) -> None:
-        """Raises:
-        DataError: the file is too large.
+        """Check the size of a file in bytes.
+
+        Raises:
+            DataError: the file is too large.
         """
         if size > self.upload_bytes:
             raise DataError(
@@ -53,8 +57,10 @@ class RequestLimits:
             )
 
     def check_rows(self, rows: int) -> None:
-        """Raises:
-        DataError: there are too many rows.
+        """Check the number of rows of a file.
+
+        Raises:
+            DataError: there are too many rows.
         """
         if rows > self.rows:
             raise DataError(

@@ -1,4 +1,4 @@
-"""The page in Gradio: its fields, and which method of the service answers them. Nothing is computed here."""
+"""The Gradio page: its fields, and the methods of the service that they call. Nothing is computed here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def gradio_app(service: ExplanationService, uploads: Path, *, title: str) -> Any
     """Build the page as an ASGI application, without `app.security`.
 
     Args:
-        service: answers the requests.
+        service: the service that answers the requests.
         uploads: an empty folder for uploaded files and predictions.
         title: the title of the page.
     """

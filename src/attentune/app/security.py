@@ -26,7 +26,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-# The routes that the page uses. Gradio cannot turn the others off, such as API runs, deep links and OpenAPI documents.
+# The routes that the page uses. Gradio has no option to disable the others, such as API calls and deep links.
 _GET = re.compile(
     r"/|/config/?|/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt|/(assets|static|svelte)/.+"
     r"|/gradio_api/(info|app_id|startup-events|theme\.css|upload_progress|queue/(data|status)|heartbeat/[\w-]+|file=.+)/?"
@@ -34,7 +34,7 @@ _GET = re.compile(
 _POST = re.compile(r"/gradio_api/(queue/join|upload|cancel|reset)/?")
 _JOIN = "/gradio_api/queue/join"
 _SCRIPT = re.compile(rb"<script(?:\s[^>]*)?>(.*?)</script>", re.DOTALL | re.IGNORECASE)
-# Gradio's front end compiles its templates at run time, hence 'unsafe-eval'; scripts in a text stay forbidden.
+# Gradio's front end compiles its templates at run time, hence 'unsafe-eval'; scripts in a text remain forbidden.
 _POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-eval'{scripts}; style-src 'self' 'unsafe-inline'; img-src 'self'"
     " data: blob:; font-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'self'; form-action 'self';"
@@ -97,8 +97,8 @@ def host_name(host: str) -> str:
 class SecurityMiddleware:
     """Refuses cross-origin requests, unused routes, names of other files and stalled bodies; adds security headers.
 
-    CORS middleware does not refuse anything: it only hides the response of a cross-origin request, which has run by
-    then. Refusals are one sentence with status 403, 404 or 408.
+    CORS middleware does not refuse requests: it only hides the response of a cross-origin request that has already run.
+    The response to a refused request is one sentence with status 403, 404 or 408.
 
     Args:
         app: an ASGI application.
@@ -143,9 +143,9 @@ class SecurityMiddleware:
                 )
 
     def _names_uploads_only(self, body: bytes) -> bool:
-        """Whether every file that this JSON names is in the folder of uploads.
+        """Return whether every file that this JSON names is in the folder of uploads.
 
-        Gradio refuses other files of this machine too, but downloads addresses of other hosts.
+        Gradio itself refuses other files of this machine, but would download URLs of other hosts.
         """
         try:
             pending: list[Any] = [json.loads(body)]
@@ -184,7 +184,7 @@ def _refusal(scope: Scope) -> tuple[int, str] | None:
 
 
 class _BodyTimeout(Exception):
-    """The body of a request stopped arriving."""
+    """The body of a request did not arrive in time."""
 
 
 def _with_timeout(receive: Receive, timeout_s: float) -> Receive:
@@ -204,7 +204,7 @@ def _with_timeout(receive: Receive, timeout_s: float) -> Receive:
 
 
 class _Response:
-    """Adds the security headers to a response; the page's own policy allows the scripts that it was served with."""
+    """Adds the security headers to a response; the policy of the page allows exactly the scripts that it contains."""
 
     def __init__(self, send: Send, *, is_page: bool) -> None:
         self._send, self._is_page = send, is_page

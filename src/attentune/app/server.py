@@ -28,7 +28,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
-        # An unknown host name has a negative errno and its own text; other texts repeat the address.
+        # For unknown host names errno is negative and strerror is needed; otherwise strerror repeats the address.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
         raise ConfigError(
             f"--host {host} --port {port}: cannot listen there ({reason}). Choose another port, such as"
@@ -54,7 +54,7 @@ def serve(
     """Serve the page until Ctrl-C or SIGTERM.
 
     Args:
-        service: answers the requests.
+        service: the service that answers the requests.
         listening: from `bound_socket`.
         hosts: allowed host names in addition to those of loopback.
         title: the title of the page.
@@ -88,7 +88,7 @@ def serve(
 
 
 def page_app(service: ExplanationService, folder: Path, *, hosts: Sequence[str], title: str) -> App:
-    """Build the application with all checks; its files are in `folder`."""
+    """Build the application with all checks; it stores its files in `folder`."""
     from attentune.app.page import gradio_app
 
     uploads = (folder / "files").resolve()

@@ -84,7 +84,7 @@ class ExplanationService:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes of all runs, those of the first run first; empty for regression."""
+        """The classes of all runs, starting with those of the first run; empty for regression."""
         return tuple(dict.fromkeys(name for _, saved in self.runs for name in saved.label_space.names))
 
     @property
@@ -185,7 +185,7 @@ class ExplanationService:
         pair_column: str | None = None,
         with_words: bool = False,
     ) -> tuple[str, list[Path]]:
-        """Predict a file of texts: returns a preview and the paths of one CSV per run, written into `folder`."""
+        """Predict a file of texts; return a preview and the path of the CSV of each run, written into `folder`."""
         paths: list[Path] = []
 
         def box(saved: Predictor) -> str:

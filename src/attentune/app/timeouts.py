@@ -1,7 +1,7 @@
 """Timeout for the request head, and the limit on connections.
 
 uvicorn waits without limit for the head of a request: its `timeout_keep_alive` applies only between requests of one
-connection. A client that opens a few hundred connections and sends nothing could block everyone else.
+connection. A client that opens a few hundred connections and sends nothing could block all others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_TIMEOUT_S = 10.0
-# A browser opens six connections; those of waiting users count too.
+# A browser opens up to six connections, and connections of waiting users count too.
 MAX_CONNECTIONS = 900
 
 

@@ -1,1 +1,1 @@
-"""The command line: one file a command. Results go to standard output, all else to standard error."""
+"""The command line, one module per command. Results go to standard output, everything else to standard error."""

@@ -43,7 +43,7 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve until Ctrl-C; the exit status is returned."""
+    """Serve until Ctrl-C; return the exit status."""
     parsed, problems = parser().parse(arguments)
     names = ("port", "max_characters", "max_upload_mb", "max_rows")
     numbers = {

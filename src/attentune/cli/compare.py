@@ -1,4 +1,4 @@
-"""`attentune compare`"""
+"""`attentune compare`: compare methods on tasks over several seeds."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
     _check_baseline(parsed.baseline, options, problems)
     if problems:
         raise ConfigError(problems)
-    # Imported late, so that mistakes in flags show at once.
+    # Imported late, so that errors in flags are reported without delay.
     from attentune.experiments.comparison.progress import ComparisonProgress
     from attentune.experiments.comparison.runner import ComparisonStopped, compare
 
@@ -90,7 +90,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _check_baseline(baseline: str | None, options: dict[str, Any], problems: list[str]) -> None:
-    """Check that the baseline is one of the methods, before anything is trained."""
+    """Check, before anything is trained, that the baseline is one of the methods."""
     if baseline is None or problems:
         return
     from attentune.config.parse import did_you_mean

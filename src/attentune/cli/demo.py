@@ -1,4 +1,4 @@
-"""`attentune demo`"""
+"""`attentune demo`: train methods on synthetic reviews with a shortcut."""
 
 from __future__ import annotations
 

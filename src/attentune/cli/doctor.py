@@ -26,7 +26,7 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Examine; return the exit status."""
+    """Check the dataset; return the exit status."""
     parsed, problems = parser().parse(arguments)
     config = config_from(parsed, problems)
 

@@ -78,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _kind(parsed: Any, problems: list[str]) -> str:
-    """The kind of output: "text", "json", or, by the name of the output file, "page" or "figure"."""
+    """Return the kind of output: "text", "json", or, by the name of the output file, "page" or "figure"."""
     from attentune.report.figures.base import FIGURE_KINDS
 
     if parsed.output_file is None:
@@ -95,7 +95,7 @@ def _kind(parsed: Any, problems: list[str]) -> str:
 
 
 def _layer(parsed: Any, problems: list[str]) -> int | None:
-    """The number of the layer; None for the last one, or if none is given."""
+    """Return the number of the layer; None for the last one, or if none is given."""
     if parsed.layer is None and parsed.heads is not None:
         problems.append("--heads: goes with --layer.")
     if parsed.layer in (None, "last"):
@@ -198,7 +198,7 @@ def _done(parsed: Any, rows: int) -> int:
 
 
 def _progress(total: int) -> Any:
-    """Progress lines on standard error, for 20 texts and more."""
+    """Return a callback that prints progress lines to standard error, for 20 texts and more."""
     from attentune.cli.output import progress_lines
 
     report = progress_lines()

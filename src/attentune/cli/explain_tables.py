@@ -11,7 +11,7 @@ from attentune.report.highlight import score_text, visible
 
 
 def score_tables(groups: Sequence[Sequence[Explanation]]) -> str:
-    """One table per text, with one column per method."""
+    """Format one table per text, with one column per method."""
     tables = []
     for group in groups:
         first = group[0]
@@ -28,7 +28,7 @@ def score_tables(groups: Sequence[Sequence[Explanation]]) -> str:
 
 
 def head_tables(found: Sequence[HeadAttention]) -> str:
-    """One table per text, with one column per attention head."""
+    """Format one table per text, with one column per attention head."""
     tables = []
     for one in found:
         label = visible(str(one.label), one_line=True)

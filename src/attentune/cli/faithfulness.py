@@ -87,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _numbers(parsed: Any, problems: list[str]) -> dict[str, int]:
-    """The integer flags that were given, by name."""
+    """Return the integer flags that were given, by name."""
     least = {"seed": 0, "beam": 0}
     names = ("max_samples", "draws", "beam", "beam_tokens", "seed", "samples", "steps")
     found = {
@@ -113,7 +113,7 @@ def _measures(parsed: Any, numbers: dict[str, int]) -> Any:
 
 
 def _rows(parsed: Any, saved: Any, data: Any, numbers: dict[str, int]) -> tuple[Any, Any]:
-    """The rows, and for synthetic ones their ground truth."""
+    """Return the rows, and for synthetic rows their ground truth."""
     if parsed.demo:
         from attentune.explain.faithfulness.synthetic import synthetic_rows
 
@@ -129,7 +129,7 @@ def _rows(parsed: Any, saved: Any, data: Any, numbers: dict[str, int]) -> tuple[
 
 
 def _more(parsed: Any, saved: Any, found: Any, numbers: dict[str, int]) -> dict[str, Any]:
-    """The results of `--sanity` and `--cost`."""
+    """Return the results of `--sanity` and `--cost`."""
     options: dict[str, Any] = {
         "methods": tuple(found.ranked),
         "settings": _measures(parsed, numbers).settings,

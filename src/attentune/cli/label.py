@@ -70,7 +70,7 @@ def _lines(rows: Iterator[dict[str, Any]]) -> Iterator[str]:
 
 
 def _rows(parsed: Any, data: Any, saved: Any) -> Any:
-    """The rows given by the flags; None for the training rows of the run."""
+    """Return the rows given by the flags; None for the training rows of the run."""
     from attentune.data.unlabelled import read_unlabelled
 
     if parsed.input_file is not None:

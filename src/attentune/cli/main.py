@@ -105,9 +105,9 @@ def _dispatch(words: list[str]) -> int:
 
 
 def run() -> None:
-    """The console script."""
+    """Run the console script."""
     for stream in (sys.stdout, sys.stderr):
-        # The code page of a Windows console may lack a character of a text.
+        # The code page of a Windows console may lack characters of a text.
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
             stream.reconfigure(errors="backslashreplace")
     sys.exit(main())

@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _explaining(saved: Any, parsed: Any, progress: Any) -> dict[str, Any]:
-    """Options of `predictions_in_chunks` that add the importance of each word."""
+    """Return options of `predictions_in_chunks` that add the importance of each word."""
     from attentune.explain.predict_explained import EXPLANATION, predict_explained
 
     def predict(rows: Any) -> Any:

@@ -64,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
-    """The arguments of `reproduce`; invalid flags are appended to `problems`."""
+    """Return the arguments of `reproduce`; append errors to `problems`."""
     if parsed.name is None:
         problems.append("reproduce: got no recipe; `attentune reproduce` alone lists them.")
     overrides = overrides_of(parsed, problems)
@@ -107,7 +107,7 @@ def _list() -> int:
 
 
 def _text(report: Any) -> str:
-    """The tables of the first section: those of the recipe, or the results."""
+    """Format the tables of the report's first section: those of the recipe, or the results."""
     from attentune.cli.output import table
     from attentune.report.document import Table
 

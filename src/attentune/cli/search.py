@@ -1,4 +1,4 @@
-"""`attentune search`"""
+"""`attentune search`: search hyper-parameters."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def run(arguments: Sequence[str]) -> int:
     options = _options(parsed, problems)
     if problems:
         raise ConfigError(problems)
-    # Imported late, so that mistakes in flags show at once.
+    # Imported late, so that errors in flags are reported without delay.
     from attentune.cli.search_tables import search_text
     from attentune.experiments.comparison.progress import ComparisonProgress
     from attentune.experiments.search.search import ComparisonStopped, search

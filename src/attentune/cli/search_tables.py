@@ -1,4 +1,4 @@
-"""The result of a search, as text."""
+"""The result of a search as plain-text tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attentune.experiments.search.selection import TrialOutcome
 
 
 def search_text(result: SearchResult) -> str:
-    """Format the trials, best first, and the command that trains with the best."""
+    """Format the trials, best first, and the command that trains with the best settings."""
     names = list(dict.fromkeys(name for trial in result.trials for name in trial.params))
     has_spread = any(trial.std is not None for trial in result.trials)
     by_parts = result.criterion.rule == "three-parts"

@@ -70,7 +70,7 @@ def _check_same_task(saved: list[Any]) -> None:
 
 
 def _training_rows(saved: Any) -> Any:
-    """The training rows of the run, to find label-indicative words; None if they cannot be read."""
+    """Return the training rows of the run, to find label-indicative words; None if they cannot be read."""
     from attentune.errors import AttentuneError
 
     try:

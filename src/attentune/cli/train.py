@@ -1,4 +1,4 @@
-"""`attentune train`"""
+"""`attentune train`: train a model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     """Train; return the exit status."""
     parsed, problems = parser().parse(arguments)
     config = config_from(parsed, problems)
-    # Imported late, so that mistakes in flags show at once.
+    # Imported late, so that errors in flags are reported without delay.
     from attentune.results import to_json
     from attentune.training.multitask.tasks import train_tasks
     from attentune.training.progress import ProgressDisplay, is_main_rank

@@ -1,4 +1,5 @@
-"""Many runs.
+"""Experiments of many runs.
 
-`comparison/`: methods by tasks by seeds; `search/`: hyper-parameters; `execution/`: worker processes.
+`comparison/` runs every method on every task with every seed; `search/` searches hyper-parameters; `execution/` runs
+both in worker processes.
 """

@@ -13,14 +13,14 @@ from attentune.data.dataset import TaskData
 from attentune.errors import CheckpointError
 from attentune.results import ORIGINAL_TRAIN
 
-# By name, such as "train rows of cola" or "encoder embedded", the first digits of a SHA-256.
+# Maps a name, such as "train rows of cola" or "encoder embedded", to the first digits of a SHA-256.
 DataFingerprints = dict[str, str]
 # Digits of a hash: enough to distinguish contents, and short enough for a message.
 _DIGITS = 16
 
 
 def rows_of_task(config: Config) -> TaskData:
-    """Load all rows of a task, from which runs of every size and seed take theirs.
+    """Load all rows of a task; runs of every training size and seed use subsets of them.
 
     Raises:
         AttentuneError: as `load_data`.
@@ -28,13 +28,13 @@ def rows_of_task(config: Config) -> TaskData:
     from attentune.data.load import load_data
 
     wanted = ("train", "validation") if config.data.task is not None else None
-    # One seed for all: without a validation file, the held-out rows depend on it.
+    # The same seed for all runs: without a validation file, the held-out rows depend on it.
     every = replace(config.data, max_train_samples=None, max_eval_samples=None, extra_train_files=None)
     return load_data(replace(every, extra_train_weights=None), seed=0, splits=wanted)
 
 
 def fingerprint_extra_rows(task: str, data: TaskData, configs: Iterable[Config]) -> DataFingerprints:
-    """Return the fingerprints of the extra training files of these settings, each file once.
+    """Return the fingerprints of the extra training files of these configurations, one per file.
 
     Raises:
         DataError, LabelError: as `read_extra`.
@@ -57,7 +57,7 @@ def fingerprint_rows(task: str, data: TaskData) -> DataFingerprints:
 
 
 def fingerprint_encoders(configs: Iterable[Config]) -> DataFingerprints:
-    """What the encoders of these settings are, each once."""
+    """Return the fingerprints of the encoders of these configurations, one per encoder."""
     from attentune.models.build import encoder_fingerprint
 
     settings = {(config.model.name_or_path, config.model.revision): config.model for config in configs}
@@ -65,7 +65,7 @@ def fingerprint_encoders(configs: Iterable[Config]) -> DataFingerprints:
 
 
 def check_unchanged(before: Mapping[str, str], now: Mapping[str, str], where: str) -> None:
-    """Check that no content has changed.
+    """Check that no fingerprint has changed.
 
     Args:
         before: stored fingerprints.
@@ -73,7 +73,7 @@ def check_unchanged(before: Mapping[str, str], now: Mapping[str, str], where: st
         where: the folder or study, for the message.
 
     Raises:
-        CheckpointError: with what has changed.
+        CheckpointError: some content has changed; the message lists what.
     """
     changed = [name for name, content in now.items() if before.get(name, content) != content]
     if changed:

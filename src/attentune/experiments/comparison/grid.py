@@ -19,7 +19,7 @@ from attentune.experiments.comparison.methods import (
 )
 from attentune.experiments.comparison.records import Run
 
-# Settings that make a configuration one of a single task.
+# Overrides that turn a multi-task configuration into one for a single task.
 _ONE_TASK = {"data.tasks": None, "data.task_settings": None, "training.multi_task": False}
 
 
@@ -103,12 +103,12 @@ def plan_grid(
 
 
 def fold_settings(seed: int, folds: int) -> dict[str, int]:
-    """Return the fold of a cross-validated run: seeds 1 to K are the folds of the first cut, and so on."""
+    """Return the fold settings of a cross-validated run; seeds 1 to K are the K folds of the first partition."""
     return {"data.fold": (seed - 1) % folds + 1, "data.fold_seed": (seed - 1) // folds + 1}
 
 
 def _taken(name: str, file: str | Path | None, common: dict[str, Any]) -> Any:
-    """Remove a setting of the section data from `common` and return its value; if it is not there, the file's."""
+    """Remove a setting of section `data` from `common` and return its value; by default, return the file's value."""
     section = {} if file is None else read_yaml(file).get("data")
     in_file = section.get(name.split(".")[1]) if isinstance(section, Mapping) else None
     value = common.pop(name, None)

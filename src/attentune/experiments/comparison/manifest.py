@@ -36,7 +36,7 @@ Methods = dict[str, dict[str, Any]]
 
 
 def queue_lock(folder: Path) -> FileLock:
-    """Return the lock that a process holds while it looks for runs, queues them or takes one."""
+    """Return the lock that a process holds while it lists runs, queues them or takes one."""
     return FileLock(folder / LOCKS / "queue")
 
 
@@ -153,7 +153,7 @@ def check_same(before: Methods, now: Methods, where: str, *, free: Iterable[str]
         free: names of settings that may differ, besides `MAY_DIFFER`.
 
     Raises:
-        CheckpointError: with what differs.
+        CheckpointError: settings differ; the message lists which.
     """
     allowed = MAY_DIFFER.union(free)
     changes: dict[str, None] = {}

@@ -15,7 +15,7 @@ from attentune.config.yaml_files import read_yaml
 from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
 
-# The task's name for data that are not of a built-in task.
+# The task name of custom data.
 CUSTOM_TASK = "own"
 # Settings that the comparison sets for each run, with the reason for refusing them.
 PER_RUN = {
@@ -39,9 +39,9 @@ class Method:
 
     Attributes:
         name: the method's name.
-        preset: its preset; None for none.
+        preset: the name of its preset, or None.
         settings: settings by dotted name.
-        by_task: settings of single tasks; override `settings`.
+        by_task: settings for individual tasks; they override `settings`.
     """
 
     name: str

@@ -17,8 +17,8 @@ def seconds_left(
 ) -> float | None:
     """Estimate the seconds that the remaining runs take; None before the first run is done.
 
-    The estimate of a run is the (lower) median of the runs of its task, size and method, else of its task and size,
-    else of all. The median ignores runs that were suspended with the machine.
+    The estimate for a run is the (lower) median over the runs of its task, size and method, else of its task and size,
+    else over all runs. A median, because the times of runs that were suspended with the machine are outliers.
 
     Args:
         done: finished runs.
@@ -40,7 +40,7 @@ def seconds_left(
 
     seconds = sum(expected(run) for run in waiting)
     rest = [max(0.0, expected(run) - since) for run, since in running.items()]
-    # The last run may remain alone.
+    # One long run may outlast all others.
     return max([(seconds + sum(rest)) / max(1, workers), *rest])
 
 

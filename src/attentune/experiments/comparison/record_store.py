@@ -126,12 +126,12 @@ class RecordStore:
         return [record for record, _ in read_records(self.folder)]
 
     def write(self, record: RunRecord, folder: Path) -> bool:
-        """Write a record, with the predictions of its run folder; return False if the run has a record already.
+        """Write a record, with the predictions in its run folder; return False if the run already has a record.
 
-        A second record is dropped, unless it is the first successful one.
+        A second record is discarded, unless it is the first successful one.
 
         Raises:
-            StorageError: the disk refused; there is no record.
+            StorageError: the disk refused; no record was written.
         """
         target = self.file(record.run)
         with storage_errors(target):

@@ -18,9 +18,9 @@ from attentune.inference.predictions import values_of
 from attentune.io.files import is_plain_name, parse_json, read_text, storage_errors, write_bytes, write_text
 from attentune.results import LOG_FILE, ORIGINAL_TRAIN, RunResult, check_fields, to_json, without_nan
 
-# A packed comparison: records, and labels and predictions on the split that the score is of, one JSON value a line.
+# A packed comparison: the records, and the labels and predictions on the scored split; one JSON value per line.
 PACKED_RUNS_FILE, PACKED_PREDICTIONS_FILE = "runs.jsonl", "predictions.jsonl"
-# What a report reads besides, in the comparison's folder or in its run folders.
+# Other files that a report reads, in the comparison's folder or in its run folders.
 REPORT_FILES = ("hans.json", "layers.json", "compare.json")
 
 _FORMAT = 1
@@ -38,7 +38,7 @@ class Run:
         task: a built-in task's name; "own" for custom data.
         train_size: number of training rows; None for all.
         method: the name of a preset or method.
-        seed: of subsampling, new weights, row order and masks.
+        seed: the seed of subsampling, new weights, row order and masks.
     """
 
     task: str
@@ -59,20 +59,21 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord(RunResult):
-    """The record of a run in a comparison: a run's own result, and what the comparison adds.
+    """The record of a run in a comparison: the result of the run, with fields that the comparison adds.
 
     Attributes:
         run: task, training size, method and seed.
         status: "done", "failed", or in a search "pruned".
         metric: the metric to compare by: `metric_for_best_model`, or the task's first; None if the run failed.
         score: its value on the first validation split; None if it is undefined or missing.
-        predictions: by split, the file of ids, labels, predictions and probabilities, next to the record.
-        labels_by_epoch: counts of each epoch's token labels, from the log.
-        curve: step, epoch, seconds of training steps, tokens and mean loss since the line before, from the log.
+        predictions: by split, the file next to the record with ids, labels, predictions and probabilities.
+        labels_by_epoch: the counts of each epoch's token labels, from the log.
+        curve: the training curve from the log; each entry has step, epoch, and, since the previous entry, the seconds
+            of training steps, the tokens and the mean loss.
         scored: the validation scores during training: step, epoch, and metrics by split.
         wall_seconds: wall time since the run was last started or resumed, with loading, evaluation and saving.
         host: the machine's name.
-        error: kind, message and traceback of a failed run; None otherwise.
+        error: the kind, message and traceback if the run failed; None otherwise.
     """
 
     run: Run
@@ -94,11 +95,11 @@ class RunRecord(RunResult):
 
     @property
     def split(self) -> str | None:
-        """The split that `score` is of: the first validation split; None if the run failed or has none."""
+        """The split on which `score` is computed: the first validation split; None if the run failed or has none."""
         return next((split for split in self.scores if split.startswith("validation")), None)
 
     def result(self) -> RunResult:
-        """Return the run's result, without what only a comparison records."""
+        """Return the run's result, without the fields that the comparison adds."""
         names = (part.name for part in dataclasses.fields(RunResult))
         return RunResult(**{name: getattr(self, name) for name in names})
 
@@ -121,14 +122,14 @@ class RunRecord(RunResult):
 
     @classmethod
     def from_json(cls, text: str, where: str) -> RunRecord:
-        """Read the record of one run from the text that `to_json` wrote.
+        """Parse the record of one run from the output of `to_json`.
 
         Args:
             text: the JSON text.
-            where: what an error message calls its place.
+            where: the location of the text, for error messages.
 
         Raises:
-            CheckpointError: the text is not a record.
+            CheckpointError: the text is not a valid record.
         """
         try:
             content = parse_json(text)
@@ -155,10 +156,10 @@ class Predictions:
     """Labels and predictions of one run on one split.
 
     Attributes:
-        ids: of the rows.
-        names: the classes in the order of their ids; empty for regression.
-        labels_N: (N,) class ids (int64) or scores (float64); with several labels a row (N, C) ones and zeros.
-        predictions_N: the same.
+        ids: the ids of the rows.
+        names: the class names in the order of their ids; empty for regression.
+        labels_N: (N,) class ids (int64) or scores (float64); for multi-label tasks, (N, C) zeros and ones.
+        predictions_N: predictions in the format of `labels_N`.
     """
 
     ids: tuple[str, ...]
@@ -182,7 +183,7 @@ def score_to_compare_by(
 
 
 def log_facts(folder: Path) -> dict[str, Any]:
-    """Return the content of a run's log by kind of line; nothing if there is no log. Stops at an incomplete line."""
+    """Return the entries of a run's log by kind; empty if there is no log. Reading stops at an incomplete line."""
     lines: list[dict[str, Any]] = []
     try:
         for text in read_text(folder / LOG_FILE).removesuffix("\n").split("\n"):
@@ -244,7 +245,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def read_predictions(file: Path) -> Predictions:
-    """Read the labels and predictions of a `predictions` file.
+    """Read the labels and predictions in a file of predictions.
 
     Raises:
         CheckpointError: it cannot be read, or has no labels.
@@ -264,21 +265,22 @@ def read_predictions(file: Path) -> Predictions:
 
 
 def pack_records(folder: Path, target: Path) -> int:
-    """Write the records of a comparison as two files, of which a report says the same.
+    """Pack the records of a comparison into two files, from which `attentune report` writes the same report.
 
-    `runs.jsonl` has a record a line. `predictions.jsonl` has the labels and predictions on the split of the score, with
-    the rows that several runs share once; class probabilities and other splits are left out. `compare.json`,
+    `runs.jsonl` has one record per line. `predictions.jsonl` has the labels and predictions on the scored split; rows
+    that several runs share are stored once. Class probabilities and other splits are omitted. `compare.json`,
     `hans.json` and `layers.json` are copied.
 
     Args:
-        folder: the comparison's.
-        target: the folder to write into. It is made if it is not there; a packed comparison in it is replaced.
+        folder: the comparison's folder.
+        target: the folder to write to. It is created if missing; a packed comparison in it is replaced.
 
     Returns:
         The number of runs.
 
     Raises:
-        CheckpointError: a record or a file of predictions cannot be read, there are none, or `target` is a comparison.
+        CheckpointError: there are no records, a record or file of predictions cannot be read, or `target` is a
+            comparison.
         StorageError: a file could not be written.
     """
     records = [record for record, _ in read_records(folder)]
@@ -311,7 +313,7 @@ def pack_records(folder: Path, target: Path) -> int:
         with storage_errors(copy):
             copy.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(copy, content)
-    # Last: a folder with this file is a whole one.
+    # Written last: this file marks the packed comparison as complete.
     write_text(target / PACKED_RUNS_FILE, "".join(_line({"format": _FORMAT, **dataclasses.asdict(r)}) for r in records))
     return len(records)
 
@@ -326,7 +328,7 @@ def _report_files(folder: Path) -> Iterator[Path]:
 
 
 def read_packed_predictions(folder: Path) -> dict[Run, Predictions]:
-    """Read the `predictions.jsonl` of a packed comparison; none where the file is not there.
+    """Read the `predictions.jsonl` of a packed comparison; return an empty mapping if there is no such file.
 
     Raises:
         CheckpointError: it cannot be read.
@@ -369,9 +371,9 @@ def _order(record: RunRecord) -> tuple[Any, ...]:
 
 
 def unpaired(records: Iterable[RunRecord]) -> list[str]:
-    """Return a text for each task, size and seed whose methods were not trained and scored on the same rows.
+    """Return a message for each task, size and seed whose methods were not trained and scored on the same rows.
 
-    Rows of extra files belong to the method, and are ignored.
+    Rows of extra training files belong to the method and are ignored.
     """
     seen: dict[tuple[str, str, int], dict[str, list[str]]] = {}
     for record in records:

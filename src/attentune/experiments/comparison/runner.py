@@ -59,13 +59,13 @@ def compare(
         presets: names of presets or of methods in `settings`; if not given, all of `settings`.
         settings: methods by name, {"preset": NAME, "set": {...}, "tasks": {TASK: {...}}}, or a YAML file of them.
         tasks: names of built-in tasks; None for the data of `config` and `overrides`.
-        seeds: their number (1, 2, ...), or a list; 5 if not given. Subsampling, new weights and row order depend on
-            the seed.
-        folds: cross-validation with this number of folds: each method is trained on all folds but one and scored on
-            that one. `seeds` is then the number of repetitions with new folds, 1 if not given.
+        seeds: the number of seeds (1, 2, ...) or a list of them; 5 if not given. Subsampling, new weights and row order
+            depend on the seed.
+        folds: the number of folds for cross-validation: each method is trained on all folds but one and scored on the
+            remaining one. `seeds` is then the number of repetitions with new folds, 1 if not given.
         train_sizes: numbers of training rows, None for all. The rows of a seed are the same for every preset.
-        config: a YAML file of settings for all.
-        overrides: settings for all by dotted name; override `config` and the presets.
+        config: a YAML file of settings for all runs.
+        overrides: settings for all runs by dotted name; they override `config` and the presets.
         storage: the URL of a database that several machines share; if not given, a file in `output_dir`.
         study: the comparison's name in the database (the folder's name if not given).
         jobs: number of worker processes; if not given, one per core on a CPU, one on an accelerator.
@@ -78,7 +78,7 @@ def compare(
         The comparison's records in `output_dir`, failed runs included.
 
     Raises:
-        AttentuneError: a mistake that the user can correct, other than what fails in a single run.
+        AttentuneError: an error that the user can correct. Errors of single runs are recorded instead.
         ComparisonStopped: a stop was requested (Ctrl-C or SIGTERM); workers have saved and exited.
     """
     named = read_methods(settings) if isinstance(settings, (str, Path)) else methods_from(settings or {}, "settings")
@@ -127,7 +127,7 @@ def _seeds(seeds: int | Sequence[int] | None, folds: int | None) -> list[int]:
 
 
 def _check_inputs(grid: RunGrid, runs: Sequence[Run], display: ComparisonProgress) -> DataFingerprints:
-    """Read the data and find the encoders of these runs once, so that errors appear before the first run.
+    """Read the data and locate the encoders of these runs once, so that errors appear before the first run.
 
     Returns:
         The fingerprints of data and encoders.

@@ -1,7 +1,7 @@
 """The queue of a comparison's runs: an Optuna study whose trials are the runs.
 
 By default the study is a journal file in the comparison's folder, for the processes of one machine; a database URL
-shares it between machines. The records on the disk say which runs are done; the study says which ones wait or run.
+shares it between machines. The records on disk determine which runs are done; the study, which ones wait or run.
 
 The run of a killed worker is queued again. On this machine its lock shows that the worker is gone (the kernel frees
 it), on other machines Optuna's heartbeats. If a run has several trials, the oldest live one counts.
@@ -51,10 +51,10 @@ class QueueStatus:
 
     Attributes:
         recorded: runs with a record in this folder.
-        elsewhere: runs recorded in another folder, with that folder.
+        elsewhere: runs recorded in another folder, mapped to that folder.
         running: runs in progress, here or on another machine.
         waiting: queued runs.
-        duplicates: runs that were executed twice, with the place of the second time.
+        duplicates: runs that were executed twice, mapped to the place of the second execution.
     """
 
     recorded: list[Run] = field(default_factory=list)
@@ -153,12 +153,12 @@ class RunQueue:
             queue_status.waiting.append(run)
 
     def run_next(self, runs: dict[str, Run], execute: Callable[[Run], str]) -> bool:
-        """Execute one of these runs that is waiting; return False if none is.
+        """Execute one of these runs if one is waiting; return False if none is.
 
         Args:
             runs: by name; other waiting runs are left to the commands that queued them.
-            execute: executes the run and returns "done", "pruned", "failed", or "duplicate" if it was recorded
-                meanwhile.
+            execute: executes the run and returns "done", "pruned", "failed", or "duplicate" if another process
+                recorded it in the meantime.
         """
         with queue_storage_errors(self.storage_config), contextlib.ExitStack() as held:
             held.enter_context(self._lock)
@@ -174,7 +174,7 @@ class RunQueue:
             except (ValueError, UpdateFinishedTrialError):
                 if not taken or self._state(taken[0]) in _ALIVE:
                     raise
-                # Another worker got the run meanwhile, as this one's heartbeats were missing.
+                # This worker's heartbeats were missing, so another worker was given the run.
                 self._note_duplicate(taken[0].user_attrs["run"])
         return True
 
@@ -186,7 +186,7 @@ class RunQueue:
         held: contextlib.ExitStack,
         taken: list[Trial],
     ) -> float:
-        """Execute the run of this trial with the run's lock held; `held`, the queue's lock, is released before."""
+        """Execute the run of this trial while holding the run's lock; release `held`, the queue's lock, first."""
         began = time.perf_counter()
         name = trial.user_attrs.get("run")
         run = runs.get(str(name))
@@ -220,7 +220,7 @@ class RunQueue:
         return is_done or any(other.state in _ALIVE and other.number < trial.number for other in others)
 
     def _elsewhere(self, trials: list[FrozenTrial], outcomes: tuple[str, ...]) -> Iterator[str]:
-        """Yield the other places where these trials' run is recorded with one of these outcomes."""
+        """Yield the other folders in which the run of these trials is recorded with one of these outcomes."""
         for trial in trials:
             facts = trial.user_attrs
             if facts.get("outcome") in outcomes and facts["folder"] != self.storage_config.folder_id:
@@ -249,7 +249,7 @@ class RunQueue:
             began = trial.datetime_start or datetime.datetime.min
             is_lost = (datetime.datetime.now() - began).total_seconds() > self.storage_config.grace_s
         if is_lost:
-            with contextlib.suppress(ValueError, UpdateFinishedTrialError):  # it ended meanwhile
+            with contextlib.suppress(ValueError, UpdateFinishedTrialError):  # it has ended in the meantime
                 self._study.tell(trial.number, state=TrialState.FAIL)
         return is_lost
 

@@ -24,7 +24,7 @@ from attentune.io.locks import FileLock
 
 JOURNAL_FILE = "queue.journal"
 HEARTBEAT_S = 60
-# Missing heartbeats after which a run is given to another worker.
+# Number of missing heartbeats after which a run is given to another worker.
 _MISSED = 3
 # SQLite's timeout for a locked database.
 _BUSY_S = 60
@@ -64,13 +64,13 @@ class StorageConfig:
 
 
 class _JournalLock:
-    """Locks the journal file. A killed worker's lock is freed, and the line that it was writing is removed."""
+    """Lock of the journal file; frees a killed worker's lock and removes the line that it was writing."""
 
     def __init__(self, journal: Path) -> None:
         self._journal, self._lock = journal, FileLock(journal.parent / LOCKS / "journal")
 
     def acquire(self) -> bool:
-        self._lock.free()  # an interrupt may have left it held; it would then wait for itself
+        self._lock.free()  # an interrupt may have left it held, which would be a deadlock
         self._lock.take()
         content = self._journal.read_bytes()
         if not content.endswith(b"\n"):
@@ -121,7 +121,7 @@ def _open_database(url: str, storage_config: StorageConfig) -> BaseStorage:
             " pip install 'attentune[postgresql]'"
         ) from error
     except Exception as error:
-        if isinstance(error, sqlalchemy.exc.ArgumentError):  # NoSuchModuleError is one
+        if isinstance(error, sqlalchemy.exc.ArgumentError):  # includes NoSuchModuleError
             raise ConfigError(
                 f"--storage {masked_url(url)}: is no URL of a database, expected postgresql://user@host/database or"
                 " sqlite:///file.db."
@@ -132,7 +132,8 @@ def _open_database(url: str, storage_config: StorageConfig) -> BaseStorage:
 def _serialize_transactions(engine: sqlalchemy.Engine) -> None:
     """Make SQLite's transactions exclusive from their first statement on.
 
-    Optuna reads whether a trial waits and then takes it; SQLite has no row locks, so two workers could take the same.
+    Optuna first checks that a trial is waiting and then takes it. SQLite has no row locks, so without this two workers
+    could take the same trial.
     """
 
     def connect(connection: Any, record: Any) -> None:
@@ -160,7 +161,7 @@ def masked_url(url: str) -> str:
 
 @contextlib.contextmanager
 def queue_storage_errors(storage_config: StorageConfig) -> Iterator[None]:
-    """Convert a storage's exceptions to errors with a message for the user.
+    """Convert the exceptions of a storage to errors with a message for the user.
 
     Raises:
         CheckpointError: the journal is damaged.
@@ -190,7 +191,7 @@ def queue_storage_errors(storage_config: StorageConfig) -> Iterator[None]:
 
 
 def _of_database(error: BaseException | None) -> Exception | None:
-    """Return the database's exception among an error's causes; None if there is none."""
+    """Return the first database exception among the causes of an error; None if there is none."""
     while error is not None:
         if isinstance(error, StorageInternalError) or type(error).__module__.startswith("sqlalchemy"):
             return error if isinstance(error, Exception) else None

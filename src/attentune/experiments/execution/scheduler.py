@@ -19,12 +19,12 @@ from attentune.training.signals import StopRequest
 
 # Seconds between checks for exited workers, and between updates of the queue.
 _POLL_S, _REFRESH_S = 0.2, 2.0
-# After this many killed workers a run is recorded as failed, or, if they had no run, the comparison ends.
+# After this many killed workers their run is recorded as failed; if they had no run, the comparison ends.
 _MAX_KILLS = 3
 
 
 class ComparisonStopped(Exception):
-    """A stop was requested; everything is saved, and the same call continues.
+    """A stop was requested; everything is saved, and the same call resumes.
 
     Attributes:
         done: runs that are recorded.
@@ -51,7 +51,7 @@ def default_jobs(configs: Iterable[dict[str, Any]]) -> tuple[int, bool]:
 
 
 class Plan(Protocol):
-    """The runs to schedule. A comparison knows all of them in advance; a search adds runs as it goes."""
+    """The runs to schedule. A comparison knows all of them in advance; a search adds runs over time."""
 
     @property
     def grid(self) -> RunGrid:

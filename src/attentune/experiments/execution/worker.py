@@ -1,4 +1,4 @@
-"""A worker process of a comparison or search: takes a run, executes it, records it, and on an accelerator repeats.
+"""A worker process of a comparison or search: executes and records one run, or, on an accelerator, one after another.
 
     python -m attentune.experiments.execution.worker
 
@@ -36,7 +36,7 @@ STOPPED, USER_ERROR, INTERNAL_ERROR = 130, 2, 1
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """What a worker process has to do.
+    """The task of a worker process.
 
     Attributes:
         storage_config: the fields of `queue_storage.StorageConfig`.
@@ -44,9 +44,9 @@ class WorkerTask:
         configs: the settings by method and task; see `RunGrid`.
         keep_runs: whether to keep run folders after their runs are recorded.
         one_run: whether to exit after one run, so that the next one has a fresh process.
-        trainer: "module:name" of what makes the `Trainer`, called with the storage and `trainer_options`; None trains
+        trainer: "module:name" of a factory of the `Trainer`, called with the storage and `trainer_options`; None trains
             as `attentune train` does.
-        trainer_options: keyword arguments for it.
+        trainer_options: keyword arguments of the factory.
     """
 
     storage_config: dict[str, Any]
@@ -58,7 +58,7 @@ class WorkerTask:
     trainer_options: dict[str, Any] = field(default_factory=dict)
 
     def to_line(self) -> bytes:
-        """One line of JSON."""
+        """Serialize to one line of JSON."""
         return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
 
     @classmethod
@@ -67,12 +67,12 @@ class WorkerTask:
 
 
 def main() -> int:
-    """Execute runs until none waits or a stop is requested; return the exit status. The last line is the error."""
+    """Execute runs until none waits or a stop is requested; return the exit status. An error is the last log line."""
     try:
         line = _read_line()
         if not line.endswith(b"\n"):
             return STOPPED
-        # A stop is a request, never an exception at an arbitrary point, which could leave the queue's lock held.
+        # A stop sets a flag instead of raising: an exception at an arbitrary point could leave the queue's lock held.
         with stop_on_signal() as stop:
             threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
             _work(WorkerTask.from_line(line), stop)
@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def _read_line() -> bytes:
-    """Read the first line of standard input, unbuffered, as a thread keeps reading there until the process exits."""
+    """Read the first line of standard input, unbuffered, because a thread reads the rest until the process exits."""
     parts = []
     while chunk := os.read(0, _CHUNK_BYTES):
         parts.append(chunk)
@@ -145,14 +145,17 @@ class RunWorker:
         self.has_worked = False
 
     def execute(self, run: Run) -> str:
-        """Execute a run, record it, and return "done", "pruned", "failed", or "duplicate" if it was recorded meanwhile.
+        """Execute and record a run.
+
+        Returns:
+            "done", "pruned", "failed", or "duplicate" if another process recorded it in the meantime.
 
         Raises:
             StorageError: the disk refused; the run can be resumed.
             KeyboardInterrupt: a stop was requested; the run is saved and can be resumed.
         """
         from attentune.experiments.comparison.record_store import failed_record, record_of
-        from attentune.training.train import train  # noqa: F401  (its import time is not the run's)
+        from attentune.training.train import train  # noqa: F401  (so that the run's time excludes the import)
 
         self.has_worked = True
         folder = self._record_store.run_folder(run)

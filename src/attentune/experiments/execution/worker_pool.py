@@ -22,8 +22,8 @@ class WorkerExit:
     """How a worker ended.
 
     Attributes:
-        pid: its process.
-        status: its exit status; below 0 the signal that killed it.
+        pid: its process id.
+        status: its exit status; if negative, minus the signal that killed it.
         log: its log file.
     """
 
@@ -38,7 +38,7 @@ class WorkerExit:
 
     @property
     def is_fatal(self) -> bool:
-        """Whether it exited with an error that would occur again."""
+        """Whether it exited with an error that would recur."""
         return self.status > 0 and self.status != STOPPED
 
     def last_lines(self, count: int = _SHOWN_LINES) -> str:
@@ -50,7 +50,7 @@ class WorkerExit:
 
 
 class WorkerPool:
-    """Up to `size` workers at a time.
+    """Pool of up to `size` worker processes.
 
     Args:
         size: the number of workers.
@@ -105,7 +105,7 @@ class WorkerPool:
                 creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
             )
         assert worker.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has already died; `ended` reports it
+        with contextlib.suppress(BrokenPipeError):  # it has already exited; `ended` reports it
             worker.stdin.write(task.to_line())
             worker.stdin.flush()
         return worker
@@ -124,7 +124,7 @@ class WorkerPool:
         return WorkerExit(worker.pid, worker.wait(), self._log(slot))
 
     def finish(self) -> None:
-        """Wait for workers that have no runs left."""
+        """Wait for the workers to exit; to be called when no runs are left."""
         for worker in self._slots:
             if worker is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):

@@ -32,7 +32,7 @@ class SearchPlan:
         study: the trials.
         settings: the settings of all trials.
         rows: the rows that they are trained and scored on.
-        seeds: of each trial's runs.
+        seeds: the seeds of each trial's runs.
         one_run: whether a worker exits after one run.
     """
 
@@ -47,14 +47,14 @@ class SearchPlan:
         self._grids: dict[str, RunGrid] = {}
         self._problems: dict[str, str] = {}
         self._trials: list[TrialOutcome] = []
-        # By trial, the seeds that may run by now.
+        # Maps a trial to the seeds that may run now.
         self._wanted: dict[str, list[int]] = {}
         self._lock = FileLock(Path(self.study.storage_config.folder) / LOCKS / "search")
         self._task = self.settings.task()
 
     @property
     def grid(self) -> RunGrid:
-        """The runs that may start by now, and those that are recorded."""
+        """The runs that may start now, and those that are recorded."""
         runs: list[Run] = []
         for trial in self._trials:
             seeds = self._wanted[trial.name]
@@ -134,7 +134,7 @@ class SearchPlan:
         for run in self._runs(trial):
             if run.seed not in results and self.record_store.has(run) and not self.record_store.lock(run).is_held():
                 record = self.record_store.load(run)
-                if not self._is_of(record, trial):  # the study was lost and sampled again
+                if not self._is_of(record, trial):  # the study was lost and its trials were sampled again
                     self.record_store.forget(run)
                     continue
                 results[run.seed] = self._scored(record)
@@ -150,7 +150,7 @@ class SearchPlan:
             self._wanted[trial.name] = wanted
 
     def _is_of(self, record: RunRecord, trial: TrialOutcome) -> bool:
-        """Return whether the record is of a run with the trial's settings."""
+        """Return whether the record's run has the trial's settings."""
         flat = self._grids[trial.name].configs[trial.name][self._task]
         recorded = flatten(record.config)
         return all(recorded.get(name) == flat[name] for name in trial.settings)
@@ -185,7 +185,7 @@ class SearchPlan:
         if trial.name not in self._grids:
             try:
                 self._grids[trial.name] = self.settings.grid(trial.name, trial.settings, self.seeds)
-            except ConfigError as error:  # values that are valid one by one, but not together
+            except ConfigError as error:  # each value is valid, but not their combination
                 self._problems[trial.name] = " ".join(error.problems)
                 self._grids[trial.name] = RunGrid((), {}, {})
         return self._grids[trial.name].runs
@@ -206,5 +206,5 @@ def point_text(point: dict[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Format a value; a number with four digits."""
+    """Format a value; numbers get four digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value) if isinstance(value, str) else json.dumps(value)

@@ -45,7 +45,7 @@ class SearchResult:
         task: the task's name; "own" for custom data.
         criterion: how trials are ranked.
         rows: the rows that they were scored on.
-        trials: best first; then those that were pruned and those that failed.
+        trials: best first, then the pruned and the failed ones.
         config: the file with the best trial's settings; None if no trial is done.
         importance: the share of the ranking values' variance that each dimension explains, or None.
         importance_note: why there is no importance.
@@ -114,20 +114,20 @@ def search(
         vary: more dimensions; each replaces the space's dimension of the same setting.
         sampler: "grid", "random" or "tpe"; if None, grid if the space is finite, else tpe.
         trials: number of trials; if None, the whole grid, or 20. May be raised later.
-        seeds: runs of each trial, with the settings' seed and those after it.
-        choose: "score", the mean over seeds; "three-parts", mean - k std over three stratified parts of the rows
-            scored (SSA, section 4.3; the formula is ours).
+        seeds: the number of runs of each trial, with the settings' seed and those after it.
+        choose: "score", the mean over seeds; "three-parts", mean - k std over three stratified parts of the scored
+            rows (after SSA, section 4.3; the formula is this library's).
         k: the weight of the standard deviation.
-        score_on: "train" holds out rows of train to score on, so that dev stays unseen; "dev" scores dev itself.
-        search_share: the share of train that is held out.
-        pruner: "none", "median" or "halving", on the first seed's scores during training; if None, median with tpe,
-            else none.
-        startup: finished trials before TPE models them, and before the median pruner prunes.
+        score_on: "train" scores on held-out training rows, so that dev stays unseen; "dev" scores on dev.
+        search_share: the share of the training rows that is held out.
+        pruner: "none", "median" or "halving", on the first seed's scores during training; if None, "median" with tpe,
+            else "none".
+        startup: the number of finished trials before TPE models them, and before the median pruner prunes.
         preset, config, overrides: settings of all trials, as for `load_config`.
         storage, study, jobs, retry_failed, heartbeat_s, display: as for `compare`.
 
     Raises:
-        AttentuneError: a mistake that the user can correct, other than what fails in a single trial.
+        AttentuneError: an error that the user can correct. Errors of single trials are recorded instead.
         ComparisonStopped: a stop was requested (Ctrl-C or SIGTERM); workers have saved and exited.
     """
     options = SearchOptions(sampler, trials, seeds, choose, k, score_on, search_share, pruner, startup)
@@ -167,7 +167,7 @@ def _run(plan: SearchPlan, setup: Setup, display: ComparisonProgress, jobs: int 
 
 
 def _result(plan: SearchPlan, folder: Path) -> SearchResult:
-    """Rank the trials, and write the best one's settings and all results."""
+    """Rank the trials, and write the settings of the best one and all results."""
     study = plan.study
     importance, why = study.importance()
     trials = ranked(study.trials(), study.criterion)

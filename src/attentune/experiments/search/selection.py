@@ -36,7 +36,7 @@ class SelectionCriterion:
 
     @property
     def greater_is_better(self) -> bool:
-        """Whether a higher score is a better one."""
+        """Whether a higher score is better."""
         return METRICS[self.metric].greater_is_better
 
     def value(self, scores: Sequence[float]) -> float | None:
@@ -62,9 +62,9 @@ class TrialOutcome:
         params: the point of the space.
         settings: the point's settings, by dotted name.
         status: "done", "pruned", "failed" or "running".
-        scores: of each seed, or of each seed's parts; without the intermediate scores of a pruned trial.
+        scores: the scores of each seed, or of each seed's parts; intermediate scores of a pruned trial are excluded.
         value: the ranking value; None if the trial is not done or its score is undefined.
-        seconds: wall time of all its runs.
+        seconds: the wall time of all its runs.
         message: why it failed, or its score when it was pruned.
     """
 
@@ -102,7 +102,7 @@ def part_scores(predictions: str, metric: str, *key: int | str) -> list[float]:
     """Return the metric on each of three stratified parts of the rows.
 
     Args:
-        predictions: a run's predictions with labels, the CSV text of `predictions_csv`.
+        predictions: a run's predictions with labels, as CSV text from `predictions_csv`.
         metric: the metric's name.
         key: the key of the random generator that cuts the parts.
     """

@@ -43,10 +43,10 @@ class TrialSettings:
     common: Mapping[str, Any] = field(default_factory=dict)
 
     def config(self, changes: Mapping[str, Any]) -> Config:
-        """Return the configuration with these settings on top.
+        """Return the configuration with these settings added, which override all others.
 
         Raises:
-            ConfigError: they are invalid; with all problems.
+            ConfigError: the settings are invalid; lists all problems.
         """
         changes = dict(changes)
         preset = changes.pop("preset", self.preset)
@@ -88,12 +88,12 @@ def common_settings(
 def whole_space(
     named: Space | None, searched: Sequence[Dimension], fixed: Mapping[str, Any]
 ) -> tuple[Space, list[str]]:
-    """Return a named space with more dimensions, and notes on the dimensions that were left out.
+    """Return a named space with more dimensions, and notes on the dimensions that were omitted.
 
     Args:
         named: from `load_space`.
         searched: more dimensions; each replaces the named space's dimension of the same setting.
-        fixed: settings with a fixed value; the named space's dimensions of these are left out.
+        fixed: settings with a fixed value; the named space's dimensions of these settings are omitted.
 
     Raises:
         ConfigError: with all problems.
@@ -123,7 +123,7 @@ def whole_space(
 def check_space(space: Space, settings: TrialSettings) -> Space:
     """Validate a space; return it with each value converted to its setting's type.
 
-    Each value is tried with the first values of the other dimensions.
+    Each value is validated together with the first values of the other dimensions.
 
     Raises:
         ConfigError: with all problems.

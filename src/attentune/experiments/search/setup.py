@@ -25,12 +25,12 @@ from attentune.metrics.metrics import choose_metric
 SEARCH_FILE, TRIALS_FILE, WINNER_FILE = "search.json", "trials.json", "config.yaml"
 _FORMAT = 1
 _SHOWN = 8
-# A comparison may have several values of these, a search has one.
+# A comparison may have several values of these settings; a search has a single one.
 _DECIDES = ("data.task", "data.max_train_samples")
 
 
 def description(settings: Mapping[str, Any], space: list[dict[str, Any]], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what must stay the same while a search goes on, as a flat mapping of plain values."""
+    """Return the description of a search, which must stay the same when it is resumed, as a flat mapping."""
     constant = {name: value for name, value in settings.items() if name not in MAY_DIFFER or name in _DECIDES}
     varied = {f"space {part['name']}": {key: value for key, value in part.items() if key != "name"} for part in space}
     content = {**constant, **varied, **options}
@@ -70,16 +70,16 @@ def _read(file: Path) -> dict[str, Any]:
 def check_same_search(
     before: Mapping[str, Any], now: Mapping[str, Any], where: str, *, other_machine: bool = False
 ) -> None:
-    """Check that two descriptions are of the same search.
+    """Check that two descriptions describe the same search.
 
     Args:
         before: the stored description.
         now: the new one.
         where: the folder or study, for the message.
-        other_machine: whether data may have other paths.
+        other_machine: whether paths of data may differ.
 
     Raises:
-        CheckpointError: with what differs.
+        CheckpointError: the descriptions differ; the message lists how.
     """
     allowed = LOCATION_SETTINGS if other_machine else set()
     changes = [
@@ -123,10 +123,10 @@ class Setup:
         sampler_config: how trials are sampled and pruned.
         criterion: how trials are ranked.
         rows: the rows that they are trained and scored on.
-        seeds: of each trial's runs.
-        base: the configuration of one point.
-        notes: sentences for the user.
-        content: the search's description, which must stay the same while it goes on.
+        seeds: the seeds of each trial's runs.
+        base: the configuration of one point of the space.
+        notes: notes to show to the user.
+        content: the description of the search, which must stay the same when it is resumed.
     """
 
     space: Space
@@ -152,7 +152,7 @@ def set_up(
     """Check everything, and read the data once.
 
     Raises:
-        AttentuneError: a problem that would make all trials fail; with all problems.
+        AttentuneError: a problem that would make all trials fail; lists all problems.
     """
     whole, notes = whole_space(_named(space), vary, overrides)
     settings, seed = common_settings(overrides, whole, file, preset)
@@ -234,7 +234,7 @@ def _check_inputs(base: Config, rows: Rows) -> tuple[Sequence[str], str, DataFin
 def _content(
     space: Space, base: Config, options: SearchOptions, sampler_config: SamplerConfig, metric: str
 ) -> dict[str, Any]:
-    """Return what two commands on one folder must have in common."""
+    """Return the description that must be equal for two commands on one folder."""
     varied = {name for part in space.dimensions for name in part.setting_names}
     fixed = {name: value for name, value in to_flat(base).items() if name not in varied}
     facts = {

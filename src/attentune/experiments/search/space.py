@@ -60,7 +60,7 @@ class Dimension:
         return tuple(dict.fromkeys(name for part in self.alternatives.values() for name in part))
 
     def settings(self, value: Any) -> dict[str, Any]:
-        """Return the settings that a value stands for, by dotted name."""
+        """Return the settings that a value sets, by dotted name."""
         return dict(self.alternatives[value]) if self.alternatives else {self.name: value}
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Space:
     """A search space.
 
     Attributes:
-        dimensions: what is varied.
+        dimensions: the dimensions that are varied.
         preset: the default preset of the trials.
         settings: fixed settings of the trials; flags override them.
         source: the paper or file that it comes from.
@@ -161,7 +161,7 @@ def space_from(content: Mapping[str, Any], source: str) -> Space:
 
 
 def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dimensions by dotted name; they may be written in sections, as settings are."""
+    """Yield dimensions by dotted name; like settings, they may be nested in sections."""
     for key, value in given.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value and not _is_range(value) and not _is_alternatives(value):
@@ -245,7 +245,7 @@ def _number(value: Any) -> Number | None:
 def dimension_of(text: str, problems: list[str]) -> Dimension | None:
     """Parse `--search NAME=VALUES`: `a,b,c`, `LOW:HIGH`, `LOW:HIGH:STEP` or `log:LOW:HIGH`.
 
-    What cannot be parsed is added to `problems`.
+    Parse errors are appended to `problems`.
     """
     name, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not name or not values:

@@ -1,7 +1,7 @@
 """The trials of a search: an Optuna study in the same storage as the queue of their runs.
 
-A trial is sampled in memory, from the trials so far, and then added to the study as a whole. So a killed command leaves
-no incomplete trial, and a sample depends on the seed and the earlier trials only, not on the process.
+A trial is sampled in memory, given the trials so far, and then added to the study in a single operation. So a killed
+command leaves no incomplete trial, and a sample depends only on the seed and the earlier trials, not on the process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from attentune.experiments.search.space import Dimension, Space
 from attentune.seeding import derive_key, numpy_generator
 
 SAMPLERS, PRUNERS = ("grid", "random", "tpe"), ("none", "median", "halving")
-# Fewer finished trials are too few to estimate importance.
+# The minimum number of finished trials for an estimate of importance.
 MIN_FOR_IMPORTANCE = 10
 _STATES = {
     TrialState.COMPLETE: "done",
@@ -52,9 +52,9 @@ class SamplerConfig:
     Attributes:
         sampler: one of `SAMPLERS`.
         pruner: one of `PRUNERS`.
-        startup: finished trials before TPE models them, and before the median prunes.
-        trials: how many; None is the whole grid.
-        seed: of the sampler_config.
+        startup: the number of finished trials before TPE models them, and before the median pruner prunes.
+        trials: the number of trials; None for the whole grid.
+        seed: the seed of the sampler.
     """
 
     sampler: str = "tpe"
@@ -68,7 +68,7 @@ class SearchStudy:
     """The trials of a search.
 
     Args:
-        storage_config: where the queue is; the study has its name with " trials" added.
+        storage_config: where the queue is stored; the name of this study is that of the queue with " trials" appended.
         space: the search space.
         sampler_config: how trials are sampled and pruned.
         criterion: how trials are ranked.
@@ -100,7 +100,7 @@ class SearchStudy:
             )
 
     def register(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the search's description as the first command stored it; store this one if it is the first."""
+        """Return the search's description that is stored; store this one if there is none yet."""
         with queue_storage_errors(self.storage_config):
             known = self._study.user_attrs.get("search")
             if known is None:
@@ -109,7 +109,7 @@ class SearchStudy:
 
     @property
     def total(self) -> int:
-        """The number of trials when the search is complete; no point is sampled twice, as its scores would be equal."""
+        """The number of trials of the complete search, at most one per point: a repetition would score the same."""
         points = self.space.points()
         wanted = self.sampler_config.trials
         limits = [number for number in (wanted, None if points is None else len(points)) if number is not None]
@@ -131,7 +131,7 @@ class SearchStudy:
             self._live(name).set_user_attr(f"seed {seed}", result)
 
     def finish(self, name: str, status: str, value: float | None = None) -> None:
-        """End a trial as "done" (with the value that it is ranked by), "pruned" or "failed"."""
+        """End a trial as "done" (with its ranking value), "pruned" or "failed"."""
         state = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}[status]
         with queue_storage_errors(self.storage_config), _unless_finished():
             self._study.tell(self._by_name()[name].number, value, state)
@@ -146,7 +146,7 @@ class SearchStudy:
             trials = self._study.get_trials(deepcopy=False)
             mine = next(trial for trial in trials if trial.user_attrs.get("mark") == mark)
             older = {_key(trial.params) for trial in trials if trial.number < mine.number}
-            if _key(mine.params) in older:  # another machine has just sampled the same point
+            if _key(mine.params) in older:  # another machine has sampled the same point at the same time
                 Trial(self._study, mine._trial_id).set_user_attr("dropped", True)
                 self._study.tell(mine.number, state=TrialState.FAIL)
             return True
@@ -162,8 +162,8 @@ class SearchStudy:
         A score that a resumed run reports again is ignored.
 
         Args:
-            name: the trial's.
-            step: how many scores the run has had, this one included.
+            name: the trial's name.
+            step: the number of scores of the run so far, including this one.
             score: the score.
         """
         with queue_storage_errors(self.storage_config):
@@ -187,7 +187,7 @@ class SearchStudy:
             return optuna.importance.get_param_importances(self._study, evaluator=evaluator), ""
 
     def _draw(self) -> dict[str, Any]:
-        """Return the next point: from Optuna's sampler, or another one if that point has been tried."""
+        """Return the next point, from Optuna's sampler; for a grid, or if it has been tried, a random untried point."""
         known = [trial for trial in self._study.get_trials() if "dropped" not in trial.user_attrs]
         tried = {_key(trial.params) for trial in known}
         points = self.space.points()
@@ -255,7 +255,7 @@ def _key(params: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _unless_finished() -> Any:
-    """Ignore that another command has ended the trial meanwhile."""
+    """Suppress the error if another command has ended the trial in the meantime."""
     with contextlib.suppress(UpdateFinishedTrialError, ValueError):
         yield
 

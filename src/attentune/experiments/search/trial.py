@@ -1,4 +1,4 @@
-"""Runs of a search in a worker process: their rows, and pruning."""
+"""Training of a search's runs in a worker process: the rows, and pruning."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Rows:
     """The rows that a search trains on and scores.
 
     Attributes:
-        score_on: "train" holds out rows of train; "dev" takes the task's validation rows.
-        share: the share of train that is held out.
-        seed: of the cut, and of subsamples.
+        score_on: "train" scores on held-out training rows; "dev", on the task's validation rows.
+        share: the share of the training rows that is held out.
+        seed: the seed of the split and of subsamples.
     """
 
     score_on: str = "train"
@@ -63,10 +63,10 @@ class Rows:
 
 
 class SearchTrainer:
-    """Trains the runs of a search in a worker process. Its arguments are plain values, as they come from JSON.
+    """Trains the runs of a search in a worker process. Its arguments are plain values, because they come from JSON.
 
     Args:
-        storage_config: where the search's study is.
+        storage_config: where the search's study is stored.
         rows: the fields of `Rows`.
         sampler: the fields of `SamplerConfig`.
         criterion: the fields of `SelectionCriterion`.
@@ -102,7 +102,7 @@ class SearchTrainer:
 
 
 class PruningCallback(TrainingCallback):
-    """Reports each validation score to the study, and raises `Pruned` if the pruner says so.
+    """Reports each validation score to the study, and raises `Pruned` if the pruner stops the trial.
 
     Args:
         study: the search's trials.
@@ -123,7 +123,7 @@ class PruningCallback(TrainingCallback):
 
 
 def _times_scored(state: TrainingState, config: Config) -> int:
-    """Return how many validation scores a run has had, before it was resumed too."""
+    """Return the number of validation scores that a run has had, including those before it was resumed."""
     if config.training.eval_strategy == "steps":
         return -(-state.step // (config.training.eval_steps or 1))
     return state.epoch + (state.step_in_epoch > 0)
