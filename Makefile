@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@touch $@
 
 .PHONY: demo
-demo: $(STAMP)  ## train the presets on generated reviews with planted shortcuts and print the table
+demo: $(STAMP)  ## train methods on real sentences of two domains, score them on a third and print the leaderboard
 	$(BIN)/attentune demo $(DEMO_ARGS)
 
 .PHONY: test

@@ -78,7 +78,7 @@ def test_presets_aliases_and_metrics_are_documented() -> None:
 def test_known_tasks_and_verbs_and_public_names_are_documented() -> None:
     tasks, commands, python = (prose(ROOT / f"docs/{page}.md") for page in ("data", "commands", "python"))
     assert [name for name in spec_names() if f"`{name}`" not in tasks] == []
-    assert [verb for verb in COMMANDS if f"\n## {verb}\n" not in commands] == []
+    assert [command for command in COMMANDS if f"\n## {command}\n" not in commands] == []
     names = [*attentune.__all__, *attentune._MOVED]
     assert [name for name in names if not re.search(rf"`{name}\b", python)] == []
 
@@ -115,21 +115,21 @@ def command_lines() -> Iterator[Any]:
 
 @pytest.mark.parametrize("words", list(command_lines()))
 def test_a_documented_command_line_is_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    verb = words[0]
-    if verb in ("tasks", "presets"):
+    command = words[0]
+    if command in ("tasks", "presets"):
         assert main(words) == 0
         assert capsys.readouterr().err == ""
         return
-    parsed, problems = importlib.import_module(f"attentune.cli.{verb.replace('-', '_')}").parser().parse(words[1:])
+    parsed, problems = importlib.import_module(f"attentune.cli.{command.replace('-', '_')}").parser().parse(words[1:])
     assert problems == []
     # The values too, and whether they go together; a file of settings is not there to be read.
     load_config(overrides=overrides_of(parsed, problems), preset=getattr(parsed, "preset", None))
     assert problems == []
-    if verb == "demo":
+    if command == "demo":
         assert set(filter(None, parsed.presets.split(","))) <= {*preset_names(), "all"}
 
 
-def test_there_are_command_lines_for_every_verb_and_flags_are_checked() -> None:
+def test_there_are_command_lines_for_every_command_and_flags_are_checked() -> None:
     assert {case.values[0][0] for case in command_lines()} == set(COMMANDS)
     parser = importlib.import_module("attentune.cli.train").parser()
     assert isinstance(parser, argparse.ArgumentParser)

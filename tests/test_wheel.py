@@ -60,6 +60,8 @@ def test_the_installed_wheel_trains_and_predicts_outside_of_the_checkout(
     templates = "from attentune.report.templating import html_templates; print(html_templates.list_templates())"
     assert "report.html.jinja" in said(python, "-c", templates, cwd=tmp_path)
     assert "cola" in said(command, "tasks", cwd=tmp_path)
+    sentences = "from attentune.demo.domains import read_sentences; print(len(read_sentences('films')))"
+    assert said(python, "-c", sentences, cwd=tmp_path).strip() == "1000"
     (tmp_path / "rows.csv").write_text(ROWS)
     flags = ["--model_name_or_path", tiny("bert"), "--num_train_epochs", "1", "--output_dir", "run", "--quiet"]
     said(command, "train", "--train_file", "rows.csv", "--preset", "ssa-hybrid", *flags, cwd=tmp_path)
@@ -75,4 +77,5 @@ def test_the_source_archive_has_what_its_makefile_and_tests_need(archives: tuple
     for wanted in ("Makefile", "README.md", "CHANGELOG.md", "LICENSE", "CITATION.cff", "requirements/constraints.txt"):
         assert wanted in names
     assert {"tests/helpers/tiny.py", "docs/index.md", "src/attentune/config/presets/bert.yaml"} <= names
+    assert {f"src/attentune/demo/sentences/{name}" for name in ("NOTICE.md", "imdb_labelled.txt")} <= names
     assert not {name for name in names if name.startswith(("results/", "runs/", ".venv/"))}

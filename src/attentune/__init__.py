@@ -20,12 +20,14 @@ __version__ = "0.1.0"
 # Each public name and the module that defines it. They are imported on first use, so that `import attentune` is fast
 # and settings can be read without PyTorch.
 _PUBLIC = {
+    "AttentuneAuto": "attentune.integrations.sklearn",
     "AttentuneClassifier": "attentune.integrations.sklearn",
     "AttentuneError": "attentune.errors",
     "AttentuneForSequenceClassification": "attentune.models.modeling",
     "AttentuneRegressor": "attentune.integrations.sklearn",
     "Predictor": "attentune.inference.predictor",
     "SSACallback": "attentune.integrations.hf_trainer.callback",
+    "auto": "attentune.experiments.auto.driver",
     "compare": "attentune.experiments.comparison.runner",
     "evaluate": "attentune.inference.predictor",
     "explain_texts": "attentune.explain.texts",
@@ -55,6 +57,7 @@ _MOVED = {
 _RENAMED = {"SavedRun": "Predictor"}
 
 __all__ = [
+    "AttentuneAuto",
     "AttentuneClassifier",
     "AttentuneError",
     "AttentuneForSequenceClassification",
@@ -62,6 +65,7 @@ __all__ = [
     "Predictor",
     "SSACallback",
     "__version__",
+    "auto",
     "compare",
     "evaluate",
     "explain_texts",

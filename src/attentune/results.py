@@ -41,6 +41,9 @@ class RunResult:
         data_fingerprint: the SHA-256 of each split; with extra training files, also that of the training rows without
             them (`ORIGINAL_TRAIN`).
         notes: notes on the data and decisions made automatically.
+        baselines: baselines fitted on the same rows, next to the model: `split`, `metric`, `rows`, `interval`, and for
+            each of `methods` its name, score, interval and seconds; None if there are none.
+        warnings: sentences on a model that predicts one class for nearly all rows, or is not better than a baseline.
     """
 
     scores: dict[str, dict[str, float | None]]
@@ -51,6 +54,8 @@ class RunResult:
     versions: dict[str, str]
     data_fingerprint: dict[str, str]
     notes: list[str] = field(default_factory=list)
+    baselines: dict[str, Any] | None = None
+    warnings: list[str] = field(default_factory=list)
 
     def to_json(self) -> str:
         """Return the record as JSON; NaN becomes null."""

@@ -203,8 +203,8 @@ def test_an_address_of_ipv6_has_brackets() -> None:
         "[::1]", "[::1]", "[::1]", "a.example", "a",
     ]  # fmt: skip
     if socket.has_ipv6:
-        with contextlib.suppress(ConfigError), bound_socket("::1", 0) as listening:
-            assert address(listening) == f"http://[::1]:{listening.getsockname()[1]}/"
+        with contextlib.suppress(ConfigError), bound_socket("::1", 0) as listener:
+            assert address(listener) == f"http://[::1]:{listener.getsockname()[1]}/"
 
 
 def test_wildcards_are_for_subdomains_only() -> None:

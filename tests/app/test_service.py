@@ -23,6 +23,7 @@ from attentune.explain.words import Subword
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import Predictor, predict, predict_rows
 from attentune.report.highlight import visible
+from helpers.ensembles import saved_ensemble
 from helpers.explain_runs import KINDS, TEXTS, hooks_of, tiny_run
 from helpers.hostile_texts import HOSTILE
 from helpers.tiny_models import rows_of
@@ -121,7 +122,7 @@ def test_masking_a_word_is_predicting_the_text_with_mask_tokens(runs: dict[str, 
         assert "".join(word.text for word in words).replace(" ", "") in (TEXT + (PAIR if run.is_pair else "")).replace(
             " ", ""
         )
-        if kind == "apart":
+        if kind == "bi-encoder":
             continue
         encoded = run.tokenizer(TEXT, PAIR if run.is_pair else None, return_tensors="pt", return_offsets_mapping=True)
         offsets, owners = encoded.pop("offset_mapping")[0].tolist(), encoded.sequence_ids(0)
@@ -377,3 +378,23 @@ def test_bars_show_the_change_and_the_likeliest_of_many_classes() -> None:
     assert "and 8 less likely classes" in text
     assert "c750.0%" in text
     assert "score 1.5 (+0.5)" in Strict(html_parts.prediction(Answer(1.5, {}), Answer(1.0, {}))).text
+
+
+def test_ensembles_and_baselines_on_the_page(tiny: Tiny, tmp_path: Path, runs: dict[str, Predictor]) -> None:
+    folder = saved_ensemble(tmp_path / "run", tiny)
+    desk = desk_of(Predictor.load(folder))
+    assert (desk.default_method, desk.layers, desk.scores_tokens) == ("leave-one-out", 0, False)
+    assert desk.methods == ("gradient", "integrated-gradients", "leave-one-out", "lime", "shap", "random")
+    found = desk.explain(TEXT)
+    assert found.words == len(words_read(desk.runs[0][1], rows_of([TEXT])))
+    assert "unwatchable" in visible(found.html)
+    assert desk.mask(TEXT, "", 1)[0]
+    assert "expected the run folder of one model" in unescape(desk.heads(TEXT, "", 1))
+    table = tmp_path / "new.csv"
+    table.write_text("text\nso fine\n")
+    _, (written,) = desk.file(table, tmp_path, with_words=True)
+    assert written.read_text().startswith("id,label,prediction,p_bad,p_good\n")
+    both = desk_of(Predictor.load(folder), runs["classification"])
+    assert both.default_method == "ssa"
+    assert both.layers == runs["classification"].model.encoder.config.num_hidden_layers
+    assert "looks into one model" in unescape(both.explain(TEXT, method="attention").html)

@@ -36,7 +36,7 @@ def test_scores_add_up_to_what_masking_all_tokens_takes(
     tiny: Tiny, kind: str, name: str, settings: Settings, error: float
 ) -> None:
     run, rows = tiny_run(tiny(), kind), rows_for(kind)
-    if kind == "apart" and name == "integrated-gradients":
+    if kind == "bi-encoder" and name == "integrated-gradients":
         settings = Settings(steps=400)  # |u - v| has kinks, which take more steps
     differences = []
     for row, found in enumerate(Explainer(run, rows).attributions(name, settings=settings)):

@@ -84,7 +84,7 @@ def test_another_class_can_be_explained(tiny: Tiny, name: str) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("kind", ["classification", "apart"])
+@pytest.mark.parametrize("kind", ["classification", "bi-encoder"])
 def test_neighbours_and_padding_change_nothing(tiny: Tiny, name: str, kind: str) -> None:
     run, rows = tiny_run(tiny(), kind), rows_for(kind)
     together = scores_of(run, name, rows)
@@ -119,7 +119,7 @@ def test_the_seed_is_what_is_drawn_by(tiny: Tiny, name: str) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("kind", ["classification", "apart"])
+@pytest.mark.parametrize("kind", ["classification", "bi-encoder"])
 def test_passes_are_those_that_were_made(tiny: Tiny, name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run, rows = tiny_run(tiny(), kind), rows_for(kind)
     forward, backward = [], []
@@ -257,4 +257,4 @@ def test_an_encoder_that_hides_its_attention_is_named(tiny: Tiny) -> None:
         with pytest.raises(
             UnsupportedEncoderError, match="this bert encoder does not return its attention weights, expected"
         ):
-            attending._of_layer(hidden, scorer)
+            attending.layer_attentions(hidden, scorer)

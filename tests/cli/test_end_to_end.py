@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 
@@ -190,20 +191,62 @@ def test_doctor_tasks_presets_and_help(attentune, tiny, tmp_path):
     assert status == 0
     assert "bert-cls-mean" in out
     assert attentune("presets", "bert-mask")[1].count("masked-rows") == 1
-    for verb in ("train", "evaluate", "predict", "doctor", "tasks", "presets", "demo"):
-        status, out, _ = attentune(verb, "--help")
+    for command in ("train", "evaluate", "predict", "doctor", "tasks", "presets", "demo"):
+        status, out, _ = attentune(command, "--help")
         assert status == 0
-        assert "usage: attentune " + verb in out
+        assert "usage: attentune " + command in out
     assert attentune()[0] == 2
     assert attentune("--version")[0] == 0
 
 
-def test_the_demo_prints_its_table_and_goes_on_where_it_was(attentune, tiny, tmp_path):
-    flags = ("--model_name_or_path", tiny("bert"), "--num_train_epochs", "0.1", "--output_dir", tmp_path / "demo")
-    status, out, err = attentune("demo", "--presets", "bert,bert-mask", *flags)
+@pytest.mark.integration
+def test_the_demo_prints_its_leaderboard_and_goes_on_where_it_was(attentune, tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("demo")  # relative, as its default is
+    flags = ("--model_name_or_path", tiny("bert"), "--train_size", "40", "--num_train_epochs", "1")
+    command = ("demo", "--presets", "majority,bert,auto", "--time_limit", "120s", *flags, "--output_dir", folder)
+    status, out, err = attentune(*command)
     assert status == 0, err
-    assert [line.split()[0] for line in out.splitlines()[2:4]] == ["bert", "bert-mask"]
-    before = (tmp_path / "demo" / "bert" / "model.safetensors").stat().st_mtime_ns
-    status, again, _ = attentune("demo", "--presets", "bert,bert-mask", *flags)
-    assert again == out
-    assert (tmp_path / "demo" / "bert" / "model.safetensors").stat().st_mtime_ns == before
+    assert "2 of 2:" in err
+    assert sorted(line.split()[0] for line in out.splitlines()[2:5]) == ["auto", "bert", "majority"]
+    assert "This movie was kind of long" in out
+    page = (folder / "report.html").read_text()
+    for wanted in ("Leaderboard", "held out", "films", "An explained sentence", "Accuracy on both test sets"):
+        assert wanted in page
+    made = [folder / "auto" / "run.json", *sorted(folder.glob("comparison/runs/*/*/*/*/*.safetensors"))]
+    before = [file.stat().st_mtime_ns for file in made]
+    assert len(before) == 3
+    status, again, err = attentune(*command, "--format", "json")
+    assert status == 0
+    assert [file.stat().st_mtime_ns for file in made] == before
+    content = json.loads(again)
+    for line, shown in zip(content["leaderboard"], out.splitlines()[2:5], strict=True):
+        assert line["method"] == shown.split()[0]
+        for test_set, rows in (("held out", 400), ("films", 1000)):
+            score = line["scores"][test_set]
+            assert score["rows"] == rows
+            assert f"{score['accuracy']:.3f}" in shown
+            assert score["interval"][0] < score["accuracy"] < score["interval"][1]
+        with (Path(line["folder"]) / "predictions_test.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        correct = sum(row["label"] == row["prediction"] for row in rows)
+        assert line["scores"]["films"]["accuracy"] == correct / 1000
+    assert content["explanation"]["of"] == content["leaderboard"][0]["method"]
+    assert content["report"] == str(folder / "report.html")
+
+
+@pytest.mark.integration
+def test_the_shortcut_experiment_prints_its_table(attentune, tiny, tmp_path):
+    flags = ("--model_name_or_path", tiny("bert"), "--num_train_epochs", "0.1", "--output_dir", tmp_path / "shortcut")
+    status, out, err = attentune("demo", "--shortcut", "--presets", "bert", *flags)
+    assert status == 0, err
+    assert "3 of 3:" in err
+    assert out.splitlines()[0].split()[:4] == ["preset", "validation", "challenge", "fall"]
+    assert out.splitlines()[2].split()[0] == "bert"
+    assert "Undecided (" in out or "Resist the shortcut" in out or "Rely on the shortcut" in out
+    status, again, _ = attentune("demo", "--shortcut", "--presets", "bert", *flags, "--format", "json")
+    (line,) = json.loads(again)
+    assert len(line["folders"]) == 3
+    fall = line["validation"]["value"] - line["challenge"]["value"]
+    assert line["fall"]["value"] == pytest.approx(fall)
+    assert line["fall"]["low"] < fall < line["fall"]["high"]

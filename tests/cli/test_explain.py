@@ -241,9 +241,9 @@ def test_a_run_without_token_gate_is_told_what_works(plain_run: Path, attentune:
         assert "Methods that work on it: gradient, integrated-gradients, leave-one-out" in err
 
 
-@pytest.mark.parametrize("verb", ["predict", "explain"])
+@pytest.mark.parametrize("command", ["predict", "explain"])
 def test_in_the_folder_of_several_tasks_the_task_names_the_run(
-    run: Path, tmp_path: Path, attentune: Command, verb: str
+    run: Path, tmp_path: Path, attentune: Command, command: str
 ) -> None:
     shutil.copytree(run, tmp_path / "many" / "cola")
     config = tmp_path / "many" / "cola" / "config.json"
@@ -252,10 +252,10 @@ def test_in_the_folder_of_several_tasks_the_task_names_the_run(
     rows = tmp_path / "CoLA"
     rows.mkdir()
     (rows / "test.tsv").write_text("index\tsentence\n0\tthe film was great\n1\tso dull\n")
-    status, out, err = attentune(verb, tmp_path / "many", "--task", "cola", "--data_dir", tmp_path)
+    status, out, err = attentune(command, tmp_path / "many", "--task", "cola", "--data_dir", tmp_path)
     assert status == 0, err
     assert "acceptable" in out
-    status, _, err = attentune(verb, tmp_path / "many", "--text", "so dull")
+    status, _, err = attentune(command, tmp_path / "many", "--text", "so dull")
     assert status == 2
     assert "holds a run for each of cola; got no task" in err
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from attentune.config import load_config
+from attentune.experiments.comparison.fingerprints import fingerprint_rows, rows_of_task
 from helpers.samples import write_reviews
 
 QUICK = ("--num_train_epochs", "1", "--per_device_train_batch_size", "8", "--max_length", "16", "--use_cpu")
@@ -53,6 +55,18 @@ def test_all_folds_of_all_cuts(attentune, tiny, tmp_path: Path) -> None:
     status, _, err = attentune("report", tmp_path / "c", "--output_file", tmp_path / "report.md")
     assert status == 0, err
     assert "6 folds" in (tmp_path / "report.md").read_text()
+
+
+def test_all_folds_have_the_same_fingerprints(tmp_path: Path) -> None:
+    """Else a comparison that is resumed at a later fold would be refused, because its rows seem to have changed."""
+    write_reviews(tmp_path / "rows.csv", 30)
+    prints = []
+    for fold, fold_seed in ((1, 1), (2, 1), (1, 2)):
+        folds = {"train_file": str(tmp_path / "rows.csv"), "folds": 2, "fold": fold, "fold_seed": fold_seed}
+        config = load_config(overrides={f"data.{name}": value for name, value in folds.items()})
+        prints.append(fingerprint_rows("own", rows_of_task(config)))
+    assert prints[0] == prints[1] == prints[2]
+    assert sorted(prints[0]) == ["train rows of own", "validation rows of own"]
 
 
 def test_one_fold_alone(attentune, tiny, tmp_path: Path) -> None:

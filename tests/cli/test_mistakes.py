@@ -76,7 +76,7 @@ DATA: dict[str, tuple[str, ...]] = {
     "blank file": ("--train_file blank.csv", "blank.csv: ", "blank line", "expected"),
     "header only": ("--train_file header.csv", "header.csv: holds a header but no rows", "Add rows"),
     "validation without rows": ("--validation_file header.csv", "header.csv: holds a header but no rows"),
-    "broken json line": ("--train_file broken.jsonl", "broken.jsonl:2: not valid JSON at column", "Mend this line"),
+    "broken json line": ("--train_file broken.jsonl", "broken.jsonl:2: not valid JSON at column", "Correct this line"),
     "broken json": ("--train_file broken.json", "broken.json:2: not valid JSON at column 21"),
     "not an object": ("--train_file list.jsonl", "list.jsonl:2: a list, expected an object"),
     "repeated key": ("--train_file repeated-key.jsonl", "repeated-key.jsonl:2: ", "'text' more than once"),
@@ -186,6 +186,11 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "presets unknown": ("presets brt", "preset: got 'brt', expected one of", "Did you mean 'bert'"),
     "tasks stray word": ("tasks cola", "'cola': unexpected argument"),
     "demo epochs": ("demo --num_train_epochs inf --output_dir out", "training.num_train_epochs: got 'inf'"),
+    "demo size": ("demo --train_size 6 --output_dir out", "train_size: got 6, expected a multiple of 4"),
+    "demo size of the shortcut": ("demo --shortcut --train_size 8 --output_dir out",
+                                  "--train_size: goes without --shortcut"),
+    "demo time": ("demo --time_limit soon --output_dir out", "time_limit: got 'soon', expected a time"),
+    "demo auto of the shortcut": ("demo --shortcut --presets auto --output_dir out", "preset: got 'auto'"),
     "demo preset": ("demo --presets bert,brt --output_dir out", "preset: got 'brt'"),
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from attentune.config import load_config, preset_names
+from attentune.config import load_config, model_preset_names
 from attentune.inference.predictor import Predictor
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
@@ -63,7 +63,7 @@ def test_in_millions_they_are_the_numbers_of_the_poster() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("preset", model_preset_names())
 @pytest.mark.parametrize("pairs", [False, True])
 def test_parts_are_those_of_the_model_and_add_up(attentune: Command, tiny: Tiny, preset: str, pairs: bool) -> None:
     found = counts(attentune, preset, "--model_name_or_path", tiny("roberta"), *(["--pairs"] if pairs else []))

@@ -9,6 +9,7 @@ import yaml
 from attentune.config import Config, load_config, load_preset, preset_names, to_dict, to_yaml
 from attentune.config.yaml_files import read_yaml
 from attentune.errors import ConfigError
+from attentune.training.defaults import RULED
 
 
 def write(folder: Path, text: str) -> Path:
@@ -26,11 +27,8 @@ def problems_of(*args: object, **options: object) -> tuple[str, ...]:
 def test_nothing_said_gives_the_defaults() -> None:
     config = load_config()
     assert config == Config()
-    assert (config.training.learning_rate, config.training.weight_decay, config.training.warmup_ratio) == (
-        5e-5,
-        0.01,
-        0.1,
-    )
+    assert (config.training.weight_decay, config.training.warmup_ratio) == (0.01, 0.1)
+    assert {getattr(config.training, name) for name in RULED} == {None}, "chosen when rows and encoder are known"
     assert (config.training.max_grad_norm, config.data.max_length, config.model.head.dropout) == (1.0, 128, 0.1)
 
 
@@ -292,7 +290,7 @@ def test_yaml_goes_there_and_back(tmp_path: Path) -> None:
     assert load_config(write(tmp_path, text)) == config
     assert to_yaml(load_config(write(tmp_path, text))) == text
     assert yaml.safe_load(text) == to_dict(config)
-    assert list(to_dict(config)) == ["preset", "model", "objective", "labels", "training", "data"]
+    assert list(to_dict(config)) == ["preset", "baseline", "model", "objective", "labels", "training", "data"]
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -303,8 +301,7 @@ def test_every_preset_loads_says_what_it_is_and_fills_only_known_settings(name: 
     config = load_config(preset=name)
     assert config.preset == name
     values = to_dict(config)
-    for section in set(content) - {"description", "source"}:
-        _assert_within(content[section], values[section])
+    _assert_within({name: part for name, part in content.items() if name not in ("description", "source")}, values)
     assert load_config(write(tmp_path, to_yaml(config))) == config
 
 

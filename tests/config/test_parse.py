@@ -91,7 +91,7 @@ def test_values_are_read_as_the_settings_type(name: str, given_value: Any, expec
         ("training.learning_rate", float("inf"), "expected a number."),
         ("training.learning_rate", 10**400, "expected a number."),
         ("training.learning_rate", True, "expected a number."),
-        ("training.learning_rate", None, "expected a number."),
+        ("training.weight_decay", None, "expected a number."),
         ("training.seed", 1.5, "expected a whole number."),
         ("training.seed", "1e400", "expected a whole number."),
         ("training.seed", False, "expected a whole number."),
@@ -175,6 +175,8 @@ def values_for(name: str, hint: Any, field: Any) -> st.SearchStrategy[Any]:
     texts = texts.filter(lambda text: text.strip().lower() not in ("", "null", "none", "~"))
     if name == "model.blur.size":  # odd only
         strategy = st.integers(0, 50).map(lambda half: 2 * half + 1)
+    elif name == "training.baselines":
+        strategy = st.sampled_from(("auto", "none", "majority", "tfidf-linear,frozen-linear"))
     elif name == "model.blur.layers":
         strategy = st.lists(st.integers(0, 99), min_size=1).map(lambda numbers: ",".join(map(str, numbers)))
     elif facts.get("choices"):

@@ -1,6 +1,6 @@
-"""What every entry of every slot's table owes where the texts of pairs are read apart, alone and with the others.
+"""Contracts of every entry of every slot's table for bi-encoder pairs, alone and with the others.
 
-What stands beside a pair in its batch, or pads either of its texts, changes nothing; gradients are finite, reach both
+Other rows of the batch, and padding of either text, change nothing; gradients are finite, reach both
 texts and every slot; a saved model gives the same; evaluation repeats itself.
 """
 
@@ -76,8 +76,8 @@ COMBINED = [
         cycle([(0.5, True, 0.0, True), (0.5, False, 0.5, True), (0.2, False, 0.0, False)]),
     )
 ]
-PAIR_PRESETS = ("task-attention", "bi-encoder-mean")
-FAST_PRESETS = diagonal(FAMILIES, PAIR_PRESETS)  # each family; both presets
+PAIR_PRESETS = ("task-attention", "bi-encoder-mean", "bi-encoder-cosine", "bi-encoder-concat")
+FAST_PRESETS = diagonal(FAMILIES, PAIR_PRESETS)  # each family; each preset
 PRESETS = [
     pytest.param(
         family,

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 import attentune
-from attentune.config import HeadConfig, ModelConfig, load_config, preset_names
+from attentune.config import HeadConfig, ModelConfig, load_config, model_preset_names
 from attentune.data.dataset import LabelSpace
 from attentune.inference.predictor import predict
 from attentune.models.modeling import AttentuneForSequenceClassification
@@ -85,7 +85,7 @@ def check(run: str, texts: Sequence[str], pairs: Sequence[str] | None = None, **
             assert found == pytest.approx(wanted["probabilities"], abs=TOLERANCE)
 
 
-@pytest.mark.parametrize(("family", "preset"), list(zip(cycle(FAMILIES), preset_names())))
+@pytest.mark.parametrize(("family", "preset"), list(zip(cycle(FAMILIES), model_preset_names())))
 def test_every_preset_on_single_texts(tiny: Tiny, tmp_path: Path, family: str, preset: str) -> None:
     settings = load_config(preset=preset).model
     check(saved(tmp_path, tiny, family, THREE, settings=settings), TEXTS[:4])

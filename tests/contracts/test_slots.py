@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from attentune.config import BlurConfig, LayerMixConfig, ModelConfig, TokenGateConfig, load_config, preset_names
+from attentune.config import BlurConfig, LayerMixConfig, ModelConfig, TokenGateConfig, load_config, model_preset_names
 from attentune.models.modeling import AttentuneOutput
 from attentune.models.saving import load_model, save_model
 from attentune.nn.blur import BLUR_PLACES, LEARNABLE
@@ -86,7 +86,7 @@ COMBINED = [
     for place, blur, kind in zip(range(9), cycle(BLURS), cycle(reversed(LAYER_MIXES)))
 ]
 # Full products run as integration tests; of them the fast tier has each family, preset, head and mix once.
-FAST_PRESETS = diagonal(FAMILIES, preset_names())
+FAST_PRESETS = diagonal(FAMILIES, model_preset_names())
 FAST_CASES = diagonal(SOME_FAMILIES, SINGLE_HEADS, list(LAYER_MIXES))
 PRESETS = [
     pytest.param(
@@ -95,7 +95,7 @@ PRESETS = [
         id=f"{family}-preset-{name}",
         marks=integration_unless((family, name) in FAST_PRESETS),
     )
-    for family, name in product(FAMILIES, preset_names())
+    for family, name in product(FAMILIES, model_preset_names())
 ]
 CASES = [
     pytest.param(

@@ -130,11 +130,11 @@ def test_a_single_class_cannot_be_learned() -> None:
 
 def test_scores_taken_as_classes_are_remarked_on() -> None:
     scores = [f"{number / 10}" for number in range(1, 23)]
-    _, notes = find_space("classification", DataConfig(), table(scores), "label")
+    _, notes = find_space("classification", DataConfig(), table(scores * 2), "label")
     assert len(notes) == 1
     assert "--task_type regression" in notes[0]
     for quiet in (scores[:20], [str(number) for number in range(30)], [f"intent {number}" for number in range(30)]):
-        assert find_space("classification", DataConfig(), table(quiet), "label")[1] == ()
+        assert find_space("classification", DataConfig(), table(quiet * 2), "label")[1] == ()
 
 
 def test_the_task_type_is_the_asked_else_the_tasks_else_classification() -> None:
@@ -166,3 +166,20 @@ def test_labels_that_have_no_place_in_another_space() -> None:
         map_labels(rows(np.array([0, 1])), CLASSES, SCORES)
     with pytest.raises(LabelError, match="labels are scores, but the model was trained on classes"):
         map_labels(rows(np.array([0.0, 1.0])), SCORES, CLASSES)
+
+
+def test_labels_that_are_all_different_are_refused() -> None:
+    with pytest.raises(LabelError, match=r"a different label in each of its 11 rows .*Is it an id or a free text\?"):
+        find_space("classification", DataConfig(), table([f"id {number}" for number in range(11)]), "label")
+    # A few rows may have a class each, and one repeated label is enough.
+    find_space("classification", DataConfig(), table([f"id {number}" for number in range(10)]), "label")
+    find_space("classification", DataConfig(), table([f"id {number}" for number in range(10)] + ["id 0"]), "label")
+    find_space("regression", DataConfig(), table([str(number / 7) for number in range(11)]), "label")
+
+
+def test_many_classes_of_one_row_are_pointed_out() -> None:
+    labels = [f"id {number}" for number in range(51)] + ["id 0"] * 49
+    _, notes = find_space("classification", DataConfig(), table(labels), "label")
+    assert notes[0].startswith("warning: column 'label' holds 51 classes in 100 rows: most have one row")
+    _, notes = find_space("classification", DataConfig(), table([*labels, "id 0", "id 0"]), "label")
+    assert notes == ()

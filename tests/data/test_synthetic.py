@@ -1,4 +1,4 @@
-"""The demo's planted truth: what the spans say, where the shortcut goes, and that no text leaks."""
+"""The demo's synthetic ground truth: spans, the placement of the shortcut, and no leaks of texts."""
 
 from __future__ import annotations
 

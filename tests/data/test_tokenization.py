@@ -124,15 +124,15 @@ def test_any_text_is_encoded_as_alone(tokenizers, family: str, texts: list[str],
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("bi_encoder", [False, True])
 @pytest.mark.parametrize("has_pairs", [False, True])
 @every_family
 def test_features_and_spans_at_once_are_those_of_each_alone(
-    tokenizers, family: str, has_pairs: bool, apart: bool
+    tokenizers, family: str, has_pairs: bool, bi_encoder: bool
 ) -> None:
     rows, tokenizer = rows_of(TEXTS, TEXTS[::-1] if has_pairs else None), tokenizers[family]
     for max_length in (8, 64):
-        lengths = {"max_length": max_length, "bi_encoder": apart}
+        lengths = {"max_length": max_length, "bi_encoder": bi_encoder}
         features, spans = encode_with_spans(rows, tokenizer, **lengths)
         assert spans == token_spans(rows, tokenizer, **lengths)
         expected = encode_rows(rows, tokenizer, **lengths)

@@ -20,7 +20,7 @@ Tiny = Callable[..., Path]
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("kind", ["classification", "pair", "apart"])
+@pytest.mark.parametrize("kind", ["classification", "pair", "bi-encoder"])
 @pytest.mark.parametrize("layer", [None, 1, 2])
 def test_shares_are_those_of_each_head_and_layer(tiny: Tiny, kind: str, layer: int | None) -> None:
     run, rows = tiny_run(tiny(), kind), rows_for(kind)

@@ -18,7 +18,7 @@ from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_rows, explain_texts
-from attentune.inference.predictor import Predictor, predict
+from attentune.inference.predictor import ModelPredictor, predict
 from attentune.token_labels.listing import list_tokens
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
@@ -142,7 +142,7 @@ def test_bf16_gives_nearly_the_same(tiny: Tiny) -> None:
     for name in ("ssa", "leave-one-out", "gradient", "attention", "integrated-gradients"):
         (full,), (half,) = (
             explain_texts(
-                Predictor(run.folder, run.config, run.label_space, run.model, run.tokenizer),
+                ModelPredictor(run.folder, run.config, run.label_space, run.model, run.tokenizer),
                 TEXTS[:1],
                 method=name,
                 precision=precision,

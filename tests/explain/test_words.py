@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from attentune.config import load_config
 from attentune.data.tokenization import token_spans
 from attentune.explain.explanation import token_dicts, token_json
-from attentune.explain.words import Subword, _spans_by_character, merge_subwords, word_spans
+from attentune.explain.words import Subword, merge_subwords, word_spans, word_spans_by_character
 from attentune.models.build import load_tokenizer
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import rows_of
@@ -66,7 +66,7 @@ def test_words_hold_every_sign_once_and_in_order(text: str) -> None:
 
 @given(st.text(alphabet="ab5_'-.,:/ \t!\x1b<", max_size=30) | st.text(alphabet=st.characters(max_codepoint=127)))
 def test_the_fast_way_for_ascii_gives_the_same(text: str) -> None:
-    assert word_spans(text) == _spans_by_character(text)
+    assert word_spans(text) == word_spans_by_character(text)
 
 
 def piece(text: str, start: int, end: int, score: float, within: str = "text") -> Subword:

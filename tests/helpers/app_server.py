@@ -103,10 +103,10 @@ def serving(service: ExplanationService, *, hosts: Sequence[str] = (), title: st
     """Yield a server that runs until the block ends."""
     import uvicorn
 
-    with tempfile.TemporaryDirectory() as folder, bound_socket("127.0.0.1", 0) as listening:
+    with tempfile.TemporaryDirectory() as folder, bound_socket("127.0.0.1", 0) as listener:
         app = page_app(service, Path(folder), hosts=hosts, title=title)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
             for _ in range(600):
@@ -114,7 +114,7 @@ def serving(service: ExplanationService, *, hosts: Sequence[str] = (), title: st
                     break
                 time.sleep(0.05)
             assert server.started
-            yield Served(listening.getsockname()[1], service, Path(folder))
+            yield Served(listener.getsockname()[1], service, Path(folder))
         finally:
             server.should_exit = True
             thread.join(20)

@@ -30,11 +30,11 @@ def norm_of(norm: nn.LayerNorm, vector: Vector) -> Vector:
     return [(x - mean) / math.sqrt(variance + norm.eps) * a + b for x, a, b in zip(vector, scale, shift, strict=True)]
 
 
-def attention_of(attention: Any, asking: Vector, asked: Text) -> Vector:
+def attention_of(attention: Any, query_token: Vector, key_tokens: Text) -> Vector:
     """Return the attention output for one query token, given the non-padding key/value tokens."""
-    query = linear_of(attention.query, asking)
-    keys = [linear_of(attention.key, token) for token in asked]
-    values = [linear_of(attention.value, token) for token in asked]
+    query = linear_of(attention.query, query_token)
+    keys = [linear_of(attention.key, token) for token in key_tokens]
+    values = [linear_of(attention.value, token) for token in key_tokens]
     size = len(query) // attention.heads
     mixed: Vector = []
     for head in range(attention.heads):
@@ -44,16 +44,16 @@ def attention_of(attention: Any, asking: Vector, asked: Text) -> Vector:
         ]
         powers = [math.exp(score - max(scores)) for score in scores]
         for feature in range(size):
-            told = math.fsum(p * value[part][feature] for p, value in zip(powers, values, strict=True))
-            mixed.append(told / math.fsum(powers))
+            weighted_sum = math.fsum(p * value[part][feature] for p, value in zip(powers, values, strict=True))
+            mixed.append(weighted_sum / math.fsum(powers))
     return linear_of(attention.output, mixed)
 
 
-def full_block_of(block: Any, asking: Text, asked: Text) -> Text:
-    """Return the block's output; each token of `asking` attends to the tokens of `asked`, the same text or another."""
+def transformer_block_of(block: Any, queries: Text, key_tokens: Text) -> Text:
+    """Return the block's output; each token of `queries` attends to all of `key_tokens`."""
     changed = []
-    for token in asking:
-        mixed = attention_of(block.attention, token, asked)
+    for token in queries:
+        mixed = attention_of(block.attention, token, key_tokens)
         if block.dense is not None:
             mixed = linear_of(block.dense, mixed)
         hidden = norm_of(block.attention_norm, [a + b for a, b in zip(token, mixed, strict=True)])
@@ -63,5 +63,5 @@ def full_block_of(block: Any, asking: Text, asked: Text) -> Text:
     return changed
 
 
-def bare_block_of(block: Any, asking: Text, asked: Text) -> Text:
-    return [linear_of(block.dense, attention_of(block.attention, token, asked)) for token in asking]
+def cross_attention_block_of(block: Any, queries: Text, key_tokens: Text) -> Text:
+    return [linear_of(block.dense, attention_of(block.attention, token, key_tokens)) for token in queries]

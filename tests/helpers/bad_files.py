@@ -107,7 +107,9 @@ BYTES = {
     "only nuls": csv(b"\0" * 4096, 1, "byte 1 is NUL"),
     "bare carriage returns": csv(GOOD.replace("\n", "\r"), 1, "bare carriage return", "Unix or Windows line ends"),
     "carriage return in a row": csv(HEADER + "so\rfine,good\n", 2, "bare carriage return", "line ends"),
-    "control characters as json": lines(JSON + '{"text": "a\x01b"}\n', 2, "not valid JSON at column", "Mend this line"),
+    "control characters as json": lines(
+        JSON + '{"text": "a\x01b"}\n', 2, "not valid JSON at column", "Correct this line"
+    ),
     "a zip": csv(as_zip("train.csv", GOOD), 1, "zip", "Unpack it"),
     "a spreadsheet": csv(as_zip("xl/workbook.xml", "<x/>"), 1, "zip", "save it as .csv"),
     "a gzip without its ending": csv(gzip.compress(GOOD.encode()), 1, "gzipped", ".gz"),
@@ -138,7 +140,7 @@ ROWS = {
     "a repeated label column": csv("text,label,label\na,good,bad\n", 1, "'label' more than once"),
     "no header": csv("the film was fine,good\na dull story,bad\n", None, "no column looks like", "--label_column"),
     "names in spaces": csv("text , label\nso fine,good\n", None, "no column looks like", "'text '"),
-    "a second header": csv(GOOD + HEADER + "so so,bad\n", 4, "unknown labels: 'label'", "Mend the rows",
+    "a second header": csv(GOOD + HEADER + "so so,bad\n", 4, "unknown labels: 'label'", "Correct the rows",
                            label_names=("bad", "good")),
     "rows from a merge": csv(GOOD + "<<<<<<< HEAD\n", 4, "1 field, expected 2"),
 }  # fmt: skip
@@ -154,8 +156,8 @@ QUOTES = {
     "typographic ones": csv(HEADER + "“so, fine”,good\n", 2, "3 fields, expected 2", "double quotes"),
 }
 JSONS = {
-    "a broken line": lines(JSON + '{"text": "so dull", "label"}\n' + MORE, 2, "not valid JSON at column 28", "Mend"),
-    "a cut last line": lines(JSON + MORE[:-9], 2, "not valid JSON at column", "Mend this line"),
+    "a broken line": lines(JSON + '{"text": "so dull", "label"}\n' + MORE, 2, "not valid JSON at column 28", "Correct"),
+    "a cut last line": lines(JSON + MORE[:-9], 2, "not valid JSON at column", "Correct this line"),
     "two objects a line": lines(JSON.strip() + JSON, 1, "not valid JSON", "Extra data"),
     "single quotes": lines("{'text': 'so fine', 'label': 'good'}\n", 1, "not valid JSON at column 2", "double quotes"),
     "a trailing comma": lines(JSON + '{"text": "so dull", "label": "bad",}\n', 2, "not valid JSON"),

@@ -14,6 +14,8 @@ NOT_RUN = {
     "source .venv/bin/activate": "there is no such environment in the folder of a test",
     "pip install torch --index-url https://download.pytorch.org/whl/cpu": "needs the package index",
     "pip install -e '.[embedded]'": "needs the package index",
+    "pip install -c requirements/constraints.txt -e '.[embedded,dev]'": "needs the package index",
+    "uv sync --extra embedded --extra dev": "needs the package index",
     "pip install 'attentune[app]'": "needs the package index",
     "pip install 'attentune[export]'": "needs the package index",
     "pip install 'attentune[peft]'": "needs the package index",
@@ -30,7 +32,9 @@ NOT_RUN = {
 # Maps the first words of a command to flags that are appended: fewer runs, but at least one of each kind.
 ADDED = {
     "attentune app": ["--port", "0"],  # 7860 and 8080 may be taken
-    "attentune demo": ["--presets", "bert,ssa-hybrid", "--num_train_epochs", "0.2"],
+    "attentune auto": ["--portfolio", "majority,tfidf-linear", "--time_limit", "1h", "--jobs", "1"],
+    "attentune demo": ["--presets", "bert,ssa-hybrid", "--num_train_epochs", "0.2", "--train_size", "80"],
+    "attentune demo --shortcut": ["--presets", "bert,ssa-hybrid", "--num_train_epochs", "0.2"],
     "attentune faithfulness": ["--max_samples", "4", "--draws", "2", "--beam", "2"],
     "attentune reproduce ": ["--seeds", "1"],
     "attentune compare": ["--seeds", "1,"],
@@ -40,7 +44,14 @@ ADDED = {
 }
 
 # Replacements in Python code, where no appended flag can override an argument.
-PYTHON = {"seeds=5": "seeds=[1]", "trials=20": "trials=2", '"/model/': '"model/'}
+_FEW = 'portfolio=["majority", "tfidf-linear"]'
+PYTHON = {
+    'AttentuneAuto(time_limit="10m"': f"AttentuneAuto({_FEW}",
+    "time_limit_s=600": _FEW,
+    "seeds=5": "seeds=[1]",
+    "trials=20": "trials=2",
+    '"/model/': '"model/',
+}
 
 
 def added(command: str) -> list[str]:
@@ -48,7 +59,7 @@ def added(command: str) -> list[str]:
     best = ""
     for start in ADDED:
         first, _, flag = start.partition(" --")
-        if command.startswith(first) and (not flag or f"--{flag} " in command) and len(start) > len(best):
+        if command.startswith(first) and (not flag or f"--{flag} " in f"{command} ") and len(start) > len(best):
             best = start
     return ADDED.get(best, [])
 

@@ -66,6 +66,7 @@ def write_own(folder: Path) -> None:
     draw = random.Random(0)
     _write(folder / "new.csv", ["text"], [[_text(draw)] for _ in range(6)])
     _labelled(folder / "stars.csv", 90, ["text", "stars"], lambda draw: draw.choice(["poor", "fair", "good"]))
+    _labelled(folder / "stars-test.csv", 30, ["text", "stars"], lambda draw: draw.choice(["poor", "fair", "good"]))
     _labelled(folder / "pairs.csv", 80, ["question", "answer", "label"], _sides)
     _labelled(folder / "scores.csv", 80, ["text", "score"], lambda draw: round(draw.uniform(0, 5), 1))
     topics = ["food", "music", "sport"]
@@ -157,7 +158,7 @@ def write_pickle(folder: Path) -> None:
     torch.save({"linear.weight": torch.ones(2, 2)}, folder / "model" / "pytorch_model.bin")
 
 
-DEMO_RUN = "runs/demo/ssa-hybrid"
+DEMO_RUN = "runs/shortcut/comparison/runs/own/all/ssa-hybrid/seed-42"
 # Existing runs that pages assume: the arguments of the command that creates them, without --output_dir.
 _OWN = ["--train_file", "reviews.csv", "--text_column", "text", "--label_column", "label"]
 _GLUE = ["--data_dir", "glue_data"]
@@ -183,7 +184,7 @@ RUNS: dict[str, list[str]] = {
 def command_for(run: str) -> list[str]:
     """Return the command line that creates one of the existing runs."""
     if run == DEMO_RUN:
-        return ["demo", "--presets", "ssa-hybrid", "--num_train_epochs", "0.2", "--quiet"]
+        return ["demo", "--shortcut", "--presets", "ssa-hybrid", "--num_train_epochs", "0.2", "--quiet"]
     return ["train", "--quiet", *RUNS[run], "--output_dir", run]
 
 

@@ -12,10 +12,10 @@ import torch
 from attentune.config import Config, HeadConfig
 from attentune.config.schema import TokenGateConfig
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.inference.predictor import Predictor, predict_rows
+from attentune.inference.predictor import ModelPredictor, predict_rows
 from helpers.tiny_models import build, rows_of
 
-KINDS = ("classification", "pair", "apart", "regression", "ordinal")  # "apart": pairs for a bi-encoder
+KINDS = ("classification", "pair", "bi-encoder", "regression", "ordinal")  # the third: two texts, encoded separately
 # Includes a word of several subwords, punctuation, a single word, an empty text and a long text.
 TEXTS = (
     "The actors seem unwatchable, and the plot never moves!",
@@ -27,7 +27,7 @@ TEXTS = (
 SPACES = {
     "classification": LabelSpace("classification", ("bad", "good")),
     "pair": LabelSpace("classification", ("no", "maybe", "yes")),
-    "apart": LabelSpace("classification", ("no", "maybe", "yes")),
+    "bi-encoder": LabelSpace("classification", ("no", "maybe", "yes")),
     "regression": LabelSpace("regression"),
     "ordinal": LabelSpace("ordinal", ("low", "middle", "high"), "expected-value"),
 }
@@ -37,22 +37,22 @@ ON_CPU = replace(Config(), training=replace(Config().training, precision="fp32",
 def rows_for(kind: str, count: int = len(TEXTS)) -> TextRows:
     """Return the first `count` of `TEXTS` as rows, or pairs of them."""
     texts = TEXTS[:count]
-    return rows_of(texts, [TEXTS[-1 - place] for place in range(count)] if kind in ("pair", "apart") else None)
+    return rows_of(texts, [TEXTS[-1 - place] for place in range(count)] if kind in ("pair", "bi-encoder") else None)
 
 
 def tiny_run(
     folder: Path, kind: str = "classification", *, gate: bool = True, max_length: int = 64, **model: Any
-) -> Predictor:
+) -> ModelPredictor:
     """Build a run on the checkpoint in `folder`; its logits have mean 0 and standard deviation 1 over `TEXTS`."""
     options: dict[str, Any] = {"head": HeadConfig(kind="mean", combine="concat")} | model
     if gate:
         options["token_gate"] = TokenGateConfig(kind="ssa")
-    if kind == "apart":
+    if kind == "bi-encoder":
         options["pair_encoding"] = "bi-encoder"
     built, tokenizer = build(
-        folder, label_space=SPACES[kind], is_pair=kind in ("pair", "apart"), max_length=max_length, **options
+        folder, label_space=SPACES[kind], is_pair=kind in ("pair", "bi-encoder"), max_length=max_length, **options
     )
-    run = Predictor(Path("runs/tiny"), ON_CPU, SPACES[kind], built, tokenizer)
+    run = ModelPredictor(Path("runs/tiny"), ON_CPU, SPACES[kind], built, tokenizer)
     logits_NC = predict_rows(run, rows_for(kind))
     linear = getattr(built.classifier, "linear", built.classifier)
     with torch.no_grad():

@@ -16,7 +16,7 @@ _NLI = ("entailment", "neutral", "contradiction")
 _TWO = ("entailment", "not_entailment")
 
 
-def _text(number: int, salt: int = 0) -> str:
+def text_of(number: int, salt: int = 0) -> str:
     first, second = _WORDS[(number + salt) % 11], _WORDS[(3 * number + salt + 5) % 11]
     return f"The {first} is {'' if number % 2 else 'not '}near the {second}, number {number}."
 
@@ -25,7 +25,7 @@ def _lines(header: str, rows: int, *columns: str) -> str:
     """Return the content of a file; a column is "index", "text", "pair", or comma-separated labels to cycle through."""
     lines = [header]
     for number in range(rows):
-        cells = {"index": str(number), "text": _text(number), "pair": _text(number, 4)}
+        cells = {"index": str(number), "text": text_of(number), "pair": text_of(number, 4)}
         fields = [cells.get(column) or column.split(",")[number % len(column.split(","))] for column in columns]
         lines.append("\t".join(fields))
     return "\n".join(line for line in lines if line) + "\n"
@@ -73,8 +73,8 @@ def write_run(
     spec = load_spec(task)
     space = LabelSpace(spec.task_type, spec.label_names if names is None else names)
     model, tokenizer = build(encoder, label_space=space, is_pair=spec.name != "cola", seed=seed)
-    texts = [_text(number) for number in range(24)]
-    pairs = [_text(number, 4) for number in range(24)] if spec.name != "cola" else None
+    texts = [text_of(number) for number in range(24)]
+    pairs = [text_of(number, 4) for number in range(24)] if spec.name != "cola" else None
     with torch.no_grad():
         # Each class must be predicted for some row, and scores must exceed both ends of their range.
         logits_BC = model(**tokenizer(texts, pairs, padding=True, return_tensors="pt")).logits

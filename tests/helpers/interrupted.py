@@ -83,7 +83,7 @@ def die() -> None:
 
 def die_after_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], None]) -> None:
     """Run an action in a child process that is killed after this step, before the step is logged, scored or saved."""
-    timed_step = TrainingLoop._timed_step
+    timed_step = TrainingLoop.timed_step
 
     def step_then_die(self, plan, group, state):
         logs = timed_step(self, plan, group, state)
@@ -92,5 +92,5 @@ def die_after_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[
         return logs
 
     with monkeypatch.context() as patched:
-        patched.setattr(TrainingLoop, "_timed_step", step_then_die)
+        patched.setattr(TrainingLoop, "timed_step", step_then_die)
         assert killed(action) == signal.SIGKILL

@@ -99,7 +99,7 @@ def at_steps(signals: dict[int, Sequence[int]]) -> Callable[[], None]:
     """Return a function that makes a process send itself these signals after these steps, before they are logged."""
 
     def prepare() -> None:
-        timed_step = TrainingLoop._timed_step
+        timed_step = TrainingLoop.timed_step
 
         def step_then_signal(self: Any, plan: Any, group: Any, state: Any) -> Any:
             logs = timed_step(self, plan, group, state)
@@ -107,7 +107,7 @@ def at_steps(signals: dict[int, Sequence[int]]) -> Callable[[], None]:
                 os.kill(os.getpid(), number)
             return logs
 
-        TrainingLoop._timed_step = step_then_signal  # type: ignore[method-assign]
+        TrainingLoop.timed_step = step_then_signal  # type: ignore[method-assign]
 
     return prepare
 

@@ -24,13 +24,13 @@ from helpers.tiny import CORPUS
 from helpers.tiny_models import build, rows_of
 
 Tiny = Callable[..., Path]
-KINDS = ("classification", "pair", "apart", "regression", "ordinal")  # "apart": pairs for a bi-encoder
+KINDS = ("classification", "pair", "bi-encoder", "regression", "ordinal")  # the third: two texts, encoded separately
 # Besides sentences, a single word and a text without non-special tokens.
 TEXTS = ("Yes", "", *(text.strip() for line in CORPUS.splitlines() for text in line.split(". ")))
 _SPACES = {
     "classification": LabelSpace("classification", ("bad", "good")),
     "pair": LabelSpace("classification", ("no", "maybe", "yes")),
-    "apart": LabelSpace("classification", ("no", "maybe", "yes")),
+    "bi-encoder": LabelSpace("classification", ("no", "maybe", "yes")),
     "regression": LabelSpace("regression"),
     "ordinal": LabelSpace("ordinal", ("low", "middle", "high")),
 }
@@ -52,13 +52,13 @@ def tiny_source(
     differ and masking changes some of them. `gold` replaces the labels that are generated here.
     """
     options = {"head": HeadConfig(kind="mean", combine="concat")} | model
-    space, is_pair, apart = _SPACES[kind], kind in ("pair", "apart"), kind == "apart"
-    if apart:
+    space, is_pair, bi_encoder = _SPACES[kind], kind in ("pair", "bi-encoder"), kind == "bi-encoder"
+    if bi_encoder:
         options["pair_encoding"] = "bi-encoder"
     built, tokenizer = build(folder, label_space=space, is_pair=is_pair, **options)
     texts = texts[:rows]
     pairs = [texts[-1 - number] for number in range(len(texts))] if is_pair else None
-    features = encode_rows(rows_of(texts, pairs), tokenizer, max_length=64, bi_encoder=apart)
+    features = encode_rows(rows_of(texts, pairs), tokenizer, max_length=64, bi_encoder=bi_encoder)
     scorer = TrainingScorer(
         model=built,
         bf16_copy=None,

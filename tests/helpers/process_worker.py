@@ -22,7 +22,7 @@ from attentune.training.train import train
 
 
 def recorded(epoch_of: Callable[..., Iterator[None]], seen: dict[str, np.ndarray]) -> Callable[..., Iterator[None]]:
-    """Wrap `TrainingLoop._epoch_steps` to store each epoch's labels and, once, the logits of all rows in `seen`."""
+    """Wrap `TrainingLoop.epoch_steps` to store each epoch's labels and, once, the logits of all rows in `seen`."""
 
     def epoch_steps(self, state, *arguments):
         epoch = state.epoch
@@ -45,12 +45,12 @@ def recorded(epoch_of: Callable[..., Iterator[None]], seen: dict[str, np.ndarray
 
 
 def main(jobs: str, folder: str) -> None:
-    original = TrainingLoop._epoch_steps
+    original = TrainingLoop.epoch_steps
     # `end_training` destroys the process group, which the next run needs.
     Accelerator.end_training = lambda self: None
     for name, overrides in json.loads(Path(jobs).read_text()).items():
         seen: dict[str, np.ndarray] = {}
-        TrainingLoop._epoch_steps = recorded(original, seen)
+        TrainingLoop.epoch_steps = recorded(original, seen)
         result = train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
         seen["processes"] = np.array(result.train["processes"])
         np.savez(Path(folder) / f"{name}-{Accelerator().process_index}.npz", **seen)

@@ -51,5 +51,6 @@ def settings(folder: Path, encoder: Path, **changes: Any) -> dict[str, Any]:
         "training.learning_rate": 1e-3,
         "training.logging_steps": 1,
         "training.use_cpu": True,
+        "training.baselines": "none",
     }
     return values | {name.replace("__", "."): value for name, value in changes.items()}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attentune.data.tokenization import Features, encode_rows
-from attentune.inference.evaluator import Evaluator
+from attentune.inference.evaluator import ModelEvaluator
 from attentune.inference.scoring import make_accelerator, predict_logits
 from helpers.tiny import CORPUS, FAMILIES
 from helpers.tiny_models import TWO, Built, build, logits_of, rows_of
@@ -84,7 +84,7 @@ def test_an_evaluator_scores_the_splits_that_have_labels_and_keeps_the_logits(ti
         "test": rows_of(TEXTS[:3]),
         "empty": rows_of([], labels=[]),
     }
-    evaluator = Evaluator(
+    evaluator = ModelEvaluator(
         model=built[0],
         accelerator=accelerator,
         splits=splits,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def test_a_pickle_predicts_the_same_when_the_folder_is_gone(fast):
     model = AttentuneClassifier(**fast | {"num_train_epochs": 1}).fit(texts, labels)
     before = model.predict_proba(texts)
     content = pickle.dumps(model)
-    model._temporary.cleanup()
+    shutil.rmtree(model.run_.folder)
     again = pickle.loads(content)
     assert np.array_equal(again.predict_proba(texts), before)
     assert pickle.loads(pickle.dumps(again)).classes_.tolist() == ["bad", "good"]

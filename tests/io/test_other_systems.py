@@ -143,7 +143,7 @@ def test_peak_memory_without_proc_and_without_resource(monkeypatch: pytest.Monke
 def test_another_c_library_keeps_its_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(sys, "platform", "win32")
-        assert heap._glibc() is None
+        assert heap.load_glibc() is None
     monkeypatch.setattr(heap, "_library", None)
     with heap.kept_memory():
         assert heap._within == 0
@@ -154,4 +154,4 @@ def test_the_processor_is_named_without_proc(monkeypatch: pytest.MonkeyPatch) ->
         raise FileNotFoundError(path)
 
     monkeypatch.setattr(Path, "read_text", missing)
-    assert native._processor() == native.platform.machine()
+    assert native.processor_name() == native.platform.machine()

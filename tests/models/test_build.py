@@ -1,6 +1,8 @@
 """Fresh models over every family: the checkpoint's weights, a pooler where there is one, and what the settings say."""
 
 import copy
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, Camembe
 from attentune.config import HeadConfig, LayerMixConfig, ModelConfig
 from attentune.data.dataset import LabelSpace
 from attentune.models.architectures import pooler_dense, readable_positions
-from attentune.models.build import load_tokenizer, resolve_encoder
+from attentune.models.build import build_model, load_tokenizer, pooler_is_trained, resolve_encoder
 from attentune.models.saving import label_space_of
 from attentune.nn.heads import Pooler
 from helpers.tiny import FAMILIES, MAX_POSITIONS
@@ -68,6 +70,39 @@ def test_the_settings_can_ask_for_a_fresh_pooler_or_none(tiny: Tiny, family: str
     assert theirs is None or not torch.equal(pooler_of(fresh).weight, theirs.weight)
     assert pooler_of(fresh).weight.std().item() == pytest.approx(0.02, rel=0.2)
     assert pooler_of(build(tiny(family), head=HeadConfig(pooler="none"))[0]) is None
+
+
+@pytest.mark.parametrize("by_cls", [True, False])
+def test_a_pooler_that_the_last_training_did_not_use_is_new(tiny: Tiny, tmp_path: Path, by_cls: bool) -> None:
+    folder = tmp_path / "sentence-transformer"
+    shutil.copytree(tiny("bert"), folder)
+    (folder / "1_Pooling").mkdir()
+    pooling = {"pooling_mode_cls_token": by_cls, "pooling_mode_mean_tokens": not by_cls}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    made = pooler_of(build(folder)[0])
+    assert made is not None
+    assert same(made, pooler_dense(AutoModel.from_pretrained(folder))) == by_cls
+
+
+def test_a_damaged_description_of_pooling_is_ignored(tiny: Tiny, tmp_path: Path) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(tiny("bert"), folder)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text("{")
+    assert same(pooler_of(build(folder)[0]), pooler_dense(AutoModel.from_pretrained(folder)))
+
+
+def test_the_embedded_encoder_was_trained_on_the_mean_of_its_tokens() -> None:
+    assert not pooler_is_trained(ModelConfig())
+
+
+def test_regression_starts_at_the_mean_score(tiny: Tiny) -> None:
+    settings = ModelConfig(name_or_path=str(tiny("bert")))
+    tokenizer = load_tokenizer(settings)
+    options = {"max_length": 16, "is_pair": False, "seed": 1, "loss": "mse"}
+    model = build_model(settings, LabelSpace("regression"), tokenizer, mean_score=3.25, **options)
+    assert model.classifier.bias.tolist() == [3.25]
+    assert build_model(settings, LabelSpace("regression"), tokenizer, **options).classifier.bias.tolist() == [0.0]
 
 
 @pytest.mark.parametrize("kind", ["mean", "cls-mean"])

@@ -98,7 +98,7 @@ def test_it_gives_no_gradient_and_drops_nothing(tiny: Tiny) -> None:
     logits_BC = half(**inputs).logits
     assert not logits_BC.requires_grad
     assert torch.equal(half(**inputs).logits, logits_BC)
-    with EmbeddingGradientHook(model) as hook:  # nor does asking the copy show in the model's own pass
+    with EmbeddingGradientHook(model) as hook:  # nor does a pass of the copy show in the model's own
         model(**inputs).logits.sum().backward()
         half(**inputs)
         assert hook.take()[0].dtype == torch.float32

@@ -35,21 +35,21 @@ REGISTERED = """
 import inspect
 from transformers import AutoConfig, AutoModelForSequenceClassification
 from attentune import AttentuneConfig, AttentuneForSequenceClassification
-from attentune.models.registration import register_with_transformers, _ImportHook
+from attentune.models.registration import register_with_transformers, ImportHook
 for _ in range(2):
     assert type(AutoConfig.for_model("attentune")) is AttentuneConfig
     known = AutoModelForSequenceClassification._model_mapping
     assert known[AttentuneConfig] is AttentuneForSequenceClassification
     assert list(known.keys()).count(AttentuneConfig) == 1
-    waiting = [finder for finder in sys.meta_path if isinstance(finder, _ImportHook)]
+    waiting = [finder for finder in sys.meta_path if isinstance(finder, ImportHook)]
     assert len(waiting) == ("transformers.pipelines" not in sys.modules)
     register_with_transformers()
 from transformers.pipelines import PIPELINE_REGISTRY
 from attentune.models import pipeline_registry
 for _ in range(2):
     assert PIPELINE_REGISTRY.supported_tasks["text-classification"]["impl"] is pipeline_registry.RegisteredPipeline
-    assert pipeline_registry._resolved(pipeline_registry._BEFORE).__module__.startswith("transformers.")
-    assert not [finder for finder in sys.meta_path if isinstance(finder, _ImportHook)]
+    assert pipeline_registry.resolve_class(pipeline_registry.PREVIOUS).__module__.startswith("transformers.")
+    assert not [finder for finder in sys.meta_path if isinstance(finder, ImportHook)]
     register_with_transformers()
 # As if nobody had watched.
 module = sys.modules["transformers.models.auto.modeling_auto"]

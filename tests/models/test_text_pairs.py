@@ -1,4 +1,4 @@
-"""Rows of two texts, taken apart and put together again, against plain loops."""
+"""Rows of two texts, split and joined again, compared with plain loops."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_gradients_reach_real_tokens_and_no_others() -> None:
     assert torch.equal(values_BTE.grad, expected_BTE)
 
 
-# Joined rows: 1 begins, 2 ends and parts, 0 pads, 3 and up are ordinary.
+# Rows of pairs: 1 is [CLS], 2 is [SEP], 0 is [PAD], 3 and up are words.
 ORDINARY = st.lists(st.integers(3, 9), max_size=6)
 
 
-def parted(
+def split_pairs(
     rows: list[list[int]], separators: int | None, *, left: bool = False, limit: int = 5
 ) -> SplitPairRows | None:
     length = max(map(len, rows))
@@ -69,10 +69,10 @@ def parted(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(ORDINARY, ORDINARY), min_size=1, max_size=4), st.sampled_from([1, 2]), st.booleans())
-def test_joined_rows_are_parted_into_what_each_text_would_be(
+def test_pair_rows_are_split_into_the_rows_of_each_text(
     pairs: list[tuple[list[int], list[int]]], separators: int, left: bool
 ) -> None:
-    found = parted([[1, *first, *[2] * separators, *second, 2] for first, second in pairs], separators, left=left)
+    found = split_pairs([[1, *first, *[2] * separators, *second, 2] for first, second in pairs], separators, left=left)
     assert found is not None
     for row, (first, second) in enumerate(pairs):
         begin, ids = int(found.second_start_B[row]), found.ids_BT[row][found.mask_BT[row]].tolist()
@@ -89,7 +89,7 @@ def test_joined_rows_are_parted_into_what_each_text_would_be(
         pytest.param([1, 3, 2, 2, 4, 2], 1, id="two separators, one wanted"),
         pytest.param([1, 3, 2, 4, 2], 2, id="one separator, two wanted"),
         pytest.param([1, 3, 2, 4, 2, 5, 2], 2, id="two separators apart"),
-        pytest.param([1, 3, 1, 4, 2], 1, id="parted by another sign"),
+        pytest.param([1, 3, 1, 4, 2], 1, id="another separator"),
         pytest.param([3, 4, 2, 5, 2], 1, id="no beginning"),
         pytest.param([1, 4, 2, 5, 6], 1, id="no end"),
         pytest.param([2, 4, 2, 5, 2], 1, id="begins as it ends"),
@@ -98,4 +98,4 @@ def test_joined_rows_are_parted_into_what_each_text_would_be(
     ],
 )
 def test_a_row_that_could_be_read_otherwise_is_left_alone(row: list[int], separators: int | None) -> None:
-    assert parted([[1, 3, 2, 4, 2], row], separators) is None
+    assert split_pairs([[1, 3, 2, 4, 2], row], separators) is None

@@ -7,9 +7,11 @@ import pytest
 import torch
 from transformers import AutoModel
 
+from attentune.config import TrainingConfig
 from attentune.errors import CheckpointError
 from attentune.models.slots import drop_pooler
 from attentune.models.vocabulary_subset import VocabularySubset
+from attentune.training.components import embedding_weight_decay
 from attentune.training.optimizer import LearningRateSchedule, build_optimizer, set_learning_rate
 from helpers.tiny import FAMILIES
 
@@ -19,11 +21,12 @@ WEIGHT_DECAY = 0.1
 IDS = torch.tensor([[7, 9, 30, 41], [9, 9, 12, 1]])
 
 
-def trained(model, compact: bool) -> dict[str, torch.Tensor]:
+def trained(model, compact: bool, l2_sp: float = 0.0) -> dict[str, torch.Tensor]:
     """The weights after a few clipped AdamW steps in evaluation mode (no dropout), so that only the table differs."""
     drop_pooler(model.eval())
     embeddings = VocabularySubset(model, np.unique(IDS.numpy())) if compact else None
-    optimizer = build_optimizer(model, learning_rate=SCHEDULE.learning_rate, weight_decay=WEIGHT_DECAY)
+    rates = {"learning_rate": SCHEDULE.learning_rate, "weight_decay": WEIGHT_DECAY, "l2_sp": l2_sp}
+    optimizer = build_optimizer(model, **rates)
     for step in range(STEPS):
         set_learning_rate(optimizer, SCHEDULE.factor(step))
         hidden_BTD = model(input_ids=IDS).last_hidden_state
@@ -32,7 +35,8 @@ def trained(model, compact: bool) -> dict[str, torch.Tensor]:
         optimizer.step()
         optimizer.zero_grad()
     if embeddings is not None:
-        embeddings.expand(SCHEDULE.decay_factor(STEPS, weight_decay=WEIGHT_DECAY))
+        training = TrainingConfig(weight_decay=WEIGHT_DECAY, l2_sp=l2_sp)
+        embeddings.expand(SCHEDULE.decay_factor(STEPS, weight_decay=embedding_weight_decay(training)))
     return dict(model.state_dict())
 
 
@@ -46,6 +50,21 @@ def test_the_same_weights_as_with_the_whole_table(tiny, family):
     name = next(name for name in whole if "word_embeddings" in name or "tok_embeddings.weight" in name)
     before = AutoModel.from_pretrained(folder).state_dict()[name]
     assert not torch.allclose(whole[name][50:60], before[50:60]), "weight decay moves untouched rows too"
+    for key, value in whole.items():
+        torch.testing.assert_close(compact[key], value, rtol=1e-4, atol=1e-5, msg=lambda m, key=key: f"{key}: {m}")
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_the_same_weights_as_with_the_whole_table_where_all_are_pulled_to_their_start(tiny, family):
+    """Unused embeddings have no gradient, so the pull towards their start leaves them where they are."""
+    folder = tiny(family)
+    whole = trained(AutoModel.from_pretrained(folder), compact=False, l2_sp=5.0)
+    compact = trained(AutoModel.from_pretrained(folder), compact=True, l2_sp=5.0)
+    before = AutoModel.from_pretrained(folder).state_dict()
+    name = next(name for name in whole if "word_embeddings" in name)
+    unused = np.setdiff1d(np.arange(len(before[name])), IDS.numpy())
+    assert torch.equal(whole[name][unused], before[name][unused])
+    assert torch.equal(compact[name][unused], before[name][unused])
     for key, value in whole.items():
         torch.testing.assert_close(compact[key], value, rtol=1e-4, atol=1e-5, msg=lambda m, key=key: f"{key}: {m}")
 

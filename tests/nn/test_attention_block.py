@@ -18,10 +18,10 @@ from attentune.nn.attention_block import (
     attend,
     attention_matrices,
 )
-from helpers.attention_references import attention_of, bare_block_of, full_block_of, texts_of
+from helpers.attention_references import attention_of, cross_attention_block_of, texts_of, transformer_block_of
 
-LENGTHS_ASKED = (4, 2, 1)
-MASK_NT = torch.tensor([[place < length for place in range(4)] for length in LENGTHS_ASKED])
+KEY_LENGTHS = (4, 2, 1)
+MASK_NT = torch.tensor([[place < length for place in range(4)] for length in KEY_LENGTHS])
 
 
 def shape(**changes: object) -> BlockShape:
@@ -49,33 +49,33 @@ def check(output_NQD: torch.Tensor, expected: list[list[list[float]]]) -> None:
 @pytest.mark.parametrize("heads", [1, 2, 3, 6])
 def test_attention_is_the_plain_loop(heads: int) -> None:
     attention = shaken(Attention(shape(attention_heads=heads)))
-    asking_NQD, asked_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
-    output_NQD = attention(asking_NQD, asked_NTD, MASK_NT)
-    asked = [text[:length] for text, length in zip(texts_of(asked_NTD), LENGTHS_ASKED, strict=True)]
+    query_NQD, key_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
+    output_NQD = attention(query_NQD, key_NTD, MASK_NT)
+    key_texts = [text[:length] for text, length in zip(texts_of(key_NTD), KEY_LENGTHS, strict=True)]
     check(
         output_NQD,
         [
             [attention_of(attention, token, other) for token in text]
-            for text, other in zip(texts_of(asking_NQD), asked, strict=True)
+            for text, other in zip(texts_of(query_NQD), key_texts, strict=True)
         ],
     )
 
 
 @pytest.mark.parametrize("with_dense", [False, True])
-def test_a_full_block_is_the_plain_loop(with_dense: bool) -> None:
+def test_a_transformer_block_is_the_plain_loop(with_dense: bool) -> None:
     block = shaken(TransformerBlock(shape(), with_dense=with_dense))
-    asking_NQD, asked_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
-    asked = [text[:length] for text, length in zip(texts_of(asked_NTD), LENGTHS_ASKED, strict=True)]
-    expected = [full_block_of(block, *pair) for pair in zip(texts_of(asking_NQD), asked, strict=True)]
-    check(block(asking_NQD, asked_NTD, MASK_NT), expected)
+    query_NQD, key_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
+    key_texts = [text[:length] for text, length in zip(texts_of(key_NTD), KEY_LENGTHS, strict=True)]
+    expected = [transformer_block_of(block, *pair) for pair in zip(texts_of(query_NQD), key_texts, strict=True)]
+    check(block(query_NQD, key_NTD, MASK_NT), expected)
 
 
-def test_a_bare_block_is_the_plain_loop() -> None:
+def test_a_cross_attention_block_is_the_plain_loop() -> None:
     block = shaken(CrossAttentionBlock(shape()))
-    asking_NQD, asked_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
-    asked = [text[:length] for text, length in zip(texts_of(asked_NTD), LENGTHS_ASKED, strict=True)]
-    expected = [bare_block_of(block, *pair) for pair in zip(texts_of(asking_NQD), asked, strict=True)]
-    check(block(asking_NQD, asked_NTD, MASK_NT), expected)
+    query_NQD, key_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
+    key_texts = [text[:length] for text, length in zip(texts_of(key_NTD), KEY_LENGTHS, strict=True)]
+    expected = [cross_attention_block_of(block, *pair) for pair in zip(texts_of(query_NQD), key_texts, strict=True)]
+    check(block(query_NQD, key_NTD, MASK_NT), expected)
 
 
 def test_a_full_block_that_asks_itself_is_berts_layer() -> None:
@@ -108,13 +108,13 @@ def test_a_full_block_that_asks_itself_is_berts_layer() -> None:
 
 def test_what_stands_at_padding_changes_nothing() -> None:
     block = shaken(TransformerBlock(shape(), with_dense=True))
-    asking_NQD, asked_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
-    other_NTD = torch.where(MASK_NT[..., None], asked_NTD, 100.0 * tokens(9, 3, 4, 6))
-    assert torch.equal(block(asking_NQD, asked_NTD, MASK_NT), block(asking_NQD, other_NTD, MASK_NT))
+    query_NQD, key_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
+    other_NTD = torch.where(MASK_NT[..., None], key_NTD, 100.0 * tokens(9, 3, 4, 6))
+    assert torch.equal(block(query_NQD, key_NTD, MASK_NT), block(query_NQD, other_NTD, MASK_NT))
     longer_NTD = torch.cat([other_NTD, 7.0 * tokens(8, 3, 3, 6)], dim=1)
     longer_NT = torch.cat([MASK_NT, torch.zeros(3, 3, dtype=torch.bool)], dim=1)
-    output_NQD = block(asking_NQD, longer_NTD, longer_NT)
-    torch.testing.assert_close(output_NQD, block(asking_NQD, asked_NTD, MASK_NT), atol=1e-6, rtol=1e-6)
+    output_NQD = block(query_NQD, longer_NTD, longer_NT)
+    torch.testing.assert_close(output_NQD, block(query_NQD, key_NTD, MASK_NT), atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -122,24 +122,24 @@ def test_a_text_without_tokens_is_never_nan(dtype: torch.dtype) -> None:
     """Nor are its gradients; its tokens are all alike (zeros), so how many there are is of no account."""
     attention = shaken(Attention(shape())).to(dtype)
     mask_NT = torch.tensor([[True, False, False], [False, False, False]])
-    asking_NQD = tokens(1, 2, 2, 6).to(dtype).requires_grad_()
-    output_NQD = attention(asking_NQD, torch.zeros(2, 3, 6, dtype=dtype), mask_NT)
+    query_NQD = tokens(1, 2, 2, 6).to(dtype).requires_grad_()
+    output_NQD = attention(query_NQD, torch.zeros(2, 3, 6, dtype=dtype), mask_NT)
     assert output_NQD.isfinite().all()
     one_zero_D = attention.output(attention.value(torch.zeros(6, dtype=dtype)))
     torch.testing.assert_close(output_NQD[1], one_zero_D.expand(2, 6), atol=1e-6, rtol=1e-2)
     output_NQD.sum().backward()
-    assert asking_NQD.grad.isfinite().all()
-    shorter_NQD = attention(asking_NQD, torch.zeros(2, 1, 6, dtype=dtype), mask_NT[:, :1])
+    assert query_NQD.grad.isfinite().all()
+    shorter_NQD = attention(query_NQD, torch.zeros(2, 1, 6, dtype=dtype), mask_NT[:, :1])
     torch.testing.assert_close(shorter_NQD, output_NQD, atol=1e-6, rtol=1e-2 if dtype == torch.bfloat16 else 1e-6)
 
 
 def test_dropout_of_probabilities_is_for_training_only() -> None:
     attention = Attention(shape(dropout=0.5))
-    asking_NQD, asked_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
-    once, again = (attention(asking_NQD, asked_NTD, MASK_NT) for _ in range(2))
+    query_NQD, key_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
+    once, again = (attention(query_NQD, key_NTD, MASK_NT) for _ in range(2))
     assert not torch.equal(once, again)
     attention.eval()
-    once, again = (attention(asking_NQD, asked_NTD, MASK_NT) for _ in range(2))
+    once, again = (attention(query_NQD, key_NTD, MASK_NT) for _ in range(2))
     assert torch.equal(once, again)
     # What is kept is scaled up: on the average nothing changes.
     options = {"mask_NT": torch.ones(1, 200, dtype=torch.bool), "heads": 1}

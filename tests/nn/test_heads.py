@@ -17,7 +17,7 @@ from attentune.nn.heads import (
     SelfAttentionHead,
     build_head,
 )
-from helpers.attention_references import bare_block_of, full_block_of, texts_of
+from helpers.attention_references import cross_attention_block_of, texts_of, transformer_block_of
 
 # Row 2 has no ordinary token, as an empty text has none.
 MASK_BT = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]], dtype=torch.bool)
@@ -93,7 +93,7 @@ def test_self_attention_is_cls_of_full_blocks(layers: int) -> None:
     assert len(head.blocks) == layers
     expected = real_texts(hidden(), MASK_BT)
     for block in head.blocks:
-        expected = [full_block_of(block, text, text) for text in expected]
+        expected = [transformer_block_of(block, text, text) for text in expected]
     output_BD = head(hidden(), MASK_BT, ORDINARY_BT)
     first = torch.tensor([text[0] for text in expected], dtype=torch.float64)
     torch.testing.assert_close(output_BD.double(), first, atol=2e-5, rtol=2e-5)
@@ -110,7 +110,7 @@ def test_cross_attention_is_cls_of_texts_that_ask_each_other(layers: int, bare: 
     mask_NT, ordinary_NT = MASK_BT[rows], ORDINARY_BT[rows]
     expected = real_texts(hidden_NTD, mask_NT)
     for block in head.blocks:
-        step = bare_block_of if isinstance(block, CrossAttentionBlock) else full_block_of
+        step = cross_attention_block_of if isinstance(block, CrossAttentionBlock) else transformer_block_of
         expected = [step(block, expected[row], expected[(row + 2) % 4]) for row in range(4)]
     output_ND = head(hidden_NTD, mask_NT, ordinary_NT)
     first = torch.tensor([text[0] for text in expected], dtype=torch.float64)

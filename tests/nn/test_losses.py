@@ -292,3 +292,21 @@ def test_token_label_sums_of_parts_add_up_to_the_whole() -> None:
     parts = [token_label_sums(token_logits()[row : row + 1], labels_BT[row : row + 1]) for row in range(2)]
     for number in range(2):
         torch.testing.assert_close(parts[0][number] + parts[1][number], whole[number])
+
+
+def test_cross_entropy_with_soft_targets_is_that_of_a_plain_loop() -> None:
+    logits_BC, targets_BC = torch.randn(6, 3) * 4, torch.rand(6, 3)
+    targets_BC = targets_BC / targets_BC.sum(dim=1, keepdim=True)
+    losses = row_losses("cross-entropy", logits_BC, targets_BC)
+    for row in range(6):
+        shares = [math.exp(value) for value in logits_BC[row].tolist()]
+        log_p = [math.log(share / sum(shares)) for share in shares]
+        expected = -sum(t * value for t, value in zip(targets_BC[row].tolist(), log_p, strict=True))
+        assert losses.loss_B[row].item() == pytest.approx(expected, rel=1e-5)
+    assert losses.weight_B.tolist() == [1.0] * 6
+
+
+def test_soft_targets_that_are_labels_give_the_cross_entropy_of_the_labels() -> None:
+    logits_BC, labels_B = torch.randn(5, 4), torch.tensor([0, 3, 1, 1, 2])
+    soft = row_losses("cross-entropy", logits_BC, torch.nn.functional.one_hot(labels_B, 4).float())
+    torch.testing.assert_close(soft.loss_B, row_losses("cross-entropy", logits_BC, labels_B).loss_B)

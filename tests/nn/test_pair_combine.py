@@ -8,7 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attentune.nn.classifiers import Concatenation, DotProduct, build_classifier, projection_weights
+from attentune.nn.classifiers import (
+    COMBINATIONS,
+    Concatenation,
+    CosineSimilarity,
+    DotProduct,
+    build_classifier,
+    projection_weights,
+)
 from attentune.nn.losses import cross_entropy_rows
 from helpers.attention_references import linear_of
 
@@ -58,7 +65,56 @@ def test_concat_is_a_linear_on_both_their_distance_and_their_product(outputs: in
         assert logits_BC[row].tolist() == pytest.approx(linear_of(combined.linear, parts), abs=1e-5)
 
 
-@pytest.mark.parametrize("combine", ["dot", "concat"])
+def cosine_of(u: list[float], v: list[float]) -> float:
+    norms = [math.sqrt(math.fsum(a * a for a in vector)) for vector in (u, v)]
+    return math.fsum(a * b for a, b in zip(u, v, strict=True)) / (norms[0] * norms[1])
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_cosine_is_the_scaled_cosine_of_both(outputs: int) -> None:
+    combined = CosineSimilarity(outputs=outputs)
+    with torch.no_grad():
+        combined.scale.fill_(3.5)
+        combined.offset.fill_(-0.25)
+    logits_BC = combined(texts())
+    vectors = texts().double().tolist()
+    for row in range(3):
+        z = 3.5 * cosine_of(vectors[row], vectors[row + 3]) - 0.25
+        assert logits_BC[row].tolist() == pytest.approx([z] if outputs == 1 else [0.0, z], abs=1e-6)
+    # The length of a vector does not matter.
+    torch.testing.assert_close(combined(texts() * torch.tensor([7.0, 0.1, 2, 3, 1, 9])[:, None]), logits_BC)
+
+
+def test_an_empty_vector_has_cosine_zero_and_finite_gradients() -> None:
+    combined = CosineSimilarity(outputs=1)
+    inputs_ND = texts().clone()
+    inputs_ND[0] = 0.0
+    inputs_ND.requires_grad_()
+    z_B1 = combined(inputs_ND)
+    assert float(z_B1[0]) == 0.0
+    z_B1.sum().backward()
+    assert inputs_ND.grad.isfinite().all()
+
+
+def test_a_cosine_cannot_tell_three_classes() -> None:
+    with pytest.raises(ValueError, match="outputs: got 3, expected 1 or 2 for a cosine"):
+        CosineSimilarity(outputs=3)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_concat_cosine_is_a_linear_on_unit_vectors_and_their_cosine(outputs: int) -> None:
+    combined = build_classifier(hidden_size=5, outputs=outputs, combine="concat-cosine")
+    logits_BC = combined(texts())
+    vectors = texts().double().tolist()
+    for row in range(3):
+        u, v = ([a / math.sqrt(math.fsum(b * b for b in vectors[r])) for a in vectors[r]] for r in (row, row + 3))
+        pairs = list(zip(u, v, strict=True))
+        parts = [*u, *v, *(abs(a - b) for a, b in pairs), *(a * b for a, b in pairs), cosine_of(u, v)]
+        assert logits_BC[row].tolist() == pytest.approx(linear_of(combined.linear, parts), abs=1e-5)
+        assert combined.features(texts())[row].tolist() == pytest.approx(parts, abs=1e-6)
+
+
+@pytest.mark.parametrize("combine", COMBINATIONS)
 def test_each_pair_is_scored_by_itself_and_both_texts_get_gradients(combine: str) -> None:
     combined = build_classifier(hidden_size=5, outputs=2, combine=combine)
     inputs_ND = texts().requires_grad_()
@@ -77,5 +133,5 @@ def test_the_table_and_its_defaults() -> None:
     assert dot.projection.weight.shape == (5, 5)
     assert build_classifier(hidden_size=5, outputs=1, combine="dot", projection=20).projection.weight.shape == (20, 5)
     assert [projection_weights(part) for part in (single, dot)] == [0, 25]
-    with pytest.raises(ValueError, match="got 'sum', expected one of dot, concat"):
+    with pytest.raises(ValueError, match="got 'sum', expected one of dot, cosine, concat, concat-cosine"):
         build_classifier(hidden_size=5, outputs=2, combine="sum")

@@ -539,7 +539,7 @@ def test_packed_predictions_are_those_of_the_files(tmp_path):
     [
         ("runs.jsonl", '"status":"done"', '"status":"won"', r"runs\.jsonl, line 1: is no record of a run \(its status"),
         ("runs.jsonl", '"seed":2', '"seed":1', r"runs\.jsonl, line 2: has rte/all/bert/seed-1 a second time"),
-        ("runs.jsonl", '"r.csv"', '"../r.csv"', "expected a file beside it"),
+        ("runs.jsonl", '"r.csv"', '"../r.csv"', "expected a file in the same folder"),
         ("predictions.jsonl", '"labels":[', '"labels":[7,', r"predictions\.jsonl, line 1: .*201 values for 200 rows"),
         ("predictions.jsonl", '"predictions":[1', '"predictions":[2', r"line 2: .*expected numbers of 2 classes"),
         ("predictions.jsonl", '"predictions":[1', '"predictions":["a"', r"line 2: .*expected numbers of 2 classes"),

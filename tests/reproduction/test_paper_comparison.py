@@ -51,7 +51,7 @@ def test_scores_of_several_seeds_metrics_and_splits():
     )
     assert rows_of(found) == [
         ("A", "published", "88.0/84.0", "-"),
-        ("", "here", "85.0 +- 7.1/70.0 +- 0.0", "50.0/25.0"),
+        ("", "reproduced", "85.0 +- 7.1/70.0 +- 0.0", "50.0/25.0"),
     ]
 
 
@@ -59,7 +59,7 @@ def test_a_task_left_out_and_one_in_the_place_of_another():
     published = Published("tasks", ("MRPC", "RTE"), {"A": ("1", "2")}, scale=1, metric="accuracy")
     scores = {"validation": {"f1": 0.9, "accuracy": 0.125}}
     found = score_section(recipe(published, {"A": {}}), [record("sick", "A", 1, scores)], {"rte": "sick"})
-    assert rows_of(found)[1] == ("", "here", "-", "0.125")
+    assert rows_of(found)[1] == ("", "reproduced", "-", "0.125")
 
 
 def test_several_published_rows_of_one_method_have_ours_last():
@@ -70,7 +70,7 @@ def test_several_published_rows_of_one_method_have_ours_last():
     assert rows_of(found) == [
         ("large - A", "published", "1", "2"),
         ("small - A", "published", "3", "4"),
-        ("A", "here", "-", "50.0"),
+        ("A", "reproduced", "-", "50.0"),
     ]
 
 
@@ -90,7 +90,7 @@ def test_methods_that_a_row_and_a_column_make():
     published = Published("methods", ("X", "Y"), {"First": ("1", None)})
     scores = {"validation": {"accuracy": 0.5}}
     found = score_section(recipe(published, {}), [record("rte", "Y - First", 1, scores)], {"rte": "rte"})
-    assert rows_of(found) == [("First", "published", "1", "-"), ("", "here", "-", "50.0")]
+    assert rows_of(found) == [("First", "published", "1", "-"), ("", "reproduced", "-", "50.0")]
 
 
 def test_without_published_figures_there_is_no_table():
@@ -100,7 +100,7 @@ def test_without_published_figures_there_is_no_table():
 def test_counts():
     published = Published("tasks", ("MRPC", "RTE"), {"A": ("1.00 M", "2.00 M")})
     found = count_section(recipe(published, {"A": {}}), {"A": {"mrpc": 1_250_000, "rte": 0}})
-    assert rows_of(found)[1] == ("", "here", "1.25 M", "0.00 M")
+    assert rows_of(found)[1] == ("", "reproduced", "1.25 M", "0.00 M")
     assert found.parts[0].notes == ()
 
 

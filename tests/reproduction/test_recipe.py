@@ -8,7 +8,7 @@ from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.grid import plan_grid
 from attentune.experiments.comparison.methods import methods_from, select_methods
-from attentune.reproduction.paper_comparison import _method
+from attentune.reproduction.paper_comparison import method_of_row
 from attentune.reproduction.recipe import BETWEEN, SECONDS, load_recipe, recipe_names
 
 # The tables and figures of the three papers that hold results.
@@ -50,7 +50,7 @@ def test_published_rows_belong_to_methods(name):
         wanted = {f"{column}{BETWEEN}{row}" for column in published.columns for row in published.rows}
         assert wanted == set(recipe.methods)
         return
-    assert {_method(row, recipe) for row in published.rows} == set(recipe.methods)
+    assert {method_of_row(row, recipe) for row in published.rows} == set(recipe.methods)
     assert len([column for column in published.columns if column != SECONDS]) == len(recipe.tasks)
 
 

@@ -39,8 +39,8 @@ def slack(rate: float, plays: int) -> float:
     return 4 * math.sqrt(rate * (1 - rate) / plays)
 
 
-def world(bench: ModuleType, **changes):
-    return bench.World(**({"examples": 120, "accuracy": 0.7, "taste_sd": 0.7} | changes))
+def scenario(bench: ModuleType, **changes):
+    return bench.Scenario(**({"examples": 120, "accuracy": 0.7, "interaction_sd": 0.7} | changes))
 
 
 def rates(bench: ModuleType, name: str, of, seeds: int, plays: int = PLAYS) -> dict[str, float]:
@@ -54,7 +54,7 @@ def alarms(bench: ModuleType, name: str, of, seeds: int, plays: int = PLAYS) -> 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 def test_the_primary_interval_holds_the_level_and_the_truth(bench: ModuleType, seeds: int) -> None:
-    found = rates(bench, bench.PRIMARY, world(bench), seeds)
+    found = rates(bench, bench.PRIMARY, scenario(bench), seeds)
     assert found["false_alarms"] <= LEVEL + slack(LEVEL, PLAYS)
     assert found["coverage"] >= 1 - LEVEL - slack(LEVEL, PLAYS)
     # Cautious, and not so much that it never speaks.
@@ -65,14 +65,14 @@ def test_the_primary_interval_holds_the_level_and_the_truth(bench: ModuleType, s
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 def test_the_t_interval_is_right_for_the_examples_at_hand(bench: ModuleType, seeds: int) -> None:
     """Methods with the same tastes are equal on these very examples, too: that is the null hypothesis over seeds."""
-    found = rates(bench, "t over seeds", world(bench, taste_sd=0.0), seeds)
+    found = rates(bench, "t over seeds", scenario(bench, interaction_sd=0.0), seeds)
     assert found["false_alarms"] == pytest.approx(LEVEL, abs=slack(LEVEL, PLAYS))
     # The gap moves a little with the examples drawn, which the interval over seeds does not know of.
     assert found["coverage"] == pytest.approx(1 - LEVEL, abs=slack(LEVEL, PLAYS) + 0.01)
 
 
 def test_the_t_interval_takes_these_examples_for_all_and_the_primary_one_does_not(bench: ModuleType) -> None:
-    tasteful = world(bench, taste_sd=1.5)
+    tasteful = scenario(bench, interaction_sd=1.5)
     assert alarms(bench, "t over seeds", tasteful, 10) > 0.15
     assert alarms(bench, bench.PRIMARY, tasteful, 10) <= LEVEL + slack(LEVEL, PLAYS)
 
@@ -82,7 +82,7 @@ def test_the_t_interval_takes_these_examples_for_all_and_the_primary_one_does_no
 def test_tests_over_seeds_never_reject_below_six_seeds(
     bench: ModuleType, name: str, seeds: int, reachable: float
 ) -> None:
-    found = alarms(bench, name, world(bench, taste_sd=0.0), seeds)
+    found = alarms(bench, name, scenario(bench, interaction_sd=0.0), seeds)
     assert found == pytest.approx(reachable, abs=slack(reachable, PLAYS) + 0.005 * (seeds == 10))
     assert seeds == 10 or found == 0.0
 
@@ -92,16 +92,16 @@ def test_tests_over_seeds_never_reject_below_six_seeds(
 def test_bootstraps_of_few_seeds_are_too_narrow(bench: ModuleType, seeds: int) -> None:
     """Why verdicts do not rest on them; the rates that the page states."""
     plays = 400
-    over_seeds = rates(bench, "bootstrap over seeds", world(bench, taste_sd=0.0), seeds, 8 * plays)
+    over_seeds = rates(bench, "bootstrap over seeds", scenario(bench, interaction_sd=0.0), seeds, 8 * plays)
     assert over_seeds["coverage"] < 0.9 - slack(0.1, plays)
-    both = rates(bench, "bootstrap over both", world(bench), seeds, 8 * plays)
+    both = rates(bench, "bootstrap over both", scenario(bench), seeds, 8 * plays)
     assert both["coverage"] > over_seeds["coverage"] + 0.05
 
 
 @pytest.mark.integration
 def test_tests_over_examples_take_one_seed_for_all(bench: ModuleType) -> None:
-    calm = world(bench, taste_sd=0.0, own_seed_sd=0.0, shared_seed_sd=0.0)
-    lucky = world(bench, taste_sd=0.0, own_seed_sd=0.6)
+    calm = scenario(bench, interaction_sd=0.0, own_seed_sd=0.0, shared_seed_sd=0.0)
+    lucky = scenario(bench, interaction_sd=0.0, own_seed_sd=0.6)
     plays = 600
     for name in ("McNemar, first seed", "paired bootstrap, first seed"):
         assert alarms(bench, name, calm, 2, 8 * plays) <= LEVEL + slack(LEVEL, plays)
@@ -112,7 +112,7 @@ def test_tests_over_examples_take_one_seed_for_all(bench: ModuleType) -> None:
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 def test_holm_keeps_the_level_of_a_family(bench: ModuleType, seeds: int) -> None:
     plays = 500
-    found = bench.family(world(bench, taste_sd=0.2), 6, seeds, plays, "test")
+    found = bench.family(scenario(bench, interaction_sd=0.2), 6, seeds, plays, "test")
     assert found["with_holm"] <= LEVEL + slack(LEVEL, plays)
     assert found["without_holm"] > found["with_holm"] + 0.02
 
@@ -128,7 +128,7 @@ def test_equal_methods_are_rarely_ranked_apart(bench: ModuleType, tasks: int, me
 
 
 def test_a_detectable_difference_is_detected(bench: ModuleType) -> None:
-    found = bench.detectable(world(bench), 5, PLAYS, "test")
+    found = bench.detectable(scenario(bench), 5, PLAYS, "test")
     # Its spreads are estimated, and a part below zero counts as zero: a little too large, never too small.
     assert 0.8 - slack(0.8, PLAYS) <= found["power"] < 0.92
 
@@ -146,7 +146,7 @@ def test_matthews_correlation_goes_through_its_jackknife_values(bench: ModuleTyp
         guess = np.where(right[play, seed], gold, 1 - gold)
         one = jackknife_values(lambda rows, gold=gold, guess=guess: score(gold[rows], guess[rows]), 30)
         assert found[play, seed] == pytest.approx(one, abs=1e-9)
-    rate = bench.matthews(world(bench), 5, PLAYS, "test")["false_alarms"]
+    rate = bench.matthews(scenario(bench), 5, PLAYS, "test")["false_alarms"]
     assert 0.01 < rate <= LEVEL + slack(LEVEL, PLAYS)
 
 
@@ -169,11 +169,11 @@ def test_the_pages_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 @pytest.mark.parametrize("key", ["277 examples", "872 examples, same tastes", "277 examples, 1 run in 10 collapses"])
-def test_the_primary_interval_holds_in_the_worlds_of_the_page(bench: ModuleType, key: str, seeds: int) -> None:
+def test_the_primary_interval_holds_in_the_scenarios_of_the_page(bench: ModuleType, key: str, seeds: int) -> None:
     plays = 6000
-    found = rates(bench, bench.PRIMARY, bench.WORLDS[key], seeds, plays)
+    found = rates(bench, bench.PRIMARY, bench.SCENARIOS[key], seeds, plays)
     assert found["false_alarms"] <= LEVEL + slack(LEVEL, plays)
     # Collapses are rare and large, so a few seeds often miss them.
     assert found["coverage"] >= (0.93 if "collapses" in key else 1 - LEVEL) - slack(LEVEL, plays)
-    detected = bench.detectable(bench.WORLDS[key], seeds, plays, "slow")
+    detected = bench.detectable(bench.SCENARIOS[key], seeds, plays, "slow")
     assert detected["power"] > (0.6 if "collapses" in key else 0.8 - slack(0.8, plays))

@@ -15,8 +15,8 @@ TEXTS = ["The quick, brown fox doesn't jump!", "", "a b c", "Überraschung: 3.5 
 PAIRS = ["A fox jumps.", "nothing here", "c b a", "It was great, great!"]
 
 
-def changed(name: str, telling: frozenset[str] = frozenset(), seed: int = 1):
-    return BY_NAME[name].change(rows_of(TEXTS, PAIRS, [0, 1, 0, 1]), seed, telling)
+def changed(name: str, indicative_words: frozenset[str] = frozenset(), seed: int = 1):
+    return BY_NAME[name].change(rows_of(TEXTS, PAIRS, [0, 1, 0, 1]), seed, indicative_words)
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -61,7 +61,7 @@ def test_the_word_that_tells_the_label_is_found_and_left_out() -> None:
     texts = [f"the film was {'dull' if n % 2 else 'fine'} word{n} {'and long' if n % 3 else ''}" for n in range(60)]
     rows = rows_of(texts, labels=[n % 2 for n in range(60)])
     assert label_indicative_words(rows, count=2) == {"dull", "fine"}
-    after = BY_NAME["telling words removed"].change(rows, 1, frozenset({"dull", "fine"})).texts
+    after = BY_NAME["label-indicative words removed"].change(rows, 1, frozenset({"dull", "fine"})).texts
     assert after[1] == "the film was word1 and long"
     assert not {"dull", "fine"} & {word for text in after for word in words_of(text)}
 

@@ -51,11 +51,11 @@ def test_scores_and_falls_are_those_of_evaluating_the_changed_rows(runs: tuple[P
         assert line.difference is None
 
 
-def test_without_its_telling_words_a_model_of_words_falls(runs: tuple[Path, Path]) -> None:
+def test_removing_the_label_indicative_words_lowers_the_score(runs: tuple[Path, Path]) -> None:
     saved = Predictor.load(runs[0])
     report = stress([saved], saved.data(None, ("train",)), resamples=200)  # rows that it has learnt
     assert {"good", "bad"} & set(report.label_indicative_words)
-    line = next(line for line in report.changes if line.name == "telling words removed")
+    line = next(line for line in report.changes if line.name == "label-indicative words removed")
     assert line.falls[0].low > 0
 
 

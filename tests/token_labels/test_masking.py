@@ -1,4 +1,4 @@
-"""Masks are a share of the ordinary tokens and a function of their key."""
+"""Masks are a share of the non-special tokens and a function of their key."""
 
 import numpy as np
 import pytest

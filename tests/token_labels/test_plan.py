@@ -19,7 +19,7 @@ QUICK = ("none", "masked-rows", "flip", "released", "drop", "leave-one-out", "gr
 
 
 def rows_with(*ordinary: int) -> Features:
-    """One row a number: [CLS], that many ordinary tokens, [SEP]."""
+    """One row a number: [CLS], that many non-special tokens, [SEP]."""
     return features_of(*["s" + "o" * count + "s" for count in ordinary])
 
 
@@ -63,7 +63,20 @@ def test_masked_rows_stand_beside_every_row_as_it_is() -> None:
     assert made.masked[:6] == (None,) * 6
     assert made.token_labels is None
     assert made.rows[6:].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    counts = [10, 10, 2, 2, 0, 0, 16, 16, 1, 1, 4, 4]  # half of the ordinary tokens; round(1.5) is 2, round(15.5) is 16
+    counts = [
+        10,
+        10,
+        2,
+        2,
+        0,
+        0,
+        16,
+        16,
+        1,
+        1,
+        4,
+        4,
+    ]  # half of the non-special tokens; round(1.5) is 2, round(15.5) is 16
     assert [len(places) for places in made.masked[6:]] == counts
     for row, places in zip(made.rows[6:].tolist(), made.masked[6:], strict=True):
         assert set(places.tolist()) <= set(FEATURES.non_special_positions(row).tolist())

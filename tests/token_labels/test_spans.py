@@ -27,7 +27,7 @@ class Scripted:
 def spans_by_hand(
     row: str, starting: dict[int, tuple[float, float]], *, chance: float = 0.1, rm_threshold: float = 0.7
 ) -> list[int]:
-    """The masked places when these ordinary tokens start spans, each with (where in the quarter, p of the length)."""
+    """The masked places if these words start spans, each with (where in the quarter, p of the length)."""
     count = row.count("o")
     script = Scripted(
         [chance / 2 if token in starting else chance for token in range(count)],
@@ -66,7 +66,7 @@ def test_the_threshold_sets_the_lengths() -> None:
 
 
 def test_spans_count_ordinary_tokens_only_and_leave_special_ones() -> None:
-    row = "s" + "oo" + "s" + "oooooo" + "s"  # eight ordinary tokens at 1, 2, 4 .. 9: quarters of two
+    row = "s" + "oo" + "s" + "oooooo" + "s"  # eight non-special tokens at 1, 2, 4 .. 9: quarters of two
     assert spans_by_hand(row, {0: (0.99, 0.99), 2: (0.99, 0.99)}) == [1, 2, 4, 5]
 
 

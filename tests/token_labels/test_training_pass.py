@@ -1,4 +1,4 @@
-"""What the training pass said of a sentence spares asking for it again, and changes next to nothing."""
+"""Reusing training-time predictions saves forward passes and changes almost no labels."""
 
 from __future__ import annotations
 

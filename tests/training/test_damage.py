@@ -191,9 +191,9 @@ def test_best_weights_that_are_damaged_while_it_trains_are_never_the_result(
 ) -> None:
     finalize_run = finish_module.finalize_run
 
-    def spoil_then_finish(run: Path, parts: object, state: object) -> object:
+    def spoil_then_finish(run: Path, parts: object, state: object, *display: object) -> object:
         flip_a_bit(run / "checkpoint-6" / "model.safetensors")
-        return finalize_run(run, parts, state)  # type: ignore[arg-type]
+        return finalize_run(run, parts, state, *display)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
         patched.setattr("attentune.training.train.finalize_run", spoil_then_finish)

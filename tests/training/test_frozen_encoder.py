@@ -177,7 +177,7 @@ def test_in_bf16_they_are_what_bf16_gives(run, monkeypatch: pytest.MonkeyPatch) 
     options = EXACT | {"training__precision": "bf16"}
     kept, calls = run("kept", **options)
     _, exact_calls = run("exact", **EXACT)
-    half_SD, exact_SD = (found.parts.loop.frozen._hidden_SD for found in (calls, exact_calls))
+    half_SD, exact_SD = (found.parts.loop.frozen.hidden_SD for found in (calls, exact_calls))
     assert 1e-3 < (half_SD.float() - exact_SD).abs().max() < 0.2
     monkeypatch.setattr(frozen_module, "LIMIT_BYTES", 0)
     anew, _ = run("anew", **options)
@@ -269,7 +269,7 @@ def test_where_they_cannot_be_kept_the_encoder_runs_in_each_step_and_that_is_sai
 
 def test_what_is_kept_is_said_with_its_size(run, capfd: pytest.CaptureFixture[str]) -> None:
     _, calls = run("run", **FROZEN)
-    size_mib = calls.parts.loop.frozen._hidden_SD.numel() * 4 / 2**20
+    size_mib = calls.parts.loop.frozen.hidden_SD.numel() * 4 / 2**20
     line = f"frozen encoder: the hidden states of 48 rows are computed once (at most {size_mib:.1f} MiB)"
     assert line in capfd.readouterr().err.splitlines()
 

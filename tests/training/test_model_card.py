@@ -18,7 +18,7 @@ from hypothesis import settings as plays
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from attentune.config import Config, load_config, preset_names
+from attentune.config import Config, load_config, model_preset_names
 from attentune.data.dataset import LabelSpace, TaskData
 from attentune.metrics.metrics import METRICS, score_predictions
 from attentune.results import RunResult
@@ -163,7 +163,7 @@ def test_a_folder_is_none(name: str) -> None:
     assert "/data" not in card
 
 
-@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("preset", model_preset_names())
 def test_every_preset_is_told_with_its_source(preset: str) -> None:
     card = model_card(facts(config=load_config(preset=preset)))
     assert f"with the preset `{preset}`: " in card

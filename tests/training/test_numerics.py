@@ -1,4 +1,4 @@
-"""Numbers that are none, and data of which little can be learnt: a clear message or a right result."""
+"""NaN and infinity, and data from which little can be learnt: a clear message or a correct result."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def check_refused(outcome: tuple[int, str, str], *expected: str) -> None:
     assert "Traceback" not in err
 
 
-# Numbers that are none
+# NaN and infinity
 
 
 @pytest.mark.parametrize("value", ["nan", "NaN", "inf", "-Infinity", "1e999"])
@@ -92,7 +92,7 @@ def test_weights_that_the_last_step_spoils_are_neither_saved_nor_scored(train: A
 def test_spoilt_weights_leave_the_last_good_checkpoint_and_a_run_that_goes_on(
     train: Any, attentune: Attentune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timed_step = TrainingLoop._timed_step
+    timed_step = TrainingLoop.timed_step
 
     def spoil(self: Any, plan: Any, group: Any, state: Any) -> Any:
         logs = timed_step(self, plan, group, state)
@@ -103,7 +103,7 @@ def test_spoilt_weights_leave_the_last_good_checkpoint_and_a_run_that_goes_on(
 
     words = ("--per_device_train_batch_size", 4, "--save_steps", 1, "--save_total_limit", 9)
     with monkeypatch.context() as patched:
-        patched.setattr(TrainingLoop, "_timed_step", spoil)
+        patched.setattr(TrainingLoop, "timed_step", spoil)
         outcome = train(texts(16, BOTH), texts(4, BOTH), *words)
     check_refused(outcome, "1 weights became infinite or NaN at step 2")
     assert [folder.name for folder in checkpoint_folders(tmp_path / "run")] == ["checkpoint-1"]

@@ -81,6 +81,49 @@ def test_steps_are_those_of_adamw_written_out() -> None:
         np.testing.assert_allclose(found, weight, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+def test_l2_sp_pulls_all_weights_to_their_start_before_each_step_of_adamw() -> None:
+    model, pull = Small(), 2.0
+    weights = {name: p.detach().numpy().astype(np.float64) for name, p in model.named_parameters() if p.requires_grad}
+    optimizer = build_optimizer(model, **SETTINGS, l2_sp=pull)
+    gradients = train(model, optimizer, range(3))
+    for name, start in weights.items():
+        weight, mean, square = start, np.zeros_like(start), np.zeros_like(start)
+        for step, gradient in enumerate(gradients, start=1):
+            weight = weight + 0.1 * pull * (start - weight)  # biases and norms too, and no decay towards 0
+            mean = 0.8 * mean + 0.2 * gradient[name]
+            square = 0.95 * square + 0.05 * gradient[name] ** 2
+            unbiased = mean / (1 - 0.8**step), square / (1 - 0.95**step)
+            weight = weight - 0.1 * unbiased[0] / (np.sqrt(unbiased[1]) + 1e-3)
+        found = model.get_parameter(name).detach().numpy()
+        np.testing.assert_allclose(found, weight, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_the_starts_of_l2_sp_are_saved_and_needed() -> None:
+    model, other = Small(), Small()
+    optimizer = build_optimizer(model, **SETTINGS, l2_sp=2.0)
+    train(model, optimizer, range(2))
+    saved = optimizer_tensors(optimizer, model)
+    assert saved["start.dense.weight"].equal(Small().dense.weight.detach())
+    with torch.no_grad():
+        other.dense.weight.zero_()
+    loaded = build_optimizer(other, **SETTINGS, l2_sp=2.0)
+    load_optimizer_tensors(loaded, other, saved)
+    assert loaded.starts[other.dense.weight].equal(saved["start.dense.weight"])
+    del saved["start.norm.bias"]
+    with pytest.raises(KeyError, match="start.norm.bias"):
+        load_optimizer_tensors(loaded, other, saved)
+
+
+def test_a_pull_of_more_than_the_whole_way_stops_at_the_start() -> None:
+    model = Small()
+    optimizer = build_optimizer(model, learning_rate=1.0, l2_sp=5.0, eps=1e30)  # eps: AdamW's own step is nothing
+    start = model.dense.weight.detach().clone()
+    with torch.no_grad():
+        model.dense.weight.add_(1.0)
+    train(model, optimizer, range(1))
+    torch.testing.assert_close(model.dense.weight.detach(), start)
+
+
 def test_one_step_from_zero_moments_is_the_learning_rate() -> None:
     """Bias correction: without it the first step would be a fraction of the learning rate."""
     model = Small()

@@ -116,7 +116,7 @@ def test_a_torn_checkpoint_is_passed_over_with_a_warning(tiny, tmp_path, referen
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tiny, tmp_path, reference, monkeypatch):
-    timed_step = TrainingLoop._timed_step
+    timed_step = TrainingLoop.timed_step
 
     def step_then_interrupt(self, plan, group, state):
         logs = timed_step(self, plan, group, state)
@@ -125,7 +125,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tiny, tmp_path, reference, monkeypat
         return logs
 
     with monkeypatch.context() as patched:
-        patched.setattr(TrainingLoop, "_timed_step", step_then_interrupt)
+        patched.setattr(TrainingLoop, "timed_step", step_then_interrupt)
         with pytest.raises(Interrupted, match="attentune train --resume --output_dir"):
             run(tmp_path, tiny("bert"), **METHOD)
     assert (tmp_path / "run" / "checkpoint-5").is_dir()

@@ -60,7 +60,9 @@ def test_what_the_folder_may_hold(tmp_path, begun):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / LOCK).touch()
     check_folder(config(tmp_path / "empty"))
-    with pytest.raises(CheckpointError, match=r"is not empty\. Go on with --resume, start anew with --overwrite"):
+    with pytest.raises(
+        CheckpointError, match=r"is not empty\. Go on with --resume, train again from the start with --overwrite"
+    ):
         check_folder(config(begun))
     check_folder(config(begun, training__overwrite_output_dir=True))
     check_folder(config(begun, training__resume=True))

@@ -14,6 +14,7 @@ import pytest
 
 from attentune.config import load_config
 from attentune.errors import ConfigError
+from attentune.inference.scoring import TRACKERS
 from attentune.training.callbacks import TrainingCallback
 from attentune.training.signals import Interrupted
 from attentune.training.trackers import tracker_settings
@@ -163,7 +164,7 @@ def test_trackers_are_told_no_places(tiny: Tiny, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_tracked_is_said(config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("attentune.inference.scoring").inference.scoring._TRACKERS, "wandb", lambda: False)
+    monkeypatch.setitem(TRACKERS, "wandb", lambda: False)
     with pytest.raises(ConfigError, match="wandb is not installed; run: pip install wandb"):
         train(config("wandb"))
     several = {"data.tasks": "cola,rte", "training.multi_task": True, "training.report_to": "mlflow"}

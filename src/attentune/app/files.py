@@ -88,7 +88,7 @@ def predict_file(
         raise DataError(_with_field_names(str(error), path)) from error
     header, *lines = csv.reader(io.StringIO(text))
     texts = {"text": rows.texts, "pair": rows.pairs} if rows.pairs else {"text": rows.texts}
-    first = [[*(own[place] for own in texts.values()), *line] for place, line in enumerate(lines[:_PREVIEW])]
+    first = [[*(column[place] for column in texts.values()), *line] for place, line in enumerate(lines[:_PREVIEW])]
     return Predictions(text, [*texts, *header], first, len(lines))
 
 

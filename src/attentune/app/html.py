@@ -54,7 +54,7 @@ def message(text: str) -> str:
 
 
 def side_by_side(html_parts: Sequence[tuple[str, str]]) -> str:
-    """Render named boxes side by side; their bodies are HTML from this module's functions."""
+    """Render named panels side by side; their bodies are HTML from this module's functions."""
     sections = "".join(
         f'<section class="att-box"><h3>{escape(visible(name, one_line=True))}</h3>{body}</section>'
         for name, body in html_parts
@@ -119,11 +119,11 @@ def masked_word(masked: MaskedWord, text: str, pair: str | None) -> str:
     if not masked.tokens:
         return trouble("The word lies beyond this run's maximum length, so masking it changes nothing.")
     parts = []
-    for name, own, _ in sides(text, pair, ()):
+    for name, side_text, _ in sides(text, pair, ()):
         place = "text" if name == "" else name
-        shown = escape(visible(own))
+        shown = escape(visible(side_text))
         if place == word.within:
-            left, right = escape(visible(own[: word.start])), escape(visible(own[word.end :]))
+            left, right = escape(visible(side_text[: word.start])), escape(visible(side_text[word.end :]))
             shown = f'{left}<mark title="{_line(word.text)}">[MASK]</mark>{right}'
         parts.append(f'<p class="side">{name}</p>' if name else "")
         parts.append(f'<p class="marked"><bdi dir="auto">{shown}</bdi></p>')
@@ -132,7 +132,7 @@ def masked_word(masked: MaskedWord, text: str, pair: str | None) -> str:
 
 def heads(result: HeadAttention) -> str:
     """Render a table with one row per token and one column per head, and a column of the token gate's importance."""
-    most = max((share for own in result.attention for share in own), default=0.0)
+    most = max((share for shares in result.attention for share in shares), default=0.0)
     top = max(result.importance or (0.0,))
     columns = "".join(f'<th scope="col">{head}</th>' for head in result.heads)
     gate = "" if result.importance is None else '<th scope="col">SSA</th>'
@@ -141,8 +141,8 @@ def heads(result: HeadAttention) -> str:
         begins = ' class="pair-begins"' if token.within != within and number else ""
         within = token.within
         cells = "".join(_cell(share, most) for share in result.attention[number])
-        own = "" if result.importance is None else _cell(result.importance[number], top)
-        lines.append(f'<tr{begins}><th scope="row">{_line(token.text)}</th>{cells}{own}</tr>')
+        importance = "" if result.importance is None else _cell(result.importance[number], top)
+        lines.append(f'<tr{begins}><th scope="row">{_line(token.text)}</th>{cells}{importance}</tr>')
     return (
         f'<p class="facts">Attention of the first token in layer {result.layer}, one column per head.</p>'
         f'<div class="att-scroll"><table class="heads"><thead><tr><th class="words">{result.unit}</th>{columns}{gate}'
@@ -163,7 +163,7 @@ def preview(header: Sequence[str], rows: Sequence[Sequence[str]], total: int) ->
     """Render the first rows of a table."""
     head = "".join(f'<th scope="col">{_line(name)}</th>' for name in header)
     cells = ["".join(f'<td class="words">{_short(entry)}</td>' for entry in row) for row in rows]
-    lines = "".join(f"<tr>{own}</tr>" for own in cells)
+    lines = "".join(f"<tr>{row}</tr>" for row in cells)
     shown = f"{total:,} rows" if total == len(rows) else f"the first {len(rows)} of {total:,} rows"
     return (
         f'<p class="facts">{shown}</p><div class="att-scroll"><table><thead><tr>{head}</tr></thead>'

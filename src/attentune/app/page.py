@@ -13,6 +13,7 @@ from typing import Any
 from attentune.app import html as html_parts
 from attentune.app.files import ENDINGS
 from attentune.app.service import PREDICTED, ExplanationResult, ExplanationService, handle_errors
+from attentune.inference.predictor import ModelPredictor
 
 _KEEP_S = 3600
 _QUEUE_SIZE = 64
@@ -69,10 +70,11 @@ def gradio_app(service: ExplanationService, uploads: Path, *, title: str) -> Any
 def _heading(service: ExplanationService, title: str) -> str:
     facts = []
     for name, saved in service.runs:
-        space, config = saved.label_space, saved.model.config
+        space = saved.label_space
         output = f"classes {', '.join(space.names[:8])}" if space.names else "a score"
         more = f" and {len(space.names) - 8} more" if len(space.names) > 8 else ""
-        facts.append(f"{name}: {saved.model.encoder.config.model_type}, {output}{more}, {config.max_seq_length} tokens")
+        length = f", {saved.model.config.max_seq_length} tokens" if isinstance(saved, ModelPredictor) else ""
+        facts.append(f"{name}: {saved.kind}, {output}{more}{length}")
     return html_parts.heading(title, facts)
 
 

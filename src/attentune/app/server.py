@@ -36,16 +36,16 @@ def bound_socket(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def address(listening: socket.socket) -> str:
+def address(listener: socket.socket) -> str:
     """Return the URL of the page for a browser on this machine."""
-    host, port = listening.getsockname()[:2]
+    host, port = listener.getsockname()[:2]
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{shown}:{port}/"
 
 
 def serve(
     service: ExplanationService,
-    listening: socket.socket,
+    listener: socket.socket,
     *,
     hosts: Sequence[str],
     title: str,
@@ -55,7 +55,7 @@ def serve(
 
     Args:
         service: the service that answers the requests.
-        listening: from `bound_socket`.
+        listener: from `bound_socket`.
         hosts: allowed host names in addition to those of loopback.
         title: the title of the page.
         ready: called with the URL of the page when it accepts connections.
@@ -83,8 +83,8 @@ def serve(
             )
         )
         _silence_shutdown(server)
-        ready(address(listening))
-        server.run(sockets=[listening])
+        ready(address(listener))
+        server.run(sockets=[listener])
 
 
 def page_app(service: ExplanationService, folder: Path, *, hosts: Sequence[str], title: str) -> App:

@@ -16,13 +16,13 @@ from attentune.app import html as html_parts
 from attentune.app.files import predict_file
 from attentune.app.limits import RequestLimits
 from attentune.attribution.base import Settings
-from attentune.attribution.registry import METHODS, method_for
+from attentune.attribution.registry import METHODS
 from attentune.data.dataset import TextRows
 from attentune.errors import AttentuneError, ConfigError
 from attentune.explain.answers import answer, answer_masked, explained_answer, words_read
+from attentune.explain.explainer import check_method, default_method, unchanged_attention
 from attentune.explain.heads import head_attention
-from attentune.inference.predictor import Predictor
-from attentune.models.attention import attention_by
+from attentune.inference.predictor import ModelPredictor, Predictor
 
 # LIME's default of 5,000 samples would take too long on a shared page.
 LIME_SAMPLES = 1000
@@ -40,7 +40,7 @@ class ExplanationResult:
     """The result of one request for an explanation.
 
     Attributes:
-        html: one box per run, or a message.
+        html: one panel per run, or a message.
         words: the number of words that can be masked; 0 with a message.
     """
 
@@ -95,17 +95,21 @@ class ExplanationService:
     @property
     def default_method(self) -> str:
         """The cheapest informative method."""
-        return "ssa" if "ssa" in self.methods else "gradient"
+        if "ssa" in self.methods:
+            return "ssa"
+        first = default_method(self.runs[0][1])
+        return "gradient" if first == "ssa" else first
 
     @property
     def layers(self) -> int:
-        """The largest number of encoder layers of the runs."""
-        return max(saved.model.encoder.config.num_hidden_layers for _, saved in self.runs)
+        """The largest number of encoder layers of the runs; 0 if none of them is one model."""
+        models = [saved.model for _, saved in self.runs if isinstance(saved, ModelPredictor)]
+        return max((model.encoder.config.num_hidden_layers for model in models), default=0)
 
     @property
     def scores_tokens(self) -> bool:
         """Whether at least one run has a token gate."""
-        return any(saved.model.token_gate is not None for _, saved in self.runs)
+        return any(_scores_tokens(saved) for _, saved in self.runs)
 
     def explain(
         self, text: str, pair: str = "", method: str | None = None, unit: str = "word", target: str = PREDICTED
@@ -116,7 +120,7 @@ class ExplanationService:
         settings = Settings(samples=LIME_SAMPLES if method == "lime" else None)
         target_class = None if target == PREDICTED or not self.classes else target
 
-        def box(saved: Predictor) -> str:
+        def render(saved: Predictor) -> str:
             try:
                 prediction, explanation = explained_answer(
                     saved,
@@ -134,7 +138,7 @@ class ExplanationService:
             return html_parts.prediction(prediction) + html_parts.explanation(explanation)
 
         with self._lock:
-            html = self._side_by_side(box)
+            html = self._side_by_side(render)
             return ExplanationResult(html, len(words_read(self.runs[0][1], rows, precision=self._precision)))
 
     def mask(self, text: str, pair: str, number: int) -> tuple[str, str]:
@@ -156,17 +160,17 @@ class ExplanationService:
                 return "", html_parts.slider_label(len(words))
             word = words[number - 1]
 
-            def box(saved: Predictor) -> str:
+            def render(saved: Predictor) -> str:
                 masked = answer_masked(saved, rows, word, precision=self._precision)
                 return html_parts.masked_word(masked, rows.texts[0], rows.pairs[0] if rows.pairs else None)
 
-            return self._side_by_side(box), html_parts.slider_label(len(words), number, word.text)
+            return self._side_by_side(render), html_parts.slider_label(len(words), number, word.text)
 
     def heads(self, text: str, pair: str, layer: int, unit: str = "word") -> str:
         """Show the attention of the heads of a layer, for each run."""
         rows = self._rows(text, pair)
 
-        def box(saved: Predictor) -> str:
+        def render(saved: Predictor) -> str:
             try:
                 (attention,) = head_attention(saved, rows, layer=int(layer), unit=unit, precision=self._precision)
             except AttentuneError as error:  # the encoder has no such layer, or does not return its attention
@@ -174,7 +178,7 @@ class ExplanationService:
             return html_parts.heads(attention)
 
         with self._lock:
-            return self._side_by_side(box)
+            return self._side_by_side(render)
 
     def file(
         self,
@@ -188,21 +192,21 @@ class ExplanationService:
         """Predict a file of texts; return a preview and the path of the CSV of each run, written into `folder`."""
         paths: list[Path] = []
 
-        def box(saved: Predictor) -> str:
+        def render(saved: Predictor) -> str:
             predictions = predict_file(
                 saved,
                 path,
                 limits=self.limits,
                 text_column=(text_column or "").strip() or None,
                 pair_column=(pair_column or "").strip() or None,
-                with_words=with_words and saved.model.token_gate is not None,
+                with_words=with_words and _scores_tokens(saved),
                 precision=self._precision,
             )
             paths.append(predictions.write(folder, self._file_name(len(paths))))
             return html_parts.preview(predictions.header, predictions.first, predictions.total)
 
         with self._lock:
-            return self._side_by_side(box), paths
+            return self._side_by_side(render), paths
 
     def _file_name(self, number: int) -> str:
         if len(self.runs) == 1:
@@ -214,17 +218,21 @@ class ExplanationService:
         self.limits.check_text(text or "", second)
         return TextRows(("0",), (text or "",), None if second is None else (second,), None, "the text")
 
-    def _side_by_side(self, box: Callable[[Predictor], str]) -> str:
-        boxes = []
+    def _side_by_side(self, render: Callable[[Predictor], str]) -> str:
+        panels = []
         for name, saved in self.runs:
-            with attention_by(saved.model):
-                boxes.append((name, box(saved)))
-        return html_parts.side_by_side(boxes)
+            with unchanged_attention(saved):
+                panels.append((name, render(saved)))
+        return html_parts.side_by_side(panels)
+
+
+def _scores_tokens(saved: Predictor) -> bool:
+    return isinstance(saved, ModelPredictor) and saved.model.token_gate is not None
 
 
 def _works(method: str, saved: Predictor) -> bool:
     try:
-        method_for(method, saved.model)
+        check_method(method, saved)
     except ConfigError:
         return False
     return True

@@ -37,7 +37,7 @@ def attention_gradient(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, s
     inputs = scorer.inputs(rows)
     with torch.enable_grad(), attention_by(scorer.model, "eager"):
         output = scorer.forward(inputs, output_attentions=True)
-        weights = _of_layer(output.attentions, scorer)
+        weights = layer_attentions(output.attentions, scorer)
         (gradient,) = torch.autograd.grad(scorer.values(output.logits, wanted_B).sum(), weights)
     scores_BTH = _first_token_rows((weights * gradient).clamp(min=0.0).detach(), inputs)
     return MethodScores(numpy_of(output.logits), scorer.per_row(scores_BTH.mean(dim=-1), rows))
@@ -64,7 +64,7 @@ def first_token_attention(scorer: Scorer, rows: np.ndarray, layer: int = -1) -> 
     inputs = scorer.inputs(rows)
     with attention_by(scorer.model, "eager"):
         output = scorer.forward(inputs, output_attentions=True)
-    return output.logits, _first_token_rows(_of_layer(output.attentions, scorer, layer), inputs)
+    return output.logits, _first_token_rows(layer_attentions(output.attentions, scorer, layer), inputs)
 
 
 def _first_token_rows(weights_NHUU: Tensor, inputs: dict[str, Tensor]) -> Tensor:
@@ -75,7 +75,12 @@ def _first_token_rows(weights_NHUU: Tensor, inputs: dict[str, Tensor]) -> Tensor
     return find_texts(inputs["attention_mask"].bool(), inputs["second_start"]).rows(first_NUH)
 
 
-def _of_layer(attentions: tuple[Tensor | None, ...] | None, scorer: Scorer, layer: int = -1) -> Tensor:
+def layer_attentions(attentions: tuple[Tensor | None, ...] | None, scorer: Scorer, layer: int = -1) -> Tensor:
+    """Return the attention weights of one layer.
+
+    Raises:
+        UnsupportedEncoderError: the encoder did not return its attention weights.
+    """
     weights = attentions[layer] if attentions else None
     if weights is None:
         raise UnsupportedEncoderError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,52 +81,25 @@ def class_ids(target: str | Sequence[str] | None, label_space: LabelSpace, rows:
 
 
 @dataclass(frozen=True)
-class Scorer:
-    """A model in evaluation mode and the rows to explain.
+class PredictionScorer(ABC):
+    """Predicts rows, and copies of them with masked tokens: all that perturbation-based methods need.
 
     Attributes:
-        model: an `AttentuneForSequenceClassification` on the accelerator's device.
-        accelerator: sets device and precision.
         features: the rows' tokens.
-        label_space: what the model predicts.
-        pad_token_id: pads shorter rows.
-        mask_token_id: replaces a masked token.
+        label_space: what is predicted.
     """
 
-    model: Any
-    accelerator: Any
     features: Features
     label_space: LabelSpace
-    pad_token_id: int
-    mask_token_id: int
 
-    def inputs(self, rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
-        """Return these rows as a batch on the model's device."""
-        batch = pad_batch(self.features, rows, pad_token_id=self.pad_token_id)
-        return {name: tensor.to(self.accelerator.device) for name, tensor in batch.inputs.items()}
-
-    def forward(self, inputs: dict[str, Tensor], **options: Any) -> Any:
-        """Run the model on a batch, with gradients if they are enabled."""
-        with self.accelerator.autocast():
-            return self.model(**inputs, **options)
-
+    @abstractmethod
     def scores(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> RowScores:
-        """Predict rows without gradients, in batches of bounded size.
+        """Predict rows.
 
         Args:
             rows: which rows; a row may occur more than once.
             masked: for each of them the positions to mask, or None for none; None masks nothing.
         """
-        return score_rows(
-            self.model,
-            self.features,
-            pad_token_id=self.pad_token_id,
-            accelerator=self.accelerator,
-            rows=rows,
-            masked=masked,
-            mask_token_id=self.mask_token_id,
-            with_details=masked is None,
-        )
 
     def targets(self, logits_BC: np.ndarray, wanted_B: np.ndarray) -> np.ndarray:
         """Resolve the classes to explain.
@@ -144,6 +118,54 @@ class Scorer:
             return np.where(wanted_B == PREDICTED, logits_BC.argmax(axis=1), wanted_B).astype(np.int64)
         return np.where(wanted_B == PREDICTED, predictions_of(logits_BC, self.label_space), wanted_B).astype(np.int64)
 
+    def ordinary_only(self, scores: Sequence[np.ndarray] | np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
+        """Cut each row's scores to its length and set those of special tokens to 0."""
+        special = [self.features.special[self.features.row(int(row))] for row in rows]
+        return [
+            np.where(is_special, np.float32(0.0), row_scores[: len(is_special)])
+            for is_special, row_scores in zip(special, scores, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Scorer(PredictionScorer):
+    """A model in evaluation mode and the rows to explain.
+
+    Attributes:
+        model: an `AttentuneForSequenceClassification` on the accelerator's device.
+        accelerator: sets device and precision.
+        pad_token_id: pads shorter rows.
+        mask_token_id: replaces a masked token.
+    """
+
+    model: Any
+    accelerator: Any
+    pad_token_id: int
+    mask_token_id: int
+
+    def inputs(self, rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
+        """Return these rows as a batch on the model's device."""
+        batch = pad_batch(self.features, rows, pad_token_id=self.pad_token_id)
+        return {name: tensor.to(self.accelerator.device) for name, tensor in batch.inputs.items()}
+
+    def forward(self, inputs: dict[str, Tensor], **options: Any) -> Any:
+        """Run the model on a batch, with gradients if they are enabled."""
+        with self.accelerator.autocast():
+            return self.model(**inputs, **options)
+
+    def scores(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> RowScores:
+        """Predict rows without gradients, in batches of bounded size."""
+        return score_rows(
+            self.model,
+            self.features,
+            pad_token_id=self.pad_token_id,
+            accelerator=self.accelerator,
+            rows=rows,
+            masked=masked,
+            mask_token_id=self.mask_token_id,
+            with_details=masked is None,
+        )
+
     def values(self, logits_BC: Tensor, wanted_B: np.ndarray) -> Tensor:
         """Compute `target_value` of the classes to explain, (B,), with gradients."""
         target_B = self.targets(numpy_of(logits_BC), wanted_B)
@@ -152,14 +174,6 @@ class Scorer:
     def per_row(self, values_BT: Tensor, rows: np.ndarray) -> list[np.ndarray]:
         """Split padded values into one float32 array per row, 0 at special tokens."""
         return self.ordinary_only(numpy_of(values_BT), rows)
-
-    def ordinary_only(self, scores: Sequence[np.ndarray] | np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
-        """Cut each row's scores to its length and set those of special tokens to 0."""
-        special = [self.features.special[self.features.row(int(row))] for row in rows]
-        return [
-            np.where(is_special, np.float32(0.0), row_scores[: len(is_special)])
-            for is_special, row_scores in zip(special, scores, strict=True)
-        ]
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:

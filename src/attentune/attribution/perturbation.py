@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attentune.attribution.base import MethodScores, Scorer, Settings, target_value
+from attentune.attribution.base import MethodScores, PredictionScorer, Settings, target_value
 from attentune.data.tokenization import Features
 from attentune.seeding import derive_key, numpy_generator, seed_global
 
@@ -21,7 +21,7 @@ from attentune.seeding import derive_key, numpy_generator, seed_global
 ValueOfCopies = Callable[[Tensor], Tensor]
 
 
-def leave_one_out(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
+def leave_one_out(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
     """Compute f(text) - f(text with token i masked), f being `target_value`."""
     owner_M, place_M = single_token_masks(scorer.features, rows)
     masked = [*(None for _ in rows), *(np.array([place]) for place in place_M)]
@@ -85,7 +85,7 @@ LIME_TEXT = LimeVariant(_draw_like_lime_text, kernel_denominator=2.0 * 0.25**2)
 LIME_CAPTUM = LimeVariant(_draw_halves, kernel_denominator=0.25**2, copies_per_pass=32)
 
 
-def lime(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
+def lime(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
     """Fit a linear model of f to masked copies of the text; its weights are the scores.
 
     Copies, weights and regression are those of the authors' program for texts, without its selection of ten words.
@@ -142,7 +142,7 @@ def fit_lime(
     return weights.flatten()[:tokens].float().cpu()
 
 
-def shap(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
+def shap(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
     """Estimate the tokens' Shapley values by regression on masked copies.
 
     The scores add up to f(text) - f(text with all tokens masked), f being `target_value`.
@@ -161,7 +161,7 @@ def _shap_values(value: ValueOfCopies, count: int, samples: int, key: int) -> Te
 
 
 def _score_from_copies(
-    scorer: Scorer,
+    scorer: PredictionScorer,
     rows: np.ndarray,
     wanted_B: np.ndarray,
     settings: Settings,
@@ -192,7 +192,7 @@ def _score_from_copies(
     return MethodScores(logits_BC, scores)
 
 
-def _value_of_copies(scorer: Scorer, row: int, target: int, places: np.ndarray) -> ValueOfCopies:
+def _value_of_copies(scorer: PredictionScorer, row: int, target: int, places: np.ndarray) -> ValueOfCopies:
     """`target_value` of copies of a row in which the tokens at these places are present (1) or masked (0)."""
 
     def value(present_SM: Tensor) -> Tensor:

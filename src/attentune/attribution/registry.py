@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from attentune.attribution.attention import attention, attention_gradient, ssa
-from attentune.attribution.base import MethodScores, Scorer, Settings
+from attentune.attribution.base import MethodScores, PredictionScorer, Settings
 from attentune.attribution.gradient import gradient, integrated_gradients
 from attentune.attribution.perturbation import leave_one_out, lime, shap
 from attentune.config.parse import did_you_mean
@@ -23,21 +23,24 @@ class Method:
     """An attribution method.
 
     Attributes:
-        score: from a scorer, rows (B,), the class ids to explain (B,; see `Scorer.targets`) and settings to scores.
+        score: from a scorer, rows (B,), the class ids to explain (B,; see `Scorer.targets`) and settings to scores; a
+            `PredictionScorer` suffices if `needs` is "predictions".
         signed: whether negative scores speak against the class; otherwise 0 is the least importance.
         batched: whether rows share batches; otherwise each row is scored alone, with its own masked copies.
+        needs: "predictions", so that it works on every run; "gradients" of a model; or a "model" that it looks into.
         needs_gate: only for models with a token gate.
         needs_captum: only if Captum is installed.
     """
 
-    score: Callable[[Scorer, np.ndarray, np.ndarray, Settings], MethodScores]
+    score: Callable[[Any, np.ndarray, np.ndarray, Settings], MethodScores]
     signed: bool
     batched: bool = True
+    needs: str = "model"
     needs_gate: bool = False
     needs_captum: bool = False
 
 
-def random(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
+def random(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
     """Draw uniform random scores, a function of the row's tokens and the seed: the baseline of comparisons."""
     scores = []
     for row in rows:
@@ -48,14 +51,16 @@ def random(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Set
 
 METHODS: dict[str, Method] = {
     "ssa": Method(ssa, signed=False, needs_gate=True),
-    "gradient": Method(gradient, signed=True),
-    "integrated-gradients": Method(integrated_gradients, signed=True, batched=False, needs_captum=True),
-    "leave-one-out": Method(leave_one_out, signed=True, batched=False),
-    "lime": Method(lime, signed=True, batched=False, needs_captum=True),
-    "shap": Method(shap, signed=True, batched=False, needs_captum=True),
+    "gradient": Method(gradient, signed=True, needs="gradients"),
+    "integrated-gradients": Method(
+        integrated_gradients, signed=True, batched=False, needs="gradients", needs_captum=True
+    ),
+    "leave-one-out": Method(leave_one_out, signed=True, batched=False, needs="predictions"),
+    "lime": Method(lime, signed=True, batched=False, needs="predictions", needs_captum=True),
+    "shap": Method(shap, signed=True, batched=False, needs="predictions", needs_captum=True),
     "attention": Method(attention, signed=False),
     "attention-gradient": Method(attention_gradient, signed=False),
-    "random": Method(random, signed=False),
+    "random": Method(random, signed=False, needs="predictions"),
 }
 
 
@@ -65,15 +70,43 @@ def method_for(name: str, model: Any) -> Method:
     Raises:
         ConfigError: there is no such method, or it does not work on this model or without Captum.
     """
-    if name not in METHODS:
-        raise ConfigError(f"method: got {name!r}, expected one of {', '.join(METHODS)}.{did_you_mean(name, METHODS)}")
-    method = METHODS[name]
+    method = _known(name)
     if method.needs_gate and model.token_gate is None:
         others = ", ".join(other for other, entry in METHODS.items() if not entry.needs_gate)
         raise ConfigError(
             f"method: {name} needs a model that scores tokens, trained with a preset such as ssa-hybrid; this one does"
             f" not. Methods that work on it: {others}."
         )
+    return _installed(name, method)
+
+
+def method_without_model(name: str, kind: str, *, gradients: bool) -> Method:
+    """Return the method of this name, if it works on a run that is not one model.
+
+    Args:
+        name: the method.
+        kind: what the run is, for messages.
+        gradients: whether the run consists of models whose gradients can be averaged.
+
+    Raises:
+        ConfigError: there is no such method, or it needs one model or Captum.
+    """
+    method, usable = _known(name), ("predictions", "gradients") if gradients else ("predictions",)
+    if method.needs not in usable:
+        others = ", ".join(other for other, entry in METHODS.items() if entry.needs in usable)
+        raise ConfigError(
+            f"method: {name} looks into one model, which this run is not ({kind}). Methods that work on it: {others}."
+        )
+    return _installed(name, method)
+
+
+def _known(name: str) -> Method:
+    if name not in METHODS:
+        raise ConfigError(f"method: got {name!r}, expected one of {', '.join(METHODS)}.{did_you_mean(name, METHODS)}")
+    return METHODS[name]
+
+
+def _installed(name: str, method: Method) -> Method:
     if method.needs_captum and importlib.util.find_spec("captum") is None:
         raise ConfigError(f"method: {name} needs Captum, which is not installed; run: pip install 'attentune[explain]'")
     return method

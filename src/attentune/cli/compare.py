@@ -96,8 +96,8 @@ def _check_baseline(baseline: str | None, options: dict[str, Any], problems: lis
     from attentune.config.parse import did_you_mean
     from attentune.experiments.comparison.methods import read_methods, select_methods
 
-    named = {} if options["settings"] is None else read_methods(options["settings"])
-    methods = [method.name for method in select_methods(options["presets"], named)]
+    methods_of_file = {} if options["settings"] is None else read_methods(options["settings"])
+    methods = [method.name for method in select_methods(options["presets"], methods_of_file)]
     if baseline not in methods:
         hint = did_you_mean(baseline, methods)
         problems.append(f"--baseline: got {baseline!r}, expected one of {', '.join(methods)}.{hint}")

@@ -1,36 +1,46 @@
-"""`attentune demo`: train methods on synthetic reviews with a shortcut."""
+"""`attentune demo`: the main job on real sentences, or an experiment with a planted shortcut."""
 
 from __future__ import annotations
 
-import dataclasses
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser
+from attentune.cli.flags import Parser, whole_number
 from attentune.cli.output import number, table
-from attentune.config import TrainingConfig, load_preset, preset_names
+from attentune.config import TrainingConfig, load_preset, model_preset_names
 from attentune.config.parse import parse_section
 from attentune.errors import ConfigError
 
-_DESCRIPTION = """Trains several methods on synthetic film reviews with a shortcut: a cinema's name that agrees with the
-label in training and validation, and contradicts it in a challenge set. A method that attends to the relevant words
-scores high on both; one that relies on the shortcut drops on the challenge set. After an interruption, the same command
-resumes."""
+_DESCRIPTION = """Trains several methods on 1,600 real sentences, half about products and half about restaurants, and
+scores them on 400 other ones and on 1,000 sentences about films, a domain without training sentences. Prints a
+leaderboard, explains a prediction and writes a report. With --shortcut, an experiment instead: several methods and
+three seeds on synthetic film reviews with a shortcut, a cinema's name that agrees with the label in training and
+validation and contradicts it in a challenge set. After an interruption, the same command resumes."""
 
-_FOOTNOTE = """validation: the cinema's name agrees with the label, as in training; challenge: it contradicts it.
-Accuracy on 600 reviews each, with one seed: another seed can change the order; `attentune compare` runs several."""
+_EPILOG = """examples:
+  attentune demo
+  attentune demo --train_size 400 --output_dir runs/demo-400
+  attentune demo --shortcut
+
+The sentences: Kotzias et al., From Group to Individual Labels Using Deep Features, KDD 2015; UCI Machine Learning
+Repository; licence CC BY 4.0."""
 
 
 def parser() -> Parser:
     """Build the parser of this command."""
-    made = Parser(prog="attentune demo", usage="attentune demo [flags]", description=_DESCRIPTION)
-    made.add_argument("--presets", default="", help="names with commas between, or all (default: a telling few)")
-    made.add_argument("--output_dir", default="runs/demo", help="where data and runs go (default: runs/demo)")
+    made = Parser(prog="attentune demo", usage="attentune demo [flags]", description=_DESCRIPTION, epilog=_EPILOG)
+    made.add_argument("--shortcut", action="store_true", help="run the experiment with a planted shortcut instead")
+    made.add_argument("--presets", default="", help="presets, baselines and auto, or all (default: a telling few)")
+    made.add_argument("--output_dir", help="where data and runs go (default: runs/demo; runs/shortcut)")
     made.add_argument("--model_name_or_path", default="embedded", help="the encoder (default: embedded)")
-    made.add_argument("--num_train_epochs", default="3", help="passes over the reviews (default: 3)")
-    made.add_argument("--seed", default="42", help="seed of the reviews and of training (default: 42)")
-    made.add_argument("--format", choices=("text", "json"), default="text", help="output format of the table")
+    made.add_argument("--train_size", help="number of training sentences, up to 1600 (default: 1600)")
+    made.add_argument("--num_train_epochs", help="passes over the training rows")
+    made.add_argument("--time_limit", metavar="TIME", help="time of auto: 60s, 5m (default: 60s)")
+    made.add_argument("--seed", default="42", help="seed of data and training; with --shortcut, the first of three")
+    made.add_argument("--jobs", metavar="N", help="parallel runs (default: one per core on a CPU, else 1)")
+    made.add_argument("--format", choices=("text", "json"), default="text", help="output format of the results")
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
     return made
 
@@ -38,57 +48,71 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Run the demo; return the exit status."""
     parsed, problems = parser().parse(arguments)
-    presets = _chosen(parsed.presets, problems)
-    training = _training(parsed, problems)
+    options = _options(parsed, problems)
+    train_size = whole_number("--train_size", parsed.train_size, problems)
+    time_limit_s = _time_limit(parsed.time_limit, problems)
+    if train_size is not None and parsed.shortcut:
+        problems.append("--train_size: goes without --shortcut, whose reviews are 1,200.")
+    if time_limit_s is not None and parsed.shortcut:
+        problems.append("--time_limit: goes without --shortcut, which does not run auto.")
     if problems:
         raise ConfigError(problems)
 
-    from pathlib import Path
+    from attentune.experiments.comparison.runner import ComparisonStopped
 
-    from attentune.demo import DEFAULT_PRESETS, run_demo
-    from attentune.results import to_json
-    from attentune.training.progress import ProgressDisplay
-    from attentune.training.signals import Interrupted
-
-    display = ProgressDisplay(quiet=parsed.quiet)
     try:
-        lines = list(
-            run_demo(
-                presets or DEFAULT_PRESETS,
-                Path(parsed.output_dir),
-                seed=training.seed,
-                model=parsed.model_name_or_path,
-                epochs=training.num_train_epochs,
-                display=display,
-            )
-        )
-    except Interrupted:
-        print("attentune: stopped and saved; the same command resumes.", file=sys.stderr)
+        if parsed.shortcut:
+            _show_shortcut(parsed, options)
+        else:
+            sizes = {"train_size": train_size, "time_limit_s": time_limit_s}
+            _show_demo(parsed, options | {name: value for name, value in sizes.items() if value is not None})
+    except (ComparisonStopped, KeyboardInterrupt) as stop:
+        again = shlex.join(["attentune", "demo", *arguments])
+        print(f"attentune: {stop or 'stopped; what is finished is kept.'} Resume with:\n  {again}", file=sys.stderr)
         return 130
-    if parsed.format == "json":
-        print(to_json([dataclasses.asdict(line) for line in lines]), end="")
-        return 0
-    rows = [
-        (
-            line.preset,
-            number(line.validation, 3),
-            number(line.challenge, 3),
-            number(line.validation - line.challenge, 3),
-            number(line.seconds, 0),
-        )
-        for line in lines
-    ]
-    print(table(("preset", "validation", "challenge", "fall", "seconds"), rows, right=(1, 2, 3, 4)))
-    print(f"\n{_FOOTNOTE}\nData and runs: {parsed.output_dir}")
-    print(f'Next: attentune predict {lines[0].folder} --text "The story was not dull at all."')
     return 0
 
 
-def _chosen(names: str, problems: list[str]) -> tuple[str, ...]:
+def _time_limit(text: str | None, problems: list[str]) -> float | None:
+    if text is None:
+        return None
+    from attentune.experiments.auto.budget import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ConfigError as error:
+        problems += error.problems
+        return None
+
+
+def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
+    """Return the arguments that both demos have, checked before anything is written."""
+    given = {"seed": parsed.seed}
+    if parsed.num_train_epochs is not None:
+        given["num_train_epochs"] = parsed.num_train_epochs
+    training = parse_section(TrainingConfig, given, "training", problems)
+    overrides: dict[str, Any] = {"model.name_or_path": parsed.model_name_or_path}
+    if parsed.num_train_epochs is not None:
+        overrides["training.num_train_epochs"] = training.num_train_epochs
+    methods = _chosen(parsed.presets, problems, is_shortcut=parsed.shortcut)
+    name = "presets" if parsed.shortcut else "methods"
+    return {
+        "folder": parsed.output_dir or ("runs/shortcut" if parsed.shortcut else "runs/demo"),
+        "seed": training.seed,
+        "overrides": overrides,
+        "jobs": whole_number("--jobs", parsed.jobs, problems),
+        "quiet": parsed.quiet,
+        **({name: methods} if methods else {}),
+    }
+
+
+def _chosen(names: str, problems: list[str], *, is_shortcut: bool) -> tuple[str, ...]:
     if names.strip() == "all":
-        return preset_names()
+        return model_preset_names()
     chosen = tuple(name.strip() for name in names.split(",") if name.strip())
     for name in chosen:
+        if name == "auto" and not is_shortcut:
+            continue
         try:
             load_preset(name)
         except ConfigError as error:
@@ -96,7 +120,53 @@ def _chosen(names: str, problems: list[str]) -> tuple[str, ...]:
     return chosen
 
 
-def _training(parsed: Any, problems: list[str]) -> TrainingConfig:
-    """Parse seed and epochs, before anything is written."""
-    given = {"seed": parsed.seed, "num_train_epochs": parsed.num_train_epochs}
-    return parse_section(TrainingConfig, given, "training", problems)
+def _show_demo(parsed: Any, options: dict[str, Any]) -> None:
+    """Run the demo on real sentences and print its results."""
+    from attentune.cli.explain_tables import print_explanations
+    from attentune.demo.leaderboard import NOTES, cells, ranked
+    from attentune.demo.run import run_demo
+    from attentune.results import to_json, without_nan
+
+    result = run_demo(**options)
+    if parsed.format == "json":
+        content = {
+            "leaderboard": [line.to_dict() for line in ranked(result.lines)],
+            "explanation": {"of": result.explained.method, **result.explanation.to_dict()},
+            "report": str(result.report),
+        }
+        print(to_json(without_nan(content)), end="")
+        return
+    header, rows = cells(result.lines)
+    print(table(header, rows, right=range(1, len(header))))
+    print("\n" + "\n".join(NOTES))
+    print(f"\nWhy {result.explained.method} predicts what it does:\n")
+    print_explanations([[result.explanation]])
+    print(f"Report: {result.report}")
+    print(f'Next: attentune predict {result.explained.folder} --text "The story was not dull at all."')
+
+
+def _show_shortcut(parsed: Any, options: dict[str, Any]) -> None:
+    """Run the experiment with a planted shortcut and print its results."""
+    from attentune.demo.shortcut import NOTES, run_shortcut, sentences
+    from attentune.results import to_json, without_nan
+
+    lines = run_shortcut(**options)
+    if parsed.format == "json":
+        print(to_json(without_nan([line.to_dict() for line in lines])), end="")
+        return
+    header = ("preset", "validation", "challenge", "fall", "95 % interval", "seconds")
+    rows = [
+        (
+            line.preset,
+            number(line.validation.value, 3),
+            number(line.challenge.value, 3),
+            number(line.fall.value, 3),
+            f"{line.fall.low:.3f} to {line.fall.high:.3f}",
+            number(line.seconds, 0),
+        )
+        for line in lines
+    ]
+    print(table(header, rows, right=range(1, len(header))))
+    print("\n" + "\n".join([*NOTES, *sentences(lines)]))
+    print(f"\nData and runs: {options['folder']}")
+    print(f'Next: attentune predict {lines[0].folders[0]} --text "The story was not dull at all."')

@@ -18,8 +18,10 @@ _EXAMPLES = """examples:
   attentune explain runs/mine --text "a whole lot foul, freaky and funny." --layer 6 --heads all --output_file heads.png
 
 methods: ssa (runs that score tokens), gradient, integrated-gradients, leave-one-out, lime, shap, attention,
-attention-gradient, random. Scores are signed (all but those of ssa, attention, attention-gradient, random): positive
-ones support the class, negative ones contradict it.
+attention-gradient, random. For baselines and ensembles leave-one-out, lime, shap and random delete whole words, and for
+ensembles gradient and integrated-gradients are averaged over the models; other methods need one model. Scores are
+signed (all but those of ssa, attention, attention-gradient, random): positive ones support the class, negative ones
+contradict it.
 Each line of JSON: {"text", "pair", "method", "label", "probability", "prediction", "signed", "passes", "seconds",
 "unit", "tokens": [{"text", "start", "end", "score"}]}; for pairs each token also has "in": "text" or "pair"."""
 
@@ -35,7 +37,10 @@ def parser() -> Parser:
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
-    made.add_argument("--method", default="ssa", help="one or several methods, comma-separated (default: ssa)")
+    made.add_argument(
+        "--method",
+        help="one or several methods, comma-separated (default: ssa; leave-one-out for baselines and ensembles)",
+    )
     made.add_argument("--target", help="the class to explain (default: the predicted one)")
     made.add_argument("--unit", choices=("word", "token"), default="word", help="score words or tokens (default: word)")
     made.add_argument("--seed", help="random seed of lime, shap and random (default: 0)")
@@ -106,16 +111,18 @@ def _layer(parsed: Any, problems: list[str]) -> int | None:
 def _heads(parsed: Any, problems: list[str]) -> list[int] | None:
     if parsed.heads in (None, "all"):
         return None
-    found = [whole_number("--heads", part, problems) for part in parsed.heads.split(",")]
-    return [head for head in found if head is not None]
+    heads = [whole_number("--heads", part, problems) for part in parsed.heads.split(",")]
+    return [head for head in heads if head is not None]
 
 
 def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[str, int]) -> int:
     from attentune.attribution.base import Settings
+    from attentune.explain.explainer import default_method
     from attentune.explain.texts import explain_rows
 
-    methods = list(dict.fromkeys(name.strip() for name in parsed.method.split(",") if name.strip()))
-    found = explain_rows(
+    wanted = default_method(saved) if parsed.method is None else parsed.method
+    methods = list(dict.fromkeys(name.strip() for name in wanted.split(",") if name.strip()))
+    explanations = explain_rows(
         saved,
         rows,
         methods=methods,
@@ -125,7 +132,7 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
         precision=parsed.precision,
         progress=_progress(len(rows) * len(methods)),
     )
-    groups = [list(group) for group in zip(*found.values(), strict=True)]
+    groups = [list(group) for group in zip(*explanations.values(), strict=True)]
     if kind == "page":
         from attentune.report.explanations import write_explanations
 
@@ -136,12 +143,10 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
         draw_explanations(parsed.output_file, [explanation for group in groups for explanation in group])
     elif kind == "json":
         _put(parsed, _json_lines(explanation for group in groups for explanation in group))
-    elif parsed.output_file is None and sys.stdout.isatty():
-        _print_coloured(groups)
     else:
-        from attentune.cli.explain_tables import score_tables
+        from attentune.cli.explain_tables import print_explanations, score_tables
 
-        _put(parsed, score_tables(groups))
+        print_explanations(groups) if parsed.output_file is None else _put(parsed, score_tables(groups))
     return _done(parsed, len(rows))
 
 
@@ -162,24 +167,12 @@ def _show_heads(parsed: Any, saved: Any, rows: Any, kind: str, layer: int | None
     return _done(parsed, len(rows))
 
 
-def _json_lines(found: Any) -> str:
+def _json_lines(results: Any) -> str:
     import json
 
     from attentune.results import without_nan
 
-    return "".join(json.dumps(without_nan(one.to_dict()), ensure_ascii=False) + "\n" for one in found)
-
-
-def _print_coloured(groups: Sequence[Sequence[Any]]) -> None:
-    from rich.console import Console
-
-    from attentune.report.explanations import LEGEND, terminal_text
-
-    console = Console(highlight=False, soft_wrap=True)
-    for group in groups:
-        for explanation in group:
-            console.print(terminal_text(explanation))
-    console.print(LEGEND, style="dim")
+    return "".join(json.dumps(without_nan(one.to_dict()), ensure_ascii=False) + "\n" for one in results)
 
 
 def _put(parsed: Any, text: str) -> None:

@@ -1,13 +1,28 @@
-"""Explanations as plain-text tables: one line per word, one column per method or head."""
+"""Explanations on standard output: coloured text on a terminal, else tables with one line per word."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+
+from rich.console import Console
 
 from attentune.cli.output import table
 from attentune.explain.explanation import Explanation, HeadAttention
-from attentune.report.explanations import prediction_text
+from attentune.report.explanations import LEGEND, prediction_text, terminal_text
 from attentune.report.highlight import score_text, visible
+
+
+def print_explanations(groups: Sequence[Sequence[Explanation]]) -> None:
+    """Print the explanations of each text: coloured on a terminal, else as tables."""
+    if not sys.stdout.isatty():
+        sys.stdout.write(score_tables(groups))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    for group in groups:
+        for explanation in group:
+            console.print(terminal_text(explanation))
+    console.print(LEGEND, style="dim")
 
 
 def score_tables(groups: Sequence[Sequence[Explanation]]) -> str:
@@ -16,21 +31,24 @@ def score_tables(groups: Sequence[Sequence[Explanation]]) -> str:
     for group in groups:
         first = group[0]
         columns = [[token.text for token in first.tokens]]
-        columns += [[score_text(token.score, signed=own.signed) for token in own.tokens] for own in group]
+        columns += [
+            [score_text(token.score, signed=explanation.signed) for token in explanation.tokens]
+            for explanation in group
+        ]
         columns = [[visible(entry, one_line=True) for entry in column] for column in columns]
         columns[0] += ["", "passes", "seconds"]
-        for column, own in zip(columns[1:], group, strict=True):
-            column += ["", f"{own.passes:,}", f"{own.seconds:.3g}"]
+        for column, explanation in zip(columns[1:], group, strict=True):
+            column += ["", f"{explanation.passes:,}", f"{explanation.seconds:.3g}"]
         head = _head(first.text, first.pair, prediction_text(first))
-        header = (first.unit, *(own.method for own in group))
+        header = (first.unit, *(explanation.method for explanation in group))
         tables.append(head + table(header, list(zip(*columns, strict=True)), right=range(1, len(header))))
     return "\n\n".join([*tables, ""]) if tables else ""
 
 
-def head_tables(found: Sequence[HeadAttention]) -> str:
+def head_tables(results: Sequence[HeadAttention]) -> str:
     """Format one table per text, with one column per attention head."""
     tables = []
-    for one in found:
+    for one in results:
         label = visible(str(one.label), one_line=True)
         heads = [f"head {head}" for head in one.heads]
         header = (one.unit, *heads, *(() if one.importance is None else ("ssa",)))

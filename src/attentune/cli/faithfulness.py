@@ -13,7 +13,7 @@ from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, co
 _EXAMPLES = """examples:
   attentune faithfulness runs/reviews --max_samples 200        (on the validation rows of its training)
   attentune faithfulness runs/sst2 --task sst2 --data_dir glue_data --methods ssa,gradient,leave-one-out
-  attentune faithfulness runs/demo/ssa-hybrid --demo           (do methods find the words known to decide?)
+  attentune faithfulness runs/planted --demo                   (do methods find the words known to decide?)
   attentune faithfulness runs/sst2 --sanity --cost --output_dir why
 
 comprehensiveness: the mean drop of the predicted class's probability when the 1, 5, 10, 20 and 50 % of the tokens with
@@ -57,18 +57,18 @@ def run(arguments: Sequence[str]) -> int:
     """Measure; return the exit status."""
     parsed, problems = parser().parse(arguments)
     numbers = _numbers(parsed, problems)
-    named = overrides_of(parsed, [])
-    if parsed.demo and named:
-        problems.append(f"--demo: uses synthetic reviews; leave out {', '.join(sorted(named))}.")
+    data_overrides = overrides_of(parsed, [])
+    if parsed.demo and data_overrides:
+        problems.append(f"--demo: uses synthetic reviews; leave out {', '.join(sorted(data_overrides))}.")
     config = config_from(parsed, problems)
 
     from attentune.attribution.registry import METHODS
     from attentune.explain.faithfulness.measure import measure_faithfulness
     from attentune.inference.predictor import Predictor
 
-    saved = Predictor.load(parsed.run, config.data.task)
-    rows, truths = _rows(parsed, saved, config.data if named else None, numbers)
-    found = measure_faithfulness(
+    saved = Predictor.load(parsed.run, config.data.task).single_model("faithfulness")
+    rows, truths = _rows(parsed, saved, config.data if data_overrides else None, numbers)
+    result = measure_faithfulness(
         saved,
         rows,
         methods=tuple(METHODS) if parsed.methods == "all" else _listed(parsed.methods),
@@ -80,9 +80,9 @@ def run(arguments: Sequence[str]) -> int:
     if truths is not None:
         from attentune.explain.faithfulness.synthetic import score_synthetic
 
-        truths = [truths[row] for row in found.kept]
-        synthetic = score_synthetic(found, truths, found.report.seed)
-    _show(parsed, found, truths, {"planted": synthetic, **_more(parsed, saved, found, numbers)})
+        truths = [truths[row] for row in result.kept]
+        synthetic = score_synthetic(result, truths, result.report.seed)
+    _show(parsed, result, truths, {"synthetic": synthetic, **_more(parsed, saved, result, numbers)})
     return 0
 
 
@@ -90,10 +90,10 @@ def _numbers(parsed: Any, problems: list[str]) -> dict[str, int]:
     """Return the integer flags that were given, by name."""
     least = {"seed": 0, "beam": 0}
     names = ("max_samples", "draws", "beam", "beam_tokens", "seed", "samples", "steps")
-    found = {
+    numbers = {
         name: whole_number(f"--{name}", getattr(parsed, name), problems, minimum=least.get(name, 1)) for name in names
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in numbers.items() if value is not None}
 
 
 def _listed(text: str | None) -> tuple[str, ...] | None:
@@ -128,10 +128,10 @@ def _rows(parsed: Any, saved: Any, data: Any, numbers: dict[str, int]) -> tuple[
     return rows.take(stratified_sample(rows.labels, size, seed, "faithfulness", num_rows=len(rows))), None
 
 
-def _more(parsed: Any, saved: Any, found: Any, numbers: dict[str, int]) -> dict[str, Any]:
+def _more(parsed: Any, saved: Any, result: Any, numbers: dict[str, int]) -> dict[str, Any]:
     """Return the results of `--sanity` and `--cost`."""
     options: dict[str, Any] = {
-        "methods": tuple(found.ranked),
+        "methods": tuple(result.ranked),
         "settings": _measures(parsed, numbers).settings,
         "precision": parsed.precision,
         "progress": _log,
@@ -140,26 +140,28 @@ def _more(parsed: Any, saved: Any, found: Any, numbers: dict[str, int]) -> dict[
     if parsed.sanity:
         from attentune.explain.faithfulness.sanity import check_sanity
 
-        more["sanity"] = check_sanity(saved, found.rows, **options)
+        more["sanity"] = check_sanity(saved, result.rows, **options)
     if parsed.cost:
         from attentune.explain.faithfulness.cost import measure_cost
 
-        more["cost"] = measure_cost(saved, found.rows, **options)
+        more["cost"] = measure_cost(saved, result.rows, **options)
     return more
 
 
-def _show(parsed: Any, found: Any, truths: Any, more: dict[str, Any]) -> None:
+def _show(parsed: Any, result: Any, truths: Any, more: dict[str, Any]) -> None:
     from attentune.results import to_json, versions
 
     more = {name: part for name, part in more.items() if part is not None}
-    report = dataclasses.asdict(found.report) | {name: _plain(part) for name, part in more.items()}
+    report = dataclasses.asdict(result.report)
+    # In reports the synthetic ground truth is called "planted", the name in 0.1.0.
+    report |= {"planted" if name == "synthetic" else name: _plain(part) for name, part in more.items()}
     if parsed.output_dir is not None:
         from attentune.explain.faithfulness.eraser_records import write_records
         from attentune.explain.faithfulness.synthetic import evidence_of
         from attentune.io.files import write_text
 
-        evidence = None if truths is None else evidence_of(found, truths)
-        write_records(Path(parsed.output_dir) / "eraser", found, evidence)
+        evidence = None if truths is None else evidence_of(result, truths)
+        write_records(Path(parsed.output_dir) / "eraser", result, evidence)
         write_text(Path(parsed.output_dir) / "report.json", to_json(report | {"versions": versions()}))
         print(f"report and records written to {parsed.output_dir}", file=sys.stderr)
     if parsed.format == "json":
@@ -167,7 +169,7 @@ def _show(parsed: Any, found: Any, truths: Any, more: dict[str, Any]) -> None:
     else:
         from attentune.cli.faithfulness_tables import report_tables
 
-        print(report_tables(found.report, **more), end="")
+        print(report_tables(result.report, **more), end="")
 
 
 def _plain(part: Any) -> Any:

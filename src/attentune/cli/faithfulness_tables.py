@@ -14,17 +14,19 @@ from attentune.stats.bootstrap import Interval
 def report_tables(
     report: FaithfulnessReport,
     *,
-    planted: Sequence[Any] | None = None,
+    synthetic: Sequence[Any] | None = None,
     sanity: Any = None,
     cost: Sequence[Any] | None = None,
 ) -> str:
     """Format the whole report."""
     parts = [_head(report)]
     for erasure in dict.fromkeys(score.erasure for score in report.scores):
-        parts.append(f"erased by {erasure}\n\n" + _scores([own for own in report.scores if own.erasure == erasure]))
+        parts.append(
+            f"erased by {erasure}\n\n" + _scores([score for score in report.scores if score.erasure == erasure])
+        )
     parts.append(_costs(report))
-    if planted:
-        parts.append(_synthetic(planted))
+    if synthetic:
+        parts.append(_synthetic(synthetic))
     if sanity is not None:
         parts += [_repeats(sanity), _shuffles(sanity)]
     if cost:
@@ -48,22 +50,22 @@ def _head(report: FaithfulnessReport) -> str:
 
 
 def _scores(scores: Sequence[MethodScore]) -> str:
-    limits = next((own.naopc_rows for own in scores if own.naopc_rows), 0)
+    limits = next((score.naopc_rows for score in scores if score.naopc_rows), 0)
     header = ["method", "comprehensiveness", "difference", "sufficiency"]
     header += [f"NAOPC compr. ({limits} short texts)", "NAOPC suff."] if limits else []
     lines: list[list[str]] = []
     for title, signed in (("signed", True), ("unsigned", False)):
-        own = [score for score in scores if score.signed == signed and score.method != RANDOM_BASELINE]
-        if own:
+        group = [score for score in scores if score.signed == signed and score.method != RANDOM_BASELINE]
+        if group:
             lines.append([f"({title})", *("" for _ in header[1:])])
-        lines += [_line(score, bool(limits)) for score in _best_first(own)]
+        lines += [_line(score, bool(limits)) for score in _best_first(group)]
     lines += [["(baseline)", *("" for _ in header[1:])]]
     lines += [_line(score, bool(limits)) for score in scores if score.method == RANDOM_BASELINE]
     return table(header, lines)
 
 
 def _best_first(scores: Sequence[MethodScore]) -> list[MethodScore]:
-    return sorted(scores, key=lambda own: -own.comprehensiveness.value)
+    return sorted(scores, key=lambda score: -score.comprehensiveness.value)
 
 
 def _line(score: MethodScore, with_limits: bool) -> list[str]:
@@ -90,15 +92,15 @@ def format_interval(interval: Interval | None) -> str:
 
 
 def _costs(report: FaithfulnessReport) -> str:
-    lines = [(own.method, f"{own.passes:,.1f}", f"{own.seconds:.3g}") for own in report.costs]
+    lines = [(cost.method, f"{cost.passes:,.1f}", f"{cost.seconds:.3g}") for cost in report.costs]
     return table(("method", "passes per text", "seconds per text"), lines, right=(1, 2))
 
 
-def _synthetic(planted: Sequence[Any]) -> str:
+def _synthetic(synthetic: Sequence[Any]) -> str:
     header = ("kind", "method", "top-1 hit", "precision at k", "mean rank", "best possible", "shortcut top-1")
     lines = []
-    for kind in dict.fromkeys(own.kind for own in planted):
-        own = sorted((score for score in planted if score.kind == kind), key=lambda score: -score.first.value)
+    for kind in dict.fromkeys(score.kind for score in synthetic):
+        of_kind = sorted((score for score in synthetic if score.kind == kind), key=lambda score: -score.first.value)
         for signed in (True, False):
             lines += [
                 (
@@ -110,7 +112,7 @@ def _synthetic(planted: Sequence[Any]) -> str:
                     f"{score.best_rank:.2f}",
                     f"{score.shortcut_first:.3f}",
                 )
-                for score in own
+                for score in of_kind
                 if score.signed == signed
             ]
     return "ground-truth words, in correctly predicted texts\n\n" + table(header, lines, right=(5, 6))
@@ -120,20 +122,20 @@ def _repeats(sanity: Any) -> str:
     header = ("method", "repeated", "single vs. batch", "fp32 vs. bf16")
     lines = [
         (
-            own.method,
-            format_interval(own.again),
-            format_interval(own.alone),
-            "no bf16" if own.precision is None else format_interval(own.precision),
+            repeat.method,
+            format_interval(repeat.again),
+            format_interval(repeat.alone),
+            "no bf16" if repeat.precision is None else format_interval(repeat.precision),
         )
-        for own in sanity.repeats
+        for repeat in sanity.repeats
     ]
     return f"repeatability (Kendall's tau), {sanity.rows} texts\n\n" + table(header, lines)
 
 
 def _shuffles(sanity: Any) -> str:
-    parts = list(dict.fromkeys(own.part for own in sanity.shuffles))
-    methods = list(dict.fromkeys(own.method for own in sanity.shuffles))
-    taus = {(own.method, own.part): own for own in sanity.shuffles}
+    parts = list(dict.fromkeys(shuffle.part for shuffle in sanity.shuffles))
+    methods = list(dict.fromkeys(shuffle.method for shuffle in sanity.shuffles))
+    taus = {(shuffle.method, shuffle.part): shuffle for shuffle in sanity.shuffles}
     lines = []
     for part in parts:
         cells = [taus[method, part] for method in methods]
@@ -148,18 +150,18 @@ def _shuffles(sanity: Any) -> str:
 def _timed(cost: Sequence[Any]) -> str:
     header = ("texts x tokens", "method", "forward", "backward", "passes", "median s", "p95 s", "x predict")
     lines = [
-        (f"{own.texts} x {own.tokens}", own.method, *("",) * 3, "too long", "", "")
-        if own.median_s is None
+        (f"{line.texts} x {line.tokens}", line.method, *("",) * 3, "too long", "", "")
+        if line.median_s is None
         else (
-            f"{own.texts} x {own.tokens}",
-            own.method,
-            f"{own.forward_calls:,}",
-            f"{own.backward_calls:,}",
-            f"{own.passes:,}",
-            f"{own.median_s:.4g}",
-            f"{own.p95_s:.4g}",
-            f"{own.times_plain:.4g}",
+            f"{line.texts} x {line.tokens}",
+            line.method,
+            f"{line.forward_calls:,}",
+            f"{line.backward_calls:,}",
+            f"{line.passes:,}",
+            f"{line.median_s:.4g}",
+            f"{line.p95_s:.4g}",
+            f"{line.times_plain:.4g}",
         )
-        for own in cost
+        for line in cost
     ]
     return "cost, compared with prediction alone\n\n" + table(header, lines, right=range(2, 8))

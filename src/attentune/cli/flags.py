@@ -106,19 +106,24 @@ def add_config_flags(parser: argparse.ArgumentParser, sections: Iterable[str] = 
 def _add_flag(group: argparse._ArgumentGroup, section: str, field: dataclasses.Field) -> None:
     default, facts = field.default, field.metadata
     name = "model_name_or_path" if (section, field.name) == ("model", "name_or_path") else field.name
-    shown = "" if default is None else f" (default: {default})"
+    shown, is_switch = "" if default is None else f" (default: {default})", _is_switch(field)
     group.add_argument(
         f"--{name}",
         dest=f"{section}.{field.name}",
-        nargs="?" if isinstance(default, bool) else None,
-        const="true" if isinstance(default, bool) else None,
+        nargs="?" if is_switch else None,
+        const="true" if is_switch else None,
         metavar=_metavar(field),
         help=(facts["help"] + shown).replace("%", "%%"),
     )
 
 
+def _is_switch(field: dataclasses.Field) -> bool:
+    """Return whether the setting is true or false, so that its flag may stand without a value."""
+    return str(field.type).startswith("bool")
+
+
 def _metavar(field: dataclasses.Field) -> str:
-    if isinstance(field.default, bool):
+    if _is_switch(field):
         return "true|false"
     return "|".join(field.metadata.get("choices") or (field.name.split("_")[-1].upper(),))
 

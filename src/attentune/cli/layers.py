@@ -49,8 +49,8 @@ def run(arguments: Sequence[str]) -> int:
         check_figure_file(parsed.figure_file)
     saved = Predictor.load(parsed.run)
     data = saved.data(data_config, (parsed.split,))
-    found = layer_weights(saved, data, precision=parsed.precision)
-    summaries = {weights.split: weights.summary() for weights in found}
+    split_weights = layer_weights(saved, data, precision=parsed.precision)
+    summaries = {weights.split: weights.summary() for weights in split_weights}
     if parsed.figure_file is not None:
         _draw(summaries, parsed.figure_file)
         print(f"drawn into {parsed.figure_file}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """`attentune COMMAND ...`: dispatch to the command, and turn errors into messages and exit statuses.
 
-Exit status: 0 success; 1 internal error; 2 user error (one message, no traceback); 130 interrupted by Ctrl-C.
+Exit status: 0 success; 1 internal error; 2 user error (one message, no traceback); 3 `train --strict` only: the model
+has not learnt more than a baseline; 130 interrupted by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from attentune.errors import AttentuneError, ConfigError
 
 COMMANDS = {
     "train": "fine-tune an encoder, evaluate it and save it",
+    "auto": "find and train the best model for your rows within a time limit",
     "compare": "train presets on tasks with several seeds in parallel, and test their differences",
     "report": "report comparisons and runs: tables, verdicts and figures as HTML, Markdown, LaTeX or CSV",
     "reproduce": "reproduce a table or figure of a paper, next to the published numbers",
@@ -39,7 +41,7 @@ COMMANDS = {
     "tasks": "list the built-in tasks",
     "presets": "list the presets (methods)",
     "params": "count the parameters of a run or preset, by component",
-    "demo": "train presets on synthetic reviews with known shortcuts, and show which rely on them",
+    "demo": "train methods on real sentences of two domains and score them on a third",
 }
 
 _USAGE = f"""attentune {__version__}: fine-tune text encoders that attend to what matters.

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
@@ -17,15 +18,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequen
         right: the indices of the right-aligned columns.
     """
     lines = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    column_widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     padded = [
         "  ".join(
             entry.rjust(width) if column in right else entry.ljust(width)
-            for column, (entry, width) in enumerate(zip(line, widths, strict=True))
+            for column, (entry, width) in enumerate(zip(line, column_widths, strict=True))
         ).rstrip()
         for line in lines
     ]
-    return "\n".join([padded[0], "  ".join("-" * width for width in widths), *padded[1:]])
+    return "\n".join([padded[0], "  ".join("-" * width for width in column_widths), *padded[1:]])
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -37,6 +38,21 @@ def scores_table(scores: Mapping[str, Mapping[str, float | None]]) -> str:
     """Format scores as a table with one line per split and metric."""
     rows = [(split, name, number(value)) for split, metrics in scores.items() for name, value in metrics.items()]
     return table(("split", "metric", "value"), rows, right=(2,))
+
+
+def baselines_table(baselines: Mapping[str, Any]) -> str:
+    """Format the comparison with baselines in a run's record, with a line on its interval."""
+    rows = [
+        (
+            one["name"],
+            number(one["score"]),
+            "" if one["low"] is None else f"{number(one['low'])} to {number(one['high'])}",
+            number(one["seconds"], 1),
+        )
+        for one in baselines["methods"]
+    ]
+    lines = table(("method", baselines["metric"], "95 % interval", "seconds"), rows, right=(1, 3))
+    return f"{lines}\n{baselines['split']}, {baselines['rows']:,} rows; {baselines['interval']} intervals over rows."
 
 
 def progress_lines() -> Callable[[str, int, int], None]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of, whole_number
-from attentune.config import preset_names
+from attentune.config import model_preset_names
 from attentune.config.parse import did_you_mean
 from attentune.errors import ConfigError
 
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
     """Count; return the exit status."""
     parsed, problems = parser().parse(arguments)
     num_labels = whole_number("--num_labels", parsed.num_labels, problems)
-    if parsed.name in preset_names():
+    if parsed.name in model_preset_names():
         parsed.preset = parsed.name
         model = _fresh_model(config_from(parsed, problems), 2 if num_labels is None else num_labels, parsed.pairs)
     else:
@@ -74,10 +74,10 @@ def _saved_model(parsed: Any, problems: list[str]) -> Any:
     from pathlib import Path
 
     if not Path(parsed.name).is_dir():
-        names = ", ".join(preset_names())
+        names = ", ".join(model_preset_names())
         problems.append(
             f"params: got {parsed.name!r}, expected the folder of a run, or a preset: {names}."
-            f"{did_you_mean(parsed.name, preset_names())}"
+            f"{did_you_mean(parsed.name, model_preset_names())}"
         )
     if overrides_of(parsed, problems) or parsed.pairs or parsed.num_labels is not None:
         problems.append("params: settings, --pairs and --num_labels go with a preset, not with a run.")
@@ -86,7 +86,7 @@ def _saved_model(parsed: Any, problems: list[str]) -> Any:
 
     from attentune.inference.predictor import Predictor
 
-    saved = Predictor.load(parsed.name)
+    saved = Predictor.load(parsed.name).single_model("params")
     return _frozen(saved.model, saved.config)
 
 

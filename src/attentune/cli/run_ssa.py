@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attentune.cli.flags import Parser, overrides_of
 from attentune.errors import ConfigError
-from attentune.integrations.released_ssa.flags import FLAGS, PASSED_OVER, SAME, read_flags
+from attentune.integrations.released_ssa.flags import FLAGS, IGNORED_FLAGS, SAME, read_flags
 
 if TYPE_CHECKING:
     from attentune.integrations.released_ssa.program import Outcome
@@ -39,7 +39,7 @@ def parser() -> Parser:
         group.add_argument(f"--{flag.name}", metavar=_metavar(flag.kind), help=shown, **_bare(flag.name))
     for name, other in SAME.items():
         group.add_argument(f"--{name}", metavar="VALUE", help=f"same as --{other}")
-    for name, instead in PASSED_OVER.items():
+    for name, instead in IGNORED_FLAGS.items():
         group.add_argument(f"--{name}", metavar="VALUE", help=f"ignored: {instead}", **_bare(name))
     ours = made.add_argument_group("further flags")
     ours.add_argument("--resume", action="store_true", help="continue from the newest intact checkpoint of the run")
@@ -75,8 +75,8 @@ def run(arguments: Sequence[str]) -> int:
 
     more |= {f"training.{name}": True for name in ("resume", "overwrite_output_dir") if getattr(parsed, name)}
     display = ProgressDisplay(quiet=parsed.quiet)
-    for name in sorted(set(given) & set(PASSED_OVER)):
-        display.info(f"--{name}: ignored ({PASSED_OVER[name]}).")
+    for name in sorted(set(given) & set(IGNORED_FLAGS)):
+        display.info(f"--{name}: ignored ({IGNORED_FLAGS[name]}).")
     try:
         outcome = run_ssa(values, more=more, display=display, say=display.info)
     except Interrupted as stop:

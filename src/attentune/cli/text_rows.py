@@ -63,5 +63,5 @@ def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any) -> Any:
     if parsed.input_file is not None:
         config, space = saved.with_columns(data), saved.label_space
         return unlabelled_chunks(parsed.input_file, label_space=space, is_pair=is_pair, config=config, limit=limit)
-    found = saved.data(data, (parsed.split,))
-    return RowChunks.of(next(iter(found.splits.values())))
+    task_data = saved.data(data, (parsed.split,))
+    return RowChunks.of(next(iter(task_data.splits.values())))

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from attentune.cli.flags import Parser, add_config_flags, config_from
+from attentune.errors import ConfigError
 
+# Exit status with --strict of a model that has not learnt the task, or not more than a baseline.
+NOT_LEARNT = 3
 _EXAMPLES = """examples:
   attentune train --task cola --data_dir glue_data --preset bert --output_dir runs/cola
   attentune train --train_file reviews.csv --text_column text --label_column stars --output_dir runs/reviews
@@ -27,6 +30,11 @@ def parser() -> Parser:
         description="Fine-tune an encoder on labelled texts or text pairs, score it and save it.",
         epilog=_EXAMPLES,
     )
+    made.add_argument(
+        "--strict",
+        action="store_true",
+        help="exit with status 3 if the model predicts one class for nearly all rows or is not better than a baseline",
+    )
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
     made.add_argument("--format", choices=("text", "json"), default="text", help=argparse.SUPPRESS)
     add_config_flags(made)
@@ -37,6 +45,8 @@ def run(arguments: Sequence[str]) -> int:
     """Train; return the exit status."""
     parsed, problems = parser().parse(arguments)
     config = config_from(parsed, problems)
+    if parsed.strict and config.data.tasks is not None:
+        raise ConfigError("--strict: works with one task; leave it out with --tasks, or train on each task by itself.")
     # Imported late, so that errors in flags are reported without delay.
     from attentune.results import to_json
     from attentune.training.multitask.tasks import train_tasks
@@ -58,10 +68,12 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.format == "json":
         print(to_json(result.metrics()), end="")
     else:
-        from attentune.cli.output import scores_table
+        from attentune.cli.output import baselines_table, scores_table
 
         print(scores_table(result.scores))
-    return 0
+        if result.baselines is not None:
+            print(f"\n{baselines_table(result.baselines)}")
+    return NOT_LEARNT if parsed.strict and result.warnings else 0
 
 
 def _show_tasks(result: Any, form: str) -> int:

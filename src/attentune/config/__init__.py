@@ -1,6 +1,15 @@
 """The settings of a run: sections, presets, reading and writing."""
 
-from attentune.config.load import flatten, load_config, load_preset, preset_names, to_dict, to_flat, to_yaml
+from attentune.config.load import (
+    flatten,
+    load_config,
+    load_preset,
+    model_preset_names,
+    preset_names,
+    to_dict,
+    to_flat,
+    to_yaml,
+)
 from attentune.config.schema import (
     BlurConfig,
     Config,
@@ -28,6 +37,7 @@ __all__ = [
     "flatten",
     "load_config",
     "load_preset",
+    "model_preset_names",
     "preset_names",
     "to_dict",
     "to_flat",

@@ -27,6 +27,11 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
+def model_preset_names() -> tuple[str, ...]:
+    """The names of the presets that fine-tune an encoder, sorted: all but the baselines."""
+    return tuple(name for name in preset_names() if load_preset(name).get("baseline") is None)
+
+
 def load_preset(name: str) -> dict[str, Any]:
     """Load a preset: a mapping with `description`, `source` and the sections it sets.
 

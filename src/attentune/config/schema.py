@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+# The table of `baselines.registry`, which this room cannot import.
+BASELINE_NAMES = ("majority", "tfidf-linear", "frozen-linear", "cosine")
+
 
 def setting(default: Any, help: str, **facts: Any) -> Any:
     """Return a dataclass field with this default, help text and further metadata."""
@@ -85,7 +88,8 @@ class HeadConfig:
     )
     pooler: str = setting(
         "auto",
-        "dense + tanh after [CLS]: auto uses the pooler of the encoder's checkpoint if it has one, else a new one",
+        "dense + tanh after [CLS]: auto uses that of the encoder's checkpoint (with new weights where its last training"
+        " did not use it), none if there is none",
         choices=("auto", "fresh", "none"),
     )
     dropout: float = setting(
@@ -107,8 +111,9 @@ class HeadConfig:
     )
     combine: str = setting(
         "dot",
-        "bi-encoder: dot product of both texts' vectors after one linear layer, or a linear layer on u, v, |u-v|, u*v",
-        choices=("dot", "concat"),
+        "bi-encoder: dot product of both texts' vectors u and v after one linear layer; their cosine, scaled; a linear"
+        " layer on u, v, |u-v|, u*v; or that on unit vectors, with their cosine",
+        choices=("dot", "cosine", "concat", "concat-cosine"),
     )
     projection: int | None = setting(
         None, "bi-encoder, dot: output width of the linear layer (the encoder's width if not given)", minimum=1
@@ -242,12 +247,18 @@ class TrainingConfig:
     task_sampling_exponent: float = setting(
         0.5, "multi_task: a task gets steps in proportion to its number of rows to this power", minimum=0, maximum=1
     )
-    learning_rate: float = setting(5e-5, "peak learning rate", minimum=0, open=True)
+    learning_rate: float | None = setting(
+        None, "peak learning rate (if not given: by the encoder's size)", minimum=0, open=True
+    )
     encoder_learning_rate: float | None = setting(
         None,
         "peak learning rate of the encoder, including embeddings (learning_rate if not given)",
         minimum=0,
         open=True,
+    )
+    linear_probe: bool = setting(
+        False,
+        "LP-FT: start the classifier at a regularised linear model, fitted to the training rows before the first step",
     )
     freeze_encoder: bool = setting(False, "train the slots and the classifier only; the encoder is frozen")
     lora_rank: int | None = setting(
@@ -260,14 +271,24 @@ class TrainingConfig:
         open=True,
     )
     lora_dropout: float = setting(0.0, "dropout before the adapters", minimum=0, maximum=0.99)
-    num_train_epochs: float = setting(
-        3.0, "passes over the training rows (a fraction stops within one)", minimum=0, open=True
+    num_train_epochs: float | None = setting(
+        None,
+        "passes over the training rows, a fraction stops within one (if not given: by their number)",
+        minimum=0,
+        open=True,
     )
     max_steps: int = setting(-1, "stop after this many optimiser steps, regardless of the epochs (-1: off)", minimum=-1)
-    per_device_train_batch_size: int = setting(32, "rows per training batch and device", minimum=1)
+    per_device_train_batch_size: int | None = setting(
+        None, "rows per training batch and device (if not given: 16 or 32, by their number and length)", minimum=1
+    )
     per_device_eval_batch_size: int = setting(64, "rows per evaluation batch and device", minimum=1)
     gradient_accumulation_steps: int = setting(1, "batches per optimiser step", minimum=1)
     weight_decay: float = setting(0.01, "AdamW's weight decay (not on biases and norms)", minimum=0)
+    l2_sp: float = setting(
+        0.0,
+        "L2-SP: decay all trained weights towards their values at the start, with this strength; replaces weight_decay",
+        minimum=0,
+    )
     adam_beta1: float = setting(0.9, "AdamW's beta 1", minimum=0, maximum=0.999999)
     adam_beta2: float = setting(0.999, "AdamW's beta 2", minimum=0, maximum=0.999999)
     adam_epsilon: float = setting(1e-8, "AdamW's epsilon", minimum=0)
@@ -289,11 +310,21 @@ class TrainingConfig:
     fused_layers: bool = setting(
         True, "train BERT-type layers with compiled C code, on a CPU with bf16 and a C compiler"
     )
-    eval_strategy: str = setting("epoch", "when to score the validation rows", choices=("epoch", "steps", "no"))
+    eval_strategy: str | None = setting(
+        None,
+        "when to score the validation rows (if not given: each epoch, or ten times in a run of more epochs)",
+        choices=("epoch", "steps", "no"),
+    )
     eval_steps: int | None = setting(None, "with eval_strategy steps: optimiser steps between scores", minimum=1)
-    save_steps: int | None = setting(None, "optimiser steps between checkpoints (not given: one per epoch)", minimum=1)
+    save_steps: int | None = setting(
+        None, "optimiser steps between checkpoints (if not given: one per epoch, at most ten in a run)", minimum=1
+    )
     save_total_limit: int = setting(2, "checkpoints kept: the newest, and always the best", minimum=1)
-    load_best_model_at_end: bool = setting(False, "end with the weights that scored best, not with the last")
+    load_best_model_at_end: bool | None = setting(
+        None,
+        "end with the weights that scored best, not with the last (if not given: from 100 validation rows on;"
+        " never in comparisons)",
+    )
     metric_for_best_model: str | None = setting(
         None, "the metric that chooses the best (the task's first if not given)"
     )
@@ -309,6 +340,11 @@ class TrainingConfig:
         "none",
         "fit decision thresholds that maximise F1 on the same rows (several labels per row, or two classes)",
         choices=("none", "f1"),
+    )
+    baselines: str = setting(
+        "auto",
+        "baselines to fit on the same rows after training and to compare with: auto (all that fit the rows), none, or"
+        " comma-separated names",
     )
     report_to: str = setting(
         "none", "also log for a tracker; wandb is Weights & Biases", choices=("none", "tensorboard", "mlflow", "wandb")
@@ -395,6 +431,11 @@ class Config:
     """All settings of a run, filled from presets, files and overrides by `load_config`."""
 
     preset: str | None = setting(None, "a method: `attentune presets` lists them")
+    baseline: str | None = setting(
+        None,
+        "fit this baseline instead of fine-tuning an encoder; presets of the same names set it",
+        choices=BASELINE_NAMES,
+    )
     model: ModelConfig = field(default_factory=ModelConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     labels: LabelsConfig = field(default_factory=LabelsConfig)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from attentune.config.schema import Config, DataConfig, ObjectiveConfig
+from attentune.config.parse import did_you_mean
+from attentune.config.schema import BASELINE_NAMES, Config, DataConfig, ObjectiveConfig
 
 
 def find_conflicts(config: Config) -> list[str]:
@@ -44,6 +45,7 @@ def find_conflicts(config: Config) -> list[str]:
     return (
         problems
         + _tasks(config)
+        + _baselines(config)
         + _loss_conflicts(config)
         + _frozen_conflicts(config)
         + _calibration(config)
@@ -69,6 +71,34 @@ def _tasks(config: Config) -> list[str]:
     return problems
 
 
+def _baselines(config: Config) -> list[str]:
+    training, problems = config.training, []
+    if training.baselines not in ("auto", "none"):
+        names = [name.strip() for name in training.baselines.split(",")]
+        problems += [
+            f"training.baselines: got {name!r}, expected auto, none, or some of {', '.join(BASELINE_NAMES)}."
+            f"{did_you_mean(name, BASELINE_NAMES)}"
+            for name in names
+            if name not in BASELINE_NAMES
+        ]
+    if config.baseline is None:
+        return problems
+    # Settings of what a baseline does not have.
+    unfit = (
+        ("training.multi_task", training.multi_task),
+        ("training.calibrate", training.calibrate != "none"),
+        ("training.thresholds", training.thresholds != "none"),
+        ("labels.generator", config.labels.generator != "none"),
+    )
+    problems += [
+        f"{name}: works with a fine-tuned model, but the baseline {config.baseline} is fitted; leave it out, or name a"
+        " preset such as bert."
+        for name, is_set in unfit
+        if is_set
+    ]
+    return problems
+
+
 def _loss_conflicts(config: Config) -> list[str]:
     objective, training, problems = config.objective, config.training, []
     if objective.loss in ("mse", "pearson", "corn"):
@@ -81,7 +111,7 @@ def _loss_conflicts(config: Config) -> list[str]:
         problems.append(f"objective.focal_gamma: goes with loss focal, but objective.loss is {objective.loss}.")
     if objective.loss != "pearson":
         return problems
-    if training.per_device_train_batch_size < 2:
+    if training.per_device_train_batch_size == 1:
         problems.append(
             "training.per_device_train_batch_size: got 1, but a correlation needs at least 2 rows in a batch (32 or"
             " more are better) with objective.loss pearson."

@@ -293,13 +293,13 @@ def _wanted(spec: TaskSpec, splits: Sequence[str] | None) -> dict[str, bool]:
 
 
 def _find_files(spec: TaskSpec, root: Path, wanted: dict[str, bool]) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for name in wanted:
         tried = [root / folder / file for folder in spec.folders for file in spec.splits[name].files]
         path = next((path for path in tried if path.is_file()), None)
         if path is not None:
-            found[name] = path
-    missing = [name for name, must in wanted.items() if name not in found and (must or not found)]
+            paths[name] = path
+    missing = [name for name, must in wanted.items() if name not in paths and (must or not paths)]
     if missing:
         files = ", ".join(" or ".join(spec.splits[name].files) for name in missing)
         folders = "".join(f"\n  {root / folder}" for folder in spec.folders)
@@ -308,7 +308,7 @@ def _find_files(spec: TaskSpec, root: Path, wanted: dict[str, bool]) -> dict[str
             f"To get them: {spec.source}.",
             path=root,
         )
-    return found
+    return paths
 
 
 def require_column(table: Table, column: str, spec: TaskSpec) -> None:

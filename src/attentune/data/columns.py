@@ -119,9 +119,9 @@ def _choose_texts(names: Sequence[str], config: DataConfig, source: str, label: 
     rest = [name for name in names if name not in (label, pair, config.id_column)]
     if pair is None:
         for first, second in TEXT_PAIRS:
-            found = _first((first,), rest), _first((second,), rest)
-            if found[0] is not None and found[1] is not None:
-                return found[0], found[1]
+            chosen = _first((first,), rest), _first((second,), rest)
+            if chosen[0] is not None and chosen[1] is not None:
+                return chosen[0], chosen[1]
     candidates = tuple(first for first, second in TEXT_PAIRS if pair is not None and second == pair.lower()) + TEXTS
     text = _first(candidates, rest)
     unnamed = [name for name in rest if name.lower() not in IDS]
@@ -283,8 +283,8 @@ def _used_before(column: str, alike: np.ndarray, tables: Iterable[Table]) -> Dat
             elif value in seen:
                 return table.error(
                     row,
-                    f"id {value!r} in column {column!r} was used before ({seen[value]}), expected each once. Mend it,"
-                    " or leave --id_column out to number the rows.",
+                    f"id {value!r} in column {column!r} was used before ({seen[value]}), expected each once. Correct"
+                    " it, or leave --id_column out to number the rows.",
                 )
             else:
                 return None
@@ -321,21 +321,21 @@ def read_rows(
         DataError: for missing texts and for missing or repeated ids.
     """
     unlabelled = reader.missing_rows(table, columns.label) if drop_unlabelled and columns.label is not None else []
-    kept = table
+    used = table
     if 0 < len(unlabelled) < len(table):
         labelled = sorted(set(range(len(table))) - set(unlabelled))
-        kept = table.take(labelled)
-    labels = None if columns.label is None else reader.read(kept, columns.label, is_test=is_test)
+        used = table.take(labelled)
+    labels = None if columns.label is None else reader.read(used, columns.label, is_test=is_test)
     notes = []
     if ids is None:
         ids, note = row_ids(table, columns.id, strict=strict_ids)
         notes += [note] if note else []
-    if kept is not table:
+    if used is not table:
         ids = tuple(ids[row] for row in labelled)
         lines = () if table.lines is None else [table.lines[row] for row in unlabelled]
         notes.append(dropped_note(table.source, lines, "no label"))
-    pairs = None if columns.pair is None else kept.texts(columns.pair)
-    return TextRows(ids, kept.texts(columns.text), pairs, labels, kept.source, kept.lines), notes
+    pairs = None if columns.pair is None else used.texts(columns.pair)
+    return TextRows(ids, used.texts(columns.text), pairs, labels, used.source, used.lines), notes
 
 
 def dropped_note(source: str, lines: Sequence[int], reason: str) -> str:

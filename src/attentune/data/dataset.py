@@ -30,8 +30,9 @@ class LabelSpace:
         names: the classes in the order of their ids; empty for regression.
         ordinal_prediction: "argmax", the most likely class, or, for ordinal tasks, "expected-value", the class nearest
             to the expected class number.
-        thresholds: the decision threshold of each label, or of the second of two classes; None for 0.5, or for the
-            most likely class.
+        thresholds: the decision threshold of each label, or of the second of two classes; for ordinal tasks the
+            ascending cut points on the expected class number, one less than classes; None for 0.5, or for the most
+            likely class.
     """
 
     task_type: str
@@ -93,6 +94,8 @@ class TextRows:
         lines: the line at which each row begins (from 1), or None if the source has no lines.
         weights: (N,) float64, the loss weight of each row; None if all are 1.
         sources: the source of each row; None if it is `source` for all.
+        targets: (N, C) float64, what training compares predictions with instead of the labels: probabilities of the
+            classes, of each label for multi-label, or (N, 1) scores; None for the labels.
     """
 
     ids: tuple[str, ...]
@@ -103,6 +106,7 @@ class TextRows:
     lines: tuple[int, ...] | None = None
     weights: np.ndarray | None = None
     sources: tuple[str, ...] | None = None
+    targets: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -142,10 +146,11 @@ class TextRows:
             lines=pick(self.lines),
             weights=None if self.weights is None else self.weights[places],
             sources=pick(self.sources),
+            targets=None if self.targets is None else self.targets[places],
         )
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 of ids, texts, labels and weights; it does not depend on the file."""
+        """Return a SHA-256 of ids, texts, labels, weights and targets; it does not depend on the file."""
         digest = hashlib.sha256()
         for column in (self.ids, self.texts, self.pairs or ()):
             digest.update(f"{len(column)}\x1e".encode())
@@ -156,6 +161,8 @@ class TextRows:
             digest.update(str(self.labels.dtype).encode() + np.ascontiguousarray(self.labels).tobytes())
         if self.weights is not None:
             digest.update(b"weights" + np.ascontiguousarray(self.weights).tobytes())
+        if self.targets is not None:
+            digest.update(b"targets" + np.ascontiguousarray(self.targets).tobytes())
         return digest.hexdigest()
 
 

@@ -31,6 +31,12 @@ def with_extra(data: TaskData, config: DataConfig) -> TaskData:
     train = data.splits.get("train")
     if train is None or train.labels is None or train.sources is not None or not config.extra_train:
         return data
+    if train.targets is not None:
+        raise DataError(
+            f"got soft targets and data.extra_train_files, whose rows have labels only; expected one of them. Leave out"
+            f" {', '.join(file for file, _ in config.extra_train)}.",
+            path=train.source,
+        )
     extra = [
         (read_extra(file, config, data.label_space, is_pair=data.is_pair), weight)
         for file, weight in config.extra_train

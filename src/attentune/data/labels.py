@@ -18,6 +18,8 @@ from attentune.errors import ConfigError, DataError, LabelError
 
 LabelSet = tuple[str, ...]
 
+# Up to this many rows, labels may all be different; above this many classes, rows of one each are pointed out.
+_FEW_ROWS, _MANY_CLASSES = 10, 50
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _UNKNOWN_SCORES = frozenset({"-1", "-1.0"})
 
@@ -30,7 +32,7 @@ def decide_task_type(config: DataConfig, default: str | None) -> tuple[str, str]
         default: the type of the built-in task; None for custom data (then: classification).
     """
     if config.task_type is not None:
-        return config.task_type, f"Task type: {config.task_type}, as asked (task_type)."
+        return config.task_type, f"Task type: {config.task_type}, as set by task_type."
     if default is not None:
         return default, f"Task type: {default}, the task's own."
     return (
@@ -59,28 +61,33 @@ def find_space(task_type: str, config: DataConfig, table: Table, column: str) ->
     notes: tuple[str, ...] = ()
     if task_type == "multi_label":
         sets = label_sets(table, column, config.label_separator)
-        found = sorted({label for names in sets for label in names or ()})
-        check_names((*found, *(config.label_names or ())), table.source)
+        distinct = sorted({label for names in sets for label in names or ()})
+        check_names((*distinct, *(config.label_names or ())), table.source)
         notes = separator_note(table, column, config.label_separator)
     else:
         labels = label_values(table, column)
-        found = sorted({label for label in labels if label is not None})
-        if len(found) == 1 and None in labels:
+        distinct = sorted({label for label in labels if label is not None})
+        if len(distinct) == 1 and None in labels:
             raise _no_label(table, labels.index(None), column)
-    if len(found) < 2:
-        got = f"only the label {quote(found[0])}" if found else "no labels"
+    if len(distinct) < 2:
+        got = f"only the label {quote(distinct[0])}" if distinct else "no labels"
         raise LabelError(
-            f"column {column!r} holds {got}, expected at least two classes to tell apart. Add rows of another class"
+            f"column {column!r} holds {got}, expected at least two classes. Add rows of another class"
             " (or use --task_type regression for scores).",
             path=table.source,
         )
-    if _look_continuous(found) and task_type == "classification":
-        notes = (_continuous_note(found, column),)
-    return LabelSpace(task_type, _ordered_names(task_type, config, table, column, found)), notes
+    if task_type == "classification" and column not in table.class_names and config.label_names is None:
+        count = sum(label is not None for label in labels)
+        _check_repeated(distinct, count, table, column)
+        if _look_continuous(distinct):
+            notes = (_continuous_note(distinct, column),)
+        elif len(distinct) > _MANY_CLASSES and len(distinct) > count / 2:
+            notes = (_many_classes_note(distinct, count, column),)
+    return LabelSpace(task_type, _ordered_names(task_type, config, table, column, distinct)), notes
 
 
 def _ordered_names(
-    task_type: str, config: DataConfig, table: Table, column: str, found: Sequence[str]
+    task_type: str, config: DataConfig, table: Table, column: str, distinct: Sequence[str]
 ) -> tuple[str, ...]:
     if config.label_names is not None:
         names = config.label_names
@@ -92,24 +99,46 @@ def _ordered_names(
         return names
     if column in table.class_names and task_type != "ordinal":
         return tuple(name.strip() for name in table.class_names[column])
-    if all(_INTEGER.fullmatch(label) for label in found):
-        return tuple(sorted(found, key=lambda label: (int(label), label)))
+    if all(_INTEGER.fullmatch(label) for label in distinct):
+        return tuple(sorted(distinct, key=lambda label: (int(label), label)))
     if task_type == "ordinal":
         raise ConfigError(
             "data.label_names: an ordinal task needs its labels in order, lowest first (only whole numbers order"
-            f" themselves). Found: {', '.join(found[:20])}. Give them as label_names, such as [bad, fair, good]."
+            f" themselves). Found: {', '.join(distinct[:20])}. Give them as label_names, such as [bad, fair, good]."
         )
-    return tuple(found)
+    return tuple(distinct)
 
 
-def _look_continuous(found: Sequence[str]) -> bool:
-    numbers = [parse_number(label) for label in found]
-    return len(found) > 20 and None not in numbers and any(number % 1 for number in numbers if number is not None)
+def _look_continuous(distinct: Sequence[str]) -> bool:
+    numbers = [parse_number(label) for label in distinct]
+    return len(distinct) > 20 and None not in numbers and any(number % 1 for number in numbers if number is not None)
 
 
-def _continuous_note(found: Sequence[str], column: str) -> str:
+def _check_repeated(distinct: Sequence[str], count: int, table: Table, column: str) -> None:
+    """Check that at least one label occurs twice: a column of ids or free text is no label column.
+
+    Raises:
+        LabelError: all labels of more than a few rows are different.
+    """
+    if count > _FEW_ROWS and len(distinct) == count:
+        raise LabelError(
+            f"column {column!r} holds a different label in each of its {count:,} rows ({quote(distinct[0])},"
+            f" {quote(distinct[1])}, ...), expected classes that occur several times. Is it an id or a free text? Name"
+            " the column of the classes with --label_column; for scores use --task_type regression.",
+            path=table.source,
+        )
+
+
+def _many_classes_note(distinct: Sequence[str], count: int, column: str) -> str:
     return (
-        f"Column {column!r} holds {len(found)} different numbers, not all of them whole, and each is taken as a class"
+        f"warning: column {column!r} holds {len(distinct):,} classes in {count:,} rows: most have one row. Is"
+        " it an id or a free text? Name another --label_column; for scores use --task_type regression."
+    )
+
+
+def _continuous_note(distinct: Sequence[str], column: str) -> str:
+    return (
+        f"Column {column!r} holds {len(distinct)} different numbers, not all of them whole, and each is a class"
         " of its own; if they are scores, use --task_type regression."
     )
 
@@ -351,5 +380,7 @@ def _unknown_labels(first_rows: Mapping[str, int], table: Table, names: Sequence
     ]
     more = f" and {len(ordered) - 10} more" if len(ordered) > 10 else ""
     valid = ", ".join(map(quote, names[:30])) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
-    message = f"unknown labels: {'; '.join(listed)}{more}. Known: {valid}. Mend the rows (or label_names, where given)."
+    message = (
+        f"unknown labels: {'; '.join(listed)}{more}. Known: {valid}. Correct the rows (or label_names, where given)."
+    )
     return table.error(ordered[0][1], message, LabelError)

@@ -42,6 +42,7 @@ def load_data(
     seed: int,
     splits: Sequence[str] | None = None,
     label_space: LabelSpace | None = None,
+    cut_validation: bool = True,
 ) -> TaskData:
     """Read and check the rows of a task.
 
@@ -53,6 +54,7 @@ def load_data(
             `config` asks for it); None loads all.
         label_space: the labels of a trained model, to which labels are mapped by name; None takes them from the task
             or the training rows.
+        cut_validation: whether validation rows are split off train if there are none.
 
     Returns:
         The rows of each split, and notes on what was decided automatically.
@@ -68,7 +70,9 @@ def load_data(
         data = load_builtin(config, needed, label_space)
     else:
         tables, notes = _read_tables(config, needed, label_space)
-        data = _load_custom(tables, config, seed=seed, splits=needed, label_space=label_space)
+        data = _load_custom(
+            tables, config, seed=seed, splits=needed, label_space=label_space, cut_validation=cut_validation
+        )
         data = replace(data, notes=notes + data.notes)
     data = _with_fold(data, config)
     data = with_calibration(data, config, seed)
@@ -147,6 +151,7 @@ def _load_custom(
     seed: int,
     splits: Sequence[str] | None,
     label_space: LabelSpace | None,
+    cut_validation: bool = True,
 ) -> TaskData:
     """Make checked rows from the tables of custom data.
 
@@ -156,6 +161,7 @@ def _load_custom(
         seed: seeds the validation split, where it is taken from train.
         splits: the splits to return; None returns all.
         label_space: a trained model's labels; None finds them in train.
+        cut_validation: whether validation rows are split off train if there are none.
 
     Raises:
         ConfigError: for settings that do not fit the data, or a split that does not exist.
@@ -175,7 +181,7 @@ def _load_custom(
         rows[split], split_notes = read_rows(table, _required(columns, table, is_test), reader, is_test=is_test)
         notes += split_notes
     has_validation = config.validation_file is not None or any(split.startswith("validation") for split in rows)
-    if "train" in rows and not has_validation and config.folds is None:
+    if cut_validation and "train" in rows and not has_validation and config.folds is None:
         rows, note = _with_validation(rows, config, seed)
         notes.append(note)
     return TaskData(CUSTOM_NAME, space, DEFAULT_METRICS[space.task_type], _selected(rows, splits), tuple(notes))
@@ -225,13 +231,13 @@ def _with_validation(rows: Mapping[str, TextRows], config: DataConfig, seed: int
     train = rows["train"]
     if len(train) < 2 or train.labels is None:
         raise DataError("holds one row, so no validation part can be cut. Give a validation_file.", path=train.source)
-    kept, cut = stratified_split(train.labels, config.validation_share, seed, "validation")
+    remaining, cut = stratified_split(train.labels, config.validation_share, seed, "validation")
     others = {split: part for split, part in rows.items() if split != "train"}
     note = (
         f"There is no validation file: {len(cut)} of the {len(train)} training rows were cut for it (validation_share"
-        f" {config.validation_share:g}, stratified, seed {seed}), {len(kept)} are left to train on."
+        f" {config.validation_share:g}, stratified, seed {seed}), {len(remaining)} are left to train on."
     )
-    return {"train": train.take(kept), "validation": train.take(cut), **others}, note
+    return {"train": train.take(remaining), "validation": train.take(cut), **others}, note
 
 
 def _selected(rows: Mapping[str, TextRows], splits: Sequence[str] | None) -> dict[str, TextRows]:
@@ -301,12 +307,12 @@ def with_calibration(data: TaskData, config: DataConfig, seed: int) -> TaskData:
             )
         _, places = stratified_split(train.labels[original], config.calibration_share or 0.0, seed, CALIBRATION)
         cut = original[places]
-        kept = np.setdiff1d(np.arange(len(train)), cut)
+        remaining = np.setdiff1d(np.arange(len(train)), cut)
         note = (
             f"{len(cut)} of the {len(train)} training rows were cut to calibrate on (calibration_share"
-            f" {config.calibration_share:g}, stratified, seed {seed}), {len(kept)} are left to train on."
+            f" {config.calibration_share:g}, stratified, seed {seed}), {len(remaining)} are left to train on."
         )
-        train, calibration = train.take(kept), train.take(cut)
+        train, calibration = train.take(remaining), train.take(cut)
     others = {split: rows for split, rows in data.splits.items() if split != "train"}
     return replace(data, splits={"train": train, CALIBRATION: calibration, **others}, notes=(*data.notes, note))
 

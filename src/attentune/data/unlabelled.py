@@ -72,10 +72,10 @@ def unlabelled_chunks(
     reader = replace(label_reader(spec, label_space, config.label_separator), score_range=None)
     ids = id_columns(names, columns.id, strict=config.id_column is not None)
     needed = (columns.text, columns.pair, columns.label, *ids.names)
-    kept = tuple(name for name in dict.fromkeys(needed) if name is not None)
+    read_columns = tuple(name for name in dict.fromkeys(needed) if name is not None)
 
     def chunks() -> Iterator[Table]:
-        return (_with_columns(table, kept) for table in tables(kept))
+        return (_with_columns(table, read_columns) for table in tables(read_columns))
 
     has_labels = _checked(chunks(), columns, reader, ids)
     columns = replace(columns, id=ids.first_usable(chunks), label=columns.label if has_labels else None)

@@ -8,12 +8,11 @@ import numpy as np
 
 from attentune.attribution.base import Settings
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.explain.explainer import Explainer
+from attentune.explain.explainer import explainer_for, unchanged_attention
 from attentune.explain.explanation import Explanation
 from attentune.explain.words import Subword, merge_subwords
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of, probabilities_of
-from attentune.models.attention import attention_by
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,8 @@ def explained_answer(
     Raises:
         ConfigError: the method does not work on this run, or there is no such class.
     """
-    with attention_by(saved.model):
-        explainer = Explainer(saved, rows, precision=precision)
+    with unchanged_attention(saved):
+        explainer = explainer_for(saved, rows, precision=precision)
         attributions = explainer.attributions(method, target=target, settings=settings)
         explanation = explainer.explanations(method, unit, attributions)[0]
     return _answer(attributions[0].logits, saved.label_space), explanation
@@ -83,7 +82,7 @@ def explained_answer(
 
 def words_read(saved: Predictor, rows: TextRows, *, precision: str | None = None) -> tuple[Subword, ...]:
     """Return the words of the first row that are not truncated, with scores 0."""
-    explainer = Explainer(saved, rows, precision=precision)
+    explainer = explainer_for(saved, rows, precision=precision)
     pieces = explainer.pieces(0, np.zeros(explainer.scorer.features.lengths[0]))
     return merge_subwords(pieces, rows.texts[0], rows.pairs[0] if rows.pairs else None, signed=True)
 
@@ -101,7 +100,7 @@ def answer_masked(saved: Predictor, rows: TextRows, word: Subword, *, precision:
 
     Source: SSA (Kou et al. 2020, figure 1).
     """
-    explainer = Explainer(saved, rows, precision=precision)
+    explainer = explainer_for(saved, rows, precision=precision)
     length = int(explainer.scorer.features.lengths[0])
     ordinary = explainer.scorer.features.non_special_positions(0)
     pieces = explainer.pieces(0, np.zeros(length))

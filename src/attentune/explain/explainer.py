@@ -1,25 +1,34 @@
-"""Applies attribution methods to rows with a saved run and maps the scores to the texts."""
+"""Applies attribution methods to rows with a saved run and maps the scores to the texts.
+
+`explainer_for` returns the explainer of a run: `Explainer` for a model, `WordExplainer` for baselines and ensembles.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from attentune.attribution.base import Scorer, Settings, class_ids
+from attentune.attribution.base import PredictionScorer, Scorer, Settings, class_ids
 from attentune.attribution.hooks import PassCounter
-from attentune.attribution.registry import METHODS, Method, method_for
+from attentune.attribution.registry import METHODS, Method, method_for, method_without_model
+from attentune.attribution.words import WordScorer, word_features
 from attentune.data.batching import budget_order
-from attentune.data.dataset import TaskData, TextRows
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.tokenization import Features, Spans, encode_rows, encode_with_spans, token_spans
+from attentune.errors import ConfigError
 from attentune.explain.explanation import Explanation
-from attentune.explain.words import Subword
-from attentune.inference.predictor import Predictor
+from attentune.explain.words import Subword, word_spans
+from attentune.inference.ensemble import EnsemblePredictor
+from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
 from attentune.inference.scoring import BATCH_TOKENS
 from attentune.metrics.metrics import predictions_of, probabilities_of
+from attentune.models.attention import attention_by
 
 
 @dataclass(frozen=True)
@@ -41,11 +50,107 @@ class Attribution:
     seconds: float
 
 
-class Explainer:
-    """Explains rows with a saved run.
+Progress = Callable[[int], None]
+
+
+class BaseExplainer(ABC):
+    """Explains rows with a saved run of some kind.
+
+    Attributes:
+        scorer: predicts the rows, and copies of them with masked tokens.
+    """
+
+    scorer: PredictionScorer
+
+    def __init__(self, rows: TextRows, label_space: LabelSpace) -> None:
+        self._rows, self._space = rows, label_space
+
+    @abstractmethod
+    def attributions(
+        self,
+        name: str,
+        *,
+        target: str | Sequence[str] | None = None,
+        settings: Settings | None = None,
+        progress: Progress | None = None,
+    ) -> list[Attribution]:
+        """Compute each row's scores by one method.
+
+        Args:
+            name: a key of `METHODS`.
+            target: the class to explain, for all rows or one per row; by default the predicted class.
+            settings: options of the method.
+            progress: called with the number of rows after each batch.
+
+        Raises:
+            ConfigError: the method does not exist or does not work on this run, or there is no such class.
+        """
+
+    @abstractmethod
+    def spans(self, row: int) -> Sequence[tuple[str, int, int] | None]:
+        """Return the text ("text" or "pair") and character span of each token of a row; None for special tokens."""
+
+    def pieces(self, row: int, scores: np.ndarray) -> tuple[Subword, ...]:
+        """Return the tokens of a row, without special tokens, with their character spans and these scores."""
+        texts = {"text": self._rows.texts[row], "pair": self._rows.pairs[row] if self._rows.pairs else ""}
+        return tuple(
+            Subword(texts[span[0]][span[1] : span[2]], span[1], span[2], score, span[0])
+            for span, score in zip(self.spans(row), scores.tolist(), strict=True)
+            if span is not None
+        )
+
+    def _token_source(self, name: str) -> BaseExplainer:
+        """Return the explainer whose tokens the scores of this method belong to."""
+        return self
+
+    def explanations(self, name: str, unit: str, attributions: Sequence[Attribution]) -> list[Explanation]:
+        """Map a method's scores to the texts.
+
+        Args:
+            name: the method.
+            unit: "word" or "token".
+            attributions: one per row, from `attributions`.
+        """
+        source = self._token_source(name)
+        return [
+            self._explanation(row, name, unit, attribution, source.pieces(row, attribution.scores))
+            for row, attribution in enumerate(attributions)
+        ]
+
+    def _explanation(
+        self, row: int, name: str, unit: str, attribution: Attribution, pieces: tuple[Subword, ...]
+    ) -> Explanation:
+        label, probability, prediction = self.prediction_of(attribution.logits, attribution.target)
+        return Explanation(
+            text=self._rows.texts[row],
+            pair=self._rows.pairs[row] if self._rows.pairs else None,
+            method=name,
+            label=label,
+            probability=probability,
+            prediction=prediction,
+            signed=METHODS[name].signed,
+            passes=attribution.passes,
+            seconds=attribution.seconds,
+            unit=unit,
+            pieces=pieces,
+        )
+
+    def prediction_of(self, logits_C: np.ndarray, target: int) -> tuple[str | float, float | None, str | float]:
+        """Return the explained class, its probability and the predicted class; for regression score, None, score."""
+        space = self._space
+        predicted = predictions_of(logits_C[None], space)[0]
+        if space.task_type == "regression":
+            score = round(float(predicted), 6)
+            return score, None, score
+        probability = float(probabilities_of(logits_C[None], space)[0, target])
+        return space.names[target], probability, space.text_of(predicted)
+
+
+class Explainer(BaseExplainer):
+    """Explains rows with a saved model.
 
     Args:
-        saved: the run. On a CPU its model is left with the attention implementation that `predict` selects.
+        saved: the model. On a CPU it is left with the attention implementation that `predict` selects.
         rows: the rows.
         precision: overrides the run's precision.
         with_spans: compute the tokens' character spans of all rows during tokenisation; useful if all are needed.
@@ -56,15 +161,16 @@ class Explainer:
     """
 
     def __init__(
-        self, saved: Predictor, rows: TextRows, *, precision: str | None = None, with_spans: bool = False
+        self, saved: ModelPredictor, rows: TextRows, *, precision: str | None = None, with_spans: bool = False
     ) -> None:
-        self._saved, self._rows = saved, rows
+        super().__init__(rows, saved.label_space)
+        self._saved = saved
         self._spans: list[Spans] | None = None
         data = TaskData("input", saved.label_space, (), {"input": rows})
         encode = self._encode_with_spans if with_spans else encode_rows
         evaluator = saved.evaluator(data, encode=encode, precision=precision)
         self.batch_size = evaluator.batch_size
-        self.scorer = Scorer(
+        self.scorer: Scorer = Scorer(
             model=saved.model,
             accelerator=evaluator.accelerator,
             features=evaluator.features["input"],
@@ -83,21 +189,10 @@ class Explainer:
         *,
         target: str | Sequence[str] | None = None,
         settings: Settings | None = None,
+        progress: Progress | None = None,
         alone: bool = False,
-        progress: Callable[[int], None] | None = None,
     ) -> list[Attribution]:
-        """Compute each row's scores by one method.
-
-        Args:
-            name: a key of `METHODS`.
-            target: the class to explain, for all rows or one per row; by default the predicted class.
-            settings: options of the method.
-            alone: make each row a batch of its own, without padding.
-            progress: called with the number of rows after each batch.
-
-        Raises:
-            ConfigError: the method does not exist or does not work on this run, or there is no such class.
-        """
+        """Compute each row's scores; `alone` makes each row a batch of its own, without padding."""
         method, count = method_for(name, self.scorer.model), len(self._rows)
         wanted_N = class_ids(target, self.scorer.label_space, count)
         by_row: dict[int, Attribution] = {}
@@ -122,25 +217,6 @@ class Explainer:
             return budget_order(self.scorer.features.padded_lengths, BATCH_TOKENS)
         return [np.array([place]) for place in range(len(self._rows))]
 
-    def explanations(self, name: str, unit: str, attributions: Sequence[Attribution]) -> list[Explanation]:
-        """Map a method's scores to the texts.
-
-        Args:
-            name: the method.
-            unit: "word" or "token".
-            attributions: one per row, from `attributions`.
-        """
-        return [self._explanation(row, name, unit, attribution) for row, attribution in enumerate(attributions)]
-
-    def pieces(self, row: int, scores: np.ndarray) -> tuple[Subword, ...]:
-        """Return the subwords of a row, without special tokens, with their character spans and these scores."""
-        texts = {"text": self._rows.texts[row], "pair": self._rows.pairs[row] if self._rows.pairs else ""}
-        return tuple(
-            Subword(texts[span[0]][span[1] : span[2]], span[1], span[2], score, span[0])
-            for span, score in zip(self.spans(row), scores.tolist(), strict=True)
-            if span is not None
-        )
-
     def spans(self, row: int) -> Spans:
         """Return the character span of each token of a row; see `data.tokenization.token_spans`."""
         if self._spans is None:
@@ -149,28 +225,153 @@ class Explainer:
             self._spans = token_spans(self._rows, self._saved.tokenizer, **lengths)
         return self._spans[row]
 
-    def _explanation(self, row: int, name: str, unit: str, attribution: Attribution) -> Explanation:
-        label, probability, prediction = self.prediction_of(attribution.logits, attribution.target)
-        return Explanation(
-            text=self._rows.texts[row],
-            pair=self._rows.pairs[row] if self._rows.pairs else None,
-            method=name,
-            label=label,
-            probability=probability,
-            prediction=prediction,
-            signed=METHODS[name].signed,
-            passes=attribution.passes,
-            seconds=attribution.seconds,
-            unit=unit,
-            pieces=self.pieces(row, attribution.scores),
-        )
 
-    def prediction_of(self, logits_C: np.ndarray, target: int) -> tuple[str | float, float | None, str | float]:
-        """Return the explained class, its probability and the predicted class; for regression score, None, score."""
-        space = self.scorer.label_space
-        predicted = predictions_of(logits_C[None], space)[0]
-        if space.task_type == "regression":
-            score = round(float(predicted), 6)
-            return score, None, score
-        probability = float(probabilities_of(logits_C[None], space)[0, target])
-        return space.names[target], probability, space.text_of(predicted)
+class WordExplainer(BaseExplainer):
+    """Explains rows with a saved baseline or ensemble: by deleting words, or by the gradients of an ensemble's models.
+
+    The gradient methods explain each model and average the scores with the weights of the fusion; members without
+    gradients (baselines) are left out. They need models that split the rows into the same tokens.
+
+    Args:
+        saved: the run.
+        rows: the rows.
+        precision: overrides the precision of the run's models.
+    """
+
+    def __init__(self, saved: Predictor, rows: TextRows, *, precision: str | None = None) -> None:
+        super().__init__(rows, saved.label_space)
+        self._saved, self._precision = saved, precision
+        self._runs = saved.num_runs if isinstance(saved, EnsemblePredictor) else 1
+        self._predicted = 0
+        self._tokens: Explainer | None = None
+        spans = [self._words(row) for row in range(len(rows))]
+        self.scorer: WordScorer = WordScorer(word_features(rows, spans), saved.label_space, self._predict, rows, spans)
+
+    def _words(self, row: int) -> list[tuple[str, int, int]]:
+        texts = {"text": self._rows.texts[row]} | ({"pair": self._rows.pairs[row]} if self._rows.pairs else {})
+        return [(within, *span) for within, text in texts.items() for span in word_spans(text)]
+
+    def _predict(self, rows: TextRows) -> np.ndarray:
+        self._predicted += len(rows)
+        return predict_rows(self._saved, rows, precision=self._precision)
+
+    def attributions(
+        self,
+        name: str,
+        *,
+        target: str | Sequence[str] | None = None,
+        settings: Settings | None = None,
+        progress: Progress | None = None,
+    ) -> list[Attribution]:
+        """Compute each row's scores; a pass is the prediction of one text by one of the run's models."""
+        is_ensemble = isinstance(self._saved, EnsemblePredictor)
+        method = method_without_model(name, self._saved.kind, gradients=is_ensemble)
+        wanted_N = class_ids(target, self._space, len(self._rows))
+        if method.needs == "gradients":
+            return self._averaged(name, wanted_N, settings, progress)
+        by_row = []
+        for row in range(len(self._rows)):
+            began, self._predicted = time.perf_counter(), 0
+            place = np.array([row])
+            result = method.score(self.scorer, place, wanted_N[place], settings or Settings())
+            by_row.append(
+                Attribution(
+                    result.scores[0],
+                    int(self.scorer.targets(result.logits_BC, wanted_N[place])[0]),
+                    result.logits_BC[0],
+                    self._predicted * self._runs,
+                    time.perf_counter() - began,
+                )
+            )
+            if progress is not None:
+                progress(1)
+        return by_row
+
+    def _averaged(
+        self, name: str, wanted_N: np.ndarray, settings: Settings | None, progress: Progress | None
+    ) -> list[Attribution]:
+        """Average the scores of an ensemble's models by the weights of the fusion."""
+        ensemble = self._saved
+        assert isinstance(ensemble, EnsemblePredictor)
+        logits_NC = self.scorer.scores(np.arange(len(self._rows))).logits_NC
+        target_N = self.scorer.targets(logits_NC, wanted_N)
+        names = None if not self._space.names else [self._space.names[target] for target in target_N]
+        by_model: list[list[Attribution]] = []
+        weights: list[float] = []
+        for weight, run in ensemble.weighted_runs():
+            if isinstance(run, ModelPredictor):
+                with unchanged_attention(run):
+                    explainer = Explainer(run, self._rows, precision=self._precision)
+                    self._check_tokens(name, explainer)
+                    by_model.append(explainer.attributions(name, target=names, settings=settings))
+                weights.append(weight)
+        if not by_model:
+            raise ConfigError(
+                f"method: {name} needs gradients, but no member of {ensemble.folder} is a neural model. Use"
+                " leave-one-out, lime or shap."
+            )
+        by_row = []
+        for row in range(len(self._rows)):
+            parts = [attributions[row] for attributions in by_model]
+            scores = sum(weight / sum(weights) * part.scores for weight, part in zip(weights, parts, strict=True))
+            passes = sum(part.passes for part in parts) + self._runs
+            seconds = sum(part.seconds for part in parts)
+            by_row.append(Attribution(np.asarray(scores), int(target_N[row]), logits_NC[row], passes, seconds))
+            if progress is not None:
+                progress(1)
+        return by_row
+
+    def _check_tokens(self, name: str, explainer: Explainer) -> None:
+        """Refuse models whose tokens differ, since their scores cannot be averaged token by token."""
+        if self._tokens is None:
+            self._tokens = explainer
+        first, other = self._tokens.scorer.features, explainer.scorer.features
+        same = np.array_equal(first.ids, other.ids) and np.array_equal(first.starts, other.starts)
+        if not same or not np.array_equal(first.special, other.special):
+            raise ConfigError(
+                f"method: {name} averages the scores of tokens, but the models of {self._saved.folder} split these"
+                " texts differently (other tokenizers or maximum lengths). Use leave-one-out, lime or shap, which score"
+                " words, or explain one member."
+            )
+
+    def spans(self, row: int) -> Sequence[tuple[str, int, int]]:
+        """Return the text and character span of each word of a row."""
+        return self.scorer.spans[row]
+
+    def _token_source(self, name: str) -> BaseExplainer:
+        """Return itself, or for gradient methods a model's explainer: their scores are of its tokens."""
+        return self if METHODS[name].needs != "gradients" or self._tokens is None else self._tokens
+
+
+def explainer_for(saved: Predictor, rows: TextRows, *, precision: str | None = None) -> Explainer | WordExplainer:
+    """Return the explainer of a run of any kind."""
+    if isinstance(saved, ModelPredictor):
+        return Explainer(saved, rows, precision=precision)
+    return WordExplainer(saved, rows, precision=precision)
+
+
+@contextlib.contextmanager
+def unchanged_attention(saved: Predictor) -> Iterator[None]:
+    """Restore the attention implementation of a run's model after the block, which explaining changes."""
+    if isinstance(saved, ModelPredictor):
+        with attention_by(saved.model):
+            yield
+    else:
+        yield
+
+
+def check_method(name: str, saved: Predictor) -> None:
+    """Check that a method works on a run.
+
+    Raises:
+        ConfigError: it does not exist or does not work on this run.
+    """
+    if isinstance(saved, ModelPredictor):
+        method_for(name, saved.model)
+    else:
+        method_without_model(name, saved.kind, gradients=isinstance(saved, EnsemblePredictor))
+
+
+def default_method(saved: Predictor) -> str:
+    """Return the method that is used if none is named: ssa for models, leave-one-out for baselines and ensembles."""
+    return "ssa" if isinstance(saved, ModelPredictor) else "leave-one-out"

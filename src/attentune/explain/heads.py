@@ -44,7 +44,7 @@ def head_attention(
         ConfigError: there is no such layer or head.
         UnsupportedEncoderError: the encoder does not return its attention weights.
     """
-    saved = run if isinstance(run, Predictor) else Predictor.load(run)
+    saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("attention heads")
     encoder = saved.model.encoder.config
     layer = encoder.num_hidden_layers if layer is None else layer
     chosen = tuple(range(1, encoder.num_attention_heads + 1)) if heads is None else tuple(heads)

@@ -63,7 +63,7 @@ def layer_weights(
 
     Source: figure 4 of SESAME (Su and Cheng 2019).
     """
-    saved = run if isinstance(run, Predictor) else Predictor.load(run)
+    saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("layers")
     if not saved.model.config.layer_mix["squeeze"]:
         raise ConfigError(
             f"{saved.folder}: was trained without squeeze-and-excitation, so its layers have no weights; train with a"

@@ -37,8 +37,9 @@ def predict_explained(
     Raises:
         ConfigError: the run has no token gate.
     """
-    method_for("ssa", saved.model)
-    explainer = Explainer(saved, rows, precision=precision, with_spans=True)
+    model_run = saved.single_model("the importance of words with predictions (--explain)")
+    method_for("ssa", model_run.model)
+    explainer = Explainer(model_run, rows, precision=precision, with_spans=True)
     scorer = explainer.scorer
     scored = score_rows(
         scorer.model,

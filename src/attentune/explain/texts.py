@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from attentune.attribution.base import Settings, class_ids
-from attentune.attribution.registry import method_for
+from attentune.attribution.registry import METHODS
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
-from attentune.explain.explainer import Explainer
+from attentune.explain.explainer import check_method, default_method, explainer_for, unchanged_attention
 from attentune.explain.explanation import UNITS, Explanation
-from attentune.inference.predictor import Predictor
-from attentune.models.attention import attention_by
+from attentune.inference.predictor import ModelPredictor, Predictor
 
 
 def explain_texts(
@@ -21,7 +20,7 @@ def explain_texts(
     texts: Sequence[str],
     pairs: Sequence[str] | None = None,
     *,
-    method: str = "ssa",
+    method: str | None = None,
     target: str | Sequence[str] | None = None,
     unit: str = "word",
     seed: int = 0,
@@ -36,7 +35,8 @@ def explain_texts(
         run: a run folder or checkpoint.
         texts: the (first) texts.
         pairs: the second texts, for a model of text pairs.
-        method: a key of `attribution.registry.METHODS`; "ssa" needs a run with a token gate.
+        method: a key of `attribution.registry.METHODS`; by default "ssa", which needs a run with a token gate, and
+            "leave-one-out" for baselines and ensembles.
         target: the class to explain, for all texts or one per text; by default the predicted class.
         unit: "word", or "token" for the encoder's subwords.
         seed: of the random methods.
@@ -59,8 +59,10 @@ def explain_texts(
         raise DataError(f"got {len(texts)} texts and {len(pairs)} second texts, expected as many of each.")
     ids = tuple(str(number) for number in range(len(texts)))
     rows = TextRows(ids, tuple(texts), None if pairs is None else tuple(pairs), None, "texts")
+    saved = run if isinstance(run, Predictor) else Predictor.load(run)
+    method = method or default_method(saved)
     return explain_rows(
-        run,
+        saved,
         rows,
         methods=(method,),
         target=target,
@@ -92,8 +94,8 @@ def explain_rows(
     _check(saved, rows, methods, target, unit, settings)
     if not len(rows):
         return {name: [] for name in methods}
-    with attention_by(saved.model):
-        explainer = Explainer(saved, rows, precision=precision)
+    with unchanged_attention(saved):
+        explainer = explainer_for(saved, rows, precision=precision)
         return {
             name: explainer.explanations(
                 name, unit, explainer.attributions(name, target=target, settings=settings, progress=progress)
@@ -120,7 +122,12 @@ def _check(
         problems.append("method: got none, expected at least one.")
     for method in methods:
         try:
-            method_for(method, saved.model)
+            check_method(method, saved)
+            if unit == "token" and not isinstance(saved, ModelPredictor) and METHODS[method].needs == "predictions":
+                problems.append(
+                    f"unit: got token, but {method} deletes whole words from texts for this run ({saved.kind});"
+                    " expected word."
+                )
         except ConfigError as error:
             problems += error.problems
     try:

@@ -58,8 +58,8 @@ def merge_subwords(pieces: Sequence[Subword], text: str, pair: str | None, *, si
     for within, own_text in (("text", text), ("pair", pair)):
         if own_text is None:
             continue
-        own = list(pieces) if pair is None else [piece for piece in pieces if piece.within == within]
-        for group in _groups(own, own_text):
+        side_pieces = list(pieces) if pair is None else [piece for piece in pieces if piece.within == within]
+        for group in _groups(side_pieces, own_text):
             if len(group) == 1:
                 words.append(group[0])
                 continue
@@ -111,10 +111,11 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     """Return the spans of a text's words, which together cover every character but white space."""
     if text.isascii():
         return [match.span() for match in _ASCII_WORD.finditer(text)]
-    return _spans_by_character(text)
+    return word_spans_by_character(text)
 
 
-def _spans_by_character(text: str) -> list[tuple[int, int]]:
+def word_spans_by_character(text: str) -> list[tuple[int, int]]:
+    """Return the same spans as `word_spans`, for any text: character by character, which is slower."""
     spans: list[tuple[int, int]] = []
     before = ""
     for place in range(len(text)):

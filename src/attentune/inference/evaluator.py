@@ -1,7 +1,8 @@
-"""`Evaluator`: predict and score the splits of a task with one model."""
+"""`Evaluator`: predict and score the splits of a task; `ModelEvaluator` does so with one model."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,28 +19,24 @@ from attentune.metrics.metrics import score_predictions
 _SHOWN_ROWS = 8
 
 
-@dataclass
-class Evaluator:
+@dataclass(kw_only=True)
+class Evaluator(ABC):
     """Predicts and scores splits; the latest logits are kept, so that they can be written without a second pass.
 
     Attributes:
-        model: the model, on the device of the accelerator.
         splits: the rows of each split.
-        features: the tokens of each split.
         metrics: the names of the metrics, in order.
-        batch_size: rows per batch; None for batches by number of tokens.
         logits: the latest logits (N, C) of each split.
     """
 
-    model: nn.Module
-    accelerator: Accelerator
     splits: Mapping[str, TextRows]
-    features: Mapping[str, Features]
     label_space: LabelSpace
     metrics: Sequence[str]
-    pad_token_id: int
-    batch_size: int | None
     logits: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @abstractmethod
+    def compute_logits(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
+        """Compute the (N, C) logits of a split; `predict` also checks and keeps them."""
 
     def predict(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
         """Compute the (N, C) logits of a split.
@@ -47,14 +44,7 @@ class Evaluator:
         Raises:
             NonFiniteLossError: some logits are infinite or NaN.
         """
-        self.logits[split] = predict_logits(
-            self.model,
-            self.features[split],
-            pad_token_id=self.pad_token_id,
-            batch_size=self.batch_size,
-            accelerator=self.accelerator,
-            progress=progress,
-        )
+        self.logits[split] = self.compute_logits(split, progress)
         self._check_finite(split)
         return self.logits[split]
 
@@ -90,3 +80,31 @@ class Evaluator:
             if labels is not None and len(labels):
                 scores[split] = score_predictions(self.metrics, labels, logits_NC, self.label_space)
         return scores
+
+
+@dataclass(kw_only=True)
+class ModelEvaluator(Evaluator):
+    """Predicts and scores splits with one model.
+
+    Attributes:
+        model: the model, on the device of the accelerator.
+        features: the tokens of each split.
+        batch_size: rows per batch; None for batches by number of tokens.
+    """
+
+    model: nn.Module
+    accelerator: Accelerator
+    features: Mapping[str, Features]
+    pad_token_id: int
+    batch_size: int | None
+
+    def compute_logits(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
+        """Run the model over a split."""
+        return predict_logits(
+            self.model,
+            self.features[split],
+            pad_token_id=self.pad_token_id,
+            batch_size=self.batch_size,
+            accelerator=self.accelerator,
+            progress=progress,
+        )

@@ -1,7 +1,12 @@
-"""`Predictor`: a saved run that evaluates and predicts; and the functions `evaluate` and `predict`."""
+"""`Predictor`: a saved run that evaluates and predicts; and the functions `evaluate` and `predict`.
+
+`Predictor.load` returns the kind that a run folder holds: a model (`ModelPredictor`), a baseline or an ensemble.
+"""
 
 from __future__ import annotations
 
+import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -16,7 +21,7 @@ from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
 from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import CheckpointError, ConfigError, DataError
-from attentune.inference.evaluator import Evaluator
+from attentune.inference.evaluator import Evaluator, ModelEvaluator
 from attentune.inference.scoring import make_accelerator
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.attention import use_own_attention
@@ -32,74 +37,67 @@ Encode = Callable[..., Features]
 _SPLITS = ("train", "validation", "test")
 
 
+# The file that marks a run folder of each kind, and the module whose `load_run` loads it. The others hold a model.
+# Modules are named, not imported, since they import this one.
+_KINDS = {"ensemble.json": "attentune.inference.ensemble", "baseline.json": "attentune.baselines.predictor"}
+
+
 @dataclass(frozen=True)
-class Predictor:
-    """A trained model that predicts as it did in training: same precision, same batches.
+class Predictor(ABC):
+    """A saved run.
 
     Attributes:
         folder: the run folder or checkpoint.
         config: the configuration of the run; the defaults if the folder has none.
-        label_space: the labels that the model predicts.
+        label_space: the labels that the run predicts.
     """
 
     folder: Path
     config: Config
     label_space: LabelSpace
-    model: AttentuneForSequenceClassification
-    tokenizer: Tokenizer
 
-    @classmethod
-    def load(cls, folder: str | Path, task: str | None = None) -> Predictor:
-        """Load a run folder.
+    @staticmethod
+    def load(folder: str | Path, task: str | None = None) -> Predictor:
+        """Load a run folder of any kind: a model, a baseline or an ensemble.
 
         Args:
             folder: a run folder or checkpoint, or the folder of a multi-task run.
             task: the task, for the folder of a multi-task run.
 
         Raises:
-            CheckpointError: the folder holds no saved model, or several.
+            CheckpointError: the folder holds no saved run, or several.
         """
         path = _run_of_task(Path(folder), task)
+        for marker, module in _KINDS.items():
+            if (path / marker).is_file():
+                return importlib.import_module(module).load_run(path)
         model, tokenizer = load_model(path)
-        homes = (path, path.absolute().parent) if path.absolute().name.startswith("checkpoint-") else (path,)
-        file = next((home / "config.yaml" for home in homes if (home / "config.yaml").is_file()), None)
-        config = Config() if file is None else load_config(file, as_record=True)
-        return cls(path, config, label_space_of(model.config), model, tokenizer)
+        return ModelPredictor(path, saved_config(path), label_space_of(model.config), model, tokenizer)
 
-    def evaluator(self, data: TaskData, *, encode: Encode = encode_rows, **training: Any) -> Evaluator:
-        """Make an evaluator of these rows.
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """What the run is, in words: the model type of its encoder, or "ensemble of 3"."""
+
+    @property
+    @abstractmethod
+    def is_pair(self) -> bool:
+        """Whether the run was trained on pairs of texts."""
+
+    @abstractmethod
+    def evaluator(self, data: TaskData, **training: Any) -> Evaluator:
+        """Make an evaluator of these rows, which predicts as in training: same precision, same batches.
 
         Args:
             data: the rows; pairs or single texts, as in training.
-            encode: tokenises rows, as `encode_rows` does.
             training: training settings to change, such as `precision`; None keeps the setting of the run.
 
         Raises:
             ConfigError: for an invalid setting.
-            DataError: for pairs given to a model of single texts, or the reverse.
+            DataError: for pairs given to a run of single texts, or the reverse.
         """
-        settings = self._settings(training)
-        self._check_pairs(data)
-        accelerator, _ = make_accelerator(precision=settings.precision, use_cpu=settings.use_cpu)
-        lengths = {"max_length": self.model.config.max_seq_length, "bi_encoder": self.model.config.is_bi_encoder}
-        if accelerator.device.type == "cpu":
-            # The same kernels as in training, for identical scores.
-            use_own_attention(self.model)
-            if settings.fused_layers:
-                use_fused_layers(self.model)
-        return Evaluator(
-            # Not prepared by Accelerate, which would patch the model for this precision permanently; `score_rows` uses
-            # autocast instead.
-            model=self.model.to(accelerator.device),
-            accelerator=accelerator,
-            splits=data.splits,
-            features={name: encode(rows, self.tokenizer, **lengths) for name, rows in data.splits.items()},
-            label_space=self.label_space,
-            metrics=data.metrics,
-            pad_token_id=self.tokenizer.pad_token_id,
-            batch_size=settings.per_device_eval_batch_size,
-        )
 
+    @abstractmethod
     def predictor(self, data: TaskData, *, precision: str | None) -> Evaluator:
         """Make an evaluator of these rows in a given precision, for prediction only.
 
@@ -109,34 +107,17 @@ class Predictor:
         Raises:
             ConfigError, DataError: as `evaluator`; or if PyTorch has no int8 support.
         """
-        if precision == TRUE_BF16:
-            made = self.evaluator(data, precision="bf16")
-            return replace(made, model=bf16_copy(self.model), batch_size=None)
-        if precision == INT8:
-            made = self.evaluator(data, precision="fp32", use_cpu=True)
-            return replace(made, model=int8_copy(self.model), batch_size=None)
-        return self.evaluator(data, precision=precision)
 
-    def _settings(self, changes: dict[str, Any]) -> TrainingConfig:
-        problems: list[str] = []
-        changed = {key: value for key, value in changes.items() if value is not None}
-        settings = parse_section(TrainingConfig, to_dict(self.config.training) | changed, "training", problems)
-        if problems:
-            raise ConfigError(problems)
-        return settings
+    @abstractmethod
+    def single_model(self, purpose: str) -> ModelPredictor:
+        """Return this run if it is one model; others have no encoder to look into, convert or change.
 
-    def _check_pairs(self, data: TaskData) -> None:
-        if data.splits and data.is_pair != self.is_pair:
-            kinds = ("single texts", "pairs of texts")
-            raise DataError(
-                f"{data.name}: got {kinds[data.is_pair]}, but {self.folder} was trained on {kinds[self.is_pair]}."
-                " Give it rows of that kind (own files: --text_column and --text_pair_column name the texts)."
-            )
+        Args:
+            purpose: what needs the model, for the message: "attentune export".
 
-    @property
-    def is_pair(self) -> bool:
-        """Whether the model was trained on pairs of texts."""
-        return bool(self.model.config.is_pair)
+        Raises:
+            ConfigError: the run is a baseline or an ensemble; the message says what to do instead.
+        """
 
     def with_columns(self, config: DataConfig) -> DataConfig:
         """Return data settings with the column names of the run, if the data is custom and none are given."""
@@ -175,6 +156,85 @@ class Predictor:
         if not loaded.splits:
             raise DataError(f"{loaded.name}: has no split named {', '.join(splits)}.")
         return loaded
+
+    def _check_pairs(self, data: TaskData) -> None:
+        if data.splits and data.is_pair != self.is_pair:
+            kinds = ("single texts", "pairs of texts")
+            raise DataError(
+                f"{data.name}: got {kinds[data.is_pair]}, but {self.folder} was trained on {kinds[self.is_pair]}."
+                " Give it rows of that kind (own files: --text_column and --text_pair_column name the texts)."
+            )
+
+
+@dataclass(frozen=True)
+class ModelPredictor(Predictor):
+    """A saved model."""
+
+    model: AttentuneForSequenceClassification
+    tokenizer: Tokenizer
+
+    def evaluator(self, data: TaskData, *, encode: Encode = encode_rows, **training: Any) -> ModelEvaluator:
+        """Make an evaluator of these rows; `encode` tokenises rows, as `encode_rows` does."""
+        settings = self._settings(training)
+        self._check_pairs(data)
+        accelerator, _ = make_accelerator(precision=settings.precision, use_cpu=settings.use_cpu)
+        lengths = {"max_length": self.model.config.max_seq_length, "bi_encoder": self.model.config.is_bi_encoder}
+        if accelerator.device.type == "cpu":
+            # The same kernels as in training, for identical scores.
+            use_own_attention(self.model)
+            if settings.fused_layers:
+                use_fused_layers(self.model)
+        return ModelEvaluator(
+            # Not prepared by Accelerate, which would patch the model for this precision permanently; `score_rows` uses
+            # autocast instead.
+            model=self.model.to(accelerator.device),
+            accelerator=accelerator,
+            splits=data.splits,
+            features={name: encode(rows, self.tokenizer, **lengths) for name, rows in data.splits.items()},
+            label_space=self.label_space,
+            metrics=data.metrics,
+            pad_token_id=self.tokenizer.pad_token_id,
+            batch_size=settings.per_device_eval_batch_size,
+        )
+
+    def predictor(self, data: TaskData, *, precision: str | None) -> ModelEvaluator:
+        """Make an evaluator of these rows in a given precision, for prediction only."""
+        if precision == TRUE_BF16:
+            made = self.evaluator(data, precision="bf16")
+            return replace(made, model=bf16_copy(self.model), batch_size=None)
+        if precision == INT8:
+            made = self.evaluator(data, precision="fp32", use_cpu=True)
+            return replace(made, model=int8_copy(self.model), batch_size=None)
+        return self.evaluator(data, precision=precision)
+
+    def _settings(self, changes: dict[str, Any]) -> TrainingConfig:
+        problems: list[str] = []
+        changed = {key: value for key, value in changes.items() if value is not None}
+        settings = parse_section(TrainingConfig, to_dict(self.config.training) | changed, "training", problems)
+        if problems:
+            raise ConfigError(problems)
+        return settings
+
+    @property
+    def kind(self) -> str:
+        """The model type of the encoder."""
+        return str(self.model.encoder.config.model_type)
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether the model was trained on pairs of texts."""
+        return bool(self.model.config.is_pair)
+
+    def single_model(self, purpose: str) -> ModelPredictor:
+        """Return this run, which is one model."""
+        return self
+
+
+def saved_config(folder: Path) -> Config:
+    """Read the configuration of a run folder; that of a checkpoint lies above it. The defaults if there is none."""
+    homes = (folder, folder.absolute().parent) if folder.absolute().name.startswith("checkpoint-") else (folder,)
+    file = next((home / "config.yaml" for home in homes if (home / "config.yaml").is_file()), None)
+    return Config() if file is None else load_config(file, as_record=True)
 
 
 def _run_of_task(folder: Path, task: str | None) -> Path:

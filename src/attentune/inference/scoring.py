@@ -24,7 +24,7 @@ from attentune.nn.cpu.memory import kept_memory
 
 # Large enough for efficient matrix products, small enough for activations to stay in the cache.
 BATCH_TOKENS = 2048
-_TRACKERS = {"tensorboard": is_tensorboard_available, "mlflow": is_mlflow_available, "wandb": is_wandb_available}
+TRACKERS = {"tensorboard": is_tensorboard_available, "mlflow": is_mlflow_available, "wandb": is_wandb_available}
 
 
 def make_accelerator(
@@ -41,7 +41,7 @@ def make_accelerator(
     Raises:
         ConfigError: the device does not support the precision, or the tracker is not installed.
     """
-    if tracker != "none" and not _TRACKERS[tracker]():
+    if tracker != "none" and not TRACKERS[tracker]():
         raise ConfigError(
             f"training.report_to: {tracker} is not installed; run: pip install {tracker} (all trackers: pip install"
             " 'attentune[trackers]')"
@@ -177,6 +177,53 @@ def score_rows(
             if progress is not None:
                 progress(len(places))
     return collected.scores(summed_over_processes(collected.logits_NC, accelerator))
+
+
+@torch.inference_mode()
+def classifier_features(
+    model: Any,
+    features: Features,
+    *,
+    pad_token_id: int,
+    accelerator: Accelerator,
+    rows: np.ndarray,
+    batch_tokens: int = BATCH_TOKENS,
+) -> np.ndarray:
+    """Compute what the classifier's last layer is applied to, in evaluation mode: (N, F) float32.
+
+    Several processes share the batches, and all get all rows.
+
+    Args:
+        model: the model itself, on the device of the accelerator; its mode is restored afterwards. The classifier is a
+            linear layer, or has a method `features`.
+        features: the tokens of the split.
+        pad_token_id: the id of padding.
+        accelerator: defines device and precision.
+        rows: the indices of the rows.
+        batch_tokens: tokens per batch, with padding.
+    """
+    classifier, collected = model.classifier, None
+    read = getattr(classifier, "features", lambda vectors: vectors)
+    seen: list[torch.Tensor] = []
+    handle = classifier.register_forward_pre_hook(lambda module, inputs: seen.append(read(inputs[0])))
+    batches = budget_order(features.padded_lengths[rows], batch_tokens)
+    try:
+        with _evaluating(model), frozen_weights(model), accelerator.autocast():
+            # Also the first batch by every process: it has the number of features.
+            for number, places in enumerate(batches):
+                if number > 0 and number % accelerator.num_processes != accelerator.process_index:
+                    continue
+                batch = pad_batch(features, rows[places], pad_token_id=pad_token_id)
+                model(**{name: tensor.to(accelerator.device) for name, tensor in batch.inputs.items()})
+                vectors_BF = _numpy(seen.pop())
+                if collected is None:
+                    collected = np.zeros((len(rows), vectors_BF.shape[1]), dtype=np.float32)
+                if number % accelerator.num_processes == accelerator.process_index:
+                    collected[places] = vectors_BF
+    finally:
+        handle.remove()
+    assert collected is not None  # there are rows
+    return summed_over_processes(collected, accelerator)
 
 
 @contextlib.contextmanager

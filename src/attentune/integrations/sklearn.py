@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from attentune.config import load_config
@@ -37,9 +38,9 @@ class _TextEstimator(BaseEstimator):
         *,
         preset: str = "bert",
         model_name_or_path: str = "embedded",
-        learning_rate: float = 5e-5,
-        num_train_epochs: float = 3,
-        per_device_train_batch_size: int = 32,
+        learning_rate: float | None = None,
+        num_train_epochs: float | None = None,
+        per_device_train_batch_size: int | None = None,
         max_length: int = 128,
         alpha: float | None = None,
         settings: Mapping[str, Any] | None = None,
@@ -67,8 +68,8 @@ class _TextEstimator(BaseEstimator):
         rows = TextRows(tuple(map(str, range(len(texts)))), texts, pairs, labels_N, "X", weights=weights)
         splits = {"train": rows}
         if self.validation_share:
-            kept, cut = stratified_split(labels_N, self.validation_share, self._seed(), "validation")
-            splits = {"train": rows.take(kept), "validation": replace(rows.take(cut), weights=None)}
+            remaining, cut = stratified_split(labels_N, self.validation_share, self._seed(), "validation")
+            splits = {"train": rows.take(remaining), "validation": replace(rows.take(cut), weights=None)}
         data = TaskData("own", space, _METRICS[space.task_type], splits)
         if self.output_dir is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="attentune-")
@@ -77,6 +78,7 @@ class _TextEstimator(BaseEstimator):
             load_config(overrides=self._overrides(folder, space)),
             data=data,
             display=ProgressDisplay(quiet=not self.verbose),
+            with_baselines=False,
         )
         self.run_ = Predictor.load(folder)
         self.n_features_in_ = 1 if pairs is None else 2
@@ -96,7 +98,7 @@ class _TextEstimator(BaseEstimator):
             "training.num_train_epochs": self.num_train_epochs,
             "training.per_device_train_batch_size": self.per_device_train_batch_size,
             "training.seed": self._seed(),
-            "training.eval_strategy": "epoch" if self.validation_share else "no",
+            "training.eval_strategy": None if self.validation_share else "no",
             "training.output_dir": str(folder),
             "training.overwrite_output_dir": True,
         }
@@ -125,7 +127,12 @@ class _TextEstimator(BaseEstimator):
         state = dict(super().__getstate__())
         run, _ = state.pop("run_", None), state.pop("_temporary", None)
         if run is not None:
-            state["_files"] = {path.name: path.read_bytes() for path in sorted(run.folder.iterdir()) if path.is_file()}
+            state["_files"] = {
+                path.relative_to(run.folder).as_posix(): path.read_bytes()
+                for folder in (run.folder, *_member_folders(run))
+                for path in sorted(folder.iterdir())
+                if path.is_file()
+            }
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -135,6 +142,7 @@ class _TextEstimator(BaseEstimator):
             self._temporary = tempfile.TemporaryDirectory(prefix="attentune-")
             folder = Path(self._temporary.name)
             for name, content in files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(content)
             self.run_ = Predictor.load(folder)
 
@@ -145,9 +153,10 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
     Args:
         preset: the method, such as "ssa-hybrid"; `attentune presets` lists them.
         model_name_or_path: the encoder; "embedded" needs no network.
-        learning_rate: as in the TrainingArguments of transformers, like the next two.
-        num_train_epochs: the number of passes over the rows.
-        per_device_train_batch_size: the number of rows in a batch.
+        learning_rate: as in the TrainingArguments of transformers, like the next two; None for the value that suits the
+            encoder's size (`attentune.training.defaults`).
+        num_train_epochs: the number of passes over the rows; None for what suits their number.
+        per_device_train_batch_size: the number of rows in a batch; None for what suits their number and length.
         max_length: the maximum length of a text, or a pair of texts, in tokens.
         alpha: the weight of the task loss relative to the token loss, for presets with token labels; None for the
             value of the preset.
@@ -229,6 +238,177 @@ class AttentuneRegressor(RegressorMixin, _TextEstimator):
         return predictions_of(self._logits(X), self.run_.label_space).astype(np.float64)
 
 
+class AttentuneAuto(_TextEstimator):
+    """Find and train the best model for texts or pairs of texts within a time limit, as `attentune auto` does.
+
+    Args:
+        time_limit: the time for `fit`, such as "90s", "10m" or "1h", or a number of seconds.
+        task_type: "classification" or "regression"; None for regression if y holds numbers with fractions.
+        model_name_or_path: the encoder; "embedded" needs no network.
+        encoders: several encoders to try; default: `model_name_or_path`.
+        portfolio: names of members to try; default: all that fit the rows.
+        exclude: names of members to leave out.
+        deliver: "best", or "single" for one encoder that learns from the best.
+        metric: the metric that decides; default: accuracy, or Pearson's correlation.
+        max_length: the maximum length of a text, or a pair of texts, in tokens.
+        jobs: worker processes; default: one per core on a CPU, else one.
+        settings: settings of all members by dotted name.
+        random_state: an integer seed.
+        output_dir: the run folder; a temporary one if None.
+        verbose: whether to show progress on standard error.
+
+    Attributes:
+        classes_: the classes, sorted; only for classification.
+        n_features_in_: the number of texts in a row, 1 or 2.
+        run_: the delivered `Predictor`.
+        result_: the `AutoResult`, with the leaderboard and the estimate for new rows.
+    """
+
+    def __init__(
+        self,
+        *,
+        time_limit: str | float = "10m",
+        task_type: str | None = None,
+        model_name_or_path: str = "embedded",
+        encoders: Sequence[str] | None = None,
+        portfolio: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
+        deliver: str = "best",
+        metric: str | None = None,
+        max_length: int = 128,
+        jobs: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+        random_state: int = 42,
+        output_dir: str | Path | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.time_limit = time_limit
+        self.task_type = task_type
+        self.model_name_or_path = model_name_or_path
+        self.encoders = encoders
+        self.portfolio = portfolio
+        self.exclude = exclude
+        self.deliver = deliver
+        self.metric = metric
+        self.max_length = max_length
+        self.jobs = jobs
+        self.settings = settings
+        self.random_state = random_state
+        self.output_dir = output_dir
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AttentuneAuto:
+        """Find and train the best model.
+
+        Args:
+            X: N texts, N pairs of texts, or an array or data frame of one or two columns of texts.
+            y: (N,) classes of any sortable type, or scores.
+            sample_weight: (N,) factors of the losses of the rows, divided by their mean; all 1 if None.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError: X, y or sample_weight is invalid, or their lengths differ.
+            AttentuneError: a setting is invalid, or nothing was trained within the limit.
+        """
+        from attentune.experiments.auto.budget import parse_duration
+        from attentune.experiments.auto.driver import auto
+        from attentune.experiments.auto.leaderboard import AutoProgress
+
+        check_consistent_length(X, y)
+        space, labels_N = self._labelled(y)
+        texts, pairs = texts_of(X)
+        weights = _weights(sample_weight, len(texts))
+        rows = TextRows(tuple(map(str, range(len(texts)))), texts, pairs, labels_N, "X", weights=weights)
+        if self.output_dir is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="attentune-")
+        folder = Path(self._temporary.name) / "run" if self.output_dir is None else Path(self.output_dir)
+        overrides = {
+            "model.name_or_path": str(self.model_name_or_path),
+            "data.max_length": self.max_length,
+            "data.task_type": space.task_type,
+            "training.seed": self._seed(),
+            "training.metric_for_best_model": self.metric,
+            "training.output_dir": str(folder),
+            "training.overwrite_output_dir": True,
+        }
+        self.result_ = auto(  # type: ignore[assignment]
+            load_config(overrides=overrides | dict(self.settings or {})),
+            data=TaskData("own", space, _METRICS[space.task_type], {"train": rows}),
+            time_limit_s=parse_duration(self.time_limit),
+            encoders=tuple(self.encoders or ()),
+            portfolio=self.portfolio,
+            exclude=tuple(self.exclude),
+            deliver=self.deliver,
+            jobs=self.jobs,
+            display=AutoProgress(quiet=not self.verbose),
+        )
+        self.run_ = Predictor.load(folder)
+        self.n_features_in_ = 1 if pairs is None else 2
+        return self
+
+    def _labelled(self, y: Any) -> tuple[LabelSpace, np.ndarray]:
+        """Return the label space of y, and class ids or scores."""
+        values_N = np.asarray(y)
+        has_fractions = values_N.dtype.kind == "f" and bool(np.any(values_N != np.floor(values_N)))
+        if self.task_type not in (None, "classification", "regression"):
+            raise ValueError(f"task_type: got {self.task_type!r}, expected classification or regression.")
+        if self.task_type == "regression" or (self.task_type is None and has_fractions):
+            scores_N = np.asarray(column_or_1d(values_N), dtype=np.float64)
+            if not np.isfinite(scores_N).all():
+                raise ValueError("y: got NaN or infinity, expected numbers.")
+            return LabelSpace("regression"), scores_N
+        self.classes_, labels_N = np.unique(_labels(y), return_inverse=True)
+        names = tuple(map(str, self.classes_.tolist()))
+        if len(names) < 2 or len(set(names)) < len(names):
+            raise ValueError(f"y: got the classes {', '.join(names)}, expected at least 2 that differ as text.")
+        return LabelSpace("classification", names), labels_N.astype(np.int64)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the (N,) predicted classes or scores."""
+        logits_NC = self._logits(X)
+        predictions_N = predictions_of(logits_NC, self.run_.label_space)
+        if self.run_.label_space.task_type == "regression":
+            return predictions_N.astype(np.float64)
+        return self.classes_[predictions_N.astype(np.int64)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the (N, C) probabilities, in the order of `classes_`.
+
+        Raises:
+            AttributeError: scores have no probabilities.
+        """
+        logits_NC = self._logits(X)
+        if self.run_.label_space.task_type == "regression":
+            raise AttributeError("predict_proba: scores have no probabilities; use predict.")
+        return probabilities_of(logits_NC, self.run_.label_space)
+
+    def score(self, X: Any, y: Any) -> float:
+        """Return the metric that decided, on these rows."""
+        from attentune.metrics.metrics import METRICS
+
+        labels_N = np.asarray(y)
+        if self.run_.label_space.task_type != "regression":
+            labels_N = np.searchsorted(self.classes_, labels_N)
+        predictions_N = predictions_of(self._logits(X), self.run_.label_space)
+        return METRICS[self.result_.metric].score(labels_N, predictions_N)  # type: ignore[attr-defined]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if self.task_type == "regression":
+            tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
+        else:
+            tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+        return tags
+
+
+def _member_folders(run: Predictor) -> list[Path]:
+    """Return the folders of an ensemble's members; none for a single model."""
+    members = getattr(run, "members", ())
+    return [run.folder / folder for member in members for folder in member.folders]
+
+
 def _labels(y: Any) -> np.ndarray:
     labels_N = column_or_1d(np.asarray(y), warn=True)
     if labels_N.dtype.kind == "f" and not np.all(np.isfinite(labels_N) & (labels_N == np.floor(labels_N))):
@@ -267,11 +447,11 @@ def texts_of(X: Any) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     if not rows:
         raise ValueError("X: got no rows (0 sample(s)), expected at least 1.")
     columns = [_row(row, place) for place, row in enumerate(rows)]
-    widths = {len(row) for row in columns}
-    if not widths <= {1} and not widths <= {2}:
-        raise ValueError(f"X: got rows of {', '.join(map(str, sorted(widths)))} texts, expected 1 or 2 in each.")
+    lengths = {len(row) for row in columns}
+    if not lengths <= {1} and not lengths <= {2}:
+        raise ValueError(f"X: got rows of {', '.join(map(str, sorted(lengths)))} texts, expected 1 or 2 in each.")
     firsts = tuple(row[0] for row in columns)
-    return firsts, tuple(row[1] for row in columns) if widths == {2} else None
+    return firsts, tuple(row[1] for row in columns) if lengths == {2} else None
 
 
 def _row(row: Any, place: int) -> Sequence[str]:

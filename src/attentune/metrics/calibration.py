@@ -73,14 +73,14 @@ def fit(
         label_space: classes, or multi-label; thresholds need two classes or multi-label.
         temperature, thresholds: whether to fit them.
     """
-    found = fit_temperature(logits_NC, labels) if temperature else 1.0
+    fitted_temperature = fit_temperature(logits_NC, labels) if temperature else 1.0
     chosen: tuple[float, ...] | None = None
     if thresholds:
-        shares_NC = probabilities_of(logits_NC / found, label_space)
+        shares_NC = probabilities_of(logits_NC / fitted_temperature, label_space)
         there_NC = labels if label_space.is_multilabel else np.eye(2, dtype=np.int64)[labels]
         first = 0 if label_space.is_multilabel else 1
         chosen = tuple(best_threshold(shares_NC[:, c], there_NC[:, c]) for c in range(first, shares_NC.shape[1]))
-    return Calibration(len(labels), found, chosen)
+    return Calibration(len(labels), fitted_temperature, chosen)
 
 
 def error_of(logits_NC: np.ndarray, labels: np.ndarray, label_space: LabelSpace) -> float:

@@ -61,9 +61,9 @@ def _in_training(
     return plain_attention(query, key, value, mask, scaling=scaling, dropout=dropout)
 
 
-def _mask(*given: Any, made_by: Callable[..., Tensor | None], **named: Any) -> Tensor | None:
+def _mask(*args: Any, made_by: Callable[..., Tensor | None], **kwargs: Any) -> Tensor | None:
     """Make transformers' mask, (B, 1, T, S), reduced to (B, 1, 1, S) if it is the same for all queries."""
-    mask_B1TS = made_by(*given, **named)
+    mask_B1TS = made_by(*args, **kwargs)
     if mask_B1TS is None:
         return None
     first_B11S = mask_B1TS[:, :, :1]

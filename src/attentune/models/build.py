@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedConfig
+from transformers.utils import cached_file
 
 from attentune.config import ModelConfig, to_dict
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, UnsupportedEncoderError
-from attentune.io.files import sha256_of
+from attentune.io.files import read_json, sha256_of
 from attentune.models.architectures import (
     check_is_encoder,
     is_pooler_weight,
@@ -35,6 +36,7 @@ from attentune.models.lora import merge_adapters
 from attentune.models.modeling import AttentuneForSequenceClassification, align_weights
 from attentune.models.warm_start import copy_slots, encoder_config_of, inspect_encoder, is_saved_run, load_saved
 from attentune.models.windows import SPECIAL
+from attentune.nn.classifiers import Concatenation
 from attentune.nn.layer_mix import MINIMUM_LAYERS
 from attentune.seeding import seed_global
 
@@ -107,6 +109,18 @@ def encoder_fingerprint(settings: ModelConfig) -> str:
     return digest.hexdigest()
 
 
+def encoder_size(settings: ModelConfig) -> tuple[int, int]:
+    """Return the encoder's number of layers and its width, from its configuration.
+
+    Raises:
+        UnsupportedEncoderError: it cannot be found.
+    """
+    source = resolve_encoder(settings.name_or_path)
+    with _encoder_errors(settings.name_or_path):
+        config = encoder_config_of(source, revision=settings.revision, trust_remote_code=settings.trust_remote_code)
+    return int(config.num_hidden_layers), int(config.hidden_size)
+
+
 def load_tokenizer(settings: ModelConfig) -> Tokenizer:
     """Load the encoder's fast tokenizer.
 
@@ -136,6 +150,7 @@ def build_model(
     window: int | None = None,
     window_stride: int = 0,
     lora: dict[str, Any] | None = None,
+    mean_score: float | None = None,
 ) -> AttentuneForSequenceClassification:
     """Build a model from a pre-trained encoder with newly initialised slots and classifier.
 
@@ -153,6 +168,7 @@ def build_model(
         window: window length in tokens for longer texts; None for no windows.
         window_stride: tokens that consecutive windows share.
         lora: "rank", "alpha" and "dropout" of LoRA adapters that train instead of the encoder's weights.
+        mean_score: regression: the mean of the training rows' scores, at which predictions start; from 0 if not given.
 
     Raises:
         UnsupportedEncoderError: the encoder cannot be loaded, or does not support the slots.
@@ -180,12 +196,20 @@ def build_model(
         **row_options(label_space, tokenizer, max_length=max_length, is_pair=is_pair),
     )
     seed_global(seed, "fresh weights")
-    dense = pooler_dense(encoder)
+    dense, commit = pooler_dense(encoder), getattr(encoder.config, "_commit_hash", None)
     model = AttentuneForSequenceClassification(config, encoder)
     head: Any = model.head
     # post_init has initialised the new weights and left the loaded ones unchanged.
-    if config.head["with_pooler"] and settings.head.pooler == "auto" and dense is not None:
+    if (
+        config.head["with_pooler"]
+        and settings.head.pooler == "auto"
+        and dense is not None
+        and pooler_is_trained(settings, commit)
+    ):
         head.pooler.dense.load_state_dict(dense.state_dict())
+    last = model.classifier.linear if isinstance(model.classifier, Concatenation) else model.classifier
+    if mean_score is not None and isinstance(last, nn.Linear):
+        nn.init.constant_(last.bias, mean_score)
     if saved is not None:
         copy_slots(saved, model)
     return model
@@ -224,6 +248,34 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForS
         )
     has_pooler = pooler_dense(encoder) is not None and not any(is_pooler_weight(name) for name in missing)
     return encoder, has_pooler, None
+
+
+def pooler_is_trained(settings: ModelConfig, commit: str | None = None) -> bool:
+    """Return whether the last training of the encoder's checkpoint used its pooler, if it has one.
+
+    Checkpoints of sentence-transformers say in `1_Pooling/config.json` how they pool tokens. Unless that is by [CLS],
+    the pooler in the file is left over from an earlier training and does not fit the encoder.
+
+    Args:
+        settings: the model section of a configuration.
+        commit: the encoder's commit on the hub, if known, so that files in the cache are found without a request.
+    """
+    file = cached_file(
+        resolve_encoder(settings.name_or_path),
+        "1_Pooling/config.json",
+        revision=settings.revision,
+        _commit_hash=commit,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    if file is None:
+        return True
+    try:
+        pooling = read_json(file)
+    except (OSError, ValueError):
+        return True
+    return not isinstance(pooling, dict) or pooling.get("pooling_mode_cls_token") is not False
 
 
 def _set_dropout(config: PreTrainedConfig, dropout: float | None) -> None:

@@ -162,13 +162,16 @@ def _is_positive(value: Any) -> bool:
 
 
 def _are_thresholds(config: AttentuneConfig) -> bool:
-    """Whether there is one probability per label, or one for the second of two classes."""
-    count = {"multi_label": config.num_labels, "classification": 1 if config.num_labels == 2 else -1}
+    """Whether there is a probability per label or for the second of two classes, or ascending cut points if ordinal."""
+    ordered = config.num_labels - 1
+    count = {"multi_label": config.num_labels, "classification": 1 if ordered == 1 else -1, "ordinal": ordered}
+    highest = ordered if config.task_type == "ordinal" else 1
     values: Any = config.thresholds
     return (
         isinstance(values, list)
         and len(values) == count.get(config.task_type)
-        and all(type(value) in (int, float) and 0 <= value <= 1 for value in values)
+        and all(type(value) in (int, float) and 0 <= value <= highest for value in values)
+        and (config.task_type != "ordinal" or values == sorted(values))
     )
 
 

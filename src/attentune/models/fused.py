@@ -37,14 +37,12 @@ class _FusedLayerMixin:
     _half: BFloat16Weights | None = None
     _are_weights_frozen = False
 
-    def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | None = None, *others: Any, **named: Any
-    ) -> Tensor:
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
         layer: Any = self
-        is_plain = _is_plain(layer, attention_mask) and not named.get("output_attentions")
+        is_plain = _is_plain(layer, attention_mask) and not kwargs.get("output_attentions")
         program = _fused_function(layer, hidden_states) if is_plain else None
         if program is None:
-            plain: Tensor = super().forward(hidden_states, attention_mask, *others, **named)  # type: ignore[misc]
+            plain: Tensor = super().forward(hidden_states, attention_mask, *args, **kwargs)  # type: ignore[misc]
             return plain
         weights, half = _weights(layer), self._half
         is_fresh = half is not None and self._are_weights_frozen

@@ -34,11 +34,11 @@ def settle_head(
         kind = "cross-attention" if is_pair else "self-attention"
     if kind in PAIR_HEADS:
         _check_texts(head.kind, kind, is_pair=is_pair, is_bi=is_bi)
-    if is_bi and head.combine == "dot" and (label_space.num_labels > 2 or label_space.is_multilabel):
+    if is_bi and head.combine in ("dot", "cosine") and (label_space.num_labels > 2 or label_space.is_multilabel):
         at_once = " at once" if label_space.is_multilabel else ""
         raise ConfigError(
-            f"model.head.combine: got dot, which gives one number, for a score or two classes, but this task has"
-            f" {label_space.num_labels} ({', '.join(label_space.names)}){at_once}. Set it to concat."
+            f"model.head.combine: got {head.combine}, which gives one number, for a score or two classes, but this task"
+            f" has {label_space.num_labels} ({', '.join(label_space.names)}){at_once}. Set it to concat."
         )
     return {
         "kind": kind,

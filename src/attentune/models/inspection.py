@@ -70,7 +70,7 @@ def problem_in_settings(values: Any, *, trust_remote_code: bool = False, with_nu
                 f"asks for the attention {value[:60]!r}, expected one of {', '.join(_ATTENTIONS)}. Take the line out."
             )
         if with_numbers and isinstance(value, int) and abs(value) > (_MOST_LAYERS if "layers" in key else _LARGEST):
-            return f"sets {name} to more than any encoder has. Mend the number, or use another copy."
+            return f"sets {name} to more than any encoder has. Correct the number, or use another copy."
     return None
 
 

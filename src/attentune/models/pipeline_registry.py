@@ -1,4 +1,7 @@
-"""Makes `pipeline("text-classification")` use our pipeline for our models, and the previous one for all others."""
+"""Makes `pipeline("text-classification")` use our pipeline for our models, and the previous one for all others.
+
+Not in `pipeline.py`, which is copied into exported folders, where an import must not change transformers.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from attentune.models.pipeline import AttentunePipeline
 
 _ENTRY: dict[str, Any] = PIPELINE_REGISTRY.supported_tasks["text-classification"]
 # A class, or in newer versions of transformers its import path.
-_BEFORE: Any = _ENTRY["impl"]
+PREVIOUS: Any = _ENTRY["impl"]
 
 
 class RegisteredPipeline(AttentunePipeline):
@@ -24,10 +27,11 @@ class RegisteredPipeline(AttentunePipeline):
         if model is None or getattr(model.config, "model_type", None) == AttentuneConfig.model_type:
             return super().__new__(cls)
         # Not an instance of this class, so Python does not call __init__ again.
-        return _resolved(_BEFORE)(*args, **kwargs)
+        return resolve_class(PREVIOUS)(*args, **kwargs)
 
 
-def _resolved(impl: Any) -> Any:
+def resolve_class(impl: Any) -> Any:
+    """Import a class given by its path; return a class as it is."""
     if not isinstance(impl, str):
         return impl
     module, name = impl.rsplit(".", 1)

@@ -30,9 +30,9 @@ def register_with_transformers() -> None:
         module = sys.modules.get(name)
         if module is not None and not _is_being_imported(module):
             _import_follower(name)
-    waiting = any(isinstance(finder, _ImportHook) for finder in sys.meta_path)
+    waiting = any(isinstance(finder, ImportHook) for finder in sys.meta_path)
     if not waiting and any(name not in sys.modules for name in _FOLLOWERS):
-        sys.meta_path.insert(0, _ImportHook())
+        sys.meta_path.insert(0, ImportHook())
 
 
 def _is_being_imported(module: ModuleType) -> bool:
@@ -51,7 +51,7 @@ def _import_follower(name: str) -> None:
         )
 
 
-class _ImportHook(MetaPathFinder):
+class ImportHook(MetaPathFinder):
     """Wraps the loaders of the watched modules of transformers so that they report when a module is loaded."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class _ImportHook(MetaPathFinder):
         if fullname not in _FOLLOWERS or fullname in self._loaded:
             return None
         for finder in list(sys.meta_path):
-            if isinstance(finder, _ImportHook) or not hasattr(finder, "find_spec"):
+            if isinstance(finder, ImportHook) or not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
@@ -81,7 +81,7 @@ class _ImportHook(MetaPathFinder):
 class _NotifyingLoader(Loader):
     """Delegates to another loader and then notifies the import hook."""
 
-    def __init__(self, loader: Any, hook: _ImportHook) -> None:
+    def __init__(self, loader: Any, hook: ImportHook) -> None:
         self._loader, self._hook = loader, hook
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

@@ -88,7 +88,7 @@ class ScaledOutput(nn.Module):
         return True
 
 
-COMBINATIONS = ("dot", "concat")
+COMBINATIONS = ("dot", "cosine", "concat", "concat-cosine")
 
 
 def both(texts_ND: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,25 +121,87 @@ class DotProduct(nn.Module):
     def forward(self, texts_ND: Tensor) -> Tensor:
         """Score 2 B texts, all first texts before all second texts: (B, outputs) float32."""
         first_Bd, second_Bd = both(self.projection(texts_ND).float())
-        z_B1 = (first_Bd * second_Bd).sum(dim=1, keepdim=True)
-        return z_B1 if self.outputs == 1 else torch.cat([torch.zeros_like(z_B1), z_B1], dim=1)
+        return _score_logits((first_Bd * second_Bd).sum(dim=1, keepdim=True), self.outputs)
+
+
+def _score_logits(z_B1: Tensor, outputs: int) -> Tensor:
+    """Return the score z itself, or for two classes the logits (0, z)."""
+    return z_B1 if outputs == 1 else torch.cat([torch.zeros_like(z_B1), z_B1], dim=1)
+
+
+def unit_length(vectors_ND: Tensor) -> Tensor:
+    """Divide vectors by their norm, in float32; a zero vector stays zero."""
+    return F.normalize(vectors_ND.float(), dim=1, eps=1e-8)
+
+
+def cosine_similarity(texts_ND: Tensor) -> Tensor:
+    """Compute the cosine of each pair of 2 B texts, all first texts before all second texts: (B, 1) float32."""
+    first_BD, second_BD = both(unit_length(texts_ND))
+    return (first_BD * second_BD).sum(dim=1, keepdim=True)
+
+
+class CosineSimilarity(nn.Module):
+    """Returns z = scale x cos(u, v) + offset, with two trained numbers.
+
+    z is the predicted score; with two classes the logits are (0, z). `attentune train` starts scale and offset at the
+    values that fit the training rows best, so that the first predictions are those of the untrained cosine.
+
+    Args:
+        outputs: 1 or 2.
+
+    Source: Sentence-BERT (Reimers and Gurevych 2019, section 3), with the cosine on the scale of the labels.
+    """
+
+    def __init__(self, *, outputs: int) -> None:
+        super().__init__()
+        if outputs > 2:
+            raise ValueError(f"outputs: got {outputs}, expected 1 or 2 for a cosine, which is one number")
+        self.scale = nn.Parameter(torch.ones(1))
+        self.offset = nn.Parameter(torch.zeros(1))
+        self.outputs = outputs
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.scale)
+        nn.init.zeros_(self.offset)
+
+    def forward(self, texts_ND: Tensor) -> Tensor:
+        """Score 2 B texts, all first texts before all second texts: (B, outputs) float32."""
+        z_B1 = self.scale.float() * self.features(texts_ND) + self.offset.float()
+        return _score_logits(z_B1, self.outputs)
+
+    def features(self, texts_ND: Tensor) -> Tensor:
+        """Return what z is linear in: the cosine, (B, 1) float32."""
+        return cosine_similarity(texts_ND)
 
 
 class Concatenation(nn.Module):
     """Applies a linear layer to [u, v, |u - v|, u * v].
 
+    Args:
+        hidden_size: D.
+        outputs: scores per row.
+        with_cosine: scale u and v to unit length first, and append their cosine.
+
     Source: InferSent (Conneau et al. 2017, section 3.1).
     """
 
-    def __init__(self, *, hidden_size: int, outputs: int) -> None:
+    def __init__(self, *, hidden_size: int, outputs: int, with_cosine: bool = False) -> None:
         super().__init__()
-        self.linear = nn.Linear(4 * hidden_size, outputs)
+        self.with_cosine = with_cosine
+        self.linear = nn.Linear(4 * hidden_size + with_cosine, outputs)
 
     def forward(self, texts_ND: Tensor) -> Tensor:
         """Score 2 B texts, all first texts before all second texts: (B, outputs)."""
-        first_BD, second_BD = both(texts_ND)
-        parts = (first_BD, second_BD, (first_BD - second_BD).abs(), first_BD * second_BD)
-        return self.linear(torch.cat(parts, dim=1))
+        return self.linear(self.features(texts_ND))
+
+    def features(self, texts_ND: Tensor) -> Tensor:
+        """Return what the linear layer is applied to: (B, 4 D), with the cosine (B, 4 D + 1)."""
+        first_BD, second_BD = both(unit_length(texts_ND) if self.with_cosine else texts_ND)
+        product_BD = first_BD * second_BD
+        parts = [first_BD, second_BD, (first_BD - second_BD).abs(), product_BD]
+        if self.with_cosine:
+            parts.append(product_BD.sum(dim=1, keepdim=True))
+        return torch.cat(parts, dim=1)
 
 
 def build_classifier(
@@ -150,15 +212,17 @@ def build_classifier(
     Args:
         hidden_size: D.
         outputs: scores per row.
-        combine: "dot" or "concat", for a bi-encoder; else None.
+        combine: one of `COMBINATIONS`, for a bi-encoder; else None.
         projection: d of "dot"; D if not given.
     """
     if combine is None:
         return nn.Linear(hidden_size, outputs)
     if combine == "dot":
         return DotProduct(hidden_size=hidden_size, projection=projection or hidden_size, outputs=outputs)
-    if combine == "concat":
-        return Concatenation(hidden_size=hidden_size, outputs=outputs)
+    if combine == "cosine":
+        return CosineSimilarity(outputs=outputs)
+    if combine in ("concat", "concat-cosine"):
+        return Concatenation(hidden_size=hidden_size, outputs=outputs, with_cosine=combine == "concat-cosine")
     raise ValueError(f"combine: got {combine!r}, expected one of {', '.join(COMBINATIONS)}")
 
 

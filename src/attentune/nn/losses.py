@@ -45,6 +45,19 @@ def cross_entropy_rows(
     return RowLosses(loss_B, weight_B)
 
 
+def soft_cross_entropy_rows(logits_BC: Tensor, targets_BC: Tensor) -> RowLosses:
+    """Compute the cross-entropy of each row with target probabilities, in float32.
+
+    Args:
+        logits_BC: scores before the softmax.
+        targets_BC: the probability of each class; each row has the sum 1.
+
+    Source: distillation (Hinton, Vinyals and Dean 2015, section 2), with temperature 1.
+    """
+    loss_B = F.cross_entropy(logits_BC.float(), targets_BC.float(), reduction="none")
+    return RowLosses(loss_B, loss_B.new_ones(loss_B.shape))
+
+
 def squared_error_rows(logits_BC: Tensor, scores_B: Tensor) -> RowLosses:
     """Compute the squared error of each row in float32; `logits_BC` has one column."""
     loss_B = (logits_BC.float().squeeze(-1) - scores_B.float()) ** 2
@@ -221,10 +234,12 @@ def row_losses(
 ) -> RowLosses:
     """Compute a loss by its name, a key of `LOSSES`; class weights and smoothing apply to classes only.
 
-    Labels of two dimensions are multi-label.
+    Labels of two dimensions are multi-label, or with "cross-entropy" the target probabilities of classes.
     """
     if kind in ("mse", "pearson", "corn"):
         return {"mse": squared_error_rows, "pearson": pearson_rows, "corn": corn_rows}[kind](logits_BC, labels_B)
+    if labels_B.ndim == 2 and kind == "cross-entropy":
+        return soft_cross_entropy_rows(logits_BC, labels_B)
     if labels_B.ndim == 2:
         gamma = focal_gamma if kind == "focal" else 0.0
         return label_set_rows(

@@ -38,12 +38,12 @@ def score_section(recipe: Recipe, records: Sequence[RunRecord], tasks: Mapping[s
     places = dict(zip(columns, recipe.tasks, strict=True))
 
     def here(method: str, column: str) -> str:
-        own = [record for record in records if record.run.method == method]
+        of_method = [record for record in records if record.run.method == method]
         if column == SECONDS:
-            return _seconds(own, len(tasks) == len(recipe.tasks))
-        return _scores([record for record in own if record.run.task == tasks.get(places[column])], published)
+            return _seconds(of_method, len(tasks) == len(recipe.tasks))
+        return _scores([record for record in of_method if record.run.task == tasks.get(places[column])], published)
 
-    return _section(published, {row: _method(row, recipe) for row in published.rows}, here, (_SPREAD,))
+    return _section(published, {row: method_of_row(row, recipe) for row in published.rows}, here, (_SPREAD,))
 
 
 def count_section(recipe: Recipe, counts: Mapping[str, Mapping[str, int]]) -> Section:
@@ -70,15 +70,17 @@ def _section(published: Published, methods: Mapping[str, str], here: _Here, note
     for title, entries in published.rows.items():
         rows.append((title, "published", *(_NONE if entry is None else entry for entry in entries)))
         if not several:
-            rows.append(("", "here", *(here(methods[title], column) for column in published.columns)))
+            rows.append(("", "reproduced", *(here(methods[title], column) for column in published.columns)))
     if several:
         for name in dict.fromkeys(methods.values()):
-            rows.append((name, "here", *(here(name, column) for column in published.columns)))
-    table = Table("beside", "Published, and here", ("", "", *published.columns), tuple(rows), left=2, notes=notes)
-    return Section("Beside the paper", (table,))
+            rows.append((name, "reproduced", *(here(name, column) for column in published.columns)))
+    table = Table(
+        "paper-comparison", "Published and reproduced", ("", "", *published.columns), tuple(rows), left=2, notes=notes
+    )
+    return Section("Comparison with the paper", (table,))
 
 
-def _method(row: str, recipe: Recipe) -> str:
+def method_of_row(row: str, recipe: Recipe) -> str:
     """Return the method of a published row; in tables with several encoders, the row's title ends in the method."""
     return row if row in recipe.methods else row.rsplit(BETWEEN, 1)[-1]
 

@@ -80,13 +80,13 @@ def plan(
     for task in recipe.tasks:
         for candidate in (task, *([recipe.instead[task]] if task in recipe.instead else [])):
             given = dict(overrides or {})
-            own = {name: value for name, value in recipe.task_settings.get(task, {}).items() if name not in given}
+            of_task = {name: value for name, value in recipe.task_settings.get(task, {}).items() if name not in given}
             try:
-                size, taken = _rows(candidate, {**common, **own, **given}, fraction)
+                size, taken = _rows(candidate, {**common, **of_task, **given}, fraction)
             except DataError as error:
                 missing = error
                 continue
-            parts.append(Part(task, candidate, size, common | given, own | taken))
+            parts.append(Part(task, candidate, size, common | given, of_task | taken))
             if candidate != task:
                 notes.append(f"The data of {task} are not at hand; {candidate} is trained on in its place.")
             break

@@ -83,8 +83,8 @@ def reproduce(
     first = score_section(recipe, records, {part.task: part.trained_on for part in planned.parts})
     sections = [] if first is None else [first]
     runs = {record.run: compared / "runs" / record.run.name for record in records if record.is_done} if keep else {}
-    found = _further(recipe, runs, folder, planned, fraction, data_dir)
-    made = make_report(collect([str(compared), *found]))
+    further = _further(recipe, runs, folder, planned, fraction, data_dir)
+    made = make_report(collect([str(compared), *further]))
     return _written(_report(recipe, planned, [*sections, *_explained(recipe, runs)], made), folder)
 
 
@@ -129,18 +129,18 @@ def _agree(folder: Path, recipe: Recipe, planned: Plan, fraction: float) -> None
         ConfigError: the folder belongs to a reproduction with another recipe, encoder or fraction.
     """
     file = folder / RECIPE_FILE
-    own = {"recipe": recipe.name, "encoder": planned.encoder, "fraction": fraction}
+    settings = {"recipe": recipe.name, "encoder": planned.encoder, "fraction": fraction}
     if file.is_file():
         try:
             before = read_json(file)
         except (OSError, ValueError):
             before = {}
-        if before != own:
-            raise ConfigError(f"{folder}: is of {before}, expected {own}; name another --output_dir.")
+        if before != settings:
+            raise ConfigError(f"{folder}: is of {before}, expected {settings}; name another --output_dir.")
         return
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    write_text(file, to_json(own))
+    write_text(file, to_json(settings))
 
 
 def _written(report: Report, folder: Path) -> Report:

@@ -48,9 +48,9 @@ def measure_layers(runs: Mapping[Run, Path], folder: Path) -> list[Path]:
     written = []
     for run, place in _first(runs).items():
         saved = Predictor.load(place)
-        found = layer_weights(saved, saved.data(None, ("validation",)))
+        split_weights = layer_weights(saved, saved.data(None, ("validation",)))
         written.append(folder / run.method)
-        _write(written[-1] / LAYERS_FILE, to_json({weights.split: weights.summary() for weights in found}))
+        _write(written[-1] / LAYERS_FILE, to_json({weights.split: weights.summary() for weights in split_weights}))
     return written
 
 
@@ -66,21 +66,21 @@ def explain_sentences(sentences: Sequence[Sentence], runs: Mapping[Run, Path]) -
             figures.append(_heads(f"sentence-{number}-{len(figures) + 1}", run.method, head_attention(saved, rows)))
     header = ("sentence", "method", "true class", "predicted", "probability of the true class", "highest SSA scores")
     notes = ("Each method's run with the first seed.",)
-    return Section("Sentences", (Table("sentences", "What is said of them", header, tuple(lines), 4, notes), *figures))
+    return Section("Sentences", (Table("sentences", "Predictions", header, tuple(lines), 4, notes), *figures))
 
 
 def _lines(sentence: Sentence, method: str, saved: Predictor, rows: TextRows) -> list[tuple[str, ...]]:
-    said = answer(saved, rows)
-    share = f"{said.probabilities[sentence.gold]:.3f}"
-    found: list[tuple[str, ...]] = [
-        (sentence.text, method, sentence.gold, str(said.prediction), share, _important(saved, rows))
+    prediction = answer(saved, rows)
+    share = f"{prediction.probabilities[sentence.gold]:.3f}"
+    lines: list[tuple[str, ...]] = [
+        (sentence.text, method, sentence.gold, str(prediction.prediction), share, _important(saved, rows))
     ]
     if sentence.masked is not None:
         masked = _mask(saved, rows, sentence.masked).after
         share = f"{masked.probabilities[sentence.gold]:.3f}"
         title = f'the same, "{sentence.masked}" masked'
-        found.append((title, method, sentence.gold, str(masked.prediction), share, "-"))
-    return found
+        lines.append((title, method, sentence.gold, str(masked.prediction), share, "-"))
+    return lines
 
 
 def _mask(saved: Predictor, rows: TextRows, word: str) -> MaskedWord:
@@ -101,19 +101,18 @@ def _heads(name: str, method: str, tables: list[HeadAttention]) -> Figure:
     return Figure(
         f"heads-{name}",
         f'{method}: "{tables[0].text}"',
-        "What the first token attends to in the last layer, a column a head; beside it the SSA scores where there is a"
-        " token gate.",
+        "Attention of the first token in the last layer, one column per head; the SSA scores if there is a token gate.",
         functools.partial(heads_figure, tables),
     )
 
 
 def _first(runs: Mapping[Run, Path]) -> dict[Run, Path]:
     """Return the run with the lowest seed of each method, with its folder."""
-    found: dict[str, Run] = {}
+    first_runs: dict[str, Run] = {}
     for run in runs:
-        if run.method not in found or run.seed < found[run.method].seed:
-            found[run.method] = run
-    return {run: runs[run] for run in found.values()}
+        if run.method not in first_runs or run.seed < first_runs[run.method].seed:
+            first_runs[run.method] = run
+    return {run: runs[run] for run in first_runs.values()}
 
 
 def _write(file: Path, text: str) -> None:

@@ -28,16 +28,21 @@ def predict_labels(
 
     The predicted class is the most probable one, or with "expected-value" the one nearest to the mean of the class
     numbers (halves round up). A label is predicted if its probability is at least 0.5 or its own threshold; with two
-    classes and a threshold, the second class likewise.
+    classes and a threshold, the second class likewise. With thresholds, the predicted one of ordered classes is the
+    number of thresholds that the mean of the class numbers reaches.
 
     Args:
         probabilities_NC: the probability of each class, or of each label independently.
         task_type: "classification", "ordinal" or "multi_label".
         ordinal_prediction: "argmax" or "expected-value".
-        thresholds: one per label, or one for the second of two classes.
+        thresholds: one per label, or one for the second of two classes; for ordered classes one less than classes,
+            ascending.
     """
     if task_type == "multi_label":
         return (probabilities_NC >= np.array(thresholds or 0.5)).astype(np.int64)
+    if thresholds is not None and task_type == "ordinal":
+        means_N = probabilities_NC @ np.arange(probabilities_NC.shape[1], dtype=np.float64)
+        return np.searchsorted(np.array(thresholds), means_N, side="right").astype(np.int64)
     if thresholds is not None:
         return (probabilities_NC[:, 1] >= thresholds[0]).astype(np.int64)
     if ordinal_prediction == "expected-value":

@@ -199,7 +199,7 @@ def _read_rows(saved: Predictor, task: str, data_dir: str | None, plan: _Plan, *
     given = DataConfig() if data_dir is None else DataConfig(data_dir=data_dir)
     for file in (file for file in SITE_FILES if file.trained_on == task):
         if file.task == task:
-            found = saved.data(given, (file.split,))
+            task_data = saved.data(given, (file.split,))
         else:
             settings = replace(saved.config.data, task=file.task, data_dir=data_dir or saved.config.data.data_dir)
             try:
@@ -211,8 +211,8 @@ def _read_rows(saved: Predictor, task: str, data_dir: str | None, plan: _Plan, *
                     " all of GLUE with --data_dir."
                 )
                 continue
-            found = saved.data(settings, (file.split,))
-        rows = found.splits[file.split]
+            task_data = saved.data(settings, (file.split,))
+        rows = task_data.splits[file.split]
         if len(rows) != file.rows:
             message = f"{rows.source}: has {len(rows):,} rows, but the published test file of {file.name} {file.rows:,}"
             if not allow_partial:

@@ -92,9 +92,11 @@ def _check(table: Table, ids: Sequence[str], heuristics: Sequence[str], subcases
     first: dict[str, int] = {}
     for row, (key, heuristic, subcase) in enumerate(zip(ids, heuristics, subcases, strict=True)):
         if heuristic not in HEURISTICS:
-            raise table.error(row, f"heuristic {heuristic!r}, expected one of {', '.join(HEURISTICS)}. Mend the row.")
+            raise table.error(
+                row, f"heuristic {heuristic!r}, expected one of {', '.join(HEURISTICS)}. Correct the row."
+            )
         if not subcase.strip():
-            raise table.error(row, f"column {_SUBCASE!r} is empty here, expected a name. Mend the row.")
+            raise table.error(row, f"column {_SUBCASE!r} is empty here, expected a name. Correct the row.")
         if not key or "," in key:
             raise table.error(row, f"id {key!r}, expected one without a comma, which separates fields for the scorer.")
         if first.setdefault(key, row) != row:
@@ -257,7 +259,10 @@ def score_hans(
     rows = whole if max_samples is None else _part(whole, max_samples, seed)
     described = [_describe(run, name, method) for run, name, method in zip(runs, names, methods, strict=True)]
     entails_RN = np.stack(
-        [_entails(run, told, rows, precision, progress) for run, told in zip(runs, described, strict=True)]
+        [
+            _entails(run, description, rows, precision, progress)
+            for run, description in zip(runs, described, strict=True)
+        ]
     )
     return HansReport(
         rows.rows.source,
@@ -279,13 +284,13 @@ def short_names(folders: Sequence[str]) -> list[str]:
         ConfigError: a folder is repeated.
     """
     parts = [Path(folder).resolve().parts for folder in folders]
-    for place, own in enumerate(parts):
-        if own in parts[:place]:
+    for place, path_parts in enumerate(parts):
+        if path_parts in parts[:place]:
             raise ConfigError(f"{folders[place]}: is given twice, expected each run once.")
     length = 1
-    while len({own[-length:] for own in parts}) < len(parts):
+    while len({path_parts[-length:] for path_parts in parts}) < len(parts):
         length += 1
-    return ["/".join(own[-length:]) for own in parts]
+    return ["/".join(path_parts[-length:]) for path_parts in parts]
 
 
 def entailment_class(names: Sequence[str], run: str = "the model") -> int:
@@ -298,15 +303,15 @@ def entailment_class(names: Sequence[str], run: str = "the model") -> int:
     Raises:
         LabelError: no class, or more than one, has such a name.
     """
-    found = [place for place, name in enumerate(names) if re.sub(r"[\W_]", "", name.casefold()) in _ENTAILMENT]
-    if len(found) != 1:
-        got = "none of them" if not found else " and ".join(repr(names[place]) for place in found)
+    matches = [place for place, name in enumerate(names) if re.sub(r"[\W_]", "", name.casefold()) in _ENTAILMENT]
+    if len(matches) != 1:
+        got = "none of them" if not matches else " and ".join(repr(names[place]) for place in matches)
         raise LabelError(
             f"{run}: has the labels {', '.join(map(repr, names)) or 'none (it predicts scores)'}; expected exactly one"
             f" that is called entailment (or entails, entailed), got {got}. HANS needs a model of entailment, trained"
             " on MNLI, RTE or the like."
         )
-    return found[0]
+    return matches[0]
 
 
 def _load(run: str | Path | Predictor) -> Predictor:
@@ -334,13 +339,13 @@ def _describe(run: str | Path | Predictor, name: str, method: str) -> HansRun:
 
 
 def _entails(
-    run: str | Path | Predictor, told: HansRun, rows: HansRows, precision: str | None, progress: Progress | None
+    run: str | Path | Predictor, described: HansRun, rows: HansRows, precision: str | None, progress: Progress | None
 ) -> np.ndarray:
     """Return whether the run predicts entailment for each row, (N,)."""
     saved = _load(run)
-    report = None if progress is None else lambda count: progress(told.name, count, len(rows))
+    report = None if progress is None else lambda count: progress(described.name, count, len(rows))
     logits_NC = predict_rows(saved, rows.rows, precision=precision, progress=report)
-    return predictions_of(logits_NC, saved.label_space) == saved.label_space.label2id[told.entailment]
+    return predictions_of(logits_NC, saved.label_space) == saved.label_space.label2id[described.entailment]
 
 
 def _part(rows: HansRows, size: int, seed: int) -> HansRows:
@@ -360,12 +365,12 @@ def _lines(rows: HansRows, right_RN: np.ndarray, methods: Sequence[str]) -> tupl
         for values, value in wanted:
             chosen &= True if value is None else values == value
         count = int(chosen.sum())
-        accuracies = [float(own[chosen].mean()) if count else float("nan") for own in right_RN]
+        accuracies = [float(right_N[chosen].mean()) if count else float("nan") for right_N in right_RN]
         return HansLine(heuristic, gold_label, subcase, count, tuple(accuracies), *_by_method(accuracies, methods))
 
     cells = [(heuristic, label) for heuristic in HEURISTICS for label in GOLD_LABELS]
-    found = dict.fromkeys(zip(rows.heuristics, gold.tolist(), rows.subcases, strict=True))
-    ordered = sorted(found, key=lambda key: (cells.index(key[:2]), key[2]))
+    groups = dict.fromkeys(zip(rows.heuristics, gold.tolist(), rows.subcases, strict=True))
+    ordered = sorted(groups, key=lambda key: (cells.index(key[:2]), key[2]))
     return (line(None, None, None), *(line(*cell, None) for cell in cells), *(line(*key) for key in ordered))
 
 

@@ -65,10 +65,10 @@ def label_indicative_words(rows: TextRows, *, count: int = 20, least_share: floa
     present = [
         set(words_of(f"{text} {rows.pairs[place] if rows.pairs else ''}")) for place, text in enumerate(rows.texts)
     ]
-    found = Counter(word for words in present for word in words)
+    document_frequencies = Counter(word for words in present for word in words)
     least = max(5, least_share * len(rows))
     scores = {}
-    for word, times in found.items():
+    for word, times in document_frequencies.items():
         if least <= times < len(rows):
             has_N = np.fromiter((word in words for words in present), dtype=bool, count=len(rows))
             scores[word] = _association(has_N, rows.labels)
@@ -82,15 +82,15 @@ def _association(has_N: np.ndarray, labels_N: np.ndarray) -> float:
     share = has_N.mean()
     chi_square = 0.0
     for label in np.unique(labels_N):
-        own = labels_N == label
-        chi_square += own.sum() * (has_N[own].mean() - share) ** 2 / (share * (1 - share))
+        of_label_N = labels_N == label
+        chi_square += of_label_N.sum() * (has_N[of_label_N].mean() - share) ** 2 / (share * (1 - share))
     return float(chi_square)
 
 
 def _each_text(
     change: Callable[[str, np.random.Generator], str],
 ) -> Callable[[TextRows, int, frozenset[str]], TextRows]:
-    def changed(rows: TextRows, seed: int, telling: frozenset[str]) -> TextRows:
+    def changed(rows: TextRows, seed: int, indicative_words: frozenset[str]) -> TextRows:
         def all_of(texts: Sequence[str], where: str) -> tuple[str, ...]:
             return tuple(change(text, numpy_generator("perturb", where, seed, n)) for n, text in enumerate(texts))
 
@@ -114,29 +114,31 @@ def _typos(text: str, generator: np.random.Generator) -> str:
 
 
 def _without_punctuation(text: str, generator: np.random.Generator) -> str:
-    kept = "".join(" " if sign in string.punctuation or unicodedata.category(sign)[0] == "P" else sign for sign in text)
-    return " ".join(kept.split())
+    spaced = "".join(
+        " " if sign in string.punctuation or unicodedata.category(sign)[0] == "P" else sign for sign in text
+    )
+    return " ".join(spaced.split())
 
 
-def _without_telling_words(rows: TextRows, seed: int, telling: frozenset[str]) -> TextRows:
+def _without_indicative_words(rows: TextRows, seed: int, indicative_words: frozenset[str]) -> TextRows:
     def cut(text: str) -> str:
         return " ".join(
-            _WORD.sub(lambda match: "" if match.group().lower() in telling else match.group(), text).split()
+            _WORD.sub(lambda match: "" if match.group().lower() in indicative_words else match.group(), text).split()
         )
 
     pairs = None if rows.pairs is None else tuple(map(cut, rows.pairs))
     return replace(rows, texts=tuple(map(cut, rows.texts)), pairs=pairs)
 
 
-def _swapped(rows: TextRows, seed: int, telling: frozenset[str]) -> TextRows:
+def _swapped(rows: TextRows, seed: int, indicative_words: frozenset[str]) -> TextRows:
     return rows if rows.pairs is None else replace(rows, texts=rows.pairs, pairs=rows.texts)
 
 
-def _only_first(rows: TextRows, seed: int, telling: frozenset[str]) -> TextRows:
+def _only_first(rows: TextRows, seed: int, indicative_words: frozenset[str]) -> TextRows:
     return replace(rows, pairs=("",) * len(rows))
 
 
-def _only_second(rows: TextRows, seed: int, telling: frozenset[str]) -> TextRows:
+def _only_second(rows: TextRows, seed: int, indicative_words: frozenset[str]) -> TextRows:
     return replace(rows, texts=("",) * len(rows))
 
 
@@ -148,7 +150,11 @@ PERTURBATIONS: tuple[Perturbation, ...] = (
     Perturbation("lower case", "all letters small", _each_text(lambda text, generator: text.lower())),
     Perturbation("upper case", "all letters capital", _each_text(lambda text, generator: text.upper())),
     Perturbation("no punctuation", "punctuation left out", _each_text(_without_punctuation)),
-    Perturbation("telling words removed", "the words that go most with the label left out", _without_telling_words),
+    Perturbation(
+        "label-indicative words removed",
+        "the words most associated with the label are left out",
+        _without_indicative_words,
+    ),
 )
 
 
@@ -229,7 +235,7 @@ class _Scorer:
         return StressLine(
             name,
             len(every),
-            [self.interval(partial(self.score, own), every) for own in after],
+            [self.interval(partial(self.score, predictions), every) for predictions in after],
             [self.interval(partial(fall, run), every) for run in range(len(after))],
             self.interval(lambda p: fall(1, p) - fall(0, p), every) if len(after) == 2 else None,
         )
@@ -239,7 +245,7 @@ class _Scorer:
         return StressLine(
             name,
             len(places),
-            [self.interval(partial(self.score, own), places) for own in predictions],
+            [self.interval(partial(self.score, method_predictions), places) for method_predictions in predictions],
             None,
             self.interval(lambda p: self.score(predictions[1], p) - self.score(predictions[0], p), places)
             if len(predictions) == 2
@@ -278,20 +284,21 @@ def stress(
     if rows.labels is None or len(rows) == 0:
         raise DataError(f"{rows.source}: has no labels, expected some: stress tells how far a score falls.")
     saved = [run if isinstance(run, Predictor) else Predictor.load(run) for run in runs]
-    telling = label_indicative_words(training_rows or rows)
+    indicative_words = label_indicative_words(training_rows or rows)
     scorer = _Scorer(data.metrics[0], rows.labels, resamples=resamples, seed=seed)
 
     def predicted(changed: TextRows, what: str) -> list[np.ndarray]:
         if progress is not None:
             progress(what)
-        own = TaskData(data.name, data.label_space, data.metrics, {split: changed})
+        changed_data = TaskData(data.name, data.label_space, data.metrics, {split: changed})
         return [
-            predictions_of(run.evaluator(own, precision=precision).predict(split), run.label_space) for run in saved
+            predictions_of(run.evaluator(changed_data, precision=precision).predict(split), run.label_space)
+            for run in saved
         ]
 
     before = predicted(rows, "as they are")
     changes = [
-        scorer.change(kind.name, before, predicted(kind.change(rows, seed, telling), kind.name))
+        scorer.change(kind.name, before, predicted(kind.change(rows, seed, indicative_words), kind.name))
         for kind in PERTURBATIONS
         if rows.pairs is not None or not kind.needs_pairs
     ]
@@ -299,10 +306,10 @@ def stress(
     return StressReport(
         metric=data.metrics[0],
         runs=[str(run.folder) for run in saved],
-        original=[scorer.interval(partial(scorer.score, own), every) for own in before],
+        original=[scorer.interval(partial(scorer.score, predictions), every) for predictions in before],
         changes=changes,
         parts=[scorer.part(name, before, places) for name, places in _parts(rows).items()],
-        label_indicative_words=sorted(telling),
+        label_indicative_words=sorted(indicative_words),
     )
 
 
@@ -312,20 +319,20 @@ def _parts(rows: TextRows) -> dict[str, np.ndarray]:
     lengths = np.array(
         [len(words_of(text)) + len(words_of(pair)) for text, pair in zip(rows.texts, pairs, strict=True)]
     )
-    found = _thirds("length", "words", lengths)
+    parts = _thirds("length", "words", lengths)
     if rows.pairs is not None:
         shares = np.array([overlap(text, pair) for text, pair in zip(rows.texts, rows.pairs, strict=True)])
-        found |= _thirds("overlap", "", shares)
-    return found
+        parts |= _thirds("overlap", "", shares)
+    return parts
 
 
 def _thirds(name: str, unit: str, values: np.ndarray) -> dict[str, np.ndarray]:
     edges = np.quantile(values, (1 / 3, 2 / 3))
     numbers = np.searchsorted(edges, values, side="left")
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for third, word in enumerate(("low", "middle", "high")):
         places = np.flatnonzero(numbers == third)
         if len(places):
             low, high = values[places].min(), values[places].max()
-            found[f"{name} {word} ({low:.3g} to {high:.3g}{' ' + unit if unit else ''})"] = places
-    return found
+            parts[f"{name} {word} ({low:.3g} to {high:.3g}{' ' + unit if unit else ''})"] = places
+    return parts

@@ -113,8 +113,11 @@ class Lime(AttributionLabels):
             ids = [masked_ids(inputs["input_ids"], gone, self.source.mask_token_id) for gone in masked]
             return minus_loss(copies | {"input_ids": torch.cat(ids)}).cpu()
 
-        seed_global(key)
-        # captum.attr.Lime counts the special tokens as one more feature, which masking leaves as it is.
-        weights = fit_lime(value, len(places), LIME_CAPTUM, samples=self.settings.samples, key=key, constant_features=1)
+        samples = self.settings.samples
+        # Captum draws from PyTorch's global generators.
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            seed_global(key)
+            # captum.attr.Lime counts the special tokens as one more feature, which masking leaves as it is.
+            weights = fit_lime(value, len(places), LIME_CAPTUM, samples=samples, key=key, constant_features=1)
         scores[places] = weights.numpy()
         return scores

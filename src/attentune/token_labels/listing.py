@@ -44,7 +44,7 @@ def list_tokens(
         ConfigError: the run has neither token labels nor a token head.
         CheckpointError: the run's training rows have changed.
     """
-    saved = run if isinstance(run, Predictor) else Predictor.load(run)
+    saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("label")
     has_labels = (saved.folder / LABELS_FILE).is_file()
     if saved.model.token_gate is None and not has_labels:
         raise ConfigError(
@@ -71,12 +71,12 @@ def list_tokens(
     spans = token_spans(rows, saved.tokenizer, max_length=model.max_seq_length, bi_encoder=model.is_bi_encoder)
     labels = {} if plan is None else _labels_by_row(plan)
     for number, tokens in enumerate(spans):
-        own = None if scores.token_scores is None else scores.token_scores[number]
+        token_scores = None if scores.token_scores is None else scores.token_scores[number]
         line: dict[str, Any] = {"id": rows.ids[number], **_texts(rows, number)}
         if rows.labels is not None:
             line["gold"] = _named(rows.labels[number], saved)
         line["predicted"] = _named(predictions[number], saved)
-        yield line | {"tokens": _tokens(tokens, line, labels.get(number), own)}
+        yield line | {"tokens": _tokens(tokens, line, labels.get(number), token_scores)}
 
 
 def _training_rows(saved: Predictor, has_labels: bool) -> tuple[TextRows, EpochPlan | None]:

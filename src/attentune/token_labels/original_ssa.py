@@ -35,10 +35,10 @@ class OriginalSSA(ReusesTrainingPredictions):
     def plan(self, epoch: int) -> EpochPlan:
         source, count = self.source, len(self.source.features)
         share = min(1.0, epoch * self.settings.aug_ratio_each)
-        kept, masks, facts = self._kept_samples(epoch, round(share * count))
+        chosen, masks, facts = self._kept_samples(epoch, round(share * count))
         self.reset_predictions()
-        originals = numpy_generator("originals", source.seed, epoch).permutation(count)[: count - len(kept)]
-        parts = [kept, np.sort(originals)] + ([np.arange(count)] if self.settings.double_ori else [])
+        originals = numpy_generator("originals", source.seed, epoch).permutation(count)[: count - len(chosen)]
+        parts = [chosen, np.sort(originals)] + ([np.arange(count)] if self.settings.double_ori else [])
         rows = np.concatenate(parts).astype(np.int64)
         # 1 at non-special tokens, no label at special ones; then 0 at masked tokens.
         labels = [np.where(source.features.special[source.features.row(int(row))], -1.0, 1.0) for row in rows]
@@ -55,13 +55,13 @@ class OriginalSSA(ReusesTrainingPredictions):
         source, settings = self.source, self.settings
         is_assumed_correct_N = self.assumed_correct()
         order = numpy_generator("candidates", source.seed, epoch).permutation(len(source.features))
-        kept: list[int] = []
+        chosen: list[int] = []
         masks: list[np.ndarray] = []
         facts = {"probed": 0, "correct": 0, "flipped": 0}
         begin = 0
-        while len(kept) < wanted and begin < len(order):
+        while len(chosen) < wanted and begin < len(order):
             # Slightly more than are missing, since most rows are kept.
-            size = max(64, round(1.2 * (wanted - len(kept))))
+            size = max(64, round(1.2 * (wanted - len(chosen))))
             rows = order[begin : begin + size]
             begin += size
             unsure = rows[~is_assumed_correct_N[rows]]
@@ -83,9 +83,9 @@ class OriginalSSA(ReusesTrainingPredictions):
                 is_same = source.comparator.correct(masked_RC, source.gold[correct])
             else:
                 is_same = source.comparator.same(plain_UC[~is_wrong], masked_RC)
-            kept += correct[is_same].tolist()
+            chosen += correct[is_same].tolist()
             masks += [places for places, same in zip(spans, is_same, strict=True) if same]
             facts["probed"] += len(rows)
             facts["correct"] += len(correct)
             facts["flipped"] += int((~is_same).sum())
-        return np.array(kept[:wanted], dtype=np.int64), masks[:wanted], facts
+        return np.array(chosen[:wanted], dtype=np.int64), masks[:wanted], facts

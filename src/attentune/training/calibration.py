@@ -82,7 +82,8 @@ def calibrate_run(
         DataError: the rows cannot be read or have no labels.
         CheckpointError: there is no run, it is a checkpoint, or another process is writing to it.
     """
-    saved = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
+    loaded = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
+    saved = loaded.single_model("calibrate")
     _check(saved, temperature, thresholds, split)
     config = saved.model.config
     before = {"temperature": config.calibration_temperature, "thresholds": config.thresholds}

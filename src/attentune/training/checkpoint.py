@@ -186,12 +186,12 @@ def keep_newest(run: Path, step: int, limit: int, always: int | None) -> None:
     folders = checkpoint_folders(run)
     newest = run / f"checkpoint-{step}"
     past = folders[: folders.index(newest) + 1]
-    kept = {newest} | {folder for folder in past if folder.name == f"checkpoint-{always}"}
+    retained = {newest} | {folder for folder in past if folder.name == f"checkpoint-{always}"}
     for folder in reversed(past):
-        if len(kept) < limit:
-            kept.add(folder)
+        if len(retained) < limit:
+            retained.add(folder)
     for folder in folders:
-        if folder not in kept:
+        if folder not in retained:
             # Renamed first: a kill during the removal leaves no incomplete checkpoint under a checkpoint's name.
             removed = folder.with_name(f"{TEMPORARY}removed-{folder.name}")
             with storage_errors(folder):

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from attentune.config import TrainingConfig
-from attentune.inference.evaluator import Evaluator
+from attentune.inference.evaluator import ModelEvaluator
 from attentune.models.attention import use_own_attention
 from attentune.models.build import build_model
 from attentune.models.counting import count_parameters
@@ -29,11 +29,13 @@ from attentune.token_labels.base import LabelSource
 from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.registry import build_generator
 from attentune.training.callbacks import Scores
+from attentune.training.defaults import chosen
 from attentune.training.frozen_encoder import FrozenStates, freeze
 from attentune.training.inputs import RunInputs
+from attentune.training.linear_probe import is_probed, start_classifier
 from attentune.training.loop import LoopConfig, TrainingLoop
 from attentune.training.objective import Objective, build_objective, check_metric
-from attentune.training.optimizer import LearningRateSchedule, build_optimizer
+from attentune.training.optimizer import AdamWL2SP, LearningRateSchedule, build_optimizer
 from attentune.training.scorer import TrainingScorer
 from attentune.training.state import EpochPlanner, TrainingRows, TrainingState
 
@@ -62,7 +64,7 @@ class TrainingComponents:
     embeddings: VocabularySubset
     planner: EpochPlanner
     optimizer: Any
-    evaluator: Evaluator
+    evaluator: ModelEvaluator
     decay: Callable[[TrainingState], float]
     loop: TrainingLoop
     note: str | None = None
@@ -71,6 +73,18 @@ class TrainingComponents:
     def bare_optimizer(self) -> torch.optim.Optimizer:
         """The optimiser without Accelerate's wrapper."""
         return getattr(self.optimizer, "optimizer", self.optimizer)
+
+    def start_classifier(self) -> str | None:
+        """Fit the classifier before the first step, if settings or head say so; return a note for the user.
+
+        A resumed run must not call it: its checkpoint has the classifier, and with L2-SP the starts.
+        """
+        if not is_probed(self.model, linear_probe=self.inputs.config.training.linear_probe):
+            return None
+        note = start_classifier(self.inputs, self.model, self.loop.objective)
+        if isinstance(self.bare_optimizer, AdamWL2SP):
+            self.bare_optimizer.set_starts()
+        return note
 
     def resume_fingerprint(self) -> dict[str, Any]:
         """Return what must be equal for a run to be resumed, as plain values."""
@@ -133,9 +147,11 @@ def new_model(inputs: RunInputs, *, share_encoder_of: Any = None) -> Any:
         loss=objective.loss,
         focal_gamma=objective.focal_gamma,
         lora=lora_settings(config.training),
+        mean_score=float(inputs.labels.mean()) if objective.loss == "mse" else None,
     )
     if share_encoder_of is not None:
         model.share_encoder_of(share_encoder_of)
+    is_probed(model, linear_probe=config.training.linear_probe)  # an error now, not after the run folder was made
     model = model.to(accelerator.device)
     if accelerator.device.type == "cpu":
         use_fast_dropout(model)
@@ -162,6 +178,7 @@ def new_objective(inputs: RunInputs) -> Objective:
         alpha=settings.alpha,
         token_loss_warmup_epochs=settings.token_loss_warmup_epochs,
         focal_gamma=settings.focal_gamma,
+        soft_targets=inputs.has_soft_targets,
     )
 
 
@@ -234,22 +251,24 @@ def new_optimizer(training: TrainingConfig, model: nn.Module) -> torch.optim.Ada
     """Build the optimiser over a model's trainable parameters."""
     return build_optimizer(
         model,
-        learning_rate=training.learning_rate,
+        learning_rate=chosen(training.learning_rate),
         encoder_learning_rate=training.encoder_learning_rate,
         weight_decay=training.weight_decay,
+        l2_sp=training.l2_sp,
         betas=(training.adam_beta1, training.adam_beta2),
         eps=training.adam_epsilon,
     )
 
 
 def embedding_weight_decay(training: TrainingConfig) -> float:
-    """Return the weight decay of word embeddings: 0 where they are frozen, as with adapters."""
-    return 0.0 if training.freeze_encoder or training.lora_rank is not None else training.weight_decay
+    """Return the weight decay of word embeddings: 0 where they are frozen or pulled towards their start."""
+    has_none = training.freeze_encoder or training.lora_rank is not None or training.l2_sp > 0
+    return 0.0 if has_none else training.weight_decay
 
 
 def rows_per_batch(inputs: RunInputs) -> int:
     """Return the number of rows in a batch, over all processes."""
-    return inputs.config.training.per_device_train_batch_size * inputs.accelerator.num_processes
+    return chosen(inputs.config.training.per_device_train_batch_size) * inputs.accelerator.num_processes
 
 
 def count_steps_per_epoch(inputs: RunInputs, planner: EpochPlanner) -> int:
@@ -264,14 +283,14 @@ def count_steps(inputs: RunInputs, planner: EpochPlanner) -> int:
     if training.max_steps > 0:
         return training.max_steps
     # Rounded first: 0.07 epochs of 100 steps are 7, not 7.000000000000001.
-    return max(1, math.ceil(round(training.num_train_epochs * count_steps_per_epoch(inputs, planner), 6)))
+    return max(1, math.ceil(round(chosen(training.num_train_epochs) * count_steps_per_epoch(inputs, planner), 6)))
 
 
 def build_schedule(inputs: RunInputs, planner: EpochPlanner) -> LearningRateSchedule:
     """Build the learning-rate schedule over all steps of the run."""
     training = inputs.config.training
     return LearningRateSchedule(
-        learning_rate=training.learning_rate,
+        learning_rate=chosen(training.learning_rate),
         encoder_learning_rate=training.encoder_learning_rate,
         kind=training.lr_scheduler_type,
         warmup_ratio=training.warmup_ratio,
@@ -304,7 +323,7 @@ def assemble(
         frozen: cached hidden states of a frozen encoder, if any.
     """
     training, accelerator, tokenizer = inputs.config.training, inputs.accelerator, inputs.tokenizer
-    evaluator = Evaluator(
+    evaluator = ModelEvaluator(
         # Not the wrapped model: processes score different numbers of batches, for which the wrapper would wait.
         model=model,
         accelerator=accelerator,
@@ -326,7 +345,7 @@ def assemble(
         accelerator=accelerator,
         rows=TrainingRows(
             features=inputs.features["train"],
-            labels=inputs.labels.astype(np.float32) if inputs.is_regression else inputs.labels,
+            labels=inputs.targets,
             names=inputs.row_name,
             pad_token_id=tokenizer.pad_token_id,
             mask_token_id=tokenizer.mask_token_id,
@@ -345,8 +364,10 @@ def assemble(
             max_grad_norm=training.max_grad_norm,
             seed=training.seed,
             logging_steps=training.logging_steps,
-            eval_strategy=training.eval_strategy,
+            eval_strategy=chosen(training.eval_strategy),
             eval_steps=training.eval_steps,
+            # The frozen solution is a candidate for the best weights.
+            eval_on_start=is_probed(model, linear_probe=training.linear_probe),
             save_steps=training.save_steps,
             early_stopping_patience=training.early_stopping_patience,
             early_stopping_threshold=training.early_stopping_threshold,

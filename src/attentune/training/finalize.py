@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from attentune.config import TrainingConfig, to_dict
-from attentune.data.dataset import CALIBRATION, TextRows
+from attentune.data.dataset import CALIBRATION, TaskData, TextRows
 from attentune.errors import CheckpointError
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.scoring import score_rows
@@ -27,11 +27,14 @@ from attentune.models.saving import save_model
 from attentune.nn.classifiers import ScaledOutput
 from attentune.results import RESULT_FILE, RunResult, to_json, versions
 from attentune.token_labels.plan import save_labels
+from attentune.training.baseline_comparison import compare_with_baselines
 from attentune.training.calibrating import calibrate
 from attentune.training.checkpoint import TEMPORARY, verify_checkpoint
 from attentune.training.components import TrainingComponents
+from attentune.training.inputs import RunInputs
 from attentune.training.memory import peak_memory_bytes
 from attentune.training.model_card import CARD_FILE, CardFacts, model_card
+from attentune.training.progress import ProgressDisplay
 from attentune.training.run_folder import METRICS_FILE
 from attentune.training.signals import command_to_resume
 from attentune.training.state import TrainingState
@@ -41,13 +44,19 @@ from attentune.training.trackers import log_final
 ADAPTER_FOLDER = "adapter"
 
 
-def finalize_run(run: Path, components: TrainingComponents, state: TrainingState) -> RunResult:
+def finalize_run(
+    run: Path,
+    components: TrainingComponents,
+    state: TrainingState,
+    display: ProgressDisplay | None = None,
+) -> RunResult:
     """Choose the final weights, evaluate them and write the results; `run.json` is last and marks the run as finished.
 
     Args:
         run: the run folder.
         components: with the weights after the last step.
         state: the state after the last step.
+        display: if given, the model is compared with the baselines of the settings, and warnings are shown there.
 
     Raises:
         StorageError: the disk refused; the run can be resumed from the newest checkpoint.
@@ -73,6 +82,17 @@ def finalize_run(run: Path, components: TrainingComponents, state: TrainingState
         components.model.config.update(calibration.settings())
     scores = evaluator.score(splits, reuse=as_scored or calibration is not None)
     labels = components.planner.tensors()
+    baselines: dict[str, Any] | None = None
+    warnings: list[str] = []
+    has_scores = bool(inputs.validation) and inputs.validation[0] in scores
+    if display is not None and has_scores and inputs.accelerator.is_main_process:
+        baselines, warnings = compare_with_baselines(
+            inputs,
+            evaluator.logits[inputs.validation[0]],
+            evaluator.label_space,
+            seconds=state.seconds + state.label_seconds,
+            display=display,
+        )
     result = RunResult(
         scores={split: dict(part) for split, part in scores.items()},
         train=_train_facts(components, state, final_step, counts)
@@ -87,6 +107,8 @@ def finalize_run(run: Path, components: TrainingComponents, state: TrainingState
             *([] if scale_note is None else [scale_note]),
             *([] if calibration is None else [calibration.sentence()]),
         ],
+        baselines=baselines,
+        warnings=warnings,
     )
     if inputs.accelerator.is_main_process:
         if adapters is not None:
@@ -103,11 +125,26 @@ def _write(
     """Write all files of a finished run except log and checkpoints."""
     inputs, evaluator = components.inputs, components.evaluator
     _save_final_model(run, components, labels)
-    for split in splits:
-        text = predictions_csv(inputs.data.splits[split], evaluator.logits[split], evaluator.label_space)
-        write_text(run / f"predictions_{split}.csv", text)
     data = replace(inputs.data, label_space=evaluator.label_space)
-    facts = CardFacts(inputs.config, data, inputs.metric, result, evaluator.logits)
+    write_results(run, inputs, data, result, {split: evaluator.logits[split] for split in splits})
+
+
+def write_results(
+    run: Path, inputs: RunInputs, data: TaskData, result: RunResult, logits: Mapping[str, np.ndarray]
+) -> None:
+    """Write predictions, model card and scores of a finished run; `run.json` is last.
+
+    Args:
+        run: the run folder.
+        inputs: settings and metric.
+        data: the rows, with the label space that predicts.
+        result: the record.
+        logits: (N, C) logits of each predicted split.
+    """
+    for split, logits_NC in logits.items():
+        text = predictions_csv(data.splits[split], logits_NC, data.label_space)
+        write_text(run / f"predictions_{split}.csv", text)
+    facts = CardFacts(inputs.config, data, inputs.metric, result, logits)
     write_text(run / CARD_FILE, model_card(facts))
     write_text(run / METRICS_FILE, to_json(result.metrics()))
     write_text(run / RESULT_FILE, result.to_json())
@@ -147,7 +184,7 @@ def _save_adapters(
 
 def wants_best(settings: TrainingConfig) -> bool:
     """Return whether a run ends with its best weights."""
-    return settings.load_best_model_at_end or settings.early_stopping_patience is not None
+    return bool(settings.load_best_model_at_end) or settings.early_stopping_patience is not None
 
 
 def _load_best(run: Path, components: TrainingComponents, state: TrainingState) -> int:
@@ -182,7 +219,7 @@ def _fit_output_scale(components: TrainingComponents) -> str | None:
     return "Predictions do not rise with the labels of train, so they were not put on the labels' scale."
 
 
-def _row_facts(train: TextRows) -> dict[str, Any]:
+def row_facts(train: TextRows) -> dict[str, Any]:
     """Return the sources and weights of the training rows, if there are several sources."""
     return {} if train.sources is None else {"rows_from": [asdict(part) for part in train.row_sources()]}
 
@@ -199,7 +236,7 @@ def _train_facts(
         "evaluation_seconds": round(state.evaluation_seconds, 3),
         "label_seconds": round(state.label_seconds, 3),
         "rows": len(inputs.labels),
-        **_row_facts(inputs.data.splits["train"]),
+        **row_facts(inputs.data.splits["train"]),
         "steps": state.step,
         "steps_per_epoch": components.loop.config.steps_per_epoch,
         "final_step": final_step,

@@ -36,7 +36,7 @@ class FrozenStates:
     def __init__(self, *, model: Any, features: Features, pad_token_id: int, accelerator: Accelerator) -> None:
         self._model, self._features = model, features
         self._pad_token_id, self._accelerator = pad_token_id, accelerator
-        self._hidden_SD: Tensor | None = None
+        self.hidden_SD: Tensor | None = None
 
     def batch(self, rows: np.ndarray, length: int) -> Tensor:
         """Return the (B, T, D) hidden states of these rows on the accelerator's device, 0 at padding.
@@ -45,11 +45,11 @@ class FrozenStates:
             rows: indices of training rows.
             length: T, at least the longest row's length.
         """
-        if self._hidden_SD is None:
-            self._hidden_SD = self._compute()
-        hidden_BTD = self._hidden_SD.new_zeros(len(rows), length, self._hidden_SD.shape[1])
+        if self.hidden_SD is None:
+            self.hidden_SD = self._compute()
+        hidden_BTD = self.hidden_SD.new_zeros(len(rows), length, self.hidden_SD.shape[1])
         for number, row in enumerate(rows):
-            row_TD = self._hidden_SD[self._features.row(int(row))]
+            row_TD = self.hidden_SD[self._features.row(int(row))]
             hidden_BTD[number, : len(row_TD)] = row_TD
         return hidden_BTD.to(self._accelerator.device, non_blocking=True)
 
@@ -112,5 +112,5 @@ def freeze(model: Any, features: Features, generator: str, **options: Any) -> tu
     if reason is not None:
         return None, f"frozen encoder: it runs in each step, since {reason}"
     size_mib = states_bytes(model, features) / (1 << 20)
-    kept = f"the hidden states of {len(features):,} rows are computed once (at most {size_mib:,.1f} MiB)"
-    return FrozenStates(model=model, features=features, **options), f"frozen encoder: {kept}"
+    note = f"the hidden states of {len(features):,} rows are computed once (at most {size_mib:,.1f} MiB)"
+    return FrozenStates(model=model, features=features, **options), f"frozen encoder: {note}"

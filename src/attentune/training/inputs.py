@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from accelerate import Accelerator
 
-from attentune.config import Config
+from attentune.config import Config, TrainingConfig
 from attentune.data.checks.doctor import examine, summary_lines
 from attentune.data.dataset import CALIBRATION, TaskData
 from attentune.data.extra import with_extra
@@ -18,9 +18,10 @@ from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import DataError
 from attentune.inference.scoring import make_accelerator
 from attentune.metrics.metrics import Metric, choose_metric
-from attentune.models.build import load_tokenizer
+from attentune.models.build import encoder_size, load_tokenizer
 from attentune.models.loading import Tokenizer
 from attentune.training.calibrating import check_calibration
+from attentune.training.defaults import RunSize, choose_settings, describe
 from attentune.training.objective import with_ordinal_prediction
 from attentune.training.progress import ProgressDisplay
 
@@ -54,6 +55,22 @@ class RunInputs:
         """The splits that are evaluated during training; the first one tells the best weights."""
         return tuple(name for name in self.data.splits if name.startswith("validation"))
 
+    def size(self) -> RunSize:
+        """Return what open training settings are chosen by."""
+        layers, hidden_size = encoder_size(self.config.model)
+        return RunSize(
+            rows=len(self.labels),
+            mean_tokens=float(self.features["train"].lengths.mean()),
+            validation_rows=sum(len(self.data.splits[name]) for name in self.validation),
+            layers=layers,
+            hidden_size=hidden_size,
+            processes=self.accelerator.num_processes,
+        )
+
+    def with_training(self, training: TrainingConfig) -> RunInputs:
+        """Return the inputs with other training settings."""
+        return replace(self, config=replace(self.config, training=training))
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of the task's metrics, and of the metric that tells the best weights if it is another."""
@@ -76,6 +93,19 @@ class RunInputs:
     def weights(self) -> np.ndarray | None:
         """(N,) float64 weights of the training rows; None if all are 1."""
         return self.data.splits["train"].weights
+
+    @property
+    def has_soft_targets(self) -> bool:
+        """Whether the training rows have targets besides their labels."""
+        return self.data.splits["train"].targets is not None
+
+    @property
+    def targets(self) -> np.ndarray:
+        """What the loss compares predictions with: the labels (scores in float32), or the rows' soft targets."""
+        soft_NC = self.data.splits["train"].targets
+        if soft_NC is None:
+            return self.labels.astype(np.float32) if self.is_regression else self.labels
+        return soft_NC[:, 0].astype(np.float32) if self.is_regression else soft_NC.astype(np.float32)
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
@@ -121,6 +151,7 @@ def prepare_inputs(config: Config, data: TaskData | None, display: ProgressDispl
     train = data.splits.get("train")
     if train is None or len(train) == 0 or train.labels is None:
         raise DataError(f"{data.name}: has no labelled rows to train on, expected a train split.")
+    _check_targets(data)
     if settings.eval_strategy != "no" and not any(name.startswith("validation") for name in data.splits):
         raise DataError(f"{data.name}: has no validation rows. Give some, or set --eval_strategy no.")
     metric = choose_metric(settings.metric_for_best_model, data.metrics, data.label_space)
@@ -141,3 +172,27 @@ def prepare_inputs(config: Config, data: TaskData | None, display: ProgressDispl
     for line in (*data.notes, *summary_lines(report)):
         display.info(line)
     return RunInputs(config, data, train.labels, features, tokenizer, metric, accelerator, precision)
+
+
+def _check_targets(data: TaskData) -> None:
+    """Check the soft targets of the training rows, if they have some."""
+    rows, space = data.splits["train"], data.label_space
+    if rows.targets is None:
+        return
+    shape, expected = rows.targets.shape, (len(rows), space.num_labels)
+    is_valid = shape == expected and bool(np.isfinite(rows.targets).all())
+    if is_valid and space.task_type != "regression":
+        is_valid = bool((rows.targets >= 0).all() and (rows.targets <= 1).all())
+        is_valid &= space.is_multilabel or np.allclose(rows.targets.sum(axis=1), 1, atol=1e-6)
+    if not is_valid:
+        kind = "finite scores" if space.task_type == "regression" else "probabilities"
+        raise DataError(f"{rows.source}: got soft targets of shape {shape}, expected {kind} of shape {expected}.")
+
+
+def settled_inputs(inputs: RunInputs, display: ProgressDisplay) -> RunInputs:
+    """Return the inputs with open training settings chosen by `defaults.choose_settings`; show which."""
+    given = inputs.config.training
+    settled = choose_settings(given, inputs.size())
+    if (line := describe(given, settled)) is not None:
+        display.info(line)
+    return inputs.with_training(settled)

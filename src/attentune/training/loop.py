@@ -53,6 +53,7 @@ class LoopConfig:
         logging_steps: optimiser steps between calls of `on_log`.
         eval_strategy: when to evaluate: "epoch", "steps" or "no".
         eval_steps: with "steps": optimiser steps between evaluations.
+        eval_on_start: also evaluate before the first step, unless `eval_strategy` is "no".
         save_steps: optimiser steps between checkpoints; None for one an epoch.
         early_stopping_patience: evaluations without improvement after which training stops; None for never.
         early_stopping_threshold: smaller improvements do not count for early stopping.
@@ -67,6 +68,7 @@ class LoopConfig:
     logging_steps: int = 10
     eval_strategy: str = "epoch"
     eval_steps: int | None = None
+    eval_on_start: bool = False
     save_steps: int | None = None
     early_stopping_patience: int | None = None
     early_stopping_threshold: float = 0.0
@@ -138,20 +140,25 @@ class TrainingLoop:
         self.model.train()
         # Pretrained weights may contain some, in embeddings of tokens that no row has.
         self._nonfinite_at_start = count_nonfinite(self.model)
+        is_scored = state.step > 0 or state.last_scored_step >= 0
+        if self.config.eval_on_start and self.config.eval_strategy != "no" and not is_scored and not stop.requested:
+            self._evaluate(state, callbacks)
+            _save(state, save, callbacks)
         with self.planner.generator.on_train(), contextlib.suppress(_PlanCancelled):
             while state.step < self.config.total_steps and not state.stopped_early and not stop.requested:
-                yield from self._epoch_steps(state, stop, save, callbacks)
+                yield from self.epoch_steps(state, stop, save, callbacks)
         if stop.requested:
             self.check_weights(state)
             _save(state, save, callbacks)
 
-    def _epoch_steps(
+    def epoch_steps(
         self, state: TrainingState, stop: StopRequest, save: Save | None, callbacks: Sequence[TrainingCallback]
     ) -> Generator[None, None, None]:
+        """Do the remaining steps of the current epoch; yield after each."""
         plan = self._begin_epoch(state, stop, callbacks)
         groups = self._groups(plan, state.epoch)
         for group in groups[state.step_in_epoch :]:
-            logs = self._timed_step(plan, group, state)
+            logs = self.timed_step(plan, group, state)
             self._last_rows = functools.partial(self._row_names, plan, group)
             self._log(state, logs, callbacks)
             is_epoch_end = state.step_in_epoch == len(groups)
@@ -193,7 +200,7 @@ class TrainingLoop:
         size = self.config.gradient_accumulation_steps
         return [batches[start : start + size] for start in range(0, len(batches), size)]
 
-    def _timed_step(self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState) -> dict[str, float]:
+    def timed_step(self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState) -> dict[str, float]:
         """Do one optimiser step, and return its loss, learning rates and gradient norm."""
         began = time.perf_counter()
         step = state.step

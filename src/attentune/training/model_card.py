@@ -77,8 +77,8 @@ def one_line(text: object) -> str:
 
 def plain(text: object) -> str:
     """Return the text escaped for a paragraph or table cell of Markdown."""
-    escaped = _MARKUP.sub(lambda found: f"&#{ord(found[0])};", one_line(text))
-    return _AT_BEGIN.sub(lambda found: "".join(f"&#{ord(sign)};" for sign in found[0]), escaped)
+    escaped = _MARKUP.sub(lambda match: f"&#{ord(match[0])};", one_line(text))
+    return _AT_BEGIN.sub(lambda match: "".join(f"&#{ord(sign)};" for sign in match[0]), escaped)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -102,6 +102,7 @@ def _one_lined(value: Any) -> Any:
 
 
 CARD_FILE = "README.md"
+_WITHOUT_ENCODER = ("majority", "tfidf-linear")
 _HOME = "https://attentune.readthedocs.io"
 _RESAMPLES = 500
 # The hub's names of metrics, where they differ.
@@ -126,6 +127,7 @@ def model_card(facts: CardFacts) -> str:
         f"# {_title(facts)}",
         _summary(facts),
         "## Scores\n\n" + _scores(facts),
+        *_baseline_parts(facts),
         "## Data\n\n" + _data(facts),
         "## Method\n\n" + _method(facts),
         "## Settings\n\n" + _settings(facts),
@@ -136,11 +138,19 @@ def model_card(facts: CardFacts) -> str:
 
 
 def _title(facts: CardFacts) -> str:
-    return f"{plain(encoder_name(facts))} on {plain(data_name(facts))}"
+    return f"{plain(_model_name(facts))} on {plain(data_name(facts))}"
+
+
+def _model_name(facts: CardFacts) -> str:
+    """Return the encoder's name, or the baseline's for one that does not use the encoder."""
+    baseline = facts.config.baseline
+    if baseline is None:
+        return encoder_name(facts)
+    return baseline if baseline in _WITHOUT_ENCODER else f"{baseline} of {encoder_name(facts)}"
 
 
 def _metadata(facts: CardFacts) -> dict[str, Any]:
-    base = hub_name(facts.config.model.name_or_path)
+    base = None if facts.config.baseline in _WITHOUT_ENCODER else hub_name(facts.config.model.name_or_path)
     scored = {name: part for name, part in facts.result.scores.items() if part}
     metrics = list(dict.fromkeys(_HUB_METRICS.get(name, name) for part in scored.values() for name in part))
     results = [_indexed(facts, split, part) for split, part in scored.items()]
@@ -155,7 +165,7 @@ def _metadata(facts: CardFacts) -> dict[str, Any]:
     }
     results = [part for part in results if part["metrics"]]
     if results:
-        values["model-index"] = [{"name": f"{encoder_name(facts)} on {data_name(facts)}", "results": results}]
+        values["model-index"] = [{"name": f"{_model_name(facts)} on {data_name(facts)}", "results": results}]
     return values
 
 
@@ -207,6 +217,25 @@ def _scores(facts: CardFacts) -> str:
     return table(["split", "metric", "score", "95 % interval", "rows"], rows) + f"\n\n{text}"
 
 
+def _baseline_parts(facts: CardFacts) -> list[str]:
+    """Return the section that compares the model with baselines; none without a comparison."""
+    made, warnings = facts.result.baselines, facts.result.warnings
+    paragraphs = [plain(sentence) for sentence in warnings]
+    if made is not None:
+        rows = [
+            [plain(one["name"]), _decimals(one["score"]), f"{_decimals(one['low'])} to {_decimals(one['high'])}"]
+            for one in made["methods"]
+        ]
+        head = ["method", f"`{made['metric']}`", "95 % interval"]
+        text = f"Fitted on the same training rows, scored on {made['split']} ({made['rows']} rows)."
+        paragraphs = [text, table(head, rows), *paragraphs]
+    return ["## Baselines\n\n" + "\n\n".join(paragraphs)] if paragraphs else []
+
+
+def _decimals(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.4f}"
+
+
 def _interval(facts: CardFacts, split: str, name: str) -> str:
     """Return the interval of the metric that tells the best weights; an empty string for other metrics."""
     rows = facts.data.splits[split]
@@ -251,8 +280,11 @@ def _mixed_rows(facts: CardFacts) -> str:
 
 
 def _method(facts: CardFacts) -> str:
+    name, baseline = facts.config.preset, facts.config.baseline
+    if baseline is not None:
+        preset = load_preset(baseline)
+        return f"The baseline `{baseline}`: {plain(preset['description'])} Source: {plain(preset['source'])}."
     base = f"Fine-tuned from {plain(encoder_name(facts))}"
-    name = facts.config.preset
     if name is None:
         return f"{base}, without a preset."
     preset = load_preset(name)
@@ -264,7 +296,7 @@ def _settings(facts: CardFacts) -> str:
     rows = [
         [f"`{name}`", plain(value)]
         for name, value in to_flat(facts.config).items()
-        if not _LEFT_OUT.fullmatch(name) and (value != defaults.get(name) or name in _ALWAYS)
+        if not _LEFT_OUT.fullmatch(name) and (value != defaults.get(name) or name in _ALWAYS) and value is not None
     ]
     known = {"precision": facts.result.train.get("precision"), "steps": facts.result.train.get("steps")}
     rows += [[name, plain(value)] for name, value in known.items() if value is not None]
@@ -305,7 +337,11 @@ $ attentune predict FOLDER --text "A {"first " if pair else ""}text."{second}
 import attentune
 
 print(attentune.predict("FOLDER", {lists}))
-```
+```""" + ("" if facts.config.baseline is not None else _use_transformers(given))
+
+
+def _use_transformers(given: str) -> str:
+    return f"""
 
 With transformers, the same scores in float32:
 
@@ -335,13 +371,16 @@ def _limits(facts: CardFacts) -> str:
     space, limit = facts.data.label_space, facts.config.data.longest_row
     is_bi_encoder = facts.data.is_pair and facts.config.model.pair_encoding == "bi-encoder"
     read = "each text of a pair" if is_bi_encoder else "a text or pair" if facts.data.is_pair else "a text"
-    lines = [
-        "One run with one seed. Another seed gives another score; compare methods over several.",
-        "The scores hold for rows such as those it was scored on. Other sources, times and languages were not tried.",
+    with_encoder = (
         f"Of {read} at most {limit} tokens are read"
         f"{f', {facts.config.data.max_length} at once' * (limit > facts.config.data.max_length)}; the rest is cut.",
         "It needs Attentune to be installed; transformers alone cannot load it.",
         "What the encoder has learnt from its own texts, its prejudices too, is still in it.",
+    )
+    lines = [
+        "One run with one seed. Another seed gives another score; compare methods over several.",
+        "The scores hold for rows such as those it was scored on. Other sources, times and languages were not tried.",
+        *(with_encoder[1:2] if facts.config.baseline in _WITHOUT_ENCODER else with_encoder),
     ]
     if space.task_type != "regression":
         lines.append(_calibration(facts))

@@ -107,7 +107,7 @@ class Objective:
 
         Args:
             output: the model's output, with `logits` and `token_logits`.
-            labels_B: class ids or scores.
+            labels_B: class ids or scores; (B, C) for multi-label and for soft targets.
             token_labels_BT: labels of tokens; None if no token is labelled.
             weights_B: row weights; None if all are 1.
         """
@@ -165,6 +165,7 @@ def build_objective(
     alpha: float = 0.7,
     token_loss_warmup_epochs: float = 0.0,
     focal_gamma: float = 2.0,
+    soft_targets: bool = False,
 ) -> Objective:
     """Build the objective for a task and check that it fits.
 
@@ -178,12 +179,15 @@ def build_objective(
         alpha: weight of the task's loss; the token head's loss has 1 - alpha.
         token_loss_warmup_epochs: epochs over which the token head's share rises to 1 - alpha.
         focal_gamma: gamma of the focal loss.
+        soft_targets: whether predictions are compared with probabilities instead of labels.
 
     Raises:
-        ConfigError: the loss or the weights do not fit the task.
+        ConfigError: the loss or the weights do not fit the task, or soft targets.
     """
     loss = resolve_loss(loss, label_space.task_type)
     _check_loss(loss, label_space)
+    if soft_targets:
+        _check_soft(loss, label_space, class_weights, label_smoothing)
     if loss == "pearson" and row_weights is not None:
         raise ConfigError(
             "objective.loss: pearson has one loss for a whole batch, so rows cannot have weights. Leave the weights"
@@ -222,6 +226,15 @@ def _check_loss(loss: str, label_space: LabelSpace) -> None:
         raise ConfigError(
             f"objective.loss: {loss} needs {wanted} classes, but this task has {count}"
             f" ({', '.join(label_space.names)}). Use cross-entropy."
+        )
+
+
+def _check_soft(loss: str, label_space: LabelSpace, class_weights: Any, label_smoothing: float) -> None:
+    expected = resolve_loss("auto", label_space.task_type)
+    if loss != expected or class_weights is not None or label_smoothing > 0:
+        raise ConfigError(
+            f"objective: got loss {loss}, class_weights {class_weights} and label_smoothing {label_smoothing:g} for"
+            f" rows with soft targets, expected loss {expected} (or auto) alone: the targets are what is to be learned."
         )
 
 

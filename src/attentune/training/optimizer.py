@@ -1,4 +1,4 @@
-"""AdamW with decoupled weight decay, gradient clipping, and the learning-rate schedule.
+"""AdamW with decoupled decay towards 0 or towards the start, gradient clipping, and the learning-rate schedule.
 
 Source: Devlin et al. 2019, appendix A.2; the setup that all presets share.
 """
@@ -16,6 +16,9 @@ from torch import nn
 
 from attentune.nn.cpu.kernels import sum_of_squares
 from attentune.nn.cpu.native import unavailable_reason
+
+# The key of a parameter's start among the optimiser's saved tensors; no key of AdamW's own.
+_START = "start"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +84,51 @@ def has_weight_decay(name: str, parameter: nn.Parameter) -> bool:
     return parameter.ndim > 1 and not name.endswith(("bias", "raw_sigma"))
 
 
+class AdamWL2SP(torch.optim.AdamW):
+    """AdamW whose decoupled decay pulls all weights towards their values at the start, not matrices towards 0.
+
+    Before each step a weight moves by lr x l2_sp x (its start - itself), as AdamW's weight decay moves it by
+    lr x weight_decay x (0 - itself).
+
+    Args:
+        groups: parameter groups, without weight decay.
+        l2_sp: strength of the pull.
+        options: of AdamW.
+
+    Attributes:
+        starts: the start of each parameter, by parameter.
+
+    Source: L2-SP (Li, Grandvalet and Davoine 2018, "Explicit inductive bias for transfer learning with convolutional
+    networks", section 3), decoupled from the gradient as in AdamW (Loshchilov and Hutter 2019).
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], *, l2_sp: float, **options: Any) -> None:
+        super().__init__(groups, **options)
+        self.l2_sp = l2_sp
+        self.starts: dict[torch.Tensor, torch.Tensor] = {}
+        self.set_starts()
+
+    def set_starts(self) -> None:
+        """Take the parameters' present values as their start."""
+        self.starts = {one: one.detach().clone() for group in self.param_groups for one in group["params"]}
+
+    def step(self, closure: Any = None) -> Any:
+        """Pull the weights towards their start, then do AdamW's step."""
+        with torch.no_grad():
+            for group in self.param_groups:
+                if parameters := group["params"]:
+                    share = min(1.0, group["lr"] * self.l2_sp)
+                    torch._foreach_lerp_(parameters, [self.starts[one] for one in parameters], share)
+        return super().step(closure)
+
+
 def build_optimizer(
     model: nn.Module,
     *,
     learning_rate: float,
     encoder_learning_rate: float | None = None,
     weight_decay: float = 0.01,
+    l2_sp: float = 0.0,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
 ) -> torch.optim.AdamW:
@@ -100,23 +142,29 @@ def build_optimizer(
         learning_rate: the peak learning rate.
         encoder_learning_rate: the encoder's own peak learning rate; None if it is the same.
         weight_decay: of matrices; see `has_weight_decay`.
+        l2_sp: if above 0, all weights are pulled towards their start with this strength instead; see `AdamWL2SP`.
         betas: AdamW's decay rates of the moments.
         eps: AdamW's epsilon.
     """
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    weight_decay = 0.0 if l2_sp > 0 else weight_decay
+    trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     rates: dict[bool | None, float] = {None: learning_rate}
     if encoder_learning_rate is not None:
         rates = {False: learning_rate, True: encoder_learning_rate}
     groups = []
     for is_encoder, rate in rates.items():
-        members = [(name, p) for name, p in named if is_encoder in (None, name.startswith("encoder."))]
+        members = [(name, p) for name, p in trainable if is_encoder in (None, name.startswith("encoder."))]
         for decayed, decay in ((True, weight_decay), (False, 0.0)):
             parameters = [p for name, p in members if has_weight_decay(name, p) == decayed]
             if parameters or encoder_learning_rate is None:
                 groups.append({"params": parameters, "weight_decay": decay, "lr": rate, "peak_lr": rate})
-    return torch.optim.AdamW(
-        groups, lr=learning_rate, betas=betas, eps=eps, fused=named[0][1].device.type in ("cpu", "cuda")
-    )
+    options: dict[str, Any] = {
+        "lr": learning_rate,
+        "betas": betas,
+        "eps": eps,
+        "fused": trainable[0][1].device.type in ("cpu", "cuda"),
+    }
+    return AdamWL2SP(groups, l2_sp=l2_sp, **options) if l2_sp > 0 else torch.optim.AdamW(groups, **options)
 
 
 def clip_gradients(
@@ -155,11 +203,15 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the optimiser's state as named tensors, ready for safetensors."""
+    """Return the optimiser's state, and with L2-SP the starts, as named tensors, ready for safetensors."""
+    starts = optimizer.starts if isinstance(optimizer, AdamWL2SP) else {}
     return {
         f"{key}.{name}": value.detach().cpu().contiguous()
         for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
+        for key, value in (
+            *optimizer.state.get(parameter, {}).items(),
+            *([(_START, starts[parameter])] if parameter in starts else []),
+        )
     }
 
 
@@ -172,10 +224,17 @@ def load_optimizer_tensors(
         KeyError, ValueError: the state belongs to another model.
     """
     parameters = dict(model.named_parameters())
+    starts = optimizer.starts if isinstance(optimizer, AdamWL2SP) else {}
+    missing = [name for name, one in parameters.items() if one in starts and f"{_START}.{name}" not in tensors]
+    if missing:
+        raise KeyError(f"{_START}.{missing[0]}")
     for full_name, value in tensors.items():
         key, name = full_name.split(".", 1)
         parameter = parameters[name]
         if value.numel() != 1 and value.shape != parameter.shape:
             raise ValueError(f"{full_name} has the shape {tuple(value.shape)}, not {tuple(parameter.shape)}")
+        if key == _START:
+            starts[parameter].copy_(value)
+            continue
         # The fused AdamW keeps its step count on the parameter's device, the plain one on the CPU.
         optimizer.state[parameter][key] = value.to(parameter.device)

@@ -6,6 +6,7 @@ README.md                      the model card
 metrics.json, run.json         scores; run.json is written last and marks a finished run
 predictions_SPLIT.csv          one line for each row of the split
 labels.safetensors             the token labels of the last epoch, if the method has some
+baseline.json, baseline.safetensors   instead of a model, if the run fitted a baseline
 log.jsonl, checkpoint-STEP/    losses and scores during training; checkpoints to resume from
 """
 
@@ -25,6 +26,7 @@ from attentune.io.files import check_links, storage_errors, write_text
 from attentune.io.locks import close_lock, lock_handle, open_lock_file
 from attentune.results import RESULT_FILE
 from attentune.training.checkpoint import checkpoint_folders, is_leftover, remove_leftovers
+from attentune.training.defaults import RULED
 from attentune.training.signals import Pruned, command_to_resume
 
 # Their names in messages.
@@ -72,7 +74,15 @@ def _other_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
 CONFIG_FILE, METRICS_FILE = "config.yaml", "metrics.json"
 _LOCK_FILE = ".lock"
 # Settings that a resumed run may change: they do not affect what is computed.
-_FREE_ON_RESUME = {"output_dir", "resume", "overwrite_output_dir", "save_total_limit", "logging_steps", "report_to"}
+_FREE_ON_RESUME = {
+    "output_dir",
+    "resume",
+    "overwrite_output_dir",
+    "save_total_limit",
+    "logging_steps",
+    "report_to",
+    "baselines",
+}
 
 
 def config_for_run(config: Config) -> Config:
@@ -87,21 +97,29 @@ def config_for_run(config: Config) -> Config:
         raise ConfigError("training.output_dir: is missing; name the run folder: --output_dir runs/my-run")
     data = config.data
     sourceless = all(way is None for way in (data.task, data.tasks, data.train_file, data.dataset_name))
-    if not (config.training.resume and sourceless):
-        return config
     file = Path(folder) / CONFIG_FILE
+    if not (config.training.resume and sourceless):
+        return _with_saved_choices(config, file) if config.training.resume and file.is_file() else config
     if not file.is_file():
         raise CheckpointError(f"{folder}: has no {CONFIG_FILE}, so there is no run to resume. Train without --resume.")
     check_links(Path(folder))
-    own, defaults, given = (to_flat(part) for part in (load_config(file, as_record=True), Config(), config))
+    saved_config, defaults, given = (to_flat(part) for part in (load_config(file, as_record=True), Config(), config))
     given = {name: value for name, value in given.items() if value != defaults.get(name)}
-    _refuse_changes(Path(folder), own, given)
+    _refuse_changes(Path(folder), saved_config, given)
     changeable = {
         name: value
         for name, value in given.items()
         if name.split(".")[-1] in _FREE_ON_RESUME or name == "model.trust_remote_code"
     }
     return load_config(file, {**changeable, "training.output_dir": folder, "training.resume": True})
+
+
+def _with_saved_choices(config: Config, file: Path) -> Config:
+    """Return the configuration with the training settings that the rule chose when the run began, where still open."""
+    check_links(file.parent)
+    saved = load_config(file, as_record=True).training
+    open_ones = {name: getattr(saved, name) for name in RULED if getattr(config.training, name) is None}
+    return replace(config, training=replace(config.training, **open_ones))
 
 
 def check_folder(config: Config) -> None:
@@ -122,7 +140,8 @@ def check_folder(config: Config) -> None:
         _check_same_settings(run, config)
     elif not config.training.overwrite_output_dir:
         raise CheckpointError(
-            f"{run}: is not empty. Go on with --resume, start anew with --overwrite_output_dir, or name another folder."
+            f"{run}: is not empty. Go on with --resume, train again from the start with"
+            " --overwrite_output_dir, or name another folder."
         )
     elif CONFIG_FILE not in content:
         raise CheckpointError(

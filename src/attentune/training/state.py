@@ -151,7 +151,7 @@ class TrainingRows:
 
     Attributes:
         features: the rows' tokens.
-        labels: (N,) class ids or scores.
+        labels: (N,) class ids or scores; (N, C) for multi-label and for soft targets.
         weights: (N,) float32 weight of each row's losses; None if all are 1.
         names: returns the name of a row for messages, by its index.
         pad_token_id: pads shorter rows.

@@ -111,8 +111,8 @@ def _known_id(folder: Path, kind: str) -> str | None:
 
 
 def _own_id(accelerator: Accelerator, kind: str) -> str:
-    own = accelerator.get_tracker(kind, unwrap=True)
-    return str(own.info.run_id if kind == "mlflow" else own.id)
+    tracker = accelerator.get_tracker(kind, unwrap=True)
+    return str(tracker.info.run_id if kind == "mlflow" else tracker.id)
 
 
 def _end(accelerator: Accelerator, kind: str, *, status: str) -> None:

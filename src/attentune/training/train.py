@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ from attentune.data.dataset import TaskData
 from attentune.errors import CheckpointError
 from attentune.nn.cpu.memory import kept_memory
 from attentune.results import LOG_FILE, RESULT_FILE, RunResult
+from attentune.training.baseline_run import train_baseline
 from attentune.training.callbacks import JsonLogCallback, ProgressCallback, TrackerCallback, TrainingCallback
 from attentune.training.checkpoint import Checkpointer, newest_good, read_state
 from attentune.training.components import TrainingComponents, build_components
 from attentune.training.finalize import finalize_run, wants_best
-from attentune.training.inputs import prepare_inputs
+from attentune.training.inputs import prepare_inputs, settled_inputs
 from attentune.training.progress import JsonLog, ProgressDisplay, one_line
 from attentune.training.run_folder import (
     changes,
@@ -35,6 +37,7 @@ def train(
     data: TaskData | None = None,
     display: ProgressDisplay | None = None,
     callbacks: Sequence[TrainingCallback] = (),
+    with_baselines: bool = True,
 ) -> RunResult:
     """Fine-tune, evaluate and save a model; the run folder is `config.training.output_dir`.
 
@@ -45,6 +48,8 @@ def train(
         data: rows to use instead of those of `config.data`. To resume such a run, pass the same rows again.
         display: shows progress; on standard error if None.
         callbacks: called after the run's own (log, tracker, progress bar) at each event of training.
+        with_baselines: compare the model with the baselines of `training.baselines` at the end; commands that train
+            many runs turn it off.
 
     Returns:
         The run's record, as in its `run.json`.
@@ -62,6 +67,15 @@ def train(
             return RunResult.load(record)
         check_writable(config)
         inputs = prepare_inputs(config, data, display)
+        if config.baseline is not None:
+            with opened_folder(config, is_main=inputs.accelerator.is_main_process) as run:
+                result = train_baseline(run, config.baseline, inputs)
+            for note in result.notes[len(inputs.data.notes) :]:
+                display.info(note)
+            display.info(f"done: {one_line(result.scores)}; saved in {run}")
+            return result
+        inputs = settled_inputs(inputs, display)
+        config = inputs.config
         components = build_components(inputs)
         if components.note is not None:
             display.info(components.note)
@@ -71,10 +85,12 @@ def train(
             tracked(inputs.accelerator, config.training.report_to, run, settings=tracker_settings(config)),
         ):
             state = _run_loop(run, components, display, stop, callbacks)
-            result = finalize_run(run, components, state)
+            result = finalize_run(run, components, state, display if with_baselines else None)
         if "calibration" in result.train:
             display.info(result.notes[-1])
         display.info(f"done: {one_line(result.scores)}; saved in {run}")
+        for sentence in result.warnings:
+            display.warning(sentence)
         return result
 
 
@@ -105,6 +121,12 @@ def _run_loop(
     if folder is not None:
         display.info(f"resuming from {folder}")
         state = checkpointer.restore(folder, content)
+    else:
+        began = time.perf_counter()
+        note = components.start_classifier()
+        if note is not None:
+            display.info(note)
+            state.seconds += time.perf_counter() - began
     total_steps = components.loop.config.total_steps
     display.start(total_steps, state.step)
     try:
@@ -134,5 +156,5 @@ def _check_identity(run: Path, components: TrainingComponents, before: dict[str,
     if changed:
         raise CheckpointError(
             f"{run}: cannot be resumed: {' and '.join(changed)} changed since it was begun, so the result would be of"
-            " two mixed runs. Put back what was there, or train anew with --overwrite_output_dir."
+            " two mixed runs. Put back what was there, or train again from the start with --overwrite_output_dir."
         )

@@ -1,4 +1,4 @@
-"""What the doctor looks for in the texts, planted in small data."""
+"""Problems in texts that the doctor detects, inserted into small data."""
 
 from __future__ import annotations
 

@@ -47,6 +47,8 @@ def test_a_run_has_the_settings_that_a_training_with_these_flags_would_have():
                 "data.max_train_samples": 250,
                 "training.seed": run.seed,
                 "training.output_dir": "somewhere",
+                # The rows that are reported choose no checkpoint.
+                "training.load_best_model_at_end": False,
             },
         )
         assert to_dict(grid.config(run, FOLDER)) == to_dict(expected)

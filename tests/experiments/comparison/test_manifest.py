@@ -9,7 +9,7 @@ import pytest
 
 from attentune.errors import CheckpointError
 from attentune.experiments.comparison.grid import plan_grid
-from attentune.experiments.comparison.manifest import MANIFEST_FILE, open_comparison, read_manifest
+from attentune.experiments.comparison.manifest import MANIFEST_FILE, open_comparison, read_manifest, with_saved_choices
 from attentune.experiments.comparison.methods import Method
 
 
@@ -39,9 +39,9 @@ def test_what_is_not_computed_with_may_change(tmp_path):
 @pytest.mark.parametrize(
     ("now", "message"),
     [
-        (grid("bert", training__learning_rate=1), "bert on cola: training.learning_rate: was 5e-05, now 1.0"),
+        (grid("bert", training__learning_rate=1), "bert on cola: training.learning_rate: was None, now 1.0"),
         (grid("bert", tasks=("rte",), data__max_length=9), ": data.max_length: was 128, now 9"),
-        (grid("sesame", training__learning_rate=1), ": training.learning_rate: was 5e-05, now 1.0"),
+        (grid("sesame", training__learning_rate=1), ": training.learning_rate: was None, now 1.0"),
         (grid("bert-mean", model__dropout=0.5), ": model.dropout: was None, now 0.5"),
         (grid(Method("bert", "bert-mean")), "bert on cola: preset: was 'bert', now 'bert-mean'"),
     ],
@@ -53,6 +53,20 @@ def test_other_settings_are_refused_with_what_differs(tmp_path, now, message):
         open_comparison(tmp_path, now)
     assert message in str(caught.value)
     assert (tmp_path / MANIFEST_FILE).read_bytes() == before
+
+
+def test_settings_left_open_are_those_that_the_comparison_began_with(tmp_path):
+    began = grid("bert", training__learning_rate=3e-5, training__eval_strategy="epoch")
+    open_comparison(tmp_path, began)
+    assert grid("sesame").configs["sesame"]["cola"]["training.learning_rate"] is None
+    again = with_saved_choices(tmp_path, grid("bert", "sesame"))
+    for method in ("bert", "sesame"):
+        flat = again.configs[method]["cola"]
+        assert (flat["training.learning_rate"], flat["training.eval_strategy"]) == (3e-5, "epoch")
+        assert flat["training.num_train_epochs"] is None
+    open_comparison(tmp_path, again)
+    given = with_saved_choices(tmp_path, grid("bert", training__learning_rate=1))
+    assert given.configs["bert"]["cola"]["training.learning_rate"] == 1, "what is given is not replaced"
 
 
 def test_settings_that_are_a_method_s_or_a_task_s_own_may_differ(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import attentune.experiments.comparison.record_store as ledger_module
-from attentune.config import load_config
+from attentune.config import load_config, to_dict
 from attentune.errors import CheckpointError
 from attentune.experiments.comparison.grid import Run
 from attentune.experiments.comparison.record_store import RecordStore, RunRecord, failed_record, record_of, unpaired
@@ -35,7 +35,10 @@ def run_folder(folder: Path, *, torn: bool = False) -> Path:
 
 
 def result(scores: dict[str, dict[str, float]]) -> RunResult:
-    return RunResult(scores, {"seconds": 1.0}, None, {}, 3, {}, {"train": "x"}, ["a note"])
+    # As a run has it: with the settings that were chosen for it, and its own folder.
+    config = to_dict(load_config(overrides={"training.learning_rate": 1e-4, "training.output_dir": "x"}))
+    config["training"]["resume"] = True
+    return RunResult(scores, {"seconds": 1.0}, None, config, 3, {}, {"train": "x"}, ["a note"])
 
 
 @pytest.mark.parametrize(
@@ -58,6 +61,7 @@ def test_a_record_has_the_score_to_compare_by_and_what_the_log_tells(tmp_path, s
     assert record.scored == [{"step": 2, "epoch": 0, "validation": {"accuracy": 0.5}}]
     assert record.labels_by_epoch == [{"epoch": 0, "flipped": 4, "seconds": 0.1}]
     assert (record.config["training"]["resume"], record.config["training"]["output_dir"]) == (False, None)
+    assert record.config["training"]["learning_rate"] == 1e-4, "the run's settings, not those left open in the grid"
     assert record.notes == ["a note"]
 
 

@@ -116,7 +116,7 @@ def test_a_run_in_work_is_safe_even_when_the_queue_is_lost(tmp_path: Path) -> No
         queue = RunQueue(where)
         queue_status = queue.refill(runs)
         assert (queue_status.running, queue_status.waiting) == ([*runs], [])
-        queue._enqueue(runs[0].name, {})
+        queue.enqueue(runs[0].name, {})
         assert queue.run_next({runs[0].name: runs[0]}, lambda run: pytest.fail("done twice"))
     finally:
         process.kill()
@@ -214,7 +214,7 @@ def test_a_run_that_both_have_queued_is_done_once(tmp_path: Path) -> None:
     here, there = two_places(tmp_path)
     queues, run = [RunQueue(here), RunQueue(there)], RUNS[0]
     for queue in queues:  # as if each had looked before the other had queued it
-        queue._enqueue(run.name, {})
+        queue.enqueue(run.name, {})
     done: list[str] = []
 
     def do(which: int) -> str:

@@ -86,7 +86,7 @@ def test_fifty_kills_of_workers(kind: str, tmp_path: Path, record_property: Call
         queue_status = queue.refill(RUNS)
         assert (len(queue_status.recorded), queue_status.is_finished, queue_status.duplicates) == (len(RUNS), True, {})
         # No trial is left as if somebody were at it.
-        assert not [trial for trial in queue._trials() if trial.state in (TrialState.RUNNING, TrialState.WAITING)]
+        assert not [trial for trial in queue.trials() if trial.state in (TrialState.RUNNING, TrialState.WAITING)]
     records = RecordStore(Path(where.folder)).records()
     assert len(records) == len({record.run for record in records}) == len(RUNS)
     assert all(record.status == "done" for record in records)

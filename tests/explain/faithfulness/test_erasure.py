@@ -33,7 +33,7 @@ def questions(places: list[np.ndarray], seed: int = 0) -> tuple[np.ndarray, list
 
 
 @pytest.mark.parametrize("erasure", ERASURES)
-@pytest.mark.parametrize("kind", ["classification", "pair", "apart", "ordinal"])
+@pytest.mark.parametrize("kind", ["classification", "pair", "bi-encoder", "ordinal"])
 def test_probabilities_are_those_of_the_loop(tiny: Tiny, kind: str, erasure: str) -> None:
     run, rows = tiny_run(tiny(), kind), rows_for(kind)
     scorer = Explainer(run, rows).scorer

@@ -1,4 +1,4 @@
-"""The whole way: methods side by side on one run, the floor among them, intervals, records, and planted words."""
+"""Faithfulness of several methods on one run: random baseline, intervals, records, and synthetic ground truth."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_same_question_has_the_same_answer_and_the_model_is_left_as_it_was(
     run.model.eval()
 
 
-@pytest.mark.parametrize("kind", ["pair", "apart", "ordinal"])
+@pytest.mark.parametrize("kind", ["pair", "bi-encoder", "ordinal"])
 def test_pairs_and_ordered_classes_can_be_measured(tiny: Tiny, kind: str) -> None:
     run = tiny_run(tiny(), kind)
     report = measure_faithfulness(run, rows_for(kind), methods=("gradient",), measures=QUICK).report

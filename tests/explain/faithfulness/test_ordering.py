@@ -56,7 +56,7 @@ def test_shares_are_rounded_up(count: int, expected: list[int]) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("erasure", ERASURES)
-@pytest.mark.parametrize("kind", ["classification", "apart"])
+@pytest.mark.parametrize("kind", ["classification", "bi-encoder"])
 def test_falls_are_those_of_the_loop(tiny: Tiny, kind: str, erasure: str) -> None:
     run, every = tiny_run(tiny(), kind), rows_for(kind)
     rows = every.take([0, 1, 3, 4])

@@ -87,7 +87,7 @@ def test_fp32_and_bf16_are_not_the_same_arithmetic(tiny: Tiny) -> None:
     assert np.array_equal(scores("bf16"), rough)
 
 
-@pytest.mark.parametrize("kind", ["classification", "pair", "apart"])
+@pytest.mark.parametrize("kind", ["classification", "pair", "bi-encoder"])
 @pytest.mark.parametrize("tokens", [5, 16, 40])
 def test_texts_of_a_length_are_of_that_length(tiny: Tiny, kind: str, tokens: int) -> None:
     run, rows = tiny_run(tiny(), kind), rows_for(kind)
@@ -98,7 +98,7 @@ def test_texts_of_a_length_are_of_that_length(tiny: Tiny, kind: str, tokens: int
     assert own.sum() == scorer.features.special[scorer.features.row(0)].sum()
     assert own[0]
     assert not own[1]
-    if kind == "apart":
+    if kind == "bi-encoder":
         assert features.second_starts is not None
         assert features.second_starts.tolist() == [tokens - 2] * 3
     with scorer.evaluating():
@@ -129,7 +129,7 @@ def test_costs_are_counted_and_timed(tiny: Tiny) -> None:
     for name, (forward, backward, passes) in expected.items():
         own = found[name, 8, 2]
         if own.median_s is None:
-            continue  # too dear on a slow machine
+            continue  # too slow on this machine
         assert own.passes == passes
         assert forward is None or (own.forward_calls, own.backward_calls) == (forward, backward)
         assert 0 < own.median_s <= own.p95_s

@@ -51,7 +51,7 @@ class Watch(TrainerCallback):
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         self.models.append(copy.deepcopy(model).eval())
-        self.targets.append(dict(self._ssa._targets))
+        self.targets.append(dict(self._ssa.targets))
 
 
 @pytest.mark.integration
@@ -101,7 +101,7 @@ def test_batches_carry_labels_in_training_only_and_the_loss_has_both(tiny: Tiny,
     ssa = attentune.SSACallback(model, tokenizer, data, preset="ssa-co", overrides={"objective.alpha": 0.9})
     rows = [{name: data[n][name] for name in ("input_ids", "attention_mask", "label")} for n in range(4)]
     targets = [np.where(np.arange(len(row["input_ids"])) % 3 == 1, 1.0, -1.0).astype(np.float32) for row in rows]
-    ssa._targets.update({key_of(row): own for row, own in zip(rows[:3], targets, strict=False)})
+    ssa.targets.update({key_of(row): own for row, own in zip(rows[:3], targets, strict=False)})
     model.eval()
     plain = ssa.collator(rows)
     assert "token_targets" not in plain
@@ -167,7 +167,7 @@ def test_scores_and_padded_rows(tiny: Tiny, tmp_path: Path) -> None:
         )
         trainer.train()
     assert ssa.facts[-1]["correct"] == 24
-    assert len(ssa._targets) == len({key_of(row) for row in data})
+    assert len(ssa.targets) == len({key_of(row) for row in data})
 
 
 def test_what_cannot_work_is_said(tiny: Tiny, tmp_path: Path) -> None:

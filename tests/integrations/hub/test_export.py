@@ -131,6 +131,8 @@ def attentune_command(attentune: object) -> object:
         ("modernbert", "ssa-hybrid-released", True),
         ("distilbert", "task-attention", True),
         ("albert", "bi-encoder-mean", True),
+        ("bert", "bi-encoder-cosine", True),
+        ("roberta", "bi-encoder-concat", True),
         ("mpnet", "blur-bert", False),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from attentune import Predictor, predict
-from attentune.config import BlurConfig, load_config, preset_names
+from attentune.config import BlurConfig, load_config, model_preset_names
 from attentune.data.batching import pad_batch
 from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import encode_rows
@@ -29,7 +29,7 @@ from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, rows_of
 
 Tiny = Callable[..., Path]
-PAIRED = ("bi-encoder-mean", "task-attention")
+PAIRED = ("bi-encoder-concat", "bi-encoder-cosine", "bi-encoder-mean", "task-attention")
 # Two shapes of batches that neither the example nor the check has.
 SHAPES = (
     ([FIRST], [LONG]),
@@ -65,7 +65,7 @@ def check(run: Path, folder: Path, **options: Any) -> writing.Export:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("preset", model_preset_names())
 def test_every_preset(preset: str, tiny: Tiny, tmp_path: Path) -> None:
     model = load_config(preset=preset).model
     run = save_run(tiny("bert"), tmp_path / "run", settings=model, is_pair=preset in PAIRED)
@@ -181,7 +181,7 @@ def test_the_documented_function_encodes_pairs_that_are_read_apart(tiny: Tiny, t
     about = json.loads((tmp_path / "served" / "export.json").read_text())
     assert about["texts_apart"]
     firsts, seconds = [FIRST, "", LONG], [LONG, SECOND, ""]
-    inputs = names["apart"](tokenizer, firsts, seconds, about)
+    inputs = names["bi_encoder_inputs"](tokenizer, firsts, seconds, about)
     features = encode_rows(rows_of(firsts, seconds), saved.tokenizer, max_length=128, bi_encoder=True)
     expected = pad_batch(features, range(3), pad_token_id=saved.tokenizer.pad_token_id).inputs
     assert set(inputs) == set(expected) == set(export.inputs)

@@ -91,7 +91,7 @@ def test_what_no_weight_tells_comes_from_the_programs_own_file(tiny: Tiny, tmp_p
     assert (config.data.task, config.data.max_length, config.model.name_or_path) == ("rte", 64, "x-base")
     assert "cls_weight 0.2: as given" in said
     assert "attention_threshold 0.1: from dev_results_*.txt" in said
-    assert "aug_loss_weight 0.3: the program's default, since nothing tells it" in said
+    assert "aug_loss_weight 0.3: the program's default, because it is recorded nowhere" in said
 
 
 def test_a_vocabulary_makes_berts_tokenizer(tiny: Tiny, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_what_does_not_fit_is_said(tiny: Tiny, tmp_path: Path) -> None:
     folder = write_released(tmp_path / "good", encoder, state)
     refused(ConfigError, "--task_name: is missing, and no dev_results", flags={})
     refused(ConfigError, "--task_name: got 'hans', expected one of the released", flags={"task_name": "hans"})
-    refused(CheckpointError, "tells 2 classes apart, but mnli has 3", flags={"task_name": "MNLI"})
+    refused(CheckpointError, "has 2 classes, but mnli has 3", flags={"task_name": "MNLI"})
     refused(CheckpointError, "knows 455 tokens, but the checkpoint has embeddings", tokenizer=str(tiny("roberta")))
     refused(CheckpointError, "nowhere: no tokenizer could be loaded", tokenizer="./nowhere")
     (folder / "config.json").unlink()

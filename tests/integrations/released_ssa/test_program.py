@@ -15,9 +15,10 @@ import yaml
 
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
+from attentune.errors import CheckpointError
 from attentune.integrations.released_ssa.flags import (
     FLAGS,
-    PASSED_OVER,
+    IGNORED_FLAGS,
     SAME,
     overrides_for,
     preset_of,
@@ -203,6 +204,9 @@ def test_recorded_flags_are_read_without_running_them(tmp_path: Path) -> None:
         file.write_text(f"acc = 0.5\nargs = {text}\n")
         assert recorded_flags(tmp_path) == wanted
     assert recorded_flags(tmp_path / "nowhere") == {}
+    (tmp_path / "dev_results_0.6.txt").write_text("acc = 0.6\nargs = Namespace(a=1)\n")
+    with pytest.raises(CheckpointError, match="holds 2 result files .* expected one"):
+        recorded_flags(tmp_path)
 
 
 def test_every_flag_of_the_program_is_known() -> None:
@@ -223,5 +227,5 @@ def test_the_docs_tell_what_every_flag_is_here() -> None:
         assert default.strip() == (f"`{shown}`" if shown != "" else "none")
         if "." in flag.here.split()[0]:
             assert f"`{flag.here.split()[0].rstrip(',')}" in here
-    for name in (*SAME, *PASSED_OVER):
+    for name in (*SAME, *IGNORED_FLAGS):
         assert f"`--{name}`" in page

@@ -125,7 +125,7 @@ def test_each_head_of_each_row_is_in_one_piece_and_pieces_are_as_large_as_they_m
     for limit in (1, 2 * length * keys, 1 << 19):
         monkeypatch.setattr(module, "_BLOCK", limit)
         most = min(heads, max(1, limit // max(1, length * keys)))
-        found = [(row, range(heads)[some]) for row, some in module._blocks(query, key)]
+        found = [(row, range(heads)[some]) for row, some in module.attention_blocks(query, key)]
         assert [(row, head) for row, some in found for head in some] == [*itertools.product(range(rows), range(heads))]
         assert max(len(some) for _, some in found) == most
 

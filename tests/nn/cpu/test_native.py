@@ -21,9 +21,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("ATTENTUNE_NATIVE", raising=False)
-    native._attempt.cache_clear()
+    native.attempt_load.cache_clear()
     yield tmp_path / "cache" / "attentune"
-    native._attempt.cache_clear()
+    native.attempt_load.cache_clear()
 
 
 def compiler(folder: Path, script: str) -> str:
@@ -39,7 +39,7 @@ def test_it_is_compiled_once(cache: Path, tmp_path: Path, monkeypatch: pytest.Mo
     (library,) = cache.iterdir()
     before = library.stat().st_mtime_ns
     monkeypatch.setenv("CC", compiler(tmp_path, "exit 1"))
-    native._attempt.cache_clear()
+    native.attempt_load.cache_clear()
     assert unavailable_reason() is None
     assert [path.stat().st_mtime_ns for path in cache.iterdir()] == [before]
 
@@ -48,8 +48,8 @@ def test_it_is_compiled_once(cache: Path, tmp_path: Path, monkeypatch: pytest.Mo
 @needs_native
 def test_another_processor_has_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     native.load_library()
-    monkeypatch.setattr(native, "_processor", lambda: "another")
-    native._attempt.cache_clear()
+    monkeypatch.setattr(native, "processor_name", lambda: "another")
+    native.attempt_load.cache_clear()
     native.load_library()
     assert len(list(cache.iterdir())) == 2
 
@@ -115,7 +115,7 @@ def test_it_was_written_for_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["all", "AVX2", "no bf16", "no tiles"],
 )
 def test_the_compiler_has_nothing_to_say_of_it(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    command = [*native._compiler(), *native._FLAGS, *flags, "-Wall", "-Wextra", "-Wno-psabi", "-Werror"]
+    command = [*native.find_compiler(), *native.COMPILER_FLAGS, *flags, "-Wall", "-Wextra", "-Wno-psabi", "-Werror"]
     done = subprocess.run(
         [*command, "-o", str(tmp_path / "k.so"), *native.sources(), "-lm"], capture_output=True, text=True
     )

@@ -13,9 +13,15 @@ import pytest
 from attentune.errors import ConfigError, StorageError
 from attentune.report.figures import base as figures
 from attentune.report.figures.base import Bar, check_figure_file, draw_bars
+from helpers.figures import SIGNATURES, record_figures
 
 GROUPS = ("lexical overlap", "subsequence", "constituent")
-SIGNS = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<?xml", ".pdf": b"%PDF"}
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Each figure that is drawn."""
+    return record_figures(monkeypatch)
 
 
 def panels(methods: int, *, error: float | None = 0.05, name: str = "method") -> dict[str, dict[str, list[Bar]]]:
@@ -28,27 +34,11 @@ def panels(methods: int, *, error: float | None = 0.05, name: str = "method") ->
     }
 
 
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Each figure that is drawn."""
-    from matplotlib.figure import Figure
-
-    found: list[Any] = []
-    save = Figure.savefig
-
-    def kept(self: Any, *words: Any, **options: Any) -> None:
-        found.append(self)
-        save(self, *words, **options)
-
-    monkeypatch.setattr(Figure, "savefig", kept)
-    return found
-
-
-@pytest.mark.parametrize("ending", SIGNS)
+@pytest.mark.parametrize("ending", SIGNATURES)
 def test_each_kind_of_file_is_drawn(tmp_path: Path, ending: str) -> None:
     file = tmp_path / f"bars{ending}"
     draw_bars(file, panels(2), GROUPS, chance=0.5)
-    assert file.read_bytes().startswith(SIGNS[ending])
+    assert file.read_bytes().startswith(SIGNATURES[ending])
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 

@@ -16,37 +16,27 @@ from attentune.explain.words import Subword
 from attentune.report.figures.tokens import draw_explanations, draw_heads
 from attentune.report.highlight import hex_tone
 from helpers.explain_runs import TEXTS, rows_for, tiny_run
+from helpers.figures import SIGNATURES, record_figures
 from helpers.hostile_texts import HOSTILE
 from helpers.tiny_models import rows_of
 
 Tiny = Callable[..., Path]
-SIGNS = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Each figure that is drawn."""
-    from matplotlib.figure import Figure
-
-    found: list[Any] = []
-    save = Figure.savefig
-
-    def kept(self: Any, *words: Any, **options: Any) -> None:
-        found.append(self)
-        save(self, *words, **options)
-
-    monkeypatch.setattr(Figure, "savefig", kept)
-    return found
+    return record_figures(monkeypatch)
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("ending", SIGNS)
+@pytest.mark.parametrize("ending", SIGNATURES)
 def test_each_kind_of_file_is_drawn(tiny: Tiny, tmp_path: Path, ending: str) -> None:
     run, rows = tiny_run(tiny(), "pair"), rows_for("pair")
     draw_explanations(tmp_path / f"texts{ending}", explain_rows(run, rows, methods=("gradient",))["gradient"])
     draw_heads(tmp_path / f"heads{ending}", head_attention(run, rows))
     for file in tmp_path.iterdir():
-        assert file.read_bytes().startswith(SIGNS[ending])
+        assert file.read_bytes().startswith(SIGNATURES[ending])
     assert len(list(tmp_path.iterdir())) == 2
 
 

@@ -145,7 +145,7 @@ def test_a_broken_off_run_goes_on_to_the_same_end(
     expected = outcome(place / "run")
     assert len([line for line in expected["log"] if "loss" in line]) > 20
     done: list[int] = []
-    usual = TrainingLoop._timed_step
+    usual = TrainingLoop.timed_step
 
     def dying(self: TrainingLoop, *arguments: Any) -> Any:
         if len(done) == step:
@@ -155,7 +155,7 @@ def test_a_broken_off_run_goes_on_to_the_same_end(
 
     settings = METHOD | {"training__output_dir": str(place / "other")}
     with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="killed"):
-        patched.setattr(TrainingLoop, "_timed_step", dying)
+        patched.setattr(TrainingLoop, "timed_step", dying)
         train(place, tiny("bert"), **settings)
     folders = [entry.name for entry in (place / "other").glob("checkpoint-*")] if (place / "other").exists() else []
     assert bool(folders) == (step >= 5)
@@ -165,7 +165,7 @@ def test_a_broken_off_run_goes_on_to_the_same_end(
 
 @pytest.mark.integration
 def test_ctrl_c_saves_and_says_how_to_go_on(place: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual, done = TrainingLoop._timed_step, []
+    usual, done = TrainingLoop.timed_step, []
 
     def interrupting(self: TrainingLoop, *arguments: Any) -> Any:
         logs = usual(self, *arguments)
@@ -178,7 +178,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(place: Path, tiny: Tiny, monkeypatch
         return logs
 
     with monkeypatch.context() as patched, pytest.raises(Interrupted, match="step 7.*--resume --output_dir"):
-        patched.setattr(TrainingLoop, "_timed_step", interrupting)
+        patched.setattr(TrainingLoop, "timed_step", interrupting)
         train(place, tiny("bert"), **METHOD)
     assert (place / "run" / "checkpoint-7").is_dir()
     resumed = load_config(overrides={"training.output_dir": str(place / "run"), "training.resume": True})

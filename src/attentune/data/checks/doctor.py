@@ -49,15 +49,15 @@ def examine(
     findings: list[Finding] = []
     for name, rows in data.splits.items():
         lengths = _checked_lengths(name, rows, token_lengths or {})
-        splits[name], found = _examine_texts(name, rows, data.label_space, lengths, max_length)
+        splits[name], split_findings = _examine_texts(name, rows, data.label_space, lengths, max_length)
         if name != "train" and train is not None and train_places is not None:
             leaked = _leaked(rows, train_places)
             splits[name] = replace(splits[name], found_in_train=len(leaked))
-            found += _leak_findings(name, rows, train, leaked)
+            split_findings += _leak_findings(name, rows, train, leaked)
         if rows.labels is not None and len(rows):
             splits[name] = replace(splits[name], **label_facts(name, rows.labels, train, data))
-            found += label_findings(name, splits[name], data)
-        findings += found
+            split_findings += label_findings(name, splits[name], data)
+        findings += split_findings
     return DoctorReport(
         name=data.name,
         task_type=data.label_space.task_type,

@@ -58,8 +58,8 @@ def parse_delimited(
 
     def table(rows: list[_Row]) -> Table:
         nonlocal done
-        lines, kept = zip(*rows, strict=True)
-        cells = list(zip(*kept, strict=True)) if wanted else []
+        lines, records = zip(*rows, strict=True)
+        cells = list(zip(*records, strict=True)) if wanted else []
         columns = {header[place]: column for place, column in zip(wanted, cells, strict=True)}
         made = Table(str(path), names, columns, len(rows), lines, dropped=tuple(dropped), first_row=done)
         done += len(rows)
@@ -83,8 +83,8 @@ def _rows(
     pick = itemgetter(*wanted) if len(wanted) > 1 else lambda fields: tuple(fields[place] for place in wanted)
     for line, fields in records:
         if len(fields) == len(header):
-            kept = pick(fields)
-            yield (line, kept), sum(map(len, kept))
+            cells = pick(fields)
+            yield (line, cells), sum(map(len, cells))
         elif dialect.drop_broken:
             dropped.append(line)
         else:

@@ -93,7 +93,7 @@ def _decode(text: str, path: Path, line: int) -> Any:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise DataError(
-            f"not valid JSON at column {error.colno}: {error.msg}. Mend this line (json.dumps writes it right).",
+            f"not valid JSON at column {error.colno}: {error.msg}. Correct this line (json.dumps writes it right).",
             path=path,
             line=line or error.lineno,
         ) from error
@@ -161,6 +161,6 @@ def _table(
                 line=line,
             )
     names = tuple(dict.fromkeys(name for record in records for name in record))
-    kept = [name for name in names if keep is None or name in keep]
-    columns = {name: [as_cell(record.get(name)) for record in records] for name in kept}
+    selected = [name for name in names if keep is None or name in keep]
+    columns = {name: [as_cell(record.get(name)) for record in records] for name in selected}
     return Table(str(path), names, columns, len(records), tuple(lines), first_row=first_row)

@@ -38,12 +38,12 @@ def parse_parquet(
         source = stream.read() if path.suffix.lower() == ".gz" else path
         file = _opened(source, ())
         names = tuple(file.schema_arrow.names)
-        kept = [name for name in names if keep is None or name in keep]
-        _check(file, path, names, kept, max_bytes)
-        texts = [field.name for field in file.schema_arrow if field.name in kept and _is_text(field.type)]
+        selected = [name for name in names if keep is None or name in keep]
+        _check(file, path, names, selected, max_bytes)
+        texts = [field.name for field in file.schema_arrow if field.name in selected and _is_text(field.type)]
         total, done = file.metadata.num_rows, 0
-        batches = _batches(file, _opened(source, texts), kept, texts)
-        for columns, rows in _chunks(batches, path, kept, max_bytes, limit):
+        batches = _batches(file, _opened(source, texts), selected, texts)
+        for columns, rows in _chunks(batches, path, selected, max_bytes, limit):
             done += rows
             if done > total:
                 break
@@ -69,7 +69,7 @@ def _is_text(kind: Any) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _check(file: Any, path: Path, names: tuple[str, ...], kept: Collection[str], max_bytes: int) -> None:
+def _check(file: Any, path: Path, names: tuple[str, ...], selected: Collection[str], max_bytes: int) -> None:
     """Check the metadata of the file before unpacking it."""
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -81,7 +81,7 @@ def _check(file: Any, path: Path, names: tuple[str, ...], kept: Collection[str],
         raise DataError("holds columns but no rows. Add rows.", path=path)
     groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
     values = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
-    cells = max(facts.num_rows * len(kept), values)
+    cells = max(facts.num_rows * len(selected), values)
     unpacked = max(sum(group.total_byte_size for group in groups), cells * _CELL_BYTES)
     if unpacked > max_bytes:
         raise DataError(
@@ -89,7 +89,7 @@ def _check(file: Any, path: Path, names: tuple[str, ...], kept: Collection[str],
         )
 
 
-def _batches(file: Any, shared: Any, kept: list[str], texts: list[str]) -> Iterator[Any]:
+def _batches(file: Any, shared: Any, selected: list[str], texts: list[str]) -> Iterator[Any]:
     """Yield the rows of each row group in batches, which are small if texts are long.
 
     Args:
@@ -106,7 +106,7 @@ def _batches(file: Any, shared: Any, kept: list[str], texts: list[str]) -> Itera
         for array in () if first is None else first.columns:
             longest = max(longest, _longest_bytes(array))
         rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(longest, 1)))
-        yield from file.iter_batches(batch_size=rows, row_groups=[number], columns=kept)
+        yield from file.iter_batches(batch_size=rows, row_groups=[number], columns=selected)
 
 
 def _longest_bytes(array: Any) -> int:
@@ -119,22 +119,22 @@ def _longest_bytes(array: Any) -> int:
 
 
 def _chunks(
-    batches: Iterable[Any], path: Path, kept: list[str], max_bytes: int, limit: ChunkLimit
+    batches: Iterable[Any], path: Path, selected: list[str], max_bytes: int, limit: ChunkLimit
 ) -> Iterator[tuple[dict[str, list[Any]], int]]:
     """Yield the cells of the kept columns and the number of rows of each chunk."""
-    columns: dict[str, list[Any]] = {name: [] for name in kept}
+    columns: dict[str, list[Any]] = {name: [] for name in selected}
     rows, chunk_size, unpacked, packed = 0, 0, 0, path.stat().st_size
     for batch in batches:
-        found = [_of_array(array) for array in batch.columns]
-        size = sum(size for _, size in found)
+        arrays = [_of_array(array) for array in batch.columns]
+        size = sum(size for _, size in arrays)
         unpacked += size
         if unpacked > max_bytes:
             raise DataError(f"holds more than the {max_bytes} bytes that are read. Split the file.", path=path)
         check_ratio(unpacked, packed, path)
         if rows and (rows + batch.num_rows > limit.rows or chunk_size + size > limit.characters):
             yield columns, rows
-            columns, rows, chunk_size = {name: [] for name in kept}, 0, 0
-        for name, (cells, _) in zip(batch.schema.names, found, strict=True):
+            columns, rows, chunk_size = {name: [] for name in selected}, 0, 0
+        for name, (cells, _) in zip(batch.schema.names, arrays, strict=True):
             columns[name] += cells
         rows, chunk_size = rows + batch.num_rows, chunk_size + size
     yield columns, rows

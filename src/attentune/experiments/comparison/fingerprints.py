@@ -30,6 +30,9 @@ def rows_of_task(config: Config) -> TaskData:
     wanted = ("train", "validation") if config.data.task is not None else None
     # The same seed for all runs: without a validation file, the held-out rows depend on it.
     every = replace(config.data, max_train_samples=None, max_eval_samples=None, extra_train_files=None)
+    if every.folds is not None:
+        # The first fold of the first partition for all runs, so that a resumed or extended comparison agrees.
+        every = replace(every, fold=1, fold_seed=1)
     return load_data(replace(every, extra_train_weights=None), seed=0, splits=wanted)
 
 
@@ -61,7 +64,10 @@ def fingerprint_encoders(configs: Iterable[Config]) -> DataFingerprints:
     from attentune.models.build import encoder_fingerprint
 
     settings = {(config.model.name_or_path, config.model.revision): config.model for config in configs}
-    return {f"encoder {name}": encoder_fingerprint(own)[:_DIGITS] for (name, _), own in settings.items()}
+    return {
+        f"encoder {name}": encoder_fingerprint(model_settings)[:_DIGITS]
+        for (name, _), model_settings in settings.items()
+    }
 
 
 def check_unchanged(before: Mapping[str, str], now: Mapping[str, str], where: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from attentune.experiments.comparison.methods import (
     settings_by_task,
 )
 from attentune.experiments.comparison.records import Run
+from attentune.training.defaults import ending_with_last_weights
 
 # Overrides that turn a multi-task configuration into one for a single task.
 _ONE_TASK = {"data.tasks": None, "data.task_settings": None, "training.multi_task": False}
@@ -78,10 +79,10 @@ def plan_grid(
     """
     common = dict(overrides or {})
     problems = [f"{name}: {why}." for name, why in PER_RUN.items() if common.get(name) not in (None, False)]
-    named = _names(_taken("data.tasks", file, common))
+    task_settings = _names(_taken("data.tasks", file, common))
     one = _taken("data.task", file, common)
     by_task = settings_by_task(_taken("data.task_settings", file, common), "data.task_settings", problems)
-    names = _task_names(tasks or named or ([] if one is None else [str(one)]), problems)
+    names = _task_names(tasks or task_settings or ([] if one is None else [str(one)]), problems)
     problems += _repeated("method", [method.name for method in methods]) + _repeated("seed", list(seeds))
     problems += _repeated("train size", ["all" if size is None else size for size in train_sizes or ()])
     if not methods:
@@ -122,14 +123,14 @@ def _names(value: Any) -> list[str]:
 
 def _task_names(given: Iterable[str], problems: list[str]) -> list[str]:
     """Return the tasks' canonical names."""
-    found = []
+    task_names = []
     for task in given:
         try:
-            found.append(load_spec(task).name)
+            task_names.append(load_spec(task).name)
         except ConfigError as error:
             problems += error.problems
-    problems += _repeated("task", found)
-    return found
+    problems += _repeated("task", task_names)
+    return task_names
 
 
 def _resolved(
@@ -151,7 +152,9 @@ def _resolved(
             given = {**common, **by_task.get(task, {}), **method.settings, **method.by_task.get(task, {})}
             given |= _ONE_TASK | {"data.task": None if task == CUSTOM_TASK else task}
             try:
-                configs[method.name][task] = to_flat(load_config(file, given, preset=method.preset))
+                config = load_config(file, given, preset=method.preset)
+                config = replace(config, training=ending_with_last_weights(config.training))
+                configs[method.name][task] = to_flat(config)
             except ConfigError as error:
                 for problem in error.problems:
                     problems.setdefault(problem, []).append(f"{method.name} on {task}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import uuid
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ from attentune.experiments.comparison.methods import PER_RUN, WHICH_RUNS
 from attentune.experiments.comparison.records import is_packed
 from attentune.io.files import check_links, read_json, storage_errors, write_text
 from attentune.io.locks import FileLock
+from attentune.training.defaults import RULED
 
 MANIFEST_FILE = "compare.json"
 LOCKS = ".locks"
@@ -78,6 +80,26 @@ def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str,
         if content != before:
             write_text(folder / MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return str(before["id"])
+
+
+def with_saved_choices(folder: Path, grid: RunGrid) -> RunGrid:
+    """Return the grid with training settings that are left open as the folder's comparison has them.
+
+    A comparison of 0.1.0 has the defaults of that version, under which it goes on.
+
+    Raises:
+        CheckpointError: the folder's manifest cannot be read.
+    """
+    before, now = read_manifest(folder)["methods"], methods_of(grid)
+    configs: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, tasks in grid.configs.items():
+        configs[name] = {}
+        for task, flat in tasks.items():
+            old, _, ignored = _counterpart(before, now, name, task)
+            open_ones = [f"training.{setting}" for setting in RULED if flat[f"training.{setting}"] is None]
+            saved = {setting: (old or {}).get(setting) for setting in open_ones if setting not in ignored}
+            configs[name][task] = flat | saved
+    return dataclasses.replace(grid, configs=configs)
 
 
 def make_folder(folder: Path, file: str, what: str) -> None:
@@ -159,8 +181,8 @@ def check_same(before: Methods, now: Methods, where: str, *, free: Iterable[str]
     changes: dict[str, None] = {}
     for name, part in now.items():
         for task, flat in part["tasks"].items():
-            old, label, own = _counterpart(before, now, name, task)
-            compared = [] if old is None else [setting for setting in flat if setting not in allowed | own]
+            old, label, ignored = _counterpart(before, now, name, task)
+            compared = [] if old is None else [setting for setting in flat if setting not in allowed | ignored]
             changes |= dict.fromkeys(f"{label}{line}" for line in _differences(old or {}, flat, compared))
     if changes:
         listed = [*list(changes)[:_SHOWN], *([f"and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else [])]
@@ -181,9 +203,9 @@ def _counterpart(before: Methods, now: Methods, name: str, task: str) -> tuple[M
     for other in sorted(before, key=lambda known: known != name):
         tasks = before[other]["tasks"]
         nearest = min(tasks, key=lambda known: known != task)
-        own = {*before[other]["own"], *now[name]["own"]}
+        method_settings = {*before[other]["own"], *now[name]["own"]}
         of_tasks = {*before[other]["of_tasks"], *now[name]["of_tasks"]}
-        return tasks[nearest], "", own if nearest == task else own | of_tasks
+        return tasks[nearest], "", method_settings if nearest == task else method_settings | of_tasks
     return None, "", set()
 
 

@@ -21,10 +21,10 @@ CUSTOM_TASK = "own"
 PER_RUN = {
     "training.output_dir": "each run has its own folder under the comparison's",
     "training.resume": "a comparison always goes on where it was",
-    "training.overwrite_output_dir": "a comparison always goes on where it was; to start anew, name another folder",
+    "training.overwrite_output_dir": "a comparison always resumes; to start again, name another folder",
     "training.seed": "give --seeds, a number of seeds or a list such as 3,7,11",
     "data.fold": "a comparison runs all folds",
-    "data.fold_seed": "with --folds, --seeds says how many times they are cut anew",
+    "data.fold_seed": "with --folds, --seeds is the number of repetitions with new folds",
     "training.multi_task": "a comparison trains on each task by itself",
 }
 # Settings that determine the grid; no method may have its own.
@@ -70,10 +70,10 @@ def methods_from(content: Mapping[str, Any], source: str) -> dict[str, Method]:
         ConfigError: with all problems.
     """
     problems: list[str] = []
-    found = {str(name): _method(str(name), value, f"{source}: {name}", problems) for name, value in content.items()}
+    methods = {str(name): _method(str(name), value, f"{source}: {name}", problems) for name, value in content.items()}
     if problems:
         raise ConfigError(problems)
-    return found
+    return methods
 
 
 def _method(name: str, value: Any, where: str, problems: list[str]) -> Method:
@@ -128,13 +128,13 @@ def _mapping(value: Any, where: str, problems: list[str]) -> Mapping[str, Any]:
     return {}
 
 
-def select_methods(names: Sequence[str], named: Mapping[str, Method]) -> list[Method]:
+def select_methods(names: Sequence[str], defined: Mapping[str, Method]) -> list[Method]:
     """Return the methods of these names, from `named` or the presets; all of `named` if there are no names.
 
     Raises:
         ConfigError: a name is neither.
     """
-    known = (*named, *preset_names())
+    known = (*defined, *preset_names())
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ConfigError(
@@ -144,4 +144,4 @@ def select_methods(names: Sequence[str], named: Mapping[str, Method]) -> list[Me
                 for name in unknown
             ]
         )
-    return [named.get(name) or Method(name, preset=name) for name in names] or list(named.values())
+    return [defined.get(name) or Method(name, preset=name) for name in names] or list(defined.values())

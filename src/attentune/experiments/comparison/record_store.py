@@ -37,7 +37,7 @@ def record_of(run: Run, config: Config, result: RunResult, folder: Path, *, wall
     metric, score = score_to_compare_by(result.scores, config.training.metric_for_best_model)
     predictions = {split: f"seed-{run.seed}.{split}.csv" for split in _predicted(folder)}
     return RunRecord(
-        **vars(result) | {"config": _settings(config)},
+        **vars(result) | {"config": _without_folder(result.config)},
         run=run,
         status="done",
         metric=metric,
@@ -75,9 +75,12 @@ def failed_record(
 
 def _settings(config: Config) -> dict[str, Any]:
     """Return the settings without folder and resume flags, so that a resumed run has the same record."""
-    values = to_dict(config)
-    values["training"] |= {"output_dir": None, "resume": False, "overwrite_output_dir": False}
-    return values
+    return _without_folder(to_dict(config))
+
+
+def _without_folder(settings: dict[str, Any]) -> dict[str, Any]:
+    once = {"output_dir": None, "resume": False, "overwrite_output_dir": False}
+    return settings | {"training": settings["training"] | once}
 
 
 def _predicted(folder: Path) -> Iterator[str]:

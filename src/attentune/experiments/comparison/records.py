@@ -141,7 +141,7 @@ class RunRecord(RunResult):
                 raise ValueError(f"its status is {str(content['status'])[:40]!r}")
             elsewhere = [name for name in content.get("predictions", {}).values() if not is_plain_name(name)]
             if elsewhere:
-                raise ValueError(f"it names {elsewhere[0][:80]!r}, expected a file beside it")
+                raise ValueError(f"it names {elsewhere[0][:80]!r}, expected a file in the same folder")
             return cls(**{**content, "run": Run(**content["run"])})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _no_record(where, error) from error
@@ -219,10 +219,10 @@ def read_records(folder: Path) -> list[tuple[RunRecord, Path]]:
         CheckpointError: one of them cannot be read.
     """
     if is_packed(folder):
-        found = list(_packed_records(folder / PACKED_RUNS_FILE))
+        records = list(_packed_records(folder / PACKED_RUNS_FILE))
     else:
-        found = [(RunRecord.load(file), file) for file in (folder / "records").glob("*/*/*/seed-*.json")]
-    return sorted(found, key=lambda pair: _order(pair[0]))
+        records = [(RunRecord.load(file), file) for file in (folder / "records").glob("*/*/*/seed-*.json")]
+    return sorted(records, key=lambda pair: _order(pair[0]))
 
 
 def _packed_records(file: Path) -> Iterator[tuple[RunRecord, Path]]:
@@ -292,18 +292,18 @@ def pack_records(folder: Path, target: Path) -> int:
     known: dict[str, int] = {}
     packed = read_packed_predictions(folder) if is_packed(folder) else {}
     for record in records:
-        found, name = packed.get(record.run), record.predictions.get(record.split or "")
+        predictions, name = packed.get(record.run), record.predictions.get(record.split or "")
         if name is not None and (file := record_file(folder, record.run).with_name(name)).is_file():
-            found = read_predictions(file)
-        if found is None:
+            predictions = read_predictions(file)
+        if predictions is None:
             continue
-        rows = {"names": found.names, "ids": found.ids, "labels": found.labels_N.tolist()}
+        rows = {"names": predictions.names, "ids": predictions.ids, "labels": predictions.labels_N.tolist()}
         key = _line(rows)
         if key not in known:
             lines.append({"rows": len(known), **rows})
         number = known.setdefault(key, len(known))
         run = dataclasses.asdict(record.run)
-        lines.append({"run": run, "rows": number, "predictions": found.predictions_N.tolist()})
+        lines.append({"run": run, "rows": number, "predictions": predictions.predictions_N.tolist()})
     copied = {path: path.read_bytes() for path in _report_files(folder)}
     with storage_errors(target):
         target.mkdir(parents=True, exist_ok=True)
@@ -337,7 +337,7 @@ def read_packed_predictions(folder: Path) -> dict[Run, Predictions]:
     if not file.exists():
         return {}
     rows: dict[int, tuple[tuple[str, ...], tuple[str, ...], np.ndarray]] = {}
-    found: dict[Run, Predictions] = {}
+    predictions: dict[Run, Predictions] = {}
     for number, line in enumerate(_lines(file), start=1):
         try:
             content = parse_json(line)
@@ -350,10 +350,10 @@ def read_packed_predictions(folder: Path) -> dict[Run, Predictions]:
             values_N = _packed_values(content["predictions"], names, len(ids))
             if values_N.shape != labels_N.shape:
                 raise ValueError(f"{values_N.shape} predictions for {labels_N.shape} labels")
-            found[Run(**content["run"])] = Predictions(ids, names, labels_N, values_N)
+            predictions[Run(**content["run"])] = Predictions(ids, names, labels_N, values_N)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{file}, line {number}: holds no predictions ({error}). {_PACK_AGAIN}") from error
-    return found
+    return predictions
 
 
 def _packed_values(values: list[Any], names: tuple[str, ...], rows: int) -> np.ndarray:
@@ -379,7 +379,7 @@ def unpaired(records: Iterable[RunRecord]) -> list[str]:
     for record in records:
         if record.is_done:
             prints = dict(record.data_fingerprint)
-            prints |= {"train": own} if (own := prints.pop(ORIGINAL_TRAIN, None)) is not None else {}
+            prints |= {"train": train_print} if (train_print := prints.pop(ORIGINAL_TRAIN, None)) is not None else {}
             rows = json.dumps(prints, sort_keys=True)
             key = (record.run.task, record.run.size, record.run.seed)
             seen.setdefault(key, {}).setdefault(rows, []).append(record.run.method)

@@ -17,7 +17,7 @@ from attentune.experiments.comparison.fingerprints import (
     rows_of_task,
 )
 from attentune.experiments.comparison.grid import Run, RunGrid, plan_grid
-from attentune.experiments.comparison.manifest import methods_of, open_comparison
+from attentune.experiments.comparison.manifest import methods_of, open_comparison, with_saved_choices
 from attentune.experiments.comparison.methods import methods_from, read_methods, select_methods
 from attentune.experiments.comparison.progress import ComparisonProgress
 from attentune.experiments.comparison.record_store import RecordStore, RunRecord, unpaired
@@ -81,10 +81,10 @@ def compare(
         AttentuneError: an error that the user can correct. Errors of single runs are recorded instead.
         ComparisonStopped: a stop was requested (Ctrl-C or SIGTERM); workers have saved and exited.
     """
-    named = read_methods(settings) if isinstance(settings, (str, Path)) else methods_from(settings or {}, "settings")
+    defined = read_methods(settings) if isinstance(settings, (str, Path)) else methods_from(settings or {}, "settings")
     grid = plan_grid(
         tasks=tasks,
-        methods=select_methods(presets, named),
+        methods=select_methods(presets, defined),
         seeds=_seeds(seeds, folds),
         train_sizes=train_sizes,
         file=config,
@@ -93,6 +93,7 @@ def compare(
     if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs: got {jobs}, expected a whole number of at least 1.")
     folder, display = Path(output_dir), display or ComparisonProgress()
+    grid = with_saved_choices(folder, grid)
     record_store = RecordStore(folder)
     data_fingerprints = _check_inputs(grid, [run for run in grid.runs if not record_store.has(run)], display)
     folder_id = open_comparison(folder, grid, data_fingerprints)
@@ -139,14 +140,16 @@ def _check_inputs(grid: RunGrid, runs: Sequence[Run], display: ComparisonProgres
 
     data_fingerprints: DataFingerprints = {}
     for task in dict.fromkeys(run.task for run in runs):
-        own = [run for run in runs if run.task == task]
-        data = rows_of_task(grid.config(own[0], Path(os.devnull)))
+        task_runs = [run for run in runs if run.task == task]
+        data = rows_of_task(grid.config(task_runs[0], Path(os.devnull)))
         data_fingerprints |= fingerprint_rows(task, data)
-        methods = dict.fromkeys(run.method for run in own)
-        firsts = [next(run for run in own if run.method == method) for method in methods]
+        methods = dict.fromkeys(run.method for run in task_runs)
+        firsts = [next(run for run in task_runs if run.method == method) for method in methods]
         data_fingerprints |= fingerprint_extra_rows(task, data, [grid.config(run, Path(os.devnull)) for run in firsts])
         rows = len(data.splits["train"]) if "train" in data.splits else 0
-        for size in sorted({run.train_size for run in own if run.train_size is not None and run.train_size > rows}):
+        for size in sorted(
+            {run.train_size for run in task_runs if run.train_size is not None and run.train_size > rows}
+        ):
             display.warning(f"{task}: has {rows:,} rows to train on, so the size {size:,} is the same as all")
     encoders = {}
     for run in runs:

@@ -124,7 +124,7 @@ class RunQueue:
         with queue_storage_errors(self.storage_config), self._lock:
             without_warnings(fail_stale_trials, self._study)
             trials: dict[str, list[FrozenTrial]] = {}
-            for trial in self._trials():
+            for trial in self.trials():
                 trials.setdefault(trial.user_attrs.get("run", ""), []).append(trial)
             queue_status = QueueStatus(duplicates=self._duplicates())
             for run in runs:
@@ -149,7 +149,7 @@ class RunQueue:
         elif done is not None:
             queue_status.elsewhere[run] = done
         else:
-            self._enqueue(run.name, {"task": run.task, "size": run.size, "method": run.method, "seed": run.seed})
+            self.enqueue(run.name, {"task": run.task, "size": run.size, "method": run.method, "seed": run.seed})
             queue_status.waiting.append(run)
 
     def run_next(self, runs: dict[str, Run], execute: Callable[[Run], str]) -> bool:
@@ -162,7 +162,7 @@ class RunQueue:
         """
         with queue_storage_errors(self.storage_config), contextlib.ExitStack() as held:
             held.enter_context(self._lock)
-            if not any(trial.user_attrs.get("run") in runs for trial in self._trials(TrialState.WAITING)):
+            if not any(trial.user_attrs.get("run") in runs for trial in self.trials(TrialState.WAITING)):
                 return False
             taken: list[Trial] = []
             try:
@@ -215,7 +215,7 @@ class RunQueue:
 
     def _is_others(self, trial: Trial, name: str) -> bool:
         """Return whether another trial of the run is done or alive and older: two machines may have queued it."""
-        others = [other for other in self._trials() if other.user_attrs.get("run") == name]
+        others = [other for other in self.trials() if other.user_attrs.get("run") == name]
         is_done = next(self._elsewhere(others, _SCORED), None) is not None
         return is_done or any(other.state in _ALIVE and other.number < trial.number for other in others)
 
@@ -226,14 +226,16 @@ class RunQueue:
             if facts.get("outcome") in outcomes and facts["folder"] != self.storage_config.folder_id:
                 yield str(facts["where"])
 
-    def _enqueue(self, name: str, fixed: dict[str, Any]) -> None:
+    def enqueue(self, name: str, fixed: dict[str, Any]) -> None:
+        """Add a waiting trial for this run, whose parameters are fixed to these values."""
         self._study.enqueue_trial(fixed, user_attrs={"run": name})
 
-    def _trials(self, *states: TrialState) -> list[FrozenTrial]:
+    def trials(self, *states: TrialState) -> list[FrozenTrial]:
+        """Return the trials in these states; all trials if none is given."""
         return self._study.get_trials(deepcopy=False, states=states or None)
 
     def _state(self, trial: Trial) -> TrialState:
-        return next(other.state for other in self._trials() if other.number == trial.number)
+        return next(other.state for other in self.trials() if other.number == trial.number)
 
     def _fail_if_lost(self, trial: FrozenTrial, *, is_held: bool) -> bool:
         """Return whether the trial's worker process is gone; if so, mark the trial as failed."""

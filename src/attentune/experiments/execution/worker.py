@@ -126,7 +126,7 @@ def _train(run: Run, config: Config) -> RunResult:
     """Train as `attentune train` does."""
     from attentune.training.train import train
 
-    return train(config)
+    return train(config, with_baselines=False)
 
 
 class RunWorker:

@@ -174,8 +174,8 @@ def _result(plan: SearchPlan, folder: Path) -> SearchResult:
     result = SearchResult(plan.settings.task(), study.criterion, plan.rows, trials, None, importance, why)
     if result.best is not None:
         file = folder / WINNER_FILE
-        own = {"training.output_dir": os.fspath(folder / "best"), "training.seed": plan.rows.seed}
-        write_text(file, to_yaml(plan.settings.config({**result.best.settings, **own})))
+        run_settings = {"training.output_dir": os.fspath(folder / "best"), "training.seed": plan.rows.seed}
+        write_text(file, to_yaml(plan.settings.config({**result.best.settings, **run_settings})))
         result = dataclasses.replace(result, config=file)
     write_text(folder / TRIALS_FILE, to_json(result.to_dict()))
     return result

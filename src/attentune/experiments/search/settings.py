@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ from attentune.errors import ConfigError
 from attentune.experiments.comparison.grid import Run, RunGrid
 from attentune.experiments.comparison.methods import CUSTOM_TASK
 from attentune.experiments.search.space import Dimension, Space
+from attentune.training.defaults import ending_with_last_weights
 
 # Settings that the search sets itself, or that would make trials incomparable, with the reason.
 _REFUSED = {
     "training.output_dir": "each run has its own folder",
     "training.resume": "a search always goes on where it was",
-    "training.overwrite_output_dir": "a search always goes on where it was; to start anew, name another folder",
+    "training.overwrite_output_dir": "a search always resumes; to start again, name another folder",
     "training.multi_task": "a search is on one task",
     "data.tasks": "a search is on one task; name it with --task",
     "data.task_settings": "a search is on one task; give its settings directly",
@@ -50,12 +51,15 @@ class TrialSettings:
         """
         changes = dict(changes)
         preset = changes.pop("preset", self.preset)
-        return load_config(self.file, {**self.common, **changes}, preset=preset)
+        config = load_config(self.file, {**self.common, **changes}, preset=preset)
+        training = ending_with_last_weights(config.training)
+        # Trials are scored after the same epochs, so that the pruner can compare them.
+        return replace(config, training=replace(training, eval_strategy=training.eval_strategy or "epoch"))
 
     def task(self) -> str:
         """Return the task's name; "own" for custom data."""
-        named = self.config({}).data.task
-        return CUSTOM_TASK if named is None else load_spec(named).name
+        task = self.config({}).data.task
+        return CUSTOM_TASK if task is None else load_spec(task).name
 
     def grid(self, name: str, settings: Mapping[str, Any], seeds: Sequence[int]) -> RunGrid:
         """Return the runs of one trial."""
@@ -77,16 +81,16 @@ def common_settings(
     if problems:
         raise ConfigError(problems)
     seed = given.pop("training.seed", None)
-    named = given.pop("preset", None) if preset is None else preset
-    if named is None and (file is None or load_config(file).preset is None):
-        named = space.preset
-    settings = TrialSettings(file, named, {**space.settings, **given})
+    preset_name = given.pop("preset", None) if preset is None else preset
+    if preset_name is None and (file is None or load_config(file).preset is None):
+        preset_name = space.preset
+    settings = TrialSettings(file, preset_name, {**space.settings, **given})
     whole = settings.config({} if seed is None else {"training.seed": seed})
     return settings, whole.training.seed
 
 
 def whole_space(
-    named: Space | None, searched: Sequence[Dimension], fixed: Mapping[str, Any]
+    given_space: Space | None, searched: Sequence[Dimension], fixed: Mapping[str, Any]
 ) -> tuple[Space, list[str]]:
     """Return a named space with more dimensions, and notes on the dimensions that were omitted.
 
@@ -98,17 +102,19 @@ def whole_space(
     Raises:
         ConfigError: with all problems.
     """
-    own = {name for dimension in searched for name in dimension.setting_names}
+    searched_names = {name for dimension in searched for name in dimension.setting_names}
     names = [name for dimension in searched for name in dimension.setting_names]
-    problems = [f"--search {name}: is given more than once." for name in own if names.count(name) > 1]
-    problems += [f"--search {name}: has a value of its own too; give one of both." for name in own if name in fixed]
-    space, notes = named or Space(), []
+    problems = [f"--search {name}: is given more than once." for name in searched_names if names.count(name) > 1]
+    problems += [
+        f"--search {name}: has a value of its own too; give one of both." for name in searched_names if name in fixed
+    ]
+    space, notes = given_space or Space(), []
     remaining = []
     for dimension in space.dimensions:
         taken = [name for name in dimension.setting_names if name in fixed]
         if taken:
             notes.append(f"{dimension.name}: is not varied, as {taken[0]} is set to {fixed[taken[0]]}.")
-        elif not own.intersection(dimension.setting_names):
+        elif not searched_names.intersection(dimension.setting_names):
             remaining.append(dimension)
     dimensions = (*remaining, *searched)
     if not dimensions and not problems:

@@ -161,6 +161,11 @@ def set_up(
     _check_options(options)
     rows = Rows(options.score_on, options.search_share, seed)
     base = settings.config(whole.settings_of({part.name: (*part.choices, part.low)[0] for part in whole.dimensions}))
+    if base.baseline is not None and all(part.name != "preset" for part in whole.dimensions):
+        raise ConfigError(
+            f"--preset: got the baseline {base.baseline}, which has no settings to search; expected a preset that"
+            " trains, such as bert. attentune train and attentune compare fit baselines."
+        )
     if sampler_config.pruner != "none" and base.training.eval_strategy == "no":
         raise ConfigError("--pruner: needs scores on the way; set training.eval_strategy to epoch or steps, or none.")
     data_notes, metric, data_fingerprints = _check_inputs(base, rows)

@@ -86,11 +86,11 @@ class Space:
 
     def settings_of(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a point, by dotted name."""
-        found: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for dimension in self.dimensions:
             if dimension.name in point:
-                found |= dimension.settings(point[dimension.name])
-        return found
+                settings |= dimension.settings(point[dimension.name])
+        return settings
 
     def points(self) -> list[dict[str, Any]] | None:
         """Return all points in order; None if a range has no step."""
@@ -151,10 +151,10 @@ def space_from(content: Mapping[str, Any], source: str) -> Space:
             f"{source}: set: model.trust_remote_code runs the code that comes with a model, so a file cannot ask for"
             " it; add --trust_remote_code if you trust the model."
         )
-    found = [_dimension(str(name), value, f"{source}: {name}", problems) for name, value in _flat(given)]
+    parsed = [_dimension(str(name), value, f"{source}: {name}", problems) for name, value in _flat(given)]
     if problems:
         raise ConfigError(problems)
-    dimensions = tuple(dimension for dimension in found if dimension is not None)
+    dimensions = tuple(dimension for dimension in parsed if dimension is not None)
     return Space(
         dimensions, None if preset is None else str(preset), flatten(common), str(content.get("source", source))
     )

@@ -98,7 +98,7 @@ class SearchTrainer:
         callbacks = []
         if self._study is not None and run.seed == self._first_seed:
             callbacks.append(PruningCallback(self._study, run.method, config, self._criterion.metric))
-        return train(config, data=self._rows.load(config), callbacks=callbacks)
+        return train(config, data=self._rows.load(config), callbacks=callbacks, with_baselines=False)
 
 
 class PruningCallback(TrainingCallback):

@@ -16,7 +16,7 @@ from attentune.data.tokenization import Features
 from attentune.errors import DataError
 from attentune.explain.explainer import Explainer
 from attentune.explain.faithfulness.ordering import Progress
-from attentune.inference.predictor import Predictor
+from attentune.inference.predictor import ModelPredictor
 from attentune.inference.scoring import score_rows
 from attentune.models.attention import attention_by
 
@@ -60,7 +60,7 @@ class CostLine:
 
 
 def measure_cost(
-    saved: Predictor,
+    saved: ModelPredictor,
     rows: TextRows,
     *,
     methods: Sequence[str],
@@ -95,7 +95,7 @@ def measure_cost(
         most = int(saved.model.config.max_seq_length)
         with scorer.evaluating():
             for count in batches:
-                for tokens in (own for own in lengths if own <= most):
+                for tokens in (length for length in lengths if length <= most):
                     if progress is not None:
                         progress(f"timing {count} x {tokens} tokens")
                     part = replace(scorer, features=of_length(scorer.features, tokens, count))
@@ -122,8 +122,8 @@ def of_length(features: Features, tokens: int, count: int) -> Features:
     # After the first special token, with which all encoders begin.
     before, after = span.start + special[:1], span.start + special[1:]
 
-    def rows_of(values: np.ndarray, own: np.ndarray) -> np.ndarray:
-        row_parts = [(values[before], own[n * fill : (n + 1) * fill], values[after]) for n in range(count)]
+    def rows_of(values: np.ndarray, inner: np.ndarray) -> np.ndarray:
+        row_parts = [(values[before], inner[n * fill : (n + 1) * fill], values[after]) for n in range(count)]
         return np.concatenate([part for parts in row_parts for part in parts])
 
     many = count * fill
@@ -148,13 +148,13 @@ def _second_starts(features: Features, special: np.ndarray, fill: int, count: in
 
 def _forecast(lines: Sequence[CostLine], name: str, tokens: int, count: int) -> float:
     """Estimate a method's time in seconds from fewer texts or half the length; 0 if nothing is known."""
-    known = {(own.tokens, own.texts): own for own in lines if own.method == name}
+    known = {(line.tokens, line.texts): line for line in lines if line.method == name}
     if METHODS[name].batched:
         return 0.0
     for key, factor in (((tokens, 1), count), ((tokens // 2, count), 2)):
         if key in known and key != (tokens, count):
-            own = known[key].median_s
-            return float("inf") if own is None else own * factor
+            median_s = known[key].median_s
+            return float("inf") if median_s is None else median_s * factor
     return 0.0
 
 
@@ -169,7 +169,7 @@ def _time(
             seconds[name].append(_once(scorer, name, count, settings, clock))
         passes = counter.forward_texts + counter.backward_texts
         counted[name] = CostLine(name, tokens, count, counter.forward_calls, counter.backward_calls, passes)
-    first = {name: own.pop() for name, own in seconds.items()}
+    first = {name: samples.pop() for name, samples in seconds.items()}
     for _ in range(_REPEATS):
         for name in names:
             if sum(seconds[name]) + first[name] <= budget_s:
@@ -184,7 +184,7 @@ def _line(counted: CostLine, seconds: list[float], plain: list[float]) -> CostLi
         repeats=len(seconds),
         median_s=float(np.median(seconds)),
         p95_s=float(np.quantile(seconds, 0.95)),
-        times_plain=float(np.median([own / other for own, other in pairs])),
+        times_plain=float(np.median([timed / plain_s for timed, plain_s in pairs])),
     )
 
 

@@ -37,7 +37,7 @@ def record(
     """
 
     def named(chances_C: np.ndarray) -> dict[str, float]:
-        return {own: float(chance) for own, chance in zip(classes, chances_C, strict=True)}
+        return {name: float(chance) for name, chance in zip(classes, chances_C, strict=True)}
 
     def erased(place: int) -> dict[str, dict[str, float]]:
         return {
@@ -98,13 +98,13 @@ def write_records(
         for row, name in enumerate(names)
     ]
     files: dict[str, list[dict[str, Any]]] = {"docs.jsonl": lines, "test.jsonl": annotations}
-    for (method, erasure), own in result.probability_drops.items():
+    for (method, erasure), drops in result.probability_drops.items():
         scores = [
             attribution.scores[places]
             for attribution, places in zip(result.ranked[method].attributions, ordinary, strict=True)
         ]
         files[f"{method}.{erasure}.jsonl"] = [
-            record(name, scores[row].tolist(), own, row, classes) for row, name in enumerate(names)
+            record(name, scores[row].tolist(), drops, row, classes) for row, name in enumerate(names)
         ]
     for file, content in files.items():
         write_text(home / file, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in content))

@@ -53,9 +53,9 @@ class Eraser:
         Returns:
             (M, C) float64.
         """
-        places = [np.sort(own).astype(np.int64) for own in erased]
-        keys = [(int(row), own.tobytes()) for row, own in zip(rows, places, strict=True)]
-        new = {key: own for key, own in zip(keys, places, strict=True) if key not in self._known}
+        places = [np.sort(positions).astype(np.int64) for positions in erased]
+        keys = [(int(row), positions.tobytes()) for row, positions in zip(rows, places, strict=True)]
+        new = {key: positions for key, positions in zip(keys, places, strict=True) if key not in self._known}
         names = list(new)
         for begin in range(0, len(names), _ROWS_AT_ONCE):
             part = names[begin : begin + _ROWS_AT_ONCE]
@@ -93,21 +93,21 @@ def without_tokens(features: Features, rows_M: np.ndarray, places: Sequence[np.n
         rows_M: row numbers; a row may occur more than once.
         places: for each of them the positions to delete.
     """
-    kept = []
-    for row, own in zip(rows_M, places, strict=True):
+    remaining_indices = []
+    for row, erased in zip(rows_M, places, strict=True):
         span = features.row(int(row))
-        kept.append(np.delete(np.arange(span.start, span.stop), own))
-    flat = np.concatenate(kept)
+        remaining_indices.append(np.delete(np.arange(span.start, span.stop), erased))
+    flat = np.concatenate(remaining_indices)
     seconds = features.second_starts
     if seconds is not None:
-        gone = [np.count_nonzero(own < seconds[row]) for row, own in zip(rows_M, places, strict=True)]
+        gone = [np.count_nonzero(erased < seconds[row]) for row, erased in zip(rows_M, places, strict=True)]
         seconds = seconds[rows_M] - np.array(gone)
     return replace(
         features,
         ids=features.ids[flat],
         type_ids=None if features.type_ids is None else features.type_ids[flat],
         special=features.special[flat],
-        starts=np.concatenate([[0], np.cumsum([len(own) for own in kept])]).astype(np.int64),
+        starts=np.concatenate([[0], np.cumsum([len(remaining) for remaining in remaining_indices])]).astype(np.int64),
         full_lengths=features.full_lengths[rows_M],
         second_starts=seconds,
     )
@@ -161,8 +161,8 @@ def probability_drops(
         shares: shares of tokens to erase.
     """
     counts = [top_counts(len(order), shares) for order in orders]
-    first = [order[:count] for order, own in zip(orders, counts, strict=True) for count in own]
-    rest = [order[count:] for order, own in zip(orders, counts, strict=True) for count in own]
+    first = [order[:count] for order, row_counts in zip(orders, counts, strict=True) for count in row_counts]
+    rest = [order[count:] for order, row_counts in zip(orders, counts, strict=True) for count in row_counts]
     nothing = [np.zeros(0, dtype=np.int64)] * len(rows)
     spread = np.repeat(rows, len(shares))
     probabilities = eraser.probabilities(np.concatenate([rows, spread, spread]), [*nothing, *first, *rest])
@@ -229,8 +229,11 @@ def _best(
 ) -> np.ndarray:
     """Find the highest mean of sign x drop, (N,); all rows advance together, which fills batches."""
     beams: list[dict[frozenset[int], float]] = [{frozenset(): 0.0} for _ in rows]
-    for size in range(1, max(len(own) for own in places) + 1):
-        grown = [_grown(held, own) if size <= len(own) else {} for held, own in zip(beams, places, strict=True)]
+    for size in range(1, max(len(positions) for positions in places) + 1):
+        grown = [
+            _grown(held, positions) if size <= len(positions) else {}
+            for held, positions in zip(beams, places, strict=True)
+        ]
         owner = np.repeat(np.arange(len(rows)), [len(sets) for sets in grown])
         erased = [np.fromiter(gone, dtype=np.int64) for sets in grown for gone in sets]
         drop_M = whole_N[owner] - sign * _target_probability(eraser, rows[owner], erased, target_N[owner])
@@ -240,7 +243,7 @@ def _best(
                 sums = {gone: total + drop_M[begin + n] for n, (gone, total) in enumerate(sets.items())}
                 beams[row] = dict(sorted(sums.items(), key=lambda entry: -entry[1])[:beam])
                 begin += len(sets)
-    return np.array([max(held.values()) / len(own) for held, own in zip(beams, places, strict=True)])
+    return np.array([max(held.values()) / len(positions) for held, positions in zip(beams, places, strict=True)])
 
 
 def _grown(held: dict[frozenset[int], float], places: np.ndarray) -> dict[frozenset[int], float]:

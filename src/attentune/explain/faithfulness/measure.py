@@ -27,7 +27,7 @@ from attentune.explain.faithfulness.erasure import (
 )
 from attentune.explain.faithfulness.ordering import RANDOM_BASELINE, Measures, Progress, Ranked, rank
 from attentune.explain.faithfulness.results import FaithfulnessReport, MethodCost, MethodScore, mean_interval
-from attentune.inference.predictor import Predictor
+from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.models.attention import attention_by
 
 # Too slow to run by default.
@@ -60,7 +60,7 @@ class FaithfulnessResult:
         return METHODS[name].signed
 
 
-def default_methods(saved: Predictor) -> tuple[str, ...]:
+def default_methods(saved: ModelPredictor) -> tuple[str, ...]:
     """Return the methods that work on this run, except the slowest, LIME and SHAP."""
     has_captum = importlib.util.find_spec("captum") is not None
     return tuple(
@@ -99,12 +99,12 @@ def measure_faithfulness(
         DataError: no row has a non-special token.
     """
     measures = measures or Measures()
-    saved = run if isinstance(run, Predictor) else Predictor.load(run)
+    saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("faithfulness")
     names = list(dict.fromkeys([*(default_methods(saved) if methods is None else methods), RANDOM_BASELINE]))
     check(saved, names, measures)
     with attention_by(saved.model):
-        explainer, kept = readable(saved, rows, precision)
-        kept_rows = rows if len(kept) == len(rows) else rows.take(kept)
+        explainer, readable_rows = readable(saved, rows, precision)
+        kept_rows = rows if len(readable_rows) == len(rows) else rows.take(readable_rows)
         tell = progress or (lambda what: None)
         ranks = {name: rank(explainer, name, measures, tell) for name in names}
         scores: list[MethodScore] = []
@@ -116,10 +116,10 @@ def measure_faithfulness(
                 scores += erasing.scores()
             by_erasure |= {(name, erasure): draws[0] for name, draws in erasing.probability_drops.items()}
     report = _report(saved, explainer, kept_rows, len(rows), measures, ranks, scores)
-    return FaithfulnessResult(report, kept_rows, kept, explainer, ranks, by_erasure)
+    return FaithfulnessResult(report, kept_rows, readable_rows, explainer, ranks, by_erasure)
 
 
-def check(saved: Predictor, methods: Sequence[str], measures: Measures) -> None:
+def check(saved: ModelPredictor, methods: Sequence[str], measures: Measures) -> None:
     """Check that the run, methods and options can be evaluated.
 
     Raises:
@@ -150,7 +150,7 @@ def check(saved: Predictor, methods: Sequence[str], measures: Measures) -> None:
         raise ConfigError(problems)
 
 
-def readable(saved: Predictor, rows: TextRows, precision: str | None) -> tuple[Explainer, list[int]]:
+def readable(saved: ModelPredictor, rows: TextRows, precision: str | None) -> tuple[Explainer, list[int]]:
     """Make an explainer of the rows that have a non-special token; also return their row numbers.
 
     Raises:
@@ -158,12 +158,12 @@ def readable(saved: Predictor, rows: TextRows, precision: str | None) -> tuple[E
     """
     explainer = Explainer(saved, rows, precision=precision)
     features = explainer.scorer.features
-    kept = [row for row in range(len(rows)) if len(features.non_special_positions(row))]
-    if not kept:
+    row_numbers = [row for row in range(len(rows)) if len(features.non_special_positions(row))]
+    if not row_numbers:
         raise DataError(f"{rows.source}: got {len(rows)} texts, expected at least one with a word in it.")
-    if len(kept) == len(rows):
-        return explainer, kept
-    return Explainer(saved, rows.take(kept), precision=precision), kept
+    if len(row_numbers) == len(rows):
+        return explainer, row_numbers
+    return Explainer(saved, rows.take(row_numbers), precision=precision), row_numbers
 
 
 class _Erasing:
@@ -179,8 +179,8 @@ class _Erasing:
         self._target_N = np.array([attribution.target for attribution in next(iter(ranks.values())).attributions])
         rows = np.arange(len(self._target_N))
         self.probability_drops = {
-            name: [probability_drops(self._eraser, rows, orders, self._target_N) for orders in own.orders]
-            for name, own in ranks.items()
+            name: [probability_drops(self._eraser, rows, orders, self._target_N) for orders in ranking.orders]
+            for name, ranking in ranks.items()
         }
         places = [scorer.features.non_special_positions(int(row)) for row in rows]
         self._short = np.array([row for row in rows if len(places[row]) <= measures.beam_tokens], dtype=np.int64)
@@ -192,13 +192,13 @@ class _Erasing:
     def scores(self) -> list[MethodScore]:
         """Return one `MethodScore` per method."""
         first = next(iter(self._ranks))
-        base_N = _mean([own.comprehensiveness for own in self.probability_drops[first]]).mean(axis=1)
+        base_N = _mean([drops.comprehensiveness for drops in self.probability_drops[first]]).mean(axis=1)
         return [self._score(name, None if name == first else base_N) for name in self._ranks]
 
     def _score(self, name: str, base_N: np.ndarray | None) -> MethodScore:
         seed = self._measures.settings.seed
-        comprehensiveness_NK = _mean([own.comprehensiveness for own in self.probability_drops[name]])
-        sufficiency_NK = _mean([own.sufficiency for own in self.probability_drops[name]])
+        comprehensiveness_NK = _mean([drops.comprehensiveness for drops in self.probability_drops[name]])
+        sufficiency_NK = _mean([drops.sufficiency for drops in self.probability_drops[name]])
         whole_N = comprehensiveness_NK.mean(axis=1)
         bins = {
             "comprehensiveness": comprehensiveness_NK.mean(axis=0).tolist(),
@@ -231,7 +231,7 @@ class _Erasing:
             mean_drops(self._eraser, self._short, [orders[row][::step] for row in self._short], targets)
             for orders in self._ranks[name].orders
         ]
-        return _mean([self._bounds.normalised(own) for own in draws])
+        return _mean([self._bounds.normalised(draw) for draw in draws])
 
 
 def _mean(draws: list[np.ndarray]) -> np.ndarray:
@@ -239,7 +239,7 @@ def _mean(draws: list[np.ndarray]) -> np.ndarray:
 
 
 def _report(
-    saved: Predictor,
+    saved: ModelPredictor,
     explainer: Explainer,
     rows: TextRows,
     given: int,
@@ -268,9 +268,9 @@ def _report(
         costs=[
             MethodCost(
                 name,
-                float(np.mean([attribution.passes for attribution in own.attributions])),
-                float(np.mean([attribution.seconds for attribution in own.attributions])),
+                float(np.mean([attribution.passes for attribution in ranking.attributions])),
+                float(np.mean([attribution.seconds for attribution in ranking.attributions])),
             )
-            for name, own in ranks.items()
+            for name, ranking in ranks.items()
         ],
     )

@@ -18,7 +18,7 @@ from attentune.errors import ConfigError
 from attentune.explain.explainer import Attribution, Explainer
 from attentune.explain.faithfulness.ordering import Progress, agreements
 from attentune.explain.faithfulness.results import mean_interval
-from attentune.inference.predictor import Predictor
+from attentune.inference.predictor import ModelPredictor
 from attentune.models.attention import attention_by
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.seeding import torch_generator
@@ -38,7 +38,7 @@ def parts_from_the_head(model: AttentuneForSequenceClassification) -> dict[str, 
             parts["head"].append(name)
             continue
         inner = name.removeprefix("encoder.")
-        prefix = next((own for own in layers if inner.startswith(f"{own}.")), None)
+        prefix = next((layer for layer in layers if inner.startswith(f"{layer}.")), None)
         part = "embeddings" if prefix is None else f"layer {int(inner[len(prefix) + 1 :].split('.')[0]) + 1}"
         below.setdefault(part, []).append(name)
     rest = below.pop("embeddings", None)
@@ -123,7 +123,7 @@ class Sanity:
 class _ScoreRequests:
     """Computes scores of the same classes of the same rows, by this model or another one."""
 
-    def __init__(self, saved: Predictor, rows: TextRows, precision: str | None, settings: Settings) -> None:
+    def __init__(self, saved: ModelPredictor, rows: TextRows, precision: str | None, settings: Settings) -> None:
         self._saved, self._rows, self._precision, self._settings = saved, rows, precision, settings
         self.explainer = Explainer(saved, rows, precision=precision)
         features = self.explainer.scorer.features
@@ -150,7 +150,7 @@ class _ScoreRequests:
 
 
 def check_sanity(
-    saved: Predictor,
+    saved: ModelPredictor,
     rows: TextRows,
     *,
     methods: Sequence[str],

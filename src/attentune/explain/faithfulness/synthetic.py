@@ -1,4 +1,4 @@
-"""Evaluates methods on synthetic ground truth: the demo's reviews, whose decisive words are known.
+"""Evaluates methods on synthetic ground truth: the shortcut experiment's reviews, whose decisive words are known.
 
 A review's label depends on one word ("single"), on a word and its negation ("context"), or on two words and their order
 ("pair"). Only correctly predicted reviews are used: for the others it is unknown which words the model relied on.
@@ -69,7 +69,7 @@ def synthetic_rows(saved: Predictor, count: int, split: str) -> tuple[TextRows, 
         classes = "pairs of texts" if saved.is_pair else ", ".join(saved.label_space.names) or "scores"
         problems.append(
             f"demo: {saved.folder} predicts {classes}; expected a run of single texts, {' or '.join(LABEL_NAMES)}, such"
-            " as `attentune demo` trains."
+            " as `attentune demo --shortcut` trains."
         )
     if split not in SPLITS[1:]:
         problems.append(f"split: got {split!r}, expected one of the demo's: {', '.join(SPLITS[1:])}.")
@@ -106,7 +106,7 @@ def evidence_of(result: FaithfulnessResult, truths: Sequence[DemoRow]) -> dict[i
         words = [
             np.searchsorted(ordinary, _overlapping(result.explainer.spans(row), [word])) for word in truth.decisive
         ]
-        evidence[row] = [(int(own[0]), int(own[-1]) + 1) for own in words if len(own)]
+        evidence[row] = [(int(positions[0]), int(positions[-1]) + 1) for positions in words if len(positions)]
     return evidence
 
 
@@ -119,7 +119,7 @@ def score_synthetic(result: FaithfulnessResult, truths: Sequence[DemoRow], seed:
         seed: of the bootstrap.
     """
     tokens = [decisive_tokens(result.explainer.spans(row), truth) for row, truth in enumerate(truths)]
-    target_N = [own.target for own in next(iter(result.ranked.values())).attributions]
+    target_N = [attribution.target for attribution in next(iter(result.ranked.values())).attributions]
     labels = result.rows.labels
     assert labels is not None
     lines = []

@@ -73,9 +73,9 @@ class SSACallback(TrainerCallback):
             special_ids=model.config.special_token_ids,
             is_regression=self._space.task_type == "regression",
         )
-        self._targets: dict[Key, np.ndarray] = {}
+        self.targets: dict[Key, np.ndarray] = {}
         self._generator: LabelGenerator | None = None
-        self.collator = SSACollator(model, tokenizer, self._targets)
+        self.collator = SSACollator(model, tokenizer, self.targets)
         self.facts: list[dict[str, Any]] = []
 
     def on_train_begin(
@@ -98,7 +98,7 @@ class SSACallback(TrainerCallback):
             seed=args.seed,
         )
         self._generator = build_generator(self._settings, source)
-        self._targets.clear()
+        self.targets.clear()
         self.facts.clear()
 
     def on_epoch_begin(
@@ -109,9 +109,9 @@ class SSACallback(TrainerCallback):
             return
         # The Trainer's epoch is a float; after a resume within an epoch it is not a whole number.
         plan = self._generator.plan(int((state.epoch or 0.0) + 1e-3))
-        self._targets.clear()
+        self.targets.clear()
         if plan.token_labels is not None:
-            self._targets.update({key: plan.token_labels.sample(row) for row, key in enumerate(self._keys)})
+            self.targets.update({key: plan.token_labels.sample(row) for row, key in enumerate(self._keys)})
         self.facts.append(dict(plan.facts))
 
 
@@ -128,6 +128,6 @@ def _check(model: AttentuneForSequenceClassification, config: Config) -> None:
             " new_model(encoder, labels, preset='ssa-hybrid')"
         )
     elif model.config.is_bi_encoder:
-        problems.append("model: reads the texts of a pair apart, which transformers' Trainer has no rows for.")
+        problems.append("model: is a bi-encoder, which transformers' Trainer does not support.")
     if problems:
         raise ConfigError(problems)

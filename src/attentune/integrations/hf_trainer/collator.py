@@ -56,13 +56,13 @@ def read_rows(dataset: Any, *, special_ids: list[int], is_regression: bool) -> t
             )
     ids = [tokens_of(row) for row in rows]
     types = [_types_of(row) for row in rows]
-    lengths = np.array([len(own) for own in ids], dtype=np.int64)
+    lengths = np.array([len(row_ids) for row_ids in ids], dtype=np.int64)
     flat = np.concatenate(ids)
     features = Features(
         ids=flat,
         type_ids=None
-        if any(own is None for own in types)
-        else np.concatenate([own for own in types if own is not None]),
+        if any(row_types is None for row_types in types)
+        else np.concatenate([row_types for row_types in types if row_types is not None]),
         special=np.isin(flat, special_ids),
         starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         full_lengths=lengths,
@@ -99,8 +99,8 @@ class SSACollator:
             # Added even if no row has labels: in distributed training every process needs the token head in the graph.
             targets_BT = torch.full(batch["input_ids"].shape, NO_LABEL)
             for number, row in enumerate(rows):
-                own = self._targets.get(key_of(row))
-                if own is not None:
-                    targets_BT[number, batch["attention_mask"][number].bool()] = torch.from_numpy(own)
+                row_targets = self._targets.get(key_of(row))
+                if row_targets is not None:
+                    targets_BT[number, batch["attention_mask"][number].bool()] = torch.from_numpy(row_targets)
             batch["token_targets"] = targets_BT
         return batch

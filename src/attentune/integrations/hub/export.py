@@ -1,4 +1,4 @@
-"""Export a run as a folder that transformers loads without Attentune, with the model code beside the weights."""
+"""Export a run as a folder that transformers loads without Attentune, with the model code next to the weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from attentune.data.batching import pad_batch
 from attentune.data.tokenization import encode_rows
 from attentune.errors import ConfigError, ExportError
-from attentune.inference.predictor import Predictor
+from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.integrations.hub.remote_code import AUTO_MAP, PIPELINES, code_files
 from attentune.integrations.onnx.checking import made_up_rows
 from attentune.io.files import storage_errors, write_text
@@ -91,7 +91,7 @@ def export_for_transformers(
     target = Path(output_dir)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"--output_dir: {target} is there and not an empty folder; name another or remove it.")
-    saved = run if isinstance(run, Predictor) else Predictor.load(run)
+    saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("export")
     saved.model.to("cpu").float().eval()
     temporary = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.tmp")
     with storage_errors(target):
@@ -106,11 +106,11 @@ def export_for_transformers(
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    own = has_own_answers(saved.model.config)
-    return TransformersExport(target, files, len(inputs["input_ids"]), difference, own)
+    own_pipeline = has_own_answers(saved.model.config)
+    return TransformersExport(target, files, len(inputs["input_ids"]), difference, own_pipeline)
 
 
-def _fill(saved: Predictor, folder: Path) -> tuple[str, ...]:
+def _fill(saved: ModelPredictor, folder: Path) -> tuple[str, ...]:
     """Write weights, configuration, tokenizer, code and the model card; return the names of the code files."""
     config = saved.model.config
     extra = {"auto_map": dict(AUTO_MAP)} | ({"custom_pipelines": PIPELINES} if has_own_answers(config) else {})
@@ -145,7 +145,7 @@ def has_own_answers(config: AttentuneConfig) -> bool:
     )
 
 
-def _inputs(saved: Predictor) -> dict[str, Any]:
+def _inputs(saved: ModelPredictor) -> dict[str, Any]:
     """Return a batch of synthetic texts, with edge cases among them."""
     config = saved.model.config
     rows = made_up_rows(pairs=saved.is_pair)
@@ -153,7 +153,7 @@ def _inputs(saved: Predictor) -> dict[str, Any]:
     return pad_batch(features, range(len(rows)), pad_token_id=saved.tokenizer.pad_token_id).inputs
 
 
-def _difference(saved: Predictor, folder: Path, inputs: dict[str, Any]) -> float:
+def _difference(saved: ModelPredictor, folder: Path, inputs: dict[str, Any]) -> float:
     with tempfile.TemporaryDirectory() as place:
         there, back = Path(place) / "inputs.safetensors", Path(place) / "logits.safetensors"
         save_file(inputs, there)
@@ -162,7 +162,7 @@ def _difference(saved: Predictor, folder: Path, inputs: dict[str, Any]) -> float
         words = [sys.executable, "-c", _LOADING, str(folder), str(there), str(back)]
         done = subprocess.run(words, env=around, capture_output=True, text=True, check=False)
         if done.returncode != 0 or not back.is_file():
-            lines = done.stderr.strip().splitlines() or ["nothing was said"]
+            lines = done.stderr.strip().splitlines() or ["no error output"]
             raise ExportError(
                 f"{saved.folder}: what was written could not be loaded without Attentune ({lines[-1]}); nothing is left"
                 " of it. An encoder that brings code of its own cannot be exported so."

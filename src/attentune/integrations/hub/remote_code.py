@@ -45,7 +45,7 @@ def code_files() -> dict[str, str]:
         name = f"{_flat(module)}.py"
         if name not in texts:
             text = _source(module)
-            texts[name] = _HEADER + _REGISTERING.sub("", _IMPORT.sub(_beside, text))
+            texts[name] = _HEADER + _REGISTERING.sub("", _IMPORT.sub(_relative_import, text))
             waiting += _imported(text)
     return texts
 
@@ -54,8 +54,8 @@ def _flat(module: str) -> str:
     return _ROOTS.get(module, module.replace(".", "_"))
 
 
-def _beside(found: re.Match[str]) -> str:
-    return f"{found[1]}from .{_flat(found[2])} import "
+def _relative_import(match: re.Match[str]) -> str:
+    return f"{match[1]}from .{_flat(match[2])} import "
 
 
 def _source(module: str) -> str:

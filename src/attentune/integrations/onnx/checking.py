@@ -16,7 +16,7 @@ from attentune.data.batching import pad_batch
 from attentune.data.dataset import TaskData, TextRows
 from attentune.data.tokenization import Features
 from attentune.errors import AttentuneError, ExportError
-from attentune.inference.predictor import Predictor
+from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.integrations.onnx.graph import PlainOutputs
 from attentune.models.modeling import AttentuneForSequenceClassification
 
@@ -60,7 +60,7 @@ def validation_rows(saved: Predictor, most: int) -> tuple[TextRows, TaskData] | 
     return (rows.take(range(min(most, len(rows)))), data) if len(rows) else None
 
 
-def plain_tokenizer(saved: Predictor) -> PlainTokenizer:
+def plain_tokenizer(saved: ModelPredictor) -> PlainTokenizer:
     """Return a tokenizer of the library `tokenizers` that truncates and pads as the run does.
 
     Its file stores truncation and padding, but not `encode_special_tokens`, which must be set after loading.
@@ -85,10 +85,10 @@ def check_tokens(plain: PlainTokenizer, rows: TextRows, features: Features) -> N
     Raises:
         ExportError: the tokens differ.
     """
-    apart = features.second_starts is not None
+    bi_encoder = features.second_starts is not None
     for number, text in enumerate(rows.texts):
         pair = None if rows.pairs is None else rows.pairs[number]
-        encodings = [plain.encode(one) for one in (text, pair)] if apart else [plain.encode(text, pair)]
+        encodings = [plain.encode(one) for one in (text, pair)] if bi_encoder else [plain.encode(text, pair)]
         ids = [token for encoding in encodings for token in encoding.ids]
         if not np.array_equal(ids, features.ids[features.row(number)]):
             raise ExportError(
@@ -118,8 +118,8 @@ class Answers:
     def difference(self, other: Answers) -> float:
         """Return the largest absolute difference of any output; infinity for NaN, infinite values or unequal shapes."""
         largest = 0.0
-        for own, others in zip(self.outputs, other.outputs, strict=True):
-            for one, another in zip(own, others, strict=True):
+        for outputs, others in zip(self.outputs, other.outputs, strict=True):
+            for one, another in zip(outputs, others, strict=True):
                 if one.shape != another.shape:
                     return float("inf")
                 gap = float(np.abs(one - another).max(initial=0.0))

@@ -24,7 +24,7 @@ from attentune.data.batching import pad_batch
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import ConfigError, ExportError
-from attentune.inference.predictor import Predictor
+from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.integrations.onnx.checking import (
     MADE_UP_NAME,
     Answers,
@@ -119,7 +119,7 @@ def export_run(
     """
     target = Path(output_dir)
     _check_settings(target, output_format, opset, quantize, check_rows)
-    saved = run if isinstance(run, Predictor) else Predictor.load(run)
+    saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("export")
     if saved.model.config.window is not None:
         raise ExportError(
             f"{saved.folder}: reads long texts in windows (data.long_texts), which the graph cannot; expected a run"
@@ -172,7 +172,7 @@ class _Making:
         say: called with a message about each step.
     """
 
-    def __init__(self, saved: Predictor, folder: Path, say: Say) -> None:
+    def __init__(self, saved: ModelPredictor, folder: Path, say: Say) -> None:
         self.saved, self.folder, self.say = saved, folder, say
 
     def export(self, target: Path, opset: int | None, quantize: str | None, check_rows: int) -> Export:
@@ -180,10 +180,10 @@ class _Making:
         self.say("writing the graph")
         example = self._inputs_of(made_up_rows(pairs=self.saved.is_pair).take(range(3)))
         written = write_graph(self.saved.model, example, self.folder / GRAPH_FILE, opset=opset)
-        found = validation_rows(self.saved, check_rows)
-        rows, data = (made_up_rows(pairs=self.saved.is_pair), None) if found is None else found
+        validation = validation_rows(self.saved, check_rows)
+        rows, data = (made_up_rows(pairs=self.saved.is_pair), None) if validation is None else validation
         # Edge cases that data sets lack, such as empty or overlong texts, are compared too, but not scored.
-        odd = None if found is None else made_up_rows(pairs=self.saved.is_pair)
+        odd = None if validation is None else made_up_rows(pairs=self.saved.is_pair)
         self.say(f"checking it on {len(rows)} rows")
         plain, difference = self._checked(rows)
         if odd is not None:
@@ -200,7 +200,7 @@ class _Making:
             opset=written,
             inputs=tuple(example),
             outputs=tuple(output_names(self.saved.model)),
-            checked_on=MADE_UP_NAME if found is None else "validation",
+            checked_on=MADE_UP_NAME if validation is None else "validation",
             rows=len(rows),
             max_difference=difference,
             int8_agreement=alike,
@@ -282,7 +282,7 @@ def _scores(programs: dict[str, Answers], rows: TextRows, data: TaskData) -> dic
     }
 
 
-def _about(saved: Predictor, export: Export) -> dict[str, Any]:
+def _about(saved: ModelPredictor, export: Export) -> dict[str, Any]:
     """Return the content of `export.json`: the information needed to serve the folder."""
     space, config = saved.label_space, saved.model.config
     return {

@@ -24,7 +24,7 @@ from attentune.models.modeling import AttentuneForSequenceClassification
 
 _PREFIXES = {"bert": "bert.", "roberta": "roberta."}
 # A constant buffer with the positions 0, 1, 2, ..., which some versions of the program's library saved.
-_PASSED_OVER = ("embeddings.position_ids",)
+_IGNORED_BUFFERS = ("embeddings.position_ids",)
 _TOKEN_HEAD = "token_gate.token_head"
 _PARTS = {
     "token_cls.transform.dense.": f"{_TOKEN_HEAD}.dense.",  # BERT
@@ -80,7 +80,7 @@ def recognise(names: Sequence[str], source: str) -> ReleasedForm:
             f"{source}: has weights such as {', '.join(names[:3]) or 'none'}, but the released program's have names"
             " that begin with bert. or roberta., and with seq_cls.classifier. or classifier.; is it another program's?"
         )
-    numbers = sorted(int(found[1]) for name in names if (found := _POSITION.fullmatch(name)))
+    numbers = sorted(int(match[1]) for name in names if (match := _POSITION.fullmatch(name)))
     if numbers != list(range(len(numbers))):
         raise CheckpointError(f"{source}: lacks some of the token head's weights token_cls.op.0 to {numbers[-1]}.")
     kind = "hybrid" if has_attention else "co" if has_tokens else "plain"
@@ -124,7 +124,7 @@ def _our_name(name: str, prefix: str, pooler: str, *, keeps_pooler: bool) -> str
     name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
     if name.startswith(prefix):
         inner = name[len(prefix) :]
-        if inner in _PASSED_OVER:
+        if inner in _IGNORED_BUFFERS:
             return None
         if inner.startswith("pooler.dense."):
             return pooler + inner.removeprefix("pooler.dense.") if keeps_pooler else None
@@ -194,21 +194,21 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
             " results/RTE/dev_0.66, with that file and config.json."
         )
     try:
-        found = torch.load(file, map_location="cpu", weights_only=True)
+        weights = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
         # PyTorch's message suggests weights_only=False, which is unsafe for untrusted files.
         raise CheckpointError(
             f"{file}: could not be read as a file of tensors alone. It is torn, or holds other Python objects, which"
             " could run code and are never loaded; get a whole copy of the state dict."
         ) from error
-    if not isinstance(found, dict) or not all(
-        isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()
+    if not isinstance(weights, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
     ):
         raise CheckpointError(
             f"{file}: holds no state dict, expected tensors by name, as torch.save(state_dict) writes."
         )
     # DataParallel adds this prefix.
-    return {name.removeprefix("module."): value for name, value in found.items()}
+    return {name.removeprefix("module."): value for name, value in weights.items()}
 
 
 def _read_config(folder: Path, family: str) -> PreTrainedConfig:

@@ -28,7 +28,15 @@ _ENCODERS = {
     ("roberta", 1024): "roberta-large",
 }
 # The flags whose values the weights do not determine.
-_TOLD = ("task_name", "cls_weight", "attention_threshold", "max_seq_length", "bert_model", "aug_loss_weight", "seed")
+_REPORTED_FLAGS = (
+    "task_name",
+    "cls_weight",
+    "attention_threshold",
+    "max_seq_length",
+    "bert_model",
+    "aug_loss_weight",
+    "seed",
+)
 
 
 @dataclass(frozen=True)
@@ -83,24 +91,24 @@ def import_ssa(
     """
     target = Path(output_dir)
     _check_target(target, replace=replace)
-    found = ReleasedCheckpoint.read(checkpoint)
-    facts = _facts(found, flags or {})
+    released = ReleasedCheckpoint.read(checkpoint)
+    facts = _facts(released, flags or {})
     task = known_task(str(facts["task_name"][0]))
     for name, (value, where) in facts.items():
         (say or (lambda text: None))(f"{name} {value}: {where}")
-    config = _config(found, facts, task, data_dir)
+    config = _config(released, facts, task, data_dir)
     spec = load_spec(task)
     space = LabelSpace(spec.task_type, spec.label_names)
-    if found.outputs != space.num_labels:
+    if released.outputs != space.num_labels:
         raise CheckpointError(
-            f"{found.folder}: tells {found.outputs} classes apart, but {spec.name} has {space.num_labels}; name the"
+            f"{released.folder}: has {released.outputs} classes, but {spec.name} has {space.num_labels}; name the"
             " task that it was trained on with --task_name."
         )
-    source = tokenizer or (str(found.folder) if found.has_tokenizer else config.model.name_or_path)
-    words = load_released_tokenizer(source, found.encoder, lower_case=lower_case)
+    source = tokenizer or (str(released.folder) if released.has_tokenizer else config.model.name_or_path)
+    words = load_released_tokenizer(source, released.encoder, lower_case=lower_case)
     order = _CLASS_ORDER.get(task, spec.label_names)
     model = build_released(
-        found,
+        released,
         config.model,
         space,
         words,
@@ -109,7 +117,7 @@ def import_ssa(
         is_pair=next(iter(spec.splits.values())).pair is not None,
     )
     _write(target, config, lambda folder: save_model(model, words, folder))
-    return Imported(target, found.form.preset, task, facts)
+    return Imported(target, released.form.preset, task, facts)
 
 
 def _check_target(target: Path, *, replace: bool) -> None:
@@ -118,37 +126,39 @@ def _check_target(target: Path, *, replace: bool) -> None:
         raise ConfigError(f"--output_dir: {target} is there and not an empty folder; name another or remove it.")
 
 
-def _facts(found: ReleasedCheckpoint, given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+def _facts(released: ReleasedCheckpoint, given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     """Return the settings that the weights do not determine, by flag, each with a description of its source."""
-    recorded, defaults = recorded_flags(found.folder), {flag.name: flag.default for flag in FLAGS}
+    recorded, defaults = recorded_flags(released.folder), {flag.name: flag.default for flag in FLAGS}
     if "model_name_or_path" in recorded:
         recorded["bert_model"] = recorded["model_name_or_path"]
-    guess = _ENCODERS.get((found.form.family, found.encoder.hidden_size), found.folder.name)
+    guess = _ENCODERS.get((released.form.family, released.encoder.hidden_size), released.folder.name)
     facts: dict[str, tuple[Any, str]] = {}
-    for name in _TOLD:
+    for name in _REPORTED_FLAGS:
         if given.get(name) is not None:
             facts[name] = (given[name], "as given")
-        elif name == "max_seq_length" and found.form.positions is not None:
-            facts[name] = (found.form.positions, "as many positions as the token head has")
+        elif name == "max_seq_length" and released.form.positions is not None:
+            facts[name] = (released.form.positions, "as many positions as the token head has")
         elif name in recorded:
             facts[name] = (recorded[name], "from dev_results_*.txt")
         elif name == "bert_model":
             facts[name] = (guess, "guessed from the encoder's size")
         elif name == "task_name":
             raise ConfigError(
-                "--task_name: is missing, and no dev_results_*.txt beside the checkpoint tells it; name the task that"
+                "--task_name: is missing, and no dev_results_*.txt next to the checkpoint names it; give the task that"
                 " it was trained on: --task_name RTE"
             )
         else:
-            facts[name] = (defaults[name], "the program's default, since nothing tells it")
-    if found.form.kind != "hybrid":
+            facts[name] = (defaults[name], "the program's default, because it is recorded nowhere")
+    if released.form.kind != "hybrid":
         facts = {name: fact for name, fact in facts.items() if name not in ("cls_weight", "attention_threshold")}
-    if found.form.kind == "plain":
+    if released.form.kind == "plain":
         facts.pop("aug_loss_weight")
     return facts
 
 
-def _config(found: ReleasedCheckpoint, facts: Mapping[str, tuple[Any, str]], task: str, data_dir: str | None) -> Config:
+def _config(
+    released: ReleasedCheckpoint, facts: Mapping[str, tuple[Any, str]], task: str, data_dir: str | None
+) -> Config:
     overrides: dict[str, Any] = {
         "model.name_or_path": str(facts["bert_model"][0]),
         "data.task": task,
@@ -156,15 +166,15 @@ def _config(found: ReleasedCheckpoint, facts: Mapping[str, tuple[Any, str]], tas
         "data.max_length": facts["max_seq_length"][0],
         "training.seed": facts["seed"][0],
     }
-    if found.form.kind == "hybrid":
+    if released.form.kind == "hybrid":
         overrides["model.token_gate.beta"] = facts["cls_weight"][0]
         overrides["model.token_gate.attention_threshold"] = facts["attention_threshold"][0]
-    if found.form.kind != "plain":
+    if released.form.kind != "plain":
         overrides["objective.alpha"] = round(1.0 - float(facts["aug_loss_weight"][0]), 10)
-        overrides["model.token_gate.share_weights"] = found.form.positions is None
-    if found.form.family == "roberta" and found.form.kind == "co":
+        overrides["model.token_gate.share_weights"] = released.form.positions is None
+    if released.form.family == "roberta" and released.form.kind == "co":
         overrides["model.head.dropout"] = 0.0
-    return load_config(overrides=overrides, preset=found.form.preset)
+    return load_config(overrides=overrides, preset=released.form.preset)
 
 
 def _write(target: Path, config: Config, save: Callable[[Path], None]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from attentune.config.parse import coerce
 from attentune.data.builtin import load_spec
-from attentune.errors import ConfigError
+from attentune.errors import CheckpointError, ConfigError
 
 # The tasks of the released program, by their names in Attentune.
 TASKS = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
@@ -71,7 +71,7 @@ FLAGS = (
 # Aliases of flags in the released RoBERTa program.
 SAME = {"model_name_or_path": "bert_model", "warmup_rate": "warmup_proportion"}
 # Accepted with a message, but ignored: they do not affect results.
-PASSED_OVER = {
+IGNORED_FLAGS = {
     "cache_dir": "set HF_HOME",
     "ckpt_cache_dir": "nothing is downloaded for a checkpoint",
     "do_train": "always done, but for --do_first_eval",
@@ -79,12 +79,12 @@ PASSED_OVER = {
     "do_test": "done where there is a test file",
     "num_show": "see attentune label",
     "local_rank": "several processes: attentune train under torchrun",
-    "loss_scale": "fp16 scales by itself",
+    "loss_scale": "the loss scale of fp16 is automatic",
     "config_name": "the encoder's own is taken",
     "tokenizer_name": "the encoder's own is taken",
     "do_compare": "see attentune compare",
-    "server_ip": "no debugger is waited for",
-    "server_port": "no debugger is waited for",
+    "server_ip": "no remote debugger is supported",
+    "server_port": "no remote debugger is supported",
 }
 
 
@@ -198,11 +198,20 @@ def recorded_flags(checkpoint: Path) -> dict[str, Any]:
 
     Returns:
         The values by flag name; empty if there is no readable file.
+
+    Raises:
+        CheckpointError: the checkpoint folder holds several result files, and none is named after the folder.
     """
     folder = checkpoint.resolve()
-    own = sorted(folder.glob("dev_results_*.txt"))
-    beside = folder.parent / f"dev_results_{folder.name.removeprefix('dev_')}.txt"
-    file = own[0] if len(own) == 1 else beside
+    files = sorted(folder.glob("dev_results_*.txt"))
+    file = folder.parent / f"dev_results_{folder.name.removeprefix('dev_')}.txt"
+    if len(files) == 1:
+        file = files[0]
+    elif files and not file.is_file():
+        raise CheckpointError(
+            f"{folder}: holds {len(files)} result files ({', '.join(path.name for path in files[:3])}), expected one"
+            " with the flags of the run. Move the others to another folder."
+        )
     try:
         if file.stat().st_size > _MAX_BYTES:
             return {}
@@ -221,8 +230,8 @@ def _namespace(text: str) -> dict[str, Any]:
         return {}
     if not isinstance(call, ast.Call):
         return {}
-    found = {}
+    values = {}
     for keyword in call.keywords:
         if keyword.arg is not None and isinstance(keyword.value, ast.Constant):
-            found[keyword.arg] = keyword.value.value
-    return found
+            values[keyword.arg] = keyword.value.value
+    return values

@@ -12,7 +12,7 @@ from typing import Any
 from attentune.config import Config, DataConfig, load_config
 from attentune.data.builtin import find_builtin_file, load_spec
 from attentune.errors import ConfigError, DataError
-from attentune.inference.predictor import Predictor
+from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.inference.scoring import score_rows
 from attentune.integrations.released_ssa.convert import import_ssa
 from attentune.integrations.released_ssa.flags import known_task, overrides_for, preset_of
@@ -93,10 +93,10 @@ def run_ssa(
         # The run contains the encoder and matching slots.
         config = load_config(overrides={**overrides, "model.name_or_path": str(start)}, preset=preset_of(values))
     elif values["ckpt"]:
-        say("--ckpt: is passed over, since --use_saved is 0.")
-    result = train(config, display=display)
+        say("--ckpt: is ignored, because --use_saved is 0.")
+    result = train(config, display=display, with_baselines=False)
     run = Path(str(config.training.output_dir))
-    scored = _score(Predictor.load(run), values, config.data, task)
+    scored = _score(Predictor.load(run).single_model("run_ssa"), values, config.data, task)
     return _write_results(scored, result, values, home, run)
 
 
@@ -129,7 +129,7 @@ def _start(values: Mapping[str, Any], home: Path, say: Say) -> Path:
 
 
 def _first_eval(start: Path, values: Mapping[str, Any], config: Config, task: str, home: Path) -> Outcome:
-    scored = _score(Predictor.load(start), values, config.data, task)
+    scored = _score(Predictor.load(start).single_model("run_ssa"), values, config.data, task)
     with storage_errors(home):
         home.mkdir(parents=True, exist_ok=True)
     files = []
@@ -139,14 +139,14 @@ def _first_eval(start: Path, values: Mapping[str, Any], config: Config, task: st
     return Outcome(scored.scores, tuple(files), start)
 
 
-def _score(saved: Predictor, values: Mapping[str, Any], data_config: DataConfig, task: str) -> _Scored:
+def _score(saved: ModelPredictor, values: Mapping[str, Any], data_config: DataConfig, task: str) -> _Scored:
     spec = load_spec(task)
     dev = next(name for name in spec.splits if name.startswith("validation"))
     tests = [name for name in spec.splits if name.startswith("test") and _is_there(task, name, data_config.data_dir)]
     data = saved.data(data_config, (dev, *tests))
     evaluator = saved.evaluator(data, per_device_eval_batch_size=values["eval_batch_size"])
     rows = data.splits[dev]
-    found = score_rows(
+    scored = score_rows(
         evaluator.model,
         evaluator.features[dev],
         pad_token_id=evaluator.pad_token_id,
@@ -154,8 +154,8 @@ def _score(saved: Predictor, values: Mapping[str, Any], data_config: DataConfig,
         batch_size=evaluator.batch_size,
         with_details=True,
     )
-    scores = dev_scores(spec.metrics, rows, found.logits_NC, saved.label_space, seed=values["seed"])
-    losses = dev_losses(rows, found, evaluator.features[dev], saved.label_space, token_share=values["aug_loss_weight"])
+    scores = dev_scores(spec.metrics, rows, scored.logits_NC, saved.label_space, seed=values["seed"])
+    losses = dev_losses(rows, scored, evaluator.features[dev], saved.label_space, token_share=values["aug_loss_weight"])
     texts = {}
     for name in tests:
         words = site_words(spec, predictions_of(evaluator.predict(name), saved.label_space), saved.label_space.names)

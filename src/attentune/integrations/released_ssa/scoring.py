@@ -75,19 +75,19 @@ def dev_scores(
         )
     order = numpy_generator("dev parts", seed).permutation(len(rows))
     places = [order[part * third : (part + 1) * third] for part in range(3)]
-    parts = tuple(_named(score_predictions(metrics, labels[own], logits_NC[own], label_space)) for own in places)
+    parts = tuple(_named(score_predictions(metrics, labels[part], logits_NC[part], label_space)) for part in places)
     return DevScores(parts, _named(score_predictions(metrics, labels, logits_NC, label_space)))
 
 
 def _named(scores: Mapping[str, float]) -> dict[str, float]:
     """Rename metrics as in the released program, and add its means of two metrics."""
-    named = {_NAMES[name]: value for name, value in scores.items()}
+    renamed = {_NAMES[name]: value for name, value in scores.items()}
     mean = _MEANS.get(tuple(scores))
-    return named if mean is None else {**named, mean: sum(named.values()) / 2}
+    return renamed if mean is None else {**renamed, mean: sum(renamed.values()) / 2}
 
 
 def dev_losses(
-    rows: TextRows, found: RowScores, features: Features, label_space: LabelSpace, *, token_share: float
+    rows: TextRows, scored: RowScores, features: Features, label_space: LabelSpace, *, token_share: float
 ) -> dict[str, float]:
     """Compute the dev losses of the released program.
 
@@ -106,13 +106,13 @@ def dev_losses(
     dtype = torch.float32 if label_space.task_type == "regression" else torch.long
     losses = row_losses(
         resolve_loss("auto", label_space.task_type),
-        torch.from_numpy(found.logits_NC),
+        torch.from_numpy(scored.logits_NC),
         torch.as_tensor(rows.labels, dtype=dtype),
     )
     task = float(losses.mean())
-    if found.token_scores is None:
+    if scored.token_scores is None:
         return {"eval_total_loss": task, "eval_seq_loss": task, "eval_aug_loss": 0.0, "eval_aug_accuracy": 0.0}
-    importance = np.concatenate(found.token_scores)[~features.special]
+    importance = np.concatenate(scored.token_scores)[~features.special]
     tokens = float(-np.log(np.clip(importance, 1e-12, 1.0)).mean())
     return {
         "eval_total_loss": (1.0 - token_share) * task + token_share * tokens,

@@ -87,10 +87,10 @@ class _LongAttention(torch.autograd.Function):
         rows, heads, length, _ = query.shape
         out_BTHE = query.new_empty(rows, length, heads, value.shape[3])
         with torch.autocast("cpu", enabled=False):
-            for number, block in enumerate(_blocks(query, key)):
+            for number, block in enumerate(attention_blocks(query, key)):
                 probabilities_NTS = _probabilities(query, key, bias, block)
                 if dropped:
-                    _keep(_kept(probabilities_NTS, dropped, seed + number), probabilities_NTS)
+                    _apply_mask(_keep_mask(probabilities_NTS, dropped, seed + number), probabilities_NTS)
                 row, some = block
                 out_BTHE[row, :, some] = torch.matmul(probabilities_NTS, value[block]).transpose(0, 1)
         return out_BTHE.mul_(upscale(dropped))
@@ -103,13 +103,13 @@ class _LongAttention(torch.autograd.Function):
         d_out_BHTE = (gradients[0] * upscale(ctx.dropped)).transpose(1, 2)
         d_query, d_key, d_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         with torch.autocast("cpu", enabled=False):
-            for number, block in enumerate(_blocks(query, key)):
+            for number, block in enumerate(attention_blocks(query, key)):
                 probabilities_NTS = _probabilities(query, key, bias, block)
                 used_NTS, d_block_NTE = probabilities_NTS, d_out_BHTE[block]
                 d_probabilities_NTS = torch.matmul(d_block_NTE, value[block].transpose(1, 2))
                 if ctx.dropped:
                     used_NTS = probabilities_NTS.clone()
-                    _keep(_kept(used_NTS, ctx.dropped, ctx.seed + number), used_NTS, d_probabilities_NTS)
+                    _apply_mask(_keep_mask(used_NTS, ctx.dropped, ctx.seed + number), used_NTS, d_probabilities_NTS)
                 d_value[block] = torch.matmul(used_NTS.transpose(1, 2), d_block_NTE)
                 d_scores_NTS = d_probabilities_NTS.mul_(probabilities_NTS)
                 d_scores_NTS.addcmul_(probabilities_NTS, d_scores_NTS.sum(dim=-1, keepdim=True), value=-1)
@@ -125,7 +125,7 @@ def added_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
-def _blocks(query_BHTE: Tensor, key_BHSE: Tensor) -> Iterator[tuple[int, slice]]:
+def attention_blocks(query_BHTE: Tensor, key_BHSE: Tensor) -> Iterator[tuple[int, slice]]:
     """Yield the blocks: the index of a row, and a slice of as many of its heads as fit into a block."""
     rows, heads, length, _ = query_BHTE.shape
     step = max(1, _BLOCK // max(1, length * key_BHSE.shape[2]))
@@ -142,13 +142,13 @@ def _probabilities(query: Tensor, key: Tensor, bias: Tensor | None, block: tuple
     return torch.softmax(scores_NTS, dim=-1)
 
 
-def _kept(like: Tensor, dropped: int, seed: int) -> Tensor:
+def _keep_mask(like: Tensor, dropped: int, seed: int) -> Tensor:
     """Draw a dropout mask of integers with the element size of `like`: all bits 0 where dropped, else all bits 1."""
-    kept = draw_kept(like.shape, dropped, torch.Generator().manual_seed(seed))
-    return kept.neg_().to(_INTEGERS[like.element_size()])
+    keep_mask = draw_kept(like.shape, dropped, torch.Generator().manual_seed(seed))
+    return keep_mask.neg_().to(_INTEGERS[like.element_size()])
 
 
-def _keep(kept: Tensor, *tensors: Tensor) -> None:
-    """Apply a mask from `_kept` in place; bitwise, since a product or a boolean mask takes four times as long."""
+def _apply_mask(keep_mask: Tensor, *tensors: Tensor) -> None:
+    """Apply a mask from `_keep_mask` in place; bitwise, since a product or a boolean mask takes four times as long."""
     for tensor in tensors:
-        tensor.view(kept.dtype).bitwise_and_(kept)
+        tensor.view(keep_mask.dtype).bitwise_and_(keep_mask)

@@ -15,12 +15,13 @@ _NEVER = 2**31 - 1
 _USUAL = {_TRIM_THRESHOLD: 64 << 20, _MMAP_THRESHOLD: 32 << 20}
 
 
-def _glibc() -> ctypes.CDLL | None:
+def load_glibc() -> ctypes.CDLL | None:
+    """Return the C library of this process if it is glibc, else None."""
     library = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
     return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
 
 
-_library = _glibc()
+_library = load_glibc()
 _lock = threading.Lock()
 _within = 0
 

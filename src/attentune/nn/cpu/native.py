@@ -22,7 +22,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).with_name("c")
 # Without -ffast-math, which would break the detection of NaN losses.
-_FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+COMPILER_FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 _COMPILER_TIMEOUT_S = 120
 
 
@@ -42,20 +42,20 @@ def load_library() -> ctypes.CDLL:
         NativeError: the kernels are disabled or cannot be compiled or loaded, the system is not Linux, or PyTorch does
             not use GNU OpenMP.
     """
-    found = _attempt()
-    if isinstance(found, NativeError):
-        raise found
-    return found
+    library = attempt_load()
+    if isinstance(library, NativeError):
+        raise library
+    return library
 
 
 def unavailable_reason() -> str | None:
     """Return why the library is not available; None if it is."""
-    found = _attempt()
-    return str(found) if isinstance(found, NativeError) else None
+    library = attempt_load()
+    return str(library) if isinstance(library, NativeError) else None
 
 
 @functools.cache
-def _attempt() -> ctypes.CDLL | NativeError:
+def attempt_load() -> ctypes.CDLL | NativeError:
     """Return the library or the error. Cached, so that a failing compiler is run once and not in each step."""
     try:
         return _loaded()
@@ -97,7 +97,7 @@ def _load(path: Path) -> ctypes.CDLL:
 def _compiled() -> Path:
     """Return the path of the compiled library, compiling it if it is not cached."""
     texts = [file.read_text() for file in sorted(SOURCES.iterdir())]
-    key = hashlib.sha256("\0".join((*texts, *_FLAGS, _processor())).encode()).hexdigest()[:16]
+    key = hashlib.sha256("\0".join((*texts, *COMPILER_FLAGS, processor_name())).encode()).hexdigest()[:16]
     name = f"kernels-{key}.so"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attentune"
     if (cache / name).exists():
@@ -115,10 +115,10 @@ def _compiled() -> Path:
 
 
 def _compile(target: Path) -> Path:
-    compiler = _compiler()
+    compiler = find_compiler()
     try:
         done = subprocess.run(
-            [*compiler, *_FLAGS, "-o", str(target), *sources(), "-lm"],
+            [*compiler, *COMPILER_FLAGS, "-o", str(target), *sources(), "-lm"],
             capture_output=True,
             text=True,
             timeout=_COMPILER_TIMEOUT_S,
@@ -131,15 +131,16 @@ def _compile(target: Path) -> Path:
     return target
 
 
-def _compiler() -> list[str]:
-    named = shlex.split(os.environ.get("CC", ""))
-    for command in (named,) if named else (["cc"], ["gcc"], ["clang"]):
+def find_compiler() -> list[str]:
+    """Return the compiler's command: that of the environment variable CC, else the first of cc, gcc and clang."""
+    from_environment = shlex.split(os.environ.get("CC", ""))
+    for command in (from_environment,) if from_environment else (["cc"], ["gcc"], ["clang"]):
         if shutil.which(command[0]):
             return command
-    raise NativeError(f"no C compiler found ({' '.join(named) or 'cc, gcc, clang'})")
+    raise NativeError(f"no C compiler found ({' '.join(from_environment) or 'cc, gcc, clang'})")
 
 
-def _processor() -> str:
+def processor_name() -> str:
     """Describe the processor, on which -march=native depends: different machines may share a home folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -101,7 +101,7 @@ def _words(parts: Iterable[TextPart]) -> Iterator[list[TextPart]]:
         for characters in filter(None, re.split(r"(\s)", text)):
             for start in range(0, len(characters), _COLUMNS // 2):
                 piece = (characters[start : start + _COLUMNS // 2], share)
-                length = sum(_columns(own) for own, _ in word) + _columns(piece[0])
+                length = sum(_columns(sign) for sign, _ in word) + _columns(piece[0])
                 if word and (characters.isspace() or length > _COLUMNS):
                     yield word
                     word = []

@@ -18,6 +18,7 @@ from attentune.report.sections.run_figures import (
     loss_section,
 )
 from attentune.report.sections.run_tables import (
+    baselines_table,
     common_table,
     cost_table,
     failed_table,
@@ -68,6 +69,7 @@ def make_report(data: ReportData, baseline: str | None = None) -> Report:
         labels_section(verdicts),
         confusion_section(verdicts),
         *extra_sections,
+        _table_section("Baselines", [baselines_table(data.runs)]),
         _table_section("Cost", [cost_table(verdicts)]),
         _table_section("Settings and runs", [methods_table(verdicts), common_table(verdicts), failed_table(data.runs)]),
     ]

@@ -142,6 +142,45 @@ def _setting_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def baselines_table(recorded: Sequence[RecordedRun]) -> Table | None:
+    """Make the table of the runs that were compared with baselines on the same rows, and the warnings of all runs.
+
+    None if there is neither.
+    """
+    rows, notes = [], []
+    for one in recorded:
+        run, made = one.record.run, one.record.baselines
+        place = (run.task, run.method, str(run.seed))
+        notes += [f"{', '.join(place)}: {sentence}" for sentence in one.record.warnings]
+        for method in _methods_of(made):
+            low, high = method.get("low"), method.get("high")
+            has_interval = isinstance(low, (int, float)) and isinstance(high, (int, float))
+            rows.append(
+                (
+                    *place,
+                    str(method.get("name", "")),
+                    str((made or {}).get("metric", "")),
+                    _decimals(method.get("score")),
+                    f"{low:.4f} to {high:.4f}" if has_interval else NOTHING,
+                    _decimals(method.get("seconds"), 1),
+                )
+            )
+    header = ("task", "method", "seed", "compared", "metric", "score", "95 % interval", "seconds")
+    if not rows and not notes:
+        return None
+    return Table("baselines", "Baselines on the same rows", header, tuple(rows), left=5, notes=tuple(notes))
+
+
+def _methods_of(made: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """Return the entries of a record's comparison with baselines; entries of another kind are left out."""
+    entries = (made or {}).get("methods")
+    return [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
+
+
+def _decimals(value: Any, digits: int = 4) -> str:
+    return f"{value:.{digits}f}" if isinstance(value, (int, float)) else NOTHING
+
+
 def failed_table(recorded: Sequence[RecordedRun]) -> Table | None:
     """Make the table of failed runs with their errors; None if none failed."""
     rows = []

@@ -108,7 +108,7 @@ def seeds_section(verdicts: Verdicts) -> Section | None:
         # The largest sizes if there are many.
         chosen = list(sizes.values())[-_MOST_PANELS:]
         metric, guess = next(
-            (cell.runs.metric, cell.runs.majority_score) for own in sizes.values() for cell in own if cell.runs
+            (cell.runs.metric, cell.runs.majority_score) for row in sizes.values() for cell in row if cell.runs
         )
         factor = points_factor(metric)
         panels = {
@@ -199,7 +199,7 @@ def sizes_section(verdicts: Verdicts) -> Section | None:
         metric = next(cell.runs.metric for cells in sizes.values() for cell in cells if cell.runs)
         lines: dict[str, Line] = {}
         for number, method in enumerate(verdicts.methods):
-            cells = [cell for own in sizes.values() for cell in own if cell.method == method]
+            cells = [cell for row in sizes.values() for cell in row if cell.method == method]
             if cells:
                 lines[method] = _mean_line([_train_rows(cell) for cell in cells], cells, number)
         figures.append(

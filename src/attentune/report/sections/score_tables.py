@@ -105,8 +105,8 @@ def _shared_notes(verdicts: Verdicts) -> list[str]:
             methods = [comparison.method for comparison in of_task if note in comparison.notes]
             if methods:
                 concerns_all = len(methods) == len(of_task)
-                named = concerns_all or all(method in note for method in methods)
-                places[task] = task if named else f"{task}, {' and '.join(methods)}"
+                methods_mentioned = concerns_all or all(method in note for method in methods)
+                places[task] = task if methods_mentioned else f"{task}, {' and '.join(methods)}"
         lines.append(f"{'; '.join(places.values())}: {note}")
     return lines
 

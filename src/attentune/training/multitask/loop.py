@@ -6,7 +6,7 @@ tasks do not drown small ones; all tasks together have as many steps as they wou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ from attentune.training.components import (
     new_optimizer,
     used_token_ids,
 )
+from attentune.training.defaults import RULED, RunSize, choose_settings, chosen
 from attentune.training.finalize import finalize_run
 from attentune.training.inputs import RunInputs, prepare_inputs
 from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
@@ -162,6 +163,22 @@ def build_multitask_components(inputs: Mapping[str, RunInputs], training: Traini
     return MultiTaskComponents(model, tasks, states, embeddings, optimizer, decay)
 
 
+def _joint_size(sizes: Sequence[RunSize]) -> RunSize:
+    """Return the size of all tasks together, which share one encoder and their training settings."""
+    rows = sum(size.rows for size in sizes)
+    return replace(
+        sizes[0],
+        rows=rows,
+        mean_tokens=sum(size.mean_tokens * size.rows for size in sizes) / rows,
+        validation_rows=sum(size.validation_rows for size in sizes),
+    )
+
+
+def _with_choices(inputs: RunInputs, settled: TrainingConfig) -> TrainingConfig:
+    """Return a task's training settings with those that were chosen for all tasks."""
+    return replace(inputs.config.training, **{name: getattr(settled, name) for name in RULED})
+
+
 def _with_max_steps(inputs: RunInputs, count: int) -> RunInputs:
     """Return the inputs with this number of optimiser steps in their settings."""
     config = inputs.config
@@ -214,6 +231,11 @@ def train_together(
             f"training.multi_task: got {accelerator.num_processes} processes, expected one: tasks that share an encoder"
             " are trained in a single process."
         )
+    settled = choose_settings(config.training, _joint_size([one.size() for one in inputs.values()]))
+    config = replace(config, training=settled)
+    inputs = {
+        task: task_inputs.with_training(_with_choices(task_inputs, settled)) for task, task_inputs in inputs.items()
+    }
     note = f"Trained together with {', '.join(configs)}, on one encoder."
     components = build_multitask_components(
         {
@@ -250,13 +272,17 @@ def _train(
     checkpointer = MultiTaskCheckpointer(run, components, log, save_total_limit=training.save_total_limit)
     if folder is not None:
         checkpointer.restore(folder, content)
+    else:
+        for task, one in components.tasks.items():
+            if (note := one.start_classifier()) is not None:
+                display.info(f"{task}: {note}")
     states = components.states
     order = task_schedule({task: one.loop.config.total_steps for task, one in components.tasks.items()}, training.seed)
     loops = {
         task: one.loop.steps(states[task], stop=stop, callbacks=_callbacks(task, components, log, display))
         for task, one in components.tasks.items()
     }
-    save_steps = training.save_steps or max(1, round(len(order) / max(1.0, training.num_train_epochs)))
+    save_steps = training.save_steps or max(1, round(len(order) / max(1.0, chosen(training.num_train_epochs))))
     display.start(len(order), components.steps_done)
     try:
         with kept_memory():
@@ -283,7 +309,7 @@ def _check_identity(run: Path, components: MultiTaskComponents, before: Mapping[
     if changed:
         raise CheckpointError(
             f"{run}: cannot be resumed: {'; '.join(changed)} changed since it was begun. Put back what was there, or"
-            " train anew with --overwrite_output_dir."
+            " train again from the start with --overwrite_output_dir."
         )
 
 

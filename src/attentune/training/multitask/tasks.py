@@ -72,7 +72,7 @@ def train_tasks(config: Config, *, display: ProgressDisplay | None = None) -> Ta
                 for task, task_config in configs.items():
                     if task not in results:
                         display.info(f"{task}:")
-                        results[task] = train(_resumable(task_config), display=display)
+                        results[task] = train(_resumable(task_config), display=display, with_baselines=False)
             except Interrupted as stop:
                 raise Interrupted(str(run), stop.step) from None
             return _summary(run, results, display)
@@ -175,7 +175,7 @@ def _summary(run: Path, results: dict[str, RunResult], display: ProgressDisplay)
     for task in course_tasks(tuple(results)):
         _predict_test(run / task, display)
     scores = {task: result.scores for task, result in results.items()}
-    splits = sorted({split for own in scores.values() for split in own})
+    splits = sorted({split for task_scores in scores.values() for split in task_scores})
     board = {split: score for split in splits if (score := leaderboard_score(scores, split)) is not None}
     write_course_files(run, tuple(results))
     result = TasksResult(scores, board)

@@ -1,0 +1,308 @@
+"""Linear models of the vectors of a frozen encoder."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import weakref
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from attentune.baselines.base import Baseline
+from attentune.baselines.linear import LinearModel, fit_linear
+from attentune.config import ModelConfig
+from attentune.data.batching import budget_order, pad_batch
+from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.splits import stratified_sample
+from attentune.data.tokenization import Features, encode_rows
+from attentune.errors import CheckpointError, ConfigError
+from attentune.inference.scoring import BATCH_TOKENS
+from attentune.models.attention import use_own_attention
+from attentune.models.build import build_model, encoder_fingerprint, load_tokenizer
+from attentune.models.fused import frozen_weights, use_fused_layers
+from attentune.models.precision import has_fast_bf16
+from attentune.nn.cpu.memory import kept_memory
+
+_STRENGTHS = (0.0001, 0.001, 0.01, 0.1, 1.0)
+_COSINE_STRENGTHS = (0.1, 1.0, 10.0, 100.0)
+# Multiplications that the encoder may spend on training rows: about 20 seconds on two CPU cores.
+_BUDGET_CPU, _BUDGET_GPU = 3e12, 3e14
+# Fewer rows than this are never sampled.
+_FEWEST_ROWS = 1000
+_MAX_BATCH_GPU = 16
+# Texts whose vectors are kept: 0.3 GB for vectors of 384 numbers.
+KEPT_TEXTS = 200_000
+# The encoders of loaded baselines that are in use: those of an ensemble's folds encode each text once.
+_SHARED: weakref.WeakValueDictionary[tuple[str, str | None, int], FrozenEncoder] = weakref.WeakValueDictionary()
+
+
+class FrozenEncoder:
+    """The mean vectors of texts from a pre-trained encoder without any training.
+
+    Each distinct text is encoded once; its vector is kept for later calls, until there are more than `KEPT_TEXTS`.
+    Several baselines may share one encoder.
+
+    Args:
+        encoder: names the encoder; blur, layer mix, token gate and head are not used.
+        max_length: longer texts are truncated to this number of tokens.
+        use_cpu: stay on the CPU even where there is an accelerator.
+
+    Attributes:
+        seconds: the time spent on encoding so far.
+    """
+
+    def __init__(self, encoder: ModelConfig, max_length: int, *, use_cpu: bool = False) -> None:
+        self.encoder = ModelConfig(
+            name_or_path=encoder.name_or_path,
+            revision=encoder.revision,
+            trust_remote_code=encoder.trust_remote_code,
+        )
+        self.max_length = max_length
+        self.seconds = 0.0
+        self._use_cpu = use_cpu
+        self._loaded: tuple[Any, Any, torch.device] | None = None
+        self._width = 0
+        self._places: dict[str, int] = {}
+        self._kept_ND = np.zeros((0, 0), dtype=np.float32)
+
+    @property
+    def width(self) -> int:
+        """The width of the vectors."""
+        self._load()
+        return self._width
+
+    def vectors(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the (N, D) float32 mean of the last hidden states of each text's tokens, without padding.
+
+        Raises:
+            UnsupportedEncoderError: the encoder cannot be loaded.
+            DataError: a text holds an unpaired surrogate.
+        """
+        started = time.perf_counter()
+        fresh = list(dict.fromkeys(text for text in texts if text not in self._places))
+        if self._places and len(self._places) + len(fresh) > KEPT_TEXTS:
+            # Predicting files of any length must not fill the memory.
+            self._places, self._kept_ND, fresh = {}, np.zeros((0, 0), dtype=np.float32), list(dict.fromkeys(texts))
+        if fresh:
+            encoded_ND = self._encode(fresh)
+            first = len(self._places)
+            self._places |= {text: first + number for number, text in enumerate(fresh)}
+            self._kept_ND = np.concatenate([self._kept_ND, encoded_ND]) if first else encoded_ND
+        self.seconds += time.perf_counter() - started
+        if not len(texts):
+            return np.zeros((0, self.width), dtype=np.float32)
+        return self._kept_ND[[self._places[text] for text in texts]]
+
+    def features(self, rows: TextRows) -> np.ndarray:
+        """Return the mean vectors of single texts, or the `pair_features` of pairs."""
+        return self.vectors(rows.texts) if rows.pairs is None else self.pair_features(rows)
+
+    def pair_features(self, rows: TextRows) -> np.ndarray:
+        """Return (N, 4 D + 1) float32: u, v, |u - v|, u * v and the cosine, of the texts' unit vectors u and v."""
+        u_ND, v_ND = self.unit_vectors(rows)
+        product_ND = u_ND * v_ND
+        return np.concatenate(
+            [u_ND, v_ND, np.abs(u_ND - v_ND), product_ND, product_ND.sum(axis=1, keepdims=True)], axis=1
+        )
+
+    def cosines(self, rows: TextRows) -> np.ndarray:
+        """Return (N, 1) float32, the cosine of the vectors of each pair's texts."""
+        u_ND, v_ND = self.unit_vectors(rows)
+        return (u_ND * v_ND).sum(axis=1, keepdims=True)
+
+    def unit_vectors(self, rows: TextRows) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean vectors of the first and the second texts of pairs, (N, D) each, scaled to length 1."""
+        if rows.pairs is None:
+            raise ValueError("rows are single texts; expected pairs")
+        both_ND = self.vectors((*rows.texts, *rows.pairs))
+        both_ND = both_ND / np.maximum(np.linalg.norm(both_ND, axis=1, keepdims=True), 1e-12)
+        return both_ND[: len(rows)], both_ND[len(rows) :]
+
+    def affordable_rows(self, rows: TextRows) -> int:
+        """Return how many of these rows can be encoded at a cost of about 20 seconds on two CPU cores."""
+        if len(rows) <= _FEWEST_ROWS:
+            return len(rows)
+        model, tokenizer, device = self._load()
+        # The lengths of a sample are enough.
+        sample = rows.take(range(0, len(rows), max(1, len(rows) // 500)))
+        texts = (*sample.texts, *(sample.pairs or ()))
+        lengths = _tokens(texts, tokenizer, self.max_length).lengths
+        weights = sum(weight.numel() for weight in model.encoder.parameters())
+        weights -= model.get_input_embeddings().weight.numel()
+        cost = float(lengths.sum()) / len(sample) * max(weights, 1)
+        budget = _BUDGET_CPU if device.type == "cpu" else _BUDGET_GPU
+        return max(_FEWEST_ROWS, min(len(rows), int(budget / cost)))
+
+    def _load(self) -> tuple[Any, Any, torch.device]:
+        if self._loaded is None:
+            tokenizer = load_tokenizer(self.encoder)
+            model = build_model(
+                self.encoder,
+                LabelSpace("regression"),
+                tokenizer,
+                max_length=self.max_length,
+                is_pair=False,
+                seed=0,
+            ).eval()
+            accelerated = torch.accelerator.is_available() and not self._use_cpu
+            device = torch.accelerator.current_accelerator() if accelerated else None
+            device = torch.device("cpu") if device is None else device
+            model = model.to(device).requires_grad_(False)
+            if device.type == "cpu":
+                use_own_attention(model)
+                use_fused_layers(model)
+            self._width = int(model.config.encoder_config.hidden_size)
+            self._loaded = model, tokenizer, device
+        return self._loaded
+
+    @torch.inference_mode()
+    def _encode(self, texts: Sequence[str]) -> np.ndarray:
+        model, tokenizer, device = self._load()
+        features = _tokens(texts, tokenizer, self.max_length)
+        vectors_ND = np.zeros((len(texts), self._width), dtype=np.float32)
+        batch_tokens = BATCH_TOKENS * (1 if device.type == "cpu" else _MAX_BATCH_GPU)
+        with kept_memory(), frozen_weights(model), _precision(device):
+            for rows in budget_order(features.lengths, batch_tokens):
+                batch = pad_batch(features, rows, pad_token_id=tokenizer.pad_token_id)
+                inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
+                hidden_BTD = model.encode(**inputs).last_hidden_state.float()
+                mask_BT1 = inputs["attention_mask"].unsqueeze(-1).float()
+                means_BD = (hidden_BTD * mask_BT1).sum(dim=1) / mask_BT1.sum(dim=1).clamp(min=1.0)
+                vectors_ND[rows] = means_BD.cpu().numpy()
+        return vectors_ND
+
+
+def _tokens(texts: Sequence[str], tokenizer: Any, max_length: int) -> Features:
+    ids = tuple(str(number) for number in range(len(texts)))
+    return encode_rows(TextRows(ids, tuple(texts), None, None, "texts"), tokenizer, max_length=max_length)
+
+
+def _precision(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    if not has_fast_bf16(device):
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, torch.bfloat16)
+
+
+def shared_encoder(encoder: ModelConfig, max_length: int) -> FrozenEncoder:
+    """Return the frozen encoder that other loaded baselines with these settings use, or a new one."""
+    key = (encoder.name_or_path, encoder.revision, max_length)
+    made = _SHARED.get(key)
+    if made is None:
+        made = _SHARED[key] = FrozenEncoder(encoder, max_length)
+    return made
+
+
+class _OnVectors(Baseline):
+    """A linear model of features that a frozen encoder computes.
+
+    Args:
+        frozen: the encoder, possibly shared.
+        seed: draws the rows on which the regularisation is chosen, and those of a sample.
+    """
+
+    _strengths: tuple[float, ...] = _STRENGTHS
+
+    def __init__(self, frozen: FrozenEncoder, *, seed: int = 0) -> None:
+        super().__init__()
+        self.frozen = frozen
+        self._seed = seed
+        self._model: LinearModel | None = None
+
+    @abstractmethod
+    def _features(self, rows: TextRows) -> np.ndarray:
+        """Return the (N, F) features of rows."""
+
+    @abstractmethod
+    def _num_features(self) -> int:
+        """Return F."""
+
+    def _fit(self, rows: TextRows, labels: np.ndarray, label_space: LabelSpace) -> None:
+        notes: tuple[str, ...] = ()
+        limit = self.frozen.affordable_rows(rows)
+        if limit < len(rows):
+            notes = (f"Fitted on a stratified sample of {limit:,} of {len(rows):,} training rows.",)
+            rows = rows.take(stratified_sample(labels, limit, "frozen rows", self._seed))
+            assert rows.labels is not None
+            labels = rows.labels
+        self._model, note = fit_linear(
+            self._features(rows).astype(np.float64),
+            labels,
+            label_space,
+            weights=rows.weights,
+            strengths=self._strengths,
+            seed=self._seed,
+            standardise=True,
+        )
+        self.notes = (*notes, note)
+
+    def _logits(self, rows: TextRows) -> np.ndarray:
+        assert self._model is not None
+        assert self.label_space is not None
+        return self._model.logits(self._features(rows).astype(np.float64), self.label_space)
+
+    def _state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        assert self._model is not None
+        encoder = self.frozen.encoder
+        settings = {
+            "seed": self._seed,
+            "name_or_path": encoder.name_or_path,
+            "revision": encoder.revision,
+            "encoder_fingerprint": encoder_fingerprint(encoder),
+            "max_length": self.frozen.max_length,
+        }
+        return self._model.arrays(), settings
+
+    @classmethod
+    def _restore(cls, arrays: dict[str, np.ndarray], settings: dict[str, Any]) -> Self:
+        # Code that comes with an encoder is never run on the word of a file.
+        encoder = ModelConfig(name_or_path=str(settings["name_or_path"]), revision=settings["revision"])
+        if encoder_fingerprint(encoder) != settings["encoder_fingerprint"]:
+            raise CheckpointError(
+                f"{encoder.name_or_path}: is another encoder than the one that the baseline was fitted on. Put that one"
+                " back, or train the baseline again."
+            )
+        made = cls(shared_encoder(encoder, int(settings["max_length"])), seed=int(settings["seed"]))
+        made._model = LinearModel.from_arrays(arrays)
+        return made
+
+    def _check(self) -> None:
+        assert self._model is not None
+        assert self.label_space is not None
+        self._model.check(self.label_space, self._num_features())
+
+
+class FrozenLinear(_OnVectors):
+    """Logistic or ridge regression on standardised mean vectors; for pairs on `FrozenEncoder.pair_features`."""
+
+    name = "frozen-linear"
+
+    def _features(self, rows: TextRows) -> np.ndarray:
+        return self.frozen.features(rows)
+
+    def _num_features(self) -> int:
+        return 4 * self.frozen.width + 1 if self.is_pair else self.frozen.width
+
+
+class Cosine(_OnVectors):
+    """Logistic or linear regression on one feature: the cosine of the mean vectors of a pair's texts."""
+
+    name = "cosine"
+    _strengths = _COSINE_STRENGTHS
+
+    def _features(self, rows: TextRows) -> np.ndarray:
+        return self.frozen.cosines(rows)
+
+    def _num_features(self) -> int:
+        return 1
+
+    def _fit(self, rows: TextRows, labels: np.ndarray, label_space: LabelSpace) -> None:
+        if rows.pairs is None:
+            raise ConfigError(
+                "baseline: cosine compares the two texts of a pair, but the rows are single texts; expected"
+                " frozen-linear, tfidf-linear or majority."
+            )
+        super()._fit(rows, labels, label_space)

@@ -1,0 +1,271 @@
+"""Linear models of features, for every type of task, with the regularisation chosen by cross-validation.
+
+A thin layer over scikit-learn: logistic regression for classes, one per label for multi-label tasks, ridge regression
+for scores.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.special import log_softmax, logsumexp
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from attentune.data.dataset import LabelSpace
+from attentune.data.splits import stratified_folds, stratified_sample
+
+Matrix = Any  # a NumPy array or a sparse matrix of scipy
+
+# Rows that the regularisation is chosen on, and folds; the final fit uses all rows.
+CHOICE_ROWS, CHOICE_FOLDS = 1000, 3
+_ITERATIONS, _CHOICE_ITERATIONS = 1000, 100
+_LARGEST_LOSS = 50.0
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """Weights and biases of one or more outputs.
+
+    Attributes:
+        weights_PD: one row of weights per output.
+        bias_P: one bias per output.
+        classes_P: the number of the class of each output; classes without an output did not occur in training.
+        absent: the probability of each class without an output.
+    """
+
+    weights_PD: np.ndarray
+    bias_P: np.ndarray
+    classes_P: np.ndarray
+    absent: float = 0.0
+
+    def logits(self, features_ND: Matrix, label_space: LabelSpace) -> np.ndarray:
+        """Return (N, C) log-probabilities, logits of labels, or scores; see `Baseline.logits`."""
+        outputs_NP = np.asarray(features_ND @ self.weights_PD.T) + self.bias_P
+        if label_space.task_type in ("regression", "multi_label"):
+            return outputs_NP
+        missing = label_space.num_labels - len(self.classes_P)
+        logits_NC = np.full((len(outputs_NP), label_space.num_labels), np.log(self.absent) if missing else 0.0)
+        logits_NC[:, self.classes_P] = log_softmax(outputs_NP, axis=1) + np.log1p(-missing * self.absent)
+        return logits_NC
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the model as arrays, for a file."""
+        return {
+            "weights": self.weights_PD,
+            "bias": self.bias_P,
+            "classes": self.classes_P,
+            "absent": np.array([self.absent]),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> LinearModel:
+        """Rebuild the model of `arrays`."""
+        return cls(arrays["weights"], arrays["bias"], arrays["classes"], float(arrays["absent"][0]))
+
+    def check(self, label_space: LabelSpace, features: int) -> None:
+        """Check that a model from a file fits these labels and this number of features.
+
+        Raises:
+            ValueError: it does not.
+        """
+        outputs = len(self.classes_P)
+        if self.weights_PD.shape != (outputs, features) or self.bias_P.shape != (outputs,):
+            raise ValueError(f"weights of shape {self.weights_PD.shape} do not fit {outputs} outputs of {features}")
+        wanted = label_space.num_labels
+        of_classes = label_space.task_type in ("classification", "ordinal")
+        ids = self.classes_P.tolist()
+        if not 1 <= outputs <= wanted or (not of_classes and outputs != wanted) or len(set(ids)) != outputs:
+            raise ValueError(f"{outputs} outputs do not fit {wanted} labels")
+        if min(ids) < 0 or max(ids) >= wanted or not 0 <= self.absent * (wanted - outputs) < 1:
+            raise ValueError("the classes of its outputs are not those of the label space")
+        if outputs < wanted and self.absent <= 0:
+            raise ValueError("classes without an output have no probability")
+
+
+def fit_linear(
+    features_ND: Matrix,
+    labels: np.ndarray,
+    label_space: LabelSpace,
+    *,
+    weights: np.ndarray | None,
+    strengths: Sequence[float],
+    seed: int,
+    standardise: bool,
+) -> tuple[LinearModel, str]:
+    """Fit a linear model; the inverse regularisation C is chosen by the loss in cross-validation within these rows.
+
+    The loss is log loss for classes and labels, squared error for scores. Equal losses choose the stronger
+    regularisation.
+
+    Args:
+        features_ND: dense or sparse features.
+        labels: class ids, scores, or (N, C) ones and zeros.
+        label_space: the labels.
+        weights: (N,) the weight of each row, or None.
+        strengths: values of C to choose from; ridge regression uses alpha = 1 / C.
+        seed: draws folds and sample.
+        standardise: scale each (dense) feature to mean 0 and variance 1 first.
+
+    Returns:
+        The model, and a note on the choice.
+    """
+    weights = np.ones(len(labels)) if weights is None else weights
+    mean_D, scale_D = np.zeros(features_ND.shape[1]), np.ones(features_ND.shape[1])
+    if standardise:
+        mean_D, deviation_D = features_ND.mean(axis=0), features_ND.std(axis=0)
+        scale_D = np.where(deviation_D > 1e-9 * np.maximum(1.0, np.abs(mean_D)), deviation_D, 1.0)
+        features_ND = (features_ND - mean_D) / scale_D
+    strength, note = _choose_strength(features_ND, labels, label_space, weights, sorted(strengths), seed)
+    model = _fit(_Reduced.of(features_ND), labels, label_space, weights, strength, _ITERATIONS)
+    if standardise:
+        weights_PD = model.weights_PD / scale_D
+        model = LinearModel(weights_PD, model.bias_P - weights_PD @ mean_D, model.classes_P, model.absent)
+    return model, note
+
+
+def _choose_strength(
+    features_ND: Matrix,
+    labels: np.ndarray,
+    label_space: LabelSpace,
+    weights: np.ndarray,
+    strengths: Sequence[float],
+    seed: int,
+) -> tuple[float, str]:
+    middle = strengths[len(strengths) // 2]
+    sampled = ""
+    if len(labels) > CHOICE_ROWS:
+        chosen = stratified_sample(labels, CHOICE_ROWS, "baseline strength", seed)
+        features_ND, labels, weights = features_ND[chosen], labels[chosen], weights[chosen]
+        sampled = f" (a sample of {CHOICE_ROWS:,} rows)"
+    # With fewer rows a fold would have hardly any to learn from.
+    if len(labels) < 2 * CHOICE_FOLDS:
+        return middle, f"C = {middle:g}: {len(labels)} rows are too few to choose it."
+    folds = stratified_folds(labels, CHOICE_FOLDS, "baseline strength", seed)
+    losses = np.zeros(len(strengths))
+    for fold in folds:
+        rest = np.setdiff1d(np.arange(len(labels)), fold)
+        reduced = _Reduced.of(features_ND[rest])
+        for number, strength in enumerate(strengths):
+            model = _fit(reduced, labels[rest], label_space, weights[rest], strength, _CHOICE_ITERATIONS)
+            row_losses = _losses(model.logits(features_ND[fold], label_space), labels[fold], label_space)
+            losses[number] += float(weights[fold] @ row_losses)
+    strength = strengths[int(losses.argmin())]
+    return strength, f"C = {strength:g}, chosen by {CHOICE_FOLDS}-fold cross-validation on the training rows{sampled}."
+
+
+@dataclass(frozen=True)
+class _Reduced:
+    """Features of few rows in as many dimensions as rows, for a fast fit.
+
+    The weights of an L2-regularised linear model lie in the space that the rows span. Fitted on coordinates in an
+    orthonormal basis of it, the model is the same.
+
+    Attributes:
+        features_ND: the features.
+        coordinates: (N, R) coordinates of the rows; the features themselves if there are many rows or few features.
+        dual_NR: from weights of the coordinates to weights of the rows; None if not reduced.
+    """
+
+    features_ND: Matrix
+    coordinates: Matrix
+    dual_NR: np.ndarray | None
+
+    @classmethod
+    def of(cls, features_ND: Matrix) -> _Reduced:
+        """Reduce features, unless there are many rows or few features."""
+        rows, width = features_ND.shape
+        if rows >= width or rows > CHOICE_ROWS:
+            return cls(features_ND, features_ND, None)
+        products_NN = features_ND @ features_ND.T
+        dense_NN = products_NN.toarray() if sparse.issparse(products_NN) else products_NN
+        values_R, vectors_NR = np.linalg.eigh(dense_NN)
+        kept = values_R > max(values_R[-1], 0.0) * 1e-10
+        if not kept.any():
+            return cls(features_ND, features_ND, None)
+        roots_R, vectors_NR = np.sqrt(values_R[kept]), vectors_NR[:, kept]
+        return cls(features_ND, vectors_NR * roots_R, vectors_NR / roots_R)
+
+    def expand(self, model: LinearModel) -> LinearModel:
+        """Return the model of the features from that of the coordinates."""
+        if self.dual_NR is None:
+            return model
+        weights_DP = self.features_ND.T @ (self.dual_NR @ model.weights_PD.T)
+        return LinearModel(np.asarray(weights_DP).T, model.bias_P, model.classes_P, model.absent)
+
+
+def _losses(logits_NC: np.ndarray, labels: np.ndarray, label_space: LabelSpace) -> np.ndarray:
+    if label_space.task_type == "regression":
+        return (logits_NC[:, 0] - labels) ** 2
+    if label_space.is_multilabel:
+        return np.logaddexp(0.0, np.where(labels > 0, -logits_NC, logits_NC)).mean(axis=1)
+    # A class that a fold has not seen must not outweigh all other rows.
+    chosen_N = logits_NC[np.arange(len(labels)), labels] - logsumexp(logits_NC, axis=1)
+    return np.minimum(-chosen_N, _LARGEST_LOSS)
+
+
+def _fit(
+    reduced: _Reduced,
+    labels: np.ndarray,
+    label_space: LabelSpace,
+    weights: np.ndarray,
+    strength: float,
+    iterations: int,
+) -> LinearModel:
+    return reduced.expand(_fit_plain(reduced.coordinates, labels, label_space, weights, strength, iterations))
+
+
+def _fit_plain(
+    features_ND: Matrix,
+    labels: np.ndarray,
+    label_space: LabelSpace,
+    weights: np.ndarray,
+    strength: float,
+    iterations: int,
+) -> LinearModel:
+    if label_space.task_type == "regression":
+        ridge = _quiet(Ridge(alpha=1.0 / strength, solver="auto"), features_ND, labels, weights)
+        return LinearModel(np.atleast_2d(ridge.coef_), np.atleast_1d(ridge.intercept_), np.zeros(1, dtype=np.int64))
+
+    def logistic(targets: np.ndarray) -> Any:
+        model = LogisticRegression(C=strength, max_iter=iterations)
+        return _quiet(model, features_ND, targets, weights)
+
+    if label_space.is_multilabel:
+        fitted = [_label_output(labels[:, label], features_ND.shape[1], logistic) for label in range(labels.shape[1])]
+        return LinearModel(
+            np.stack([weights_D for weights_D, _ in fitted]),
+            np.array([bias for _, bias in fitted]),
+            np.arange(labels.shape[1]),
+        )
+    classes_P = np.unique(labels).astype(np.int64)
+    absent = 1.0 / (len(labels) + label_space.num_labels) if len(classes_P) < label_space.num_labels else 0.0
+    if len(classes_P) == 1:
+        return LinearModel(np.zeros((1, features_ND.shape[1])), np.zeros(1), classes_P, absent)
+    model = logistic(labels)
+    weights_PD, bias_P = model.coef_, model.intercept_
+    if len(classes_P) == 2:  # scikit-learn has one output for two classes
+        weights_PD = np.concatenate([np.zeros_like(weights_PD), weights_PD])
+        bias_P = np.concatenate([np.zeros_like(bias_P), bias_P])
+    return LinearModel(weights_PD, bias_P, classes_P, absent)
+
+
+def _label_output(ones_N: np.ndarray, features: int, logistic: Callable[[np.ndarray], Any]) -> tuple[np.ndarray, float]:
+    """Weights and bias of one label; a constant for a label that all rows or no rows have."""
+    count, rows = int(ones_N.sum()), len(ones_N)
+    if count in (0, rows):
+        return np.zeros(features), float(np.log((count + 0.5) / (rows - count + 0.5)))
+    model = logistic(ones_N)
+    return model.coef_[0], float(model.intercept_[0])
+
+
+def _quiet(model: Any, features_ND: Matrix, targets: np.ndarray, weights: np.ndarray) -> Any:
+    with warnings.catch_warnings():
+        # The weakest regularisation may not converge within the iterations; its loss decides whether it is chosen.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(features_ND, targets, sample_weight=weights)

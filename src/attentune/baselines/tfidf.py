@@ -1,0 +1,137 @@
+"""A linear model of TF-IDF features: words and pairs of words, and parts of words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from attentune.baselines.base import Baseline
+from attentune.baselines.linear import LinearModel, fit_linear
+from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.splits import stratified_sample
+
+# Words and pairs of words, and sequences of characters within words. Words of one letter count.
+_ANALYZERS: dict[str, dict[str, Any]] = {
+    "words": {"analyzer": "word", "ngram_range": (1, 2), "token_pattern": r"(?u)\b\w+\b"},
+    "characters": {"analyzer": "char_wb", "ngram_range": (3, 5)},
+}
+_MOST_TERMS = 30_000
+# Fitting on more rows takes minutes.
+_MOST_ROWS = 50_000
+_STRENGTHS = (0.1, 1.0, 10.0, 100.0)
+# In rows of this number of texts a term must occur in at least two.
+_LARGE = 1000
+_OVERLAPS = 5
+
+
+class TfidfLinear(Baseline):
+    """Logistic or ridge regression on TF-IDF features of the text.
+
+    For pairs with the features u and v of the two texts: u, v, |u - v|, u * v, and five measures of their overlap.
+
+    Args:
+        seed: draws the rows on which the regularisation is chosen, and those of a sample.
+    """
+
+    name = "tfidf-linear"
+
+    def __init__(self, *, seed: int = 0) -> None:
+        super().__init__()
+        self._seed = seed
+        self._vectorizers: dict[str, TfidfVectorizer] = {}
+        self._model: LinearModel | None = None
+
+    def _fit(self, rows: TextRows, labels: np.ndarray, label_space: LabelSpace) -> None:
+        notes: tuple[str, ...] = ()
+        if len(rows) > _MOST_ROWS:
+            rows = rows.take(stratified_sample(labels, _MOST_ROWS, "tfidf rows", self._seed))
+            assert rows.labels is not None
+            notes, labels = (f"Fitted on a stratified sample of {_MOST_ROWS:,} training rows.",), rows.labels
+        texts = [*rows.texts, *(rows.pairs or ())]
+        self._vectorizers = {name: _fitted(name, texts) for name in _ANALYZERS}
+        self._model, note = fit_linear(
+            self.features(rows),
+            labels,
+            label_space,
+            weights=rows.weights,
+            strengths=_STRENGTHS,
+            seed=self._seed,
+            standardise=False,
+        )
+        self.notes = (*notes, note)
+
+    def features(self, rows: TextRows) -> sparse.csr_matrix:
+        """Return the (N, D) features of rows."""
+        first_ND = self._vectors(rows.texts)
+        if rows.pairs is None:
+            return first_ND
+        second_ND = self._vectors(rows.pairs)
+        product_ND = first_ND.multiply(second_ND)
+        overlap_NO = _overlaps(rows.texts, rows.pairs, np.asarray(product_ND.sum(axis=1)).ravel())
+        parts = [first_ND, second_ND, abs(first_ND - second_ND), product_ND, sparse.csr_matrix(overlap_NO)]
+        return sparse.hstack(parts, format="csr")
+
+    def _vectors(self, texts: Sequence[str]) -> sparse.csr_matrix:
+        parts = [self._vectorizers[name].transform(texts) for name in _ANALYZERS]
+        # Each part has length 1, so that both together have length 1 too.
+        return sparse.hstack(parts, format="csr") * np.sqrt(1 / len(parts))
+
+    def _logits(self, rows: TextRows) -> np.ndarray:
+        assert self._model is not None
+        assert self.label_space is not None
+        return self._model.logits(self.features(rows), self.label_space)
+
+    def _state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        assert self._model is not None
+        arrays = self._model.arrays() | {f"idf.{name}": made.idf_ for name, made in self._vectorizers.items()}
+        terms = {name: made.get_feature_names_out().tolist() for name, made in self._vectorizers.items()}
+        return arrays, {"seed": self._seed, "terms": terms}
+
+    @classmethod
+    def _restore(cls, arrays: dict[str, np.ndarray], settings: dict[str, Any]) -> Self:
+        made = cls(seed=int(settings["seed"]))
+        for name in _ANALYZERS:
+            vectorizer = _vectorizer(name, vocabulary=list(map(str, settings["terms"][name])))
+            vectorizer.idf_ = arrays[f"idf.{name}"]
+            made._vectorizers[name] = vectorizer
+        made._model = LinearModel.from_arrays(arrays)
+        return made
+
+    def _check(self) -> None:
+        assert self._model is not None
+        assert self.label_space is not None
+        terms = sum(len(made.idf_) for made in self._vectorizers.values())
+        self._model.check(self.label_space, 4 * terms + _OVERLAPS if self.is_pair else terms)
+
+
+def _vectorizer(name: str, **options: Any) -> TfidfVectorizer:
+    return TfidfVectorizer(sublinear_tf=True, dtype=np.float64, **_ANALYZERS[name], **options)
+
+
+def _fitted(name: str, texts: Sequence[str]) -> TfidfVectorizer:
+    rare = 2 if len(texts) >= _LARGE else 1
+    for least in sorted({rare, 1}, reverse=True):
+        try:
+            return _vectorizer(name, min_df=least, max_features=_MOST_TERMS).fit(texts)
+        except ValueError:  # no term occurs often enough
+            continue
+    # No text has a word. A term that cannot occur keeps the arrays valid.
+    return _vectorizer(name, vocabulary=[" "]).fit(texts)
+
+
+def _overlaps(firsts: Sequence[str], seconds: Sequence[str], cosine_N: np.ndarray) -> np.ndarray:
+    """(N, 5): cosine, Jaccard index of the words, share of each text's words in the other, relative length."""
+    analyze = _vectorizer("words").build_tokenizer()
+    rows = []
+    for first, second, cosine in zip(firsts, seconds, cosine_N, strict=True):
+        u, v = set(analyze(first.lower())), set(analyze(second.lower()))
+        both, either = len(u & v), len(u | v)
+        sizes = (either, len(u), len(v))
+        shares = [both / size if size else 0.0 for size in sizes]
+        length = (len(u) - len(v)) / max(len(u), len(v), 1)
+        rows.append([cosine, *shares, length])
+    return np.array(rows)

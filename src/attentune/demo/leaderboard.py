@@ -1,0 +1,208 @@
+"""The demo's leaderboard: each method's accuracy on the two test sets, with intervals, and the report page."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from attentune.demo.domains import NEW_DOMAIN, TRAIN_DOMAINS
+from attentune.errors import ConfigError
+from attentune.experiments.comparison.records import Predictions, RunRecord
+from attentune.explain.explanation import Explanation
+from attentune.report.document import Figure, Report, Section, Table
+from attentune.report.explanations import prediction_text
+from attentune.report.figures.points import PointRow, rows_alt, rows_figure
+from attentune.report.highlight import score_text
+from attentune.report.load import RecordedRun, ReportData
+from attentune.report.sections.contents import make_report
+from attentune.report.writing import check_report_file, write_report
+from attentune.stats.estimate import wilson_interval
+
+# The two test sets, by the splits of a run: other sentences of the training domains, and those of a new domain.
+HELD_OUT, FILMS = "held out", NEW_DOMAIN
+TEST_SETS = {"validation": HELD_OUT, "test": FILMS}
+NOTES = (
+    f"held out: sentences about {' and '.join(TRAIN_DOMAINS)} that were not used in training; {FILMS}: a domain without"
+    " training sentences.",
+    "Accuracy with Wilson's 95 % interval, which covers the choice of the test sentences only. One seed: another seed"
+    " can change the order.",
+)
+
+
+# Sections of a comparison's report that need several seeds or independent tasks.
+_LEFT_OUT = ("Scores by seed", "Several tasks")
+
+
+@dataclass(frozen=True)
+class Score:
+    """The accuracy on one test set.
+
+    Attributes:
+        correct: the number of correctly predicted rows.
+        rows: the number of rows.
+    """
+
+    correct: int
+    rows: int
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.rows
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95 % interval."""
+        return wilson_interval(self.correct, self.rows)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method's line of the leaderboard.
+
+    Attributes:
+        method: its name.
+        scores: by test set (`HELD_OUT`, `FILMS`).
+        seconds: the wall time of the run, with loading, scoring and saving.
+        folder: the run folder.
+    """
+
+    method: str
+    scores: dict[str, Score]
+    seconds: float
+    folder: str
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all numbers, ready for JSON."""
+        sets = {
+            name: {"accuracy": score.accuracy, "interval": list(score.interval), "rows": score.rows}
+            for name, score in self.scores.items()
+        }
+        return {"method": self.method, "scores": sets, "seconds": self.seconds, "folder": self.folder}
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    """A finished run.
+
+    Attributes:
+        record: its record.
+        predictions: by test set (`HELD_OUT`, `FILMS`).
+        folder: the run folder.
+    """
+
+    record: RunRecord
+    predictions: dict[str, Predictions]
+    folder: Path
+
+    def line(self) -> Line:
+        """Score the predictions."""
+        scores = {
+            name: Score(int(np.sum(part.labels_N == part.predictions_N)), len(part.ids))
+            for name, part in self.predictions.items()
+        }
+        return Line(self.record.run.method, scores, self.record.wall_seconds, str(self.folder))
+
+
+def ranked(lines: Sequence[Line]) -> list[Line]:
+    """Sort by the accuracy on the held-out sentences, best first; ties by that on the new domain."""
+    return sorted(lines, key=lambda line: [-line.scores[name].accuracy for name in (HELD_OUT, FILMS)])
+
+
+def cells(lines: Sequence[Line]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the header and the rows of the leaderboard, as they are shown."""
+    header = ("method", HELD_OUT, "95 % interval", FILMS, "95 % interval", "seconds")
+    rows = []
+    for line in ranked(lines):
+        scores = [line.scores[name] for name in (HELD_OUT, FILMS)]
+        shown = [text for one in scores for text in (f"{one.accuracy:.3f}", "{:.3f} to {:.3f}".format(*one.interval))]
+        rows.append((line.method, *shown, f"{line.seconds:.0f}"))
+    return header, rows
+
+
+def demo_report(
+    runs: Sequence[ScoredRun],
+    explanation: Explanation,
+    *,
+    explained: str,
+    title: str,
+    baseline: str | None,
+) -> Report:
+    """Make the report: leaderboard, explained sentence, and the sections of a comparison's report for both test sets.
+
+    Args:
+        runs: one of each method.
+        explanation: of one sentence.
+        explained: the method whose prediction is explained.
+        title: the title of the page.
+        baseline: the method that the others are compared with; None for the first one.
+    """
+    report = make_report(ReportData((title,), tuple(task for run in runs for task in _as_tasks(run)), {}, {}), baseline)
+    lines = [run.line() for run in runs]
+    header, rows = cells(lines)
+    leaderboard = Table("leaderboard", "Leaderboard", header, tuple(rows))
+    signed = explanation.signed
+    words = Table(
+        "explained",
+        f"Words by {explanation.method}",
+        ("word", "score"),
+        tuple((token.text, score_text(token.score, signed=signed)) for token in explanation.tokens),
+        notes=("Positive scores support the predicted class, negative ones contradict it.",) if signed else (),
+    )
+    prediction = f"{explanation.text} {explained}: {prediction_text(explanation)}."
+    own = (
+        Section("Leaderboard", (leaderboard, _figure(lines)), NOTES),
+        Section("An explained sentence", (words,), (prediction,)),
+    )
+    others = tuple(section for section in report.sections if section.title not in _LEFT_OUT)
+    # The last sentence of a comparison's summary has the versions; the others count its runs.
+    return dataclasses.replace(report, title=title, sentences=report.sentences[-1:], sections=(*own, *others))
+
+
+def _figure(lines: Sequence[Line]) -> Figure:
+    panels = {name: [_point(line, name, lines.index(line)) for line in ranked(lines)] for name in (HELD_OUT, FILMS)}
+    return Figure(
+        "leaderboard",
+        "Accuracy on both test sets",
+        "The score of the run and its 95 % interval (Wilson).",
+        functools.partial(rows_figure, panels, x_label="accuracy (points)"),
+        rows_alt(panels, "points"),
+    )
+
+
+def _point(line: Line, name: str, number: int) -> PointRow:
+    low, high = line.scores[name].interval
+    points = 100 * line.scores[name].accuracy
+    return PointRow(line.method, (points,), points, 100 * low, 100 * high, number)
+
+
+def _as_tasks(run: ScoredRun) -> list[RecordedRun]:
+    """Return the run as a comparison's report reads it, with each test set as a task of its own."""
+    found = []
+    for name, part in run.predictions.items():
+        score = run.line().scores[name].accuracy
+        scored = dataclasses.replace(
+            run.record,
+            run=dataclasses.replace(run.record.run, task=name),
+            metric="accuracy",
+            score=score,
+            scores={"validation": {"accuracy": score}},
+            scored=[],
+        )
+        found.append(RecordedRun(scored, {}, part))
+    return found
+
+
+def write_page(report: Report, folder: Path) -> Path:
+    """Write report.html, or report.md where Matplotlib is not installed; return the file."""
+    file = folder / "report.html"
+    try:
+        check_report_file(file)
+    except ConfigError:
+        file = folder / "report.md"
+    write_report(report, file)
+    return file

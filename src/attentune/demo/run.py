@@ -1,0 +1,189 @@
+"""The demo: trains methods on sentences of two domains, and scores them on held-out ones and on a third domain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attentune.config import Config, load_config
+from attentune.demo import domains
+from attentune.demo.leaderboard import TEST_SETS, Line, ScoredRun, demo_report, ranked, write_page
+from attentune.errors import AttentuneError
+from attentune.experiments.auto.delivery import WORK_FOLDER
+from attentune.experiments.auto.driver import auto
+from attentune.experiments.auto.leaderboard import LEADERBOARD_FILE, AutoProgress
+from attentune.experiments.comparison.methods import CUSTOM_TASK
+from attentune.experiments.comparison.progress import ComparisonProgress
+from attentune.experiments.comparison.record_store import RecordStore
+from attentune.experiments.comparison.records import Run, RunRecord, read_predictions
+from attentune.experiments.comparison.runner import compare
+from attentune.explain.explanation import Explanation
+from attentune.explain.texts import explain_texts
+from attentune.io.files import read_json
+from attentune.results import RESULT_FILE, RunResult
+
+# The ensemble that `attentune auto` finds within the time limit.
+AUTO = "auto"
+# Baselines, plain fine-tuning, one method of each paper, and `auto`.
+METHODS = ("majority", "tfidf-linear", "frozen-linear", "bert", "ssa-hybrid", "sesame", "task-attention", AUTO)
+TIME_LIMIT_S = 60.0
+# The others are compared with this one.
+BASELINE = "bert"
+TRAIN_SIZE = 1600
+# One of the film sentences, whose first half is negative.
+EXPLAINED_SENTENCE = "This movie was kind of long in length, but I enjoyed every minute of it."
+EXPLANATION_METHOD = "leave-one-out"
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo found.
+
+    Attributes:
+        lines: one per method, in the order of the methods.
+        explained: the line of the method whose prediction is explained: the one that is best on the held-out sentences.
+        explanation: of `EXPLAINED_SENTENCE`.
+        report: the file of the report.
+    """
+
+    lines: tuple[Line, ...]
+    explained: Line
+    explanation: Explanation
+    report: Path
+
+
+def run_demo(
+    folder: str | Path,
+    *,
+    methods: Sequence[str] = METHODS,
+    train_size: int = TRAIN_SIZE,
+    seed: int = 42,
+    overrides: Mapping[str, Any] | None = None,
+    time_limit_s: float = TIME_LIMIT_S,
+    jobs: int | None = None,
+    quiet: bool = False,
+) -> DemoResult:
+    """Train methods on product and restaurant sentences, score them on other ones and on film sentences.
+
+    Finished runs in the folder are reused, and interrupted ones resume.
+
+    Args:
+        folder: the folder of data, runs and report.
+        methods: names of presets and baselines, and `AUTO`.
+        train_size: number of training sentences.
+        seed: of the choice of the sentences and of training.
+        overrides: settings by dotted name for all methods; they override the demo's.
+        time_limit_s: the time of `AUTO`, in seconds.
+        jobs: number of parallel runs; if not given, one per core on a CPU, one on an accelerator.
+        quiet: show no progress on standard error.
+
+    Raises:
+        AttentuneError: an error that the user can correct, or a run failed.
+        ComparisonStopped, KeyboardInterrupt: a stop was requested (Ctrl-C or SIGTERM); the runs were saved.
+    """
+    folder = Path(folder)
+    settings = data_settings(folder / "data", train_size=train_size, seed=seed) | dict(overrides or {})
+    runs: list[ScoredRun] = []
+    if presets := [name for name in methods if name != AUTO]:
+        records = compare(
+            folder / "comparison",
+            presets=presets,
+            seeds=[seed],
+            overrides=settings,
+            keep_runs=True,
+            retry_failed=True,
+            jobs=jobs,
+            display=ComparisonProgress(quiet=quiet),
+        )
+        check_all_done(records, folder / "comparison")
+        runs += _scored(records, folder / "comparison")
+    if AUTO in methods:
+        config = load_config(overrides=settings | {"training.output_dir": str(folder / AUTO), "training.seed": seed})
+        try:
+            runs.append(_auto_run(config, time_limit_s, jobs, quiet=quiet))
+        except AttentuneError as error:  # on a slow machine the time may not suffice for one member
+            if not runs:
+                raise
+            AutoProgress(quiet=quiet).warning(f"auto is left out: {error} The same command goes on with it.")
+    lines = tuple(run.line() for run in runs)
+    explained = ranked(lines)[0]
+    (explanation,) = explain_texts(explained.folder, [EXPLAINED_SENTENCE], method=EXPLANATION_METHOD)
+    report = demo_report(
+        runs,
+        explanation,
+        explained=explained.method,
+        title=f"The demo on real sentences: {folder}",
+        baseline=BASELINE if BASELINE in methods else None,
+    )
+    return DemoResult(lines, explained, explanation, write_page(report, folder))
+
+
+def _scored(records: Sequence[RunRecord], comparison: Path) -> list[ScoredRun]:
+    store = RecordStore(comparison)
+    runs = []
+    for record in records:
+        folder = store.file(record.run).parent
+        predictions = {name: read_predictions(folder / record.predictions[split]) for split, name in TEST_SETS.items()}
+        runs.append(ScoredRun(record, predictions, store.run_folder(record.run)))
+    return runs
+
+
+def _auto_run(config: Config, time_limit_s: float, jobs: int | None, *, quiet: bool) -> ScoredRun:
+    """Run `auto`, or go on with it, unless it is finished.
+
+    Raises:
+        KeyboardInterrupt: a stop was requested; the work was saved.
+    """
+    folder = Path(str(config.training.output_dir))
+    if not _is_finished(folder):
+        resume = (folder / WORK_FOLDER).is_dir()
+        display = AutoProgress(quiet=quiet)
+        if auto(config, time_limit_s=time_limit_s, jobs=jobs, resume=resume, display=display).stopped:
+            raise KeyboardInterrupt
+    result = RunResult.load(folder / RESULT_FILE)
+    record = RunRecord(
+        **vars(result),
+        run=Run(CUSTOM_TASK, None, AUTO, config.training.seed),
+        status="done",
+        metric="accuracy",
+        score=result.scores["validation"]["accuracy"],
+        wall_seconds=result.train["seconds"],
+    )
+    predictions = {name: read_predictions(folder / f"predictions_{split}.csv") for split, name in TEST_SETS.items()}
+    return ScoredRun(record, predictions, folder)
+
+
+def _is_finished(folder: Path) -> bool:
+    file = folder / WORK_FOLDER / LEADERBOARD_FILE
+    return (folder / RESULT_FILE).is_file() and not read_json(file)["stopped"]
+
+
+def data_settings(folder: Path, *, train_size: int, seed: int) -> dict[str, Any]:
+    """Write the sentences and return the settings that read them."""
+    files = domains.write_files(folder, train_size=train_size, seed=seed)
+    return {
+        "data.train_file": str(files["train"]),
+        "data.validation_file": str(files["held_out"]),
+        "data.test_file": str(files["films"]),
+        "data.text_column": "text",
+        "data.label_column": "label",
+        "data.id_column": "id",
+        "data.label_names": domains.LABEL_NAMES,
+    }
+
+
+def check_all_done(records: Sequence[RunRecord], comparison: Path) -> None:
+    """Check that no run failed.
+
+    Raises:
+        AttentuneError: with the reason of each failed run.
+    """
+    failed = [record for record in records if not record.is_done]
+    if failed:
+        reasons = "; ".join(f"{one.run.method}: {(one.error or {}).get('message')}" for one in failed)
+        raise AttentuneError(
+            f"{len(failed)} of {len(records)} runs failed: {reasons}. Their records are under {comparison}/records; the"
+            " same command repeats them."
+        )

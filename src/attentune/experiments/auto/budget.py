@@ -1,0 +1,312 @@
+"""Time and memory of `attentune auto`, planned before they are spent.
+
+Pure functions of numbers, so that a plan can be tested: how long a member takes, how many folds and updates fit into a
+time limit, how many workers fit into memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+import os
+import re
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from attentune.errors import ConfigError
+from attentune.experiments.auto.portfolio import Member
+from attentune.training.defaults import default_batch_size, default_epochs
+
+# Above this number of rows one held-out part is scored instead of folds: it is large enough for a narrow interval.
+HOLDOUT_ROWS = 20_000
+# With a held-out part: its share, and the most rows it has.
+HOLDOUT_SHARE, MAX_HELD_ROWS = 0.2, 4_000
+# The numbers of folds to choose from; 1 is a held-out part.
+FOLD_CHOICES = (5, 3, 2, 1)
+# The share of the time that the baselines and the first two fine-tuned members may take, so that others follow.
+_CORE_SHARE, _CORE_FINE_TUNED = 0.6, 2
+# The fewest updates of a fine-tuned member when time is short.
+_FEWEST_UPDATES = 50
+# Seconds for loading, splitting and tokenising rows in a worker, and for scikit-learn, per row.
+_ROW_S, _TFIDF_ROW_S, _LINEAR_ROW_S = 2e-5, 3e-4, 4e-4
+# The rows that a frozen encoder encodes at most cost about this many seconds on one core.
+_MAX_ENCODE_S = 40.0
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+SHORTEST_S = 10.0
+
+
+def parse_duration(text: str | float) -> float:
+    """Parse a time such as "90s", "10m", "1h", "1h30m" or a number of seconds.
+
+    Raises:
+        ConfigError: it is not a time, or below 10 seconds.
+    """
+    cleaned = str(text).strip().lower().replace(" ", "")
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smh])", cleaned)
+    if parts and "".join(number + unit for number, unit in parts) == cleaned:
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    elif re.fullmatch(r"\d+(\.\d+)?", cleaned):
+        seconds = float(cleaned)
+    else:
+        raise ConfigError(f"time_limit: got {str(text)!r}, expected a time such as 90s, 10m, 1h or 1h30m.")
+    if seconds < SHORTEST_S:
+        raise ConfigError(
+            f"time_limit: got {str(text)!r}, expected at least {SHORTEST_S:g}s: loading an encoder takes some seconds."
+        )
+    return seconds
+
+
+@dataclass(frozen=True)
+class EncoderSpeed:
+    """What a timed probe of an encoder has measured in one worker.
+
+    Attributes:
+        train_tokens_per_s: tokens of training rows, without padding, that the preset `bert` trains on per second.
+        predict_tokens_per_s: tokens that are predicted per second.
+        overhead_s: seconds for loading the encoder and saving the model.
+        memory_bytes: the peak memory of the worker.
+        disk_bytes: the size of a run folder.
+    """
+
+    train_tokens_per_s: float
+    predict_tokens_per_s: float
+    overhead_s: float
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class FoldWork:
+    """The work of one fold: rows to train on, rows to predict, and the updates of fine-tuned members.
+
+    Attributes:
+        tokens_per_row: mean tokens of a row after truncation.
+    """
+
+    train_rows: int
+    held_rows: int
+    tokens_per_row: float
+    updates: int
+    batch_size: int
+
+
+@dataclass
+class SpeedModel:
+    """Predicts the seconds of runs; each finished run corrects the predictions that follow.
+
+    Attributes:
+        encoders: the measured speed of each encoder.
+        ratios: the measured over the predicted seconds of each finished run, by member.
+    """
+
+    encoders: dict[str, EncoderSpeed]
+    ratios: dict[str, list[float]] = field(default_factory=dict)
+    _kinds: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+
+    def seconds(self, member: Member, work: FoldWork) -> float:
+        """Predict the seconds of one fold of a member."""
+        return self._uncorrected(member, work) * self._correction(member)
+
+    def observe(self, member: Member, work: FoldWork, seconds: float) -> None:
+        """Record the measured seconds of one fold."""
+        self.ratios.setdefault(member.name, []).append(seconds / max(self._uncorrected(member, work), 1e-3))
+        self._kinds[member.name] = (member.kind, member.encoder)
+
+    def _correction(self, member: Member) -> float:
+        """The member's own ratio if one of its folds is finished, else that of members of its kind and encoder."""
+        own = self.ratios.get(member.name)
+        if own:
+            return statistics.median(own)
+        if member.is_baseline:  # each has a cost of its own
+            return 1.0
+        alike = [
+            statistics.median(ratios)
+            for name, ratios in self.ratios.items()
+            if self._kinds.get(name) == (member.kind, member.encoder)
+        ]
+        return statistics.median(alike) if alike else 1.0
+
+    def _uncorrected(self, member: Member, work: FoldWork) -> float:
+        rows = work.train_rows + work.held_rows
+        if member.is_baseline and member.encoder is None:
+            return 0.2 + rows * (0.0 if member.method == "majority" else _TFIDF_ROW_S)
+        speed = self.encoders[member.encoder or ""]
+        held_s = work.held_rows * work.tokens_per_row / speed.predict_tokens_per_s
+        all_s = work.train_rows * work.tokens_per_row / speed.predict_tokens_per_s
+        if member.is_baseline:
+            # Texts are encoded once for all folds; a fold has its part of that.
+            return 0.2 + held_s + min(all_s, _MAX_ENCODE_S) * _fold_share(work) + rows * _LINEAR_ROW_S
+        tokens = work.updates * work.batch_size * work.tokens_per_row
+        epochs = math.ceil(work.updates * work.batch_size / max(1, work.train_rows))
+        train_s = tokens * member.cost / speed.train_tokens_per_s
+        return speed.overhead_s + train_s + epochs * member.passes * all_s + held_s + rows * _ROW_S
+
+
+def _fold_share(work: FoldWork) -> float:
+    return work.held_rows / max(1, work.train_rows + work.held_rows)
+
+
+@dataclass(frozen=True)
+class BudgetPlan:
+    """How rows and time are used.
+
+    Attributes:
+        folds: the number of folds; 1 for one held-out part.
+        train_rows: rows that a fold trains on.
+        held_rows: rows of a fold that are predicted.
+        updates: optimiser updates of a fine-tuned member.
+        batch_size: rows of an update.
+        notes: sentences on what was limited.
+    """
+
+    folds: int
+    train_rows: int
+    held_rows: int
+    updates: int
+    batch_size: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """The rows that are used."""
+        return self.train_rows + self.held_rows
+
+    def work(self, tokens_per_row: float) -> FoldWork:
+        return FoldWork(self.train_rows, self.held_rows, tokens_per_row, self.updates, self.batch_size)
+
+
+def make_plan(
+    *,
+    rows: int,
+    tokens_per_row: float,
+    members: Sequence[Member],
+    speed: SpeedModel,
+    seconds: float,
+    jobs: int,
+    batch_size: int | None = None,
+    epochs: float | None = None,
+    folds: int | None = None,
+) -> BudgetPlan:
+    """Choose the number of folds, of rows and of updates.
+
+    The first of these is taken at which the baselines and the first two fine-tuned members need at most 60 % of the
+    time: five folds; five with half of the updates; three and two with half of them; one held-out part; with fewer and
+    fewer updates, at least 50. If no fine-tuned member fits at all, the baselines have five folds. Above 20,000 rows
+    one part is held out from the start, and no more rows are used than the updates read.
+
+    Args:
+        rows: the labelled rows.
+        tokens_per_row: their mean number of tokens after truncation.
+        members: the portfolio.
+        speed: predicts the time of each member.
+        seconds: the time for training.
+        jobs: the number of workers.
+        batch_size: rows of an update; None for the rule of `training.defaults`, by rows and length.
+        epochs: passes over the training rows, which are then kept; None for that rule.
+        folds: the number of folds; None to choose it.
+    """
+    batch = batch_size or default_batch_size(rows, tokens_per_row)
+    options = _options(rows, folds, is_fixed=epochs is not None)
+    core = core_members(members)
+    first = _sized(rows, *options[0], batch, epochs)
+    plan = first
+    for count, share in options:
+        plan = _sized(rows, count, share, batch, epochs)
+        needed = sum(speed.seconds(member, plan.work(tokens_per_row)) for member in core)
+        if needed * plan.folds / jobs <= _CORE_SHARE * seconds:
+            break
+    else:
+        # Not even one fine-tuned member fits: the baselines, which are cheap, get the best scores they can have.
+        fine_tuned = [member for member in core if not member.is_baseline]
+        if fine_tuned and speed.seconds(fine_tuned[0], plan.work(tokens_per_row)) * plan.folds > seconds:
+            note = "Time is too short for fine-tuned members; only baselines are tried."
+            return replace(first, notes=(note, *_notes(first, first, rows)))
+    return replace(plan, notes=tuple(_notes(plan, first, rows)))
+
+
+def _options(rows: int, folds: int | None, *, is_fixed: bool) -> list[tuple[int, float]]:
+    """Return numbers of folds and shares of the updates, best first."""
+    if rows > HOLDOUT_ROWS and folds is None:
+        options = [(1, 1.0)]
+    else:
+        counts = [folds] if folds is not None else [count for count in FOLD_CHOICES if rows >= 4 * count]
+        options = [(counts[0], 1.0), *((count, 0.5) for count in counts)]
+    if is_fixed:
+        return [(count, 1.0) for count in dict.fromkeys(count for count, _ in options)]
+    last, share = options[-1]
+    return [*options, *((last, share * 0.8**power) for power in range(1, 60))]
+
+
+def core_members(members: Sequence[Member]) -> list[Member]:
+    """Return the baselines and the first fine-tuned members, for which the plan keeps time."""
+    fine_tuned = [member for member in members if not member.is_baseline]
+    kept = {member.name for member in fine_tuned[:_CORE_FINE_TUNED]}
+    return [member for member in members if member.is_baseline or member.name in kept]
+
+
+def _sized(rows: int, folds: int, share: float, batch: int, epochs: float | None) -> BudgetPlan:
+    """Return the plan with this number of folds and this share of the updates."""
+    held = rows // folds if folds > 1 else min(MAX_HELD_ROWS, max(1, int(rows * HOLDOUT_SHARE)))
+    train = rows - held
+    passes = default_epochs(train, batch) if epochs is None else epochs
+    updates = max(1, math.ceil(passes * train / batch))
+    updates = max(min(updates, _FEWEST_UPDATES), round(updates * share))
+    if folds == 1 and rows > HOLDOUT_ROWS:
+        train = min(train, max(HOLDOUT_ROWS - held, updates * batch))
+    return BudgetPlan(folds, train, held, updates, batch)
+
+
+def _notes(plan: BudgetPlan, wanted: BudgetPlan, rows: int) -> Iterator[str]:
+    """Yield sentences on what the plan limits."""
+    if plan.folds == 1 and rows > HOLDOUT_ROWS:
+        yield f"{plan.held_rows:,} of more than {HOLDOUT_ROWS:,} rows are held out to score on; there are no folds."
+    elif plan.folds == 1:
+        yield f"Time is short: {plan.held_rows:,} rows are held out to score on, instead of {wanted.folds} folds."
+    elif plan.folds < wanted.folds:
+        yield f"Time is short: {plan.folds} folds instead of {wanted.folds}."
+    if plan.updates < 0.9 * wanted.updates:
+        yield f"Time is short: fine-tuned members train for {plan.updates:,} updates instead of {wanted.updates:,}."
+    if plan.rows < rows:
+        yield (
+            f"{plan.train_rows:,} of the other {rows - plan.held_rows:,} rows are trained on: as many as"
+            f" {plan.updates:,} updates read."
+        )
+
+
+def time_needed(remaining: Sequence[float], jobs: int) -> float:
+    """Return the time that tasks of these lengths take with this number of workers; no task is split."""
+    return max([sum(remaining) / max(1, jobs), *remaining], default=0.0)
+
+
+def available_memory_bytes() -> int | None:
+    """Return the memory that new processes may use, as far as the system says; None if it does not.
+
+    On Linux what the kernel counts as available, limited by the process's control group; elsewhere psutil's figure, or
+    half of the physical memory.
+    """
+    known = []
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        line = next(line for line in lines if line.startswith("MemAvailable:"))
+        known.append(int(line.split()[1]) * 1024)
+    for limit, used in (("memory.max", "memory.current"),):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
+            group = Path("/sys/fs/cgroup")
+            known.append(int((group / limit).read_text()) - int((group / used).read_text()))
+    if known:
+        return max(0, min(known))
+    if importlib.util.find_spec("psutil") is not None:
+        return int(importlib.import_module("psutil").virtual_memory().available)
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return None
+
+
+def jobs_for_memory(jobs: int, job_bytes: int, available_bytes: int | None) -> int:
+    """Return how many workers of this size fit into 80 % of the memory: at least 1, at most `jobs`."""
+    if available_bytes is None or job_bytes <= 0:
+        return jobs
+    return max(1, min(jobs, int(0.8 * available_bytes / job_bytes)))

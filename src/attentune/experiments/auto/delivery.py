@@ -1,0 +1,362 @@
+"""The end of `attentune auto`: fuse what is complete, write the run folder, the leaderboard and the records."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attentune.config import Config, load_config, to_dict, to_yaml
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.splits import stratified_folds
+from attentune.experiments.auto.distill import distill
+from attentune.experiments.auto.estimate import ScoreEstimate, estimate_score
+from attentune.experiments.auto.folds import row_groups
+from attentune.experiments.auto.fusion import FusionResult, fit_fusion
+from attentune.experiments.auto.leaderboard import (
+    LEADERBOARD_FILE,
+    LeaderboardRow,
+    card,
+    ranked,
+    scored,
+    to_dicts,
+)
+from attentune.experiments.auto.members import (
+    FOLD_FILE,
+    HELD_OUT_FILE,
+    WEIGHTS_FILE,
+    MemberState,
+    fold_folder,
+    held_out_logits,
+)
+from attentune.experiments.auto.thresholds import fit_thresholds
+from attentune.inference.ensemble import save_ensemble
+from attentune.inference.predictions import predictions_csv
+from attentune.inference.predictor import Predictor
+from attentune.io.files import storage_errors, write_text
+from attentune.metrics.metrics import Metric, predictions_of, score_predictions
+from attentune.results import RESULT_FILE, RunResult, to_json, versions, without_nan
+from attentune.training.progress import ProgressDisplay
+from attentune.training.run_folder import CONFIG_FILE, METRICS_FILE
+
+WORK_FOLDER, SINGLE_FOLDER = "auto", "single"
+# Files of a fold that are not those of a run: what it predicted, what marks it as finished, and its own records.
+_FOLD_FILES = {HELD_OUT_FILE, FOLD_FILE, ".lock", "log.jsonl", RESULT_FILE, METRICS_FILE, "README.md", CONFIG_FILE}
+
+
+@dataclass(frozen=True)
+class AutoResult:
+    """What `auto` has delivered.
+
+    Attributes:
+        folder: the run folder.
+        metric: the metric that chose it.
+        leaderboard: the members and the fusion, best first.
+        reason: why this was delivered, in a sentence.
+        estimate: the expected score on new rows, with its interval and how it was computed.
+        scores: the scores of validation and test rows, if there are any; they chose nothing.
+        seconds: the time spent, over all calls.
+        stopped: whether a stop was requested (Ctrl-C) before the time was up.
+        notes: sentences on the rows and on what was limited.
+    """
+
+    folder: Path
+    metric: str
+    leaderboard: list[LeaderboardRow]
+    reason: str
+    estimate: dict[str, Any]
+    scores: dict[str, dict[str, float]]
+    seconds: float
+    stopped: bool = False
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {
+            "folder": str(self.folder),
+            "metric": self.metric,
+            "leaderboard": to_dicts(self.leaderboard),
+            "reason": self.reason,
+            "estimate": self.estimate,
+            "scores": self.scores,
+            "seconds": round(self.seconds, 3),
+            "stopped": self.stopped,
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """Delivers the best model of finished members.
+
+    Attributes:
+        config: of the whole command.
+        data: the rows of all splits.
+        metric: what decides.
+        folds_N: the fold of each training row; see `members.save_folds`.
+        states: the members; at least one is complete.
+        notes: sentences on the rows and on what was limited.
+        seconds: returns the time spent so far.
+        deliver: "best", or "single" for one encoder that learns from the best.
+        unlabeled: with "single": further texts to learn from.
+    """
+
+    config: Config
+    data: TaskData
+    metric: Metric
+    folds_N: np.ndarray
+    states: Sequence[MemberState]
+    notes: Sequence[str]
+    seconds: Callable[[], float]
+    deliver: str = "best"
+    unlabeled: TextRows | None = None
+
+    @property
+    def folder(self) -> Path:
+        return Path(str(self.config.training.output_dir))
+
+    @property
+    def work(self) -> Path:
+        return self.folder / WORK_FOLDER
+
+    @property
+    def space(self) -> LabelSpace:
+        return self.data.label_space
+
+    @property
+    def _scored_rows(self) -> np.ndarray:
+        """The indices of the rows that some fold predicts."""
+        return np.flatnonzero(self.folds_N > 0)
+
+    @property
+    def _labels(self) -> np.ndarray:
+        """The labels of these rows."""
+        labels = self.data.splits["train"].labels
+        assert labels is not None
+        return labels[self._scored_rows]
+
+    def _logits(self, state: MemberState) -> np.ndarray:
+        """Return a member's logits of these rows."""
+        return held_out_logits(state.folder, state.folds, len(self.folds_N))[self._scored_rows]
+
+    def run(self, *, stopped: bool) -> AutoResult:
+        """Fuse the complete members, and write the run folder.
+
+        Args:
+            stopped: whether a stop was requested; the work is then kept whole, to be resumed.
+        """
+        logits = {state.member.name: self._logits(state) for state in self.states if state.is_complete}
+        given: dict[str, Any] = {"metric": self.metric, "folds": self._fusion_folds()}
+        seed = self.config.training.seed
+        fused = fit_fusion(logits, self._labels, self.space, seed=seed, **given)
+        decided = fit_thresholds(fused.logits, self._labels, self.space, **given)
+        groups = row_groups(self.data.splits["train"].take(self._scored_rows))
+        estimate = estimate_score(logits, self._labels, self.space, seed=seed, groups=groups, **given)
+        space = decided.label_space
+        rows = self._leaderboard(fused, decided.predictions)
+        reason = fused.reason if space.thresholds is None else f"{fused.reason} {decided.reason}"
+        distilled = self._write_model(fused, space, wants_single=self.deliver == "single" and not stopped)
+        scores = self._score()
+        result = AutoResult(
+            folder=self.folder,
+            metric=self.metric.name,
+            leaderboard=rows,
+            reason=reason if distilled is None else f"{reason} {distilled}",
+            estimate=_estimate_facts(estimate),
+            scores=scores,
+            seconds=self.seconds(),
+            stopped=stopped,
+            notes=tuple(self.notes),
+        )
+        self._write_records(result)
+        if not stopped:
+            self._remove_unused(fused)
+        return result
+
+    def _fusion_folds(self) -> np.ndarray:
+        """Return the fold of each scored row; the rows of one held-out part are divided into five."""
+        folds_N = self.folds_N[self._scored_rows]
+        if len(np.unique(folds_N)) > 1:
+            return folds_N
+        parts = stratified_folds(self._labels, min(5, len(folds_N)), "auto held out", self.config.training.seed)
+        for number, part in enumerate(parts):
+            folds_N[part] = number
+        return folds_N
+
+    def _leaderboard(self, fused: FusionResult, fused_predictions: np.ndarray) -> list[LeaderboardRow]:
+        """Return the members and the fusion, best first, then the members that were left out."""
+        weights, labels, seed = fused.fusion.member_weights(), self._labels, self.config.training.seed
+        rows = []
+        for state in self.states:
+            member = state.member
+            row = LeaderboardRow(member.name, member.kind, member.method, member.encoder, seconds=state.seconds)
+            if len(state.done) < len(state.folds):
+                rows.append(replace(row, status="left out", note=state.note))
+                continue
+            rows.append(
+                replace(
+                    row,
+                    **scored(self.metric, labels, predictions_of(self._logits(state), self.space), seed=seed),
+                    bytes=_bytes(state.folders()),
+                    weight=weights.get(member.name),
+                    note=state.note,
+                )
+            )
+        if fused.fusion.kind != "single":
+            parts = [row for row in rows if row.weight is not None]
+            fusion = LeaderboardRow(
+                "fusion",
+                "fusion",
+                fused.fusion.kind,
+                **scored(self.metric, labels, fused_predictions, seed=seed),
+                seconds=sum(row.seconds for row in parts),
+                bytes=sum(row.bytes for row in parts),
+                weight=1.0,
+            )
+            rows.append(fusion)
+        return ranked(rows, self.metric)
+
+    def _write_model(self, fused: FusionResult, space: LabelSpace, *, wants_single: bool) -> str | None:
+        """Write the delivered model: the run itself if it is one, else an ensemble, or what learns from it.
+
+        Returns:
+            With `wants_single`, a sentence on what the single model costs and saves.
+        """
+        by_name = {state.member.name: state for state in self.states}
+        # Absolute, since `save_ensemble` reads relative ones as relative to the run folder.
+        members = {name: [folder.absolute() for folder in by_name[name].folders()] for name in fused.fusion.members}
+        clear_folder(self.folder, keep=(WORK_FOLDER,))
+        folders = [folder for parts in members.values() for folder in parts]
+        if len(folders) == 1 and space == self.space:
+            _copy_run(folders[0], self.folder)
+            self._write_config(self._config_of_run(folders[0]))
+            return "It is a single model already." if wants_single else None
+        if wants_single:
+            save_ensemble(self.work, members, fused.fusion, space, self.data.is_pair)
+            single = self.work / SINGLE_FOLDER
+            note = self._distill(fused, single)
+            _copy_run(single, self.folder)
+            self._write_config(self._config_of_run(single))
+            return note
+        save_ensemble(self.folder, members, fused.fusion, space, self.data.is_pair)
+        self._write_config(self.config)
+        return None
+
+    def _distill(self, fused: FusionResult, folder: Path) -> str:
+        """Train one encoder on the ensemble's out-of-fold predictions; return a sentence that compares the two."""
+        used = np.flatnonzero(self.folds_N >= 0)
+        logits_NC = np.full((len(self.folds_N), self.space.num_labels), np.nan)
+        logits_NC[self._scored_rows] = fused.logits
+        splits = {**self.data.splits, "train": self.data.splits["train"].take(used)}
+        shutil.rmtree(folder, ignore_errors=True)
+        training = replace(self.config.training, resume=False, overwrite_output_dir=False, output_dir=str(folder))
+        result = distill(
+            self.work,
+            replace(self.data, splits=splits),
+            replace(self.config, training=training),
+            out_of_fold=logits_NC[used],
+            folds=self.folds_N[used] - 1,
+            unlabeled=self.unlabeled,
+            output_dir=folder,
+            display=ProgressDisplay(quiet=True),
+        )
+        return result.notes[-1]
+
+    def _write_config(self, config: Config) -> None:
+        training = replace(config.training, output_dir=str(self.folder), resume=False, overwrite_output_dir=False)
+        write_text(self.folder / CONFIG_FILE, to_yaml(replace(config, training=training, data=self.config.data)))
+
+    def _config_of_run(self, folder: Path) -> Config:
+        file = folder / CONFIG_FILE
+        return load_config(file, as_record=True) if file.is_file() else self.config
+
+    def _score(self) -> dict[str, dict[str, float]]:
+        """Score the delivered model on the validation and test rows, and write its predictions."""
+        splits = {name: rows for name, rows in self.data.splits.items() if name != "train"}
+        if not splits:
+            return {}
+        predictor = Predictor.load(self.folder)
+        evaluator = predictor.predictor(replace(self.data, splits=splits), precision=None)
+        names = tuple(dict.fromkeys((*self.data.metrics, self.metric.name)))
+        scores = {}
+        for split, rows in splits.items():
+            logits_NC = evaluator.predict(split)
+            write_text(
+                self.folder / f"predictions_{split}.csv", predictions_csv(rows, logits_NC, predictor.label_space)
+            )
+            if rows.labels is not None and len(rows):
+                scores[split] = score_predictions(names, rows.labels, logits_NC, predictor.label_space)
+        return scores
+
+    def _write_records(self, result: AutoResult) -> None:
+        """Write the leaderboard, the card, the scores, and last the record of the run."""
+        write_text(self.work / LEADERBOARD_FILE, to_json(result.to_dict()))
+        write_text(self.folder / "README.md", card(result.leaderboard, result.to_dict()))
+        record = RunResult(
+            scores={split: dict(part) for split, part in result.scores.items()},
+            train={
+                "seconds": round(result.seconds, 3),
+                "rows": int((self.folds_N >= 0).sum()),
+                "folds": max(1, int(self.folds_N.max())),
+                "members": [row.name for row in result.leaderboard if row.weight is not None and row.kind != "fusion"],
+                "estimate": result.estimate,
+            },
+            best=None,
+            config=to_dict(self.config),
+            seed=self.config.training.seed,
+            versions=versions(),
+            data_fingerprint=self.data.fingerprint(),
+            notes=[*self.data.notes, *result.notes, result.reason],
+        )
+        write_text(self.folder / METRICS_FILE, to_json(record.metrics()))
+        write_text(self.folder / RESULT_FILE, record.to_json())
+
+    def _remove_unused(self, fused: FusionResult) -> None:
+        """Remove the weights of finished members that are not delivered; their predictions are kept."""
+        for state in self.states:
+            if state.member.name in fused.fusion.members or state.member.is_baseline:
+                continue
+            for fold in state.done:
+                (fold_folder(state.folder, fold) / WEIGHTS_FILE).unlink(missing_ok=True)
+
+
+def clear_folder(folder: Path, *, keep: Sequence[str]) -> None:
+    """Remove a run folder's content, except for the lock and these entries."""
+    with storage_errors(folder):
+        for entry in sorted(folder.iterdir()):
+            if entry.name == ".lock" or entry.name in keep:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+
+def _estimate_facts(estimate: ScoreEstimate) -> dict[str, Any]:
+    """Return the estimate as plain values, without predictions."""
+    values = {name: getattr(estimate, name) for name in ("metric", "value", "low", "high", "rows", "method")}
+    return without_nan(values)
+
+
+def _bytes(folders: Sequence[Path]) -> int:
+    """Return the size of the files of these folders."""
+    return sum(
+        file.stat().st_size for folder in folders if folder.is_dir() for file in folder.iterdir() if file.is_file()
+    )
+
+
+def _copy_run(run: Path, folder: Path) -> None:
+    """Copy the files of a run folder or baseline folder, by hard links where the file system has them."""
+    with storage_errors(folder):
+        for file in sorted(run.iterdir()):
+            if not file.is_file() or file.name in _FOLD_FILES:
+                continue
+            try:
+                os.link(file, folder / file.name)
+            except OSError:
+                shutil.copy2(file, folder / file.name)

@@ -1,0 +1,337 @@
+"""Distillation: one encoder that learns what an ensemble predicts, for use where only a single model fits.
+
+The encoder starts from the pre-trained weights, with the settings of the ensemble's best neural member, and learns soft
+targets: a mix of each row's label and of what the members predicted for it out of fold, that is, without having seen
+it. Unlabelled rows have the ensemble's predictions as targets.
+
+Source: Hinton, Vinyals and Dean 2015, with temperature 1.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attentune.config import Config, ObjectiveConfig
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.errors import ConfigError, DataError
+from attentune.experiments.auto.folds import make_folds
+from attentune.inference.ensemble import EnsemblePredictor
+from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
+from attentune.io.files import write_text
+from attentune.metrics.metrics import choose_metric, predictions_of, probabilities_of, score_predictions
+from attentune.results import RESULT_FILE, RunResult
+from attentune.training.progress import ProgressDisplay
+from attentune.training.train import train
+
+# The run that is trained without a fold, to estimate what distillation costs.
+ESTIMATE_FOLDER = "estimate"
+_FOLDS = 5
+# Rows that both models predict, to compare their speed.
+_TIMED_ROWS = 200
+# Training settings that are the caller's; all others are those of the best neural member.
+_CALLERS = ("overwrite_output_dir", "resume", "seed", "precision", "use_cpu", "report_to", "logging_steps")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a distilled model costs and saves, next to its ensemble.
+
+    Attributes:
+        metric: the first metric of the task.
+        ensemble, single: the scores of both on the same rows, which neither was trained on.
+        rows: the number of these rows.
+        estimate: what the rows are: "held-out rows" of the validation or test split, or "out of fold".
+        ensemble_seconds, single_seconds: the time that each takes to predict `timed_rows` rows.
+    """
+
+    metric: str
+    ensemble: float
+    single: float
+    rows: int
+    estimate: str
+    ensemble_seconds: float
+    single_seconds: float
+    timed_rows: int
+
+    def sentence(self) -> str:
+        """Describe the comparison."""
+        faster = self.ensemble_seconds / max(self.single_seconds, 1e-9)
+        return (
+            f"Distilled from an ensemble: {self.metric} {self.single:.4f}, the ensemble {self.ensemble:.4f} on"
+            f" {self.rows:,} {_ROWS[self.estimate]}; predicting is {faster:.1f} times as fast ({self.timed_rows} rows"
+            f" in {self.single_seconds:.3g} s, the ensemble {self.ensemble_seconds:.3g} s)."
+        )
+
+
+_ROWS = {
+    "held-out rows": "held-out rows",
+    "out of fold": (
+        "training rows of one fold, which a model distilled from the other folds did not see; their labels reached it"
+        " only through what the members predict for other rows"
+    ),
+}
+
+
+def distill(
+    folder: str | Path,
+    data: TaskData,
+    config: Config,
+    *,
+    out_of_fold: np.ndarray,
+    unlabeled: TextRows | None = None,
+    output_dir: str | Path,
+    folds: np.ndarray | None = None,
+    label_share: float = 0.5,
+    display: ProgressDisplay | None = None,
+) -> RunResult:
+    """Train one encoder on the soft targets of an ensemble, and compare the two.
+
+    The comparison uses validation or test rows with labels, if `data` has some: they choose nothing here. Without them
+    the encoder is also trained without one fold, which costs its training time a second time, and that model and the
+    ensemble's out-of-fold predictions are scored on the fold.
+
+    Args:
+        folder: the run folder of an ensemble (or of one of its members, which is then the teacher).
+        data: the rows; those of train are the rows that the ensemble was made from.
+        config: paths, seed, precision and data settings of the run; the settings of model and training are those of the
+            ensemble's neural member with the largest weight, if there is one, else of this configuration.
+        out_of_fold: (N, C) logits of the fusion for the rows of train, cross-fitted: no row's prediction comes from a
+            model, or weights of a fusion, that was fitted on it. Rows with NaN have their label alone as target.
+        unlabeled: further rows, whose labels are ignored.
+        output_dir: the run folder; if `config.training.resume`, a stopped run goes on.
+        folds: (N,) the fold of each row of train, negative for none; made here if None. The first is scored.
+        label_share: the share of the label in a row's target, from 0 to 1.
+        display: shows progress; on standard error if None.
+
+    Returns:
+        The run's record; `train["distillation"]` and the last note tell what distillation costs and saves.
+
+    Raises:
+        ConfigError: `label_share` is out of range.
+        DataError: `out_of_fold` does not fit the rows of train, or the unlabelled rows are of another kind.
+        AttentuneError: as `training.train.train`.
+    """
+    if not 0 <= label_share <= 1:
+        raise ConfigError(f"label_share: got {label_share}, expected a number from 0 to 1.")
+    teacher, rows = Predictor.load(folder), _training_rows(data, out_of_fold)
+    student = student_config(teacher, config, Path(output_dir))
+    soft = replace(rows, targets=soft_targets(rows, out_of_fold, data.label_space, label_share=label_share))
+    if unlabeled is not None and len(unlabeled):
+        soft = _with_unlabeled(soft, unlabeled, teacher)
+    result = train(student, data=replace(data, splits={**data.splits, "train": soft}), display=display)
+    single = Predictor.load(output_dir)
+    held_out = _held_out(data)
+    if held_out is not None:
+        score = _score_held_out(teacher, single, data, held_out)
+    else:
+        if folds is None:
+            folds = make_folds(rows, data.label_space, folds=_FOLDS, seed=config.training.seed)
+        score = _score_without_a_fold(student, data, soft, out_of_fold, folds, display)
+    timed = rows.take(range(min(len(rows), _TIMED_ROWS)))
+    comparison = Comparison(
+        **score,
+        ensemble_seconds=_seconds(teacher, timed),
+        single_seconds=_seconds(single, timed),
+        timed_rows=len(timed),
+    )
+    facts = {**vars(comparison), "label_share": label_share, "unlabeled_rows": len(soft) - len(rows)}
+    notes = [note for note in result.notes if not note.startswith("Distilled from")]
+    result = replace(result, train={**result.train, "distillation": facts}, notes=[*notes, comparison.sentence()])
+    write_text(Path(output_dir) / RESULT_FILE, result.to_json())
+    return result
+
+
+def _training_rows(data: TaskData, out_of_fold: np.ndarray) -> TextRows:
+    rows = data.splits.get("train")
+    if rows is None or rows.labels is None:
+        raise DataError(f"{data.name}: has no labelled rows to train on, expected a train split.")
+    expected = (len(rows), data.label_space.num_labels)
+    if out_of_fold.shape != expected:
+        raise DataError(
+            f"{rows.source}: got out-of-fold logits of shape {out_of_fold.shape}, expected {expected}: one row for each"
+            " training row, in the same order."
+        )
+    return rows
+
+
+def soft_targets(rows: TextRows, out_of_fold: np.ndarray, space: LabelSpace, *, label_share: float) -> np.ndarray:
+    """Return the (N, C) targets of labelled rows: a mix of the label and the out-of-fold prediction.
+
+    Args:
+        rows: rows with labels.
+        out_of_fold: (N, C) logits; NaN where there is no prediction, so that the target is the label.
+        space: the labels.
+        label_share: the share of the label.
+    """
+    labels = np.asarray(rows.labels)
+    if space.task_type == "regression":
+        hard_NC = labels[:, None].astype(np.float64)
+    else:
+        hard_NC = labels.astype(np.float64) if space.is_multilabel else np.eye(space.num_labels)[labels]
+    is_known_N = np.isfinite(out_of_fold).all(axis=1)
+    targets_NC = hard_NC.copy()
+    predicted_NC = predicted_targets(out_of_fold[is_known_N], space)
+    targets_NC[is_known_N] = label_share * hard_NC[is_known_N] + (1 - label_share) * predicted_NC
+    return targets_NC
+
+
+def predicted_targets(logits_NC: np.ndarray, space: LabelSpace) -> np.ndarray:
+    """Return the (N, C) probabilities of logits, or their scores for regression."""
+    values_NC = np.asarray(logits_NC, dtype=np.float64)
+    return values_NC if space.task_type == "regression" else probabilities_of(values_NC, space)
+
+
+def _with_unlabeled(rows: TextRows, unlabeled: TextRows, teacher: Predictor) -> TextRows:
+    """Append unlabelled rows with the teacher's predictions as labels and targets; rows of train are left out."""
+    if (unlabeled.pairs is None) != (rows.pairs is None):
+        kinds = ("single texts", "pairs of texts")
+        raise DataError(
+            f"{unlabeled.source}: got {kinds[unlabeled.pairs is not None]}, but the training rows are"
+            f" {kinds[rows.pairs is not None]}; expected rows of that kind."
+        )
+    known = set(zip(rows.texts, rows.pairs or rows.texts, strict=True))
+    texts = zip(unlabeled.texts, unlabeled.pairs or unlabeled.texts, strict=True)
+    added = unlabeled.take([place for place, text in enumerate(texts) if text not in known])
+    if not len(added):
+        return rows
+    space = teacher.label_space
+    logits_NC = predict_rows(teacher, added)
+    assert rows.labels is not None
+    assert rows.targets is not None
+    return TextRows(
+        ids=(*rows.ids, *(f"unlabeled-{name}" for name in added.ids)),
+        texts=(*rows.texts, *added.texts),
+        pairs=None if rows.pairs is None else (*rows.pairs, *(added.pairs or ())),
+        labels=np.concatenate([rows.labels, predictions_of(logits_NC, space).astype(rows.labels.dtype)]),
+        source=rows.source,
+        weights=None if rows.weights is None else np.concatenate([rows.weights, np.ones(len(added))]),
+        sources=(*(rows.sources or (rows.source,) * len(rows)), *((added.source,) * len(added))),
+        targets=np.concatenate([rows.targets, predicted_targets(logits_NC, space)]),
+    )
+
+
+def student_config(teacher: Predictor, config: Config, output_dir: Path) -> Config:
+    """Return the configuration of the distilled model.
+
+    Model, token labels and training are as of the teacher's neural member with the largest weight. The objective is
+    the task's plain loss, since the targets already say how sure to be of a class.
+    """
+    best = _best_model(teacher)
+    base = config if best is None else best.config
+    kept = {name: getattr(config.training, name) for name in _CALLERS}
+    training = replace(base.training, **kept)
+    training = replace(
+        training,
+        output_dir=str(output_dir),
+        # The rows that compare the two models must not choose between weights.
+        eval_strategy="no",
+        eval_steps=None,
+        load_best_model_at_end=False,
+        early_stopping_patience=None,
+        metric_for_best_model=config.training.metric_for_best_model,
+        calibrate="none",
+        thresholds="none",
+    )
+    plain = ObjectiveConfig()
+    objective = replace(
+        base.objective,
+        loss=plain.loss,
+        class_weights=None,
+        label_smoothing=0.0,
+        ordinal_prediction=teacher.label_space.ordinal_prediction,
+    )
+    data = replace(
+        config.data,
+        max_length=base.data.max_length,
+        long_texts=base.data.long_texts,
+        stride=base.data.stride,
+        extra_train_files=None,
+        extra_train_weights=None,
+        calibration_share=None,
+        calibration_file=None,
+    )
+    return replace(base, data=data, objective=objective, training=training)
+
+
+def _best_model(teacher: Predictor) -> ModelPredictor | None:
+    """Return the teacher's model with the largest weight, if it has models."""
+    if not isinstance(teacher, EnsemblePredictor):
+        return teacher if isinstance(teacher, ModelPredictor) else None
+    # Of a bag, whose runs have equal settings, the first.
+    best: tuple[float, ModelPredictor] | None = None
+    weights = teacher.fusion.member_weights()
+    for member in teacher.members:
+        run = teacher.loaded.load(member.folders[0])
+        if isinstance(run, ModelPredictor) and (best is None or weights[member.name] > best[0]):
+            best = weights[member.name], run
+    return None if best is None else best[1]
+
+
+def _held_out(data: TaskData) -> str | None:
+    """Return the first split but train that has labels."""
+    for name, rows in data.splits.items():
+        if name != "train" and rows.labels is not None and len(rows):
+            return name
+    return None
+
+
+def _score_held_out(teacher: Predictor, single: Predictor, data: TaskData, split: str) -> dict[str, Any]:
+    """Score both on a split."""
+    rows = data.splits[split]
+    metric = choose_metric(single.config.training.metric_for_best_model, data.metrics, data.label_space).name
+
+    def score(run: Predictor) -> float:
+        return score_predictions([metric], np.asarray(rows.labels), predict_rows(run, rows), run.label_space)[metric]
+
+    return {
+        "metric": metric,
+        "ensemble": score(teacher),
+        "single": score(single),
+        "rows": len(rows),
+        "estimate": "held-out rows",
+    }
+
+
+def _score_without_a_fold(
+    student: Config,
+    data: TaskData,
+    soft: TextRows,
+    out_of_fold: np.ndarray,
+    folds_N: np.ndarray,
+    display: ProgressDisplay | None,
+) -> dict[str, Any]:
+    """Train without one fold of the labelled rows; score that model and the ensemble's out-of-fold predictions on it.
+
+    Unlabelled rows are kept.
+    """
+    rows, space = data.splits["train"], data.label_space
+    in_fold_N = folds_N == folds_N[folds_N >= 0].min()
+    scored = np.flatnonzero(in_fold_N & np.isfinite(out_of_fold).all(axis=1))
+    kept = np.setdiff1d(np.arange(len(soft)), np.flatnonzero(in_fold_N))
+    place = Path(str(student.training.output_dir)) / ESTIMATE_FOLDER
+    config = replace(student, training=replace(student.training, output_dir=str(place)))
+    train(config, data=TaskData(data.name, space, data.metrics, {"train": soft.take(kept)}), display=display)
+    metric = choose_metric(student.training.metric_for_best_model, data.metrics, space).name
+    fold = replace(rows.take(scored), labels=None)
+    labels = np.asarray(rows.labels)[scored]
+    single = Predictor.load(place)
+    return {
+        "metric": metric,
+        "ensemble": score_predictions([metric], labels, out_of_fold[scored], space)[metric],
+        "single": score_predictions([metric], labels, predict_rows(single, fold), single.label_space)[metric],
+        "rows": len(scored),
+        "estimate": "out of fold",
+    }
+
+
+def _seconds(run: Predictor, rows: TextRows) -> float:
+    """Time the prediction of rows by a run whose models are in memory."""
+    predict_rows(run, rows.take(range(min(len(rows), 1))))
+    began = time.perf_counter()
+    predict_rows(run, rows)
+    return time.perf_counter() - began

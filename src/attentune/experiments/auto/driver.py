@@ -1,0 +1,718 @@
+"""`auto`: the best model for some rows within a time limit.
+
+    rows -> probe of each encoder -> plan: folds, rows, updates      (`budget`)
+    members on folds, in worker processes -> out-of-fold logits      (`portfolio`, `members`)
+    fusion, thresholds, estimate                                     (`fusion`, `thresholds`, `estimate`)
+    delivery: one model or an ensemble, as an ordinary run folder; leaderboard
+
+`output_dir` is the delivered run folder. Its folder `auto` has the work: `plan.json`, `folds.safetensors`, the members'
+folders and `leaderboard.json`. A call with `resume` goes on with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from attentune.config import Config
+from attentune.data.checks.doctor import examine, summary_lines
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.load import load_data
+from attentune.data.splits import stratified_sample
+from attentune.data.tokenization import encode_rows
+from attentune.data.unlabelled import read_unlabelled
+from attentune.errors import CheckpointError, ConfigError, DataError
+from attentune.experiments.auto.budget import (
+    BudgetPlan,
+    EncoderSpeed,
+    SpeedModel,
+    available_memory_bytes,
+    jobs_for_memory,
+    make_plan,
+    time_needed,
+)
+from attentune.experiments.auto.delivery import WORK_FOLDER, AutoResult, Delivery, clear_folder
+from attentune.experiments.auto.folds import make_folds
+from attentune.experiments.auto.fusion import fit_fusion
+from attentune.experiments.auto.leaderboard import AutoProgress
+from attentune.experiments.auto.members import (
+    FoldTask,
+    MemberState,
+    ProbeTask,
+    TaskResult,
+    WorkerSetup,
+    fold_folder,
+    held_out_logits,
+    is_finished,
+    load_folds,
+    save_folds,
+    settings_of,
+)
+from attentune.experiments.auto.portfolio import Member, choose_members
+from attentune.experiments.auto.workers import MAX_KILLS, WorkerPool
+from attentune.experiments.execution.scheduler import default_jobs
+from attentune.io.files import read_json, storage_errors, write_text
+from attentune.metrics.metrics import Metric, choose_metric, score_predictions
+from attentune.models.build import load_tokenizer
+from attentune.results import to_json
+from attentune.training.run_folder import check_writable, locked_folder
+from attentune.training.signals import StopRequest, stop_on_signal
+
+PLAN_FILE, FOLDS_FILE, OOF_FILE = "plan.json", "folds.safetensors", "oof.safetensors"
+DELIVERIES = ("best", "single")
+_FORMAT = 1
+_POLL_S = 0.2
+# Kept for fusing, saving and scoring at the end: seconds, and a share of the limit.
+_DELIVERY_S, _DELIVERY_SHARE = 3.0, 0.03
+# The share of the time that the probes of all encoders may take.
+_PROBE_SHARE = 0.1
+# A checkpoint of a fold is written about this often.
+_CHECKPOINT_S = 120.0
+# Rows whose tokens are counted.
+_COUNTED_ROWS = 2000
+# A started member is given up when its remaining folds need more than this multiple of the time left.
+_PATIENCE = 1.2
+
+
+def auto(
+    config: Config,
+    *,
+    data: TaskData | None = None,
+    time_limit_s: float = 600,
+    folds: int | None = None,
+    encoders: Sequence[str] = (),
+    portfolio: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    deliver: str = "best",
+    unlabeled_file: str | None = None,
+    jobs: int | None = None,
+    resume: bool = False,
+    display: AutoProgress | None = None,
+) -> AutoResult:
+    """Train the portfolio on folds of the training rows within a time limit, and deliver the best model or ensemble.
+
+    Validation and test rows are scored at the end; they choose nothing. With equal seeds every member is the same in
+    every call; how many of them are trained depends on the speed of the machine.
+
+    Args:
+        config: from `load_config`; its `training.output_dir` becomes the run folder. Settings that differ from their
+            defaults apply to all members.
+        data: rows to use instead of those of `config.data`.
+        time_limit_s: the time for everything, in seconds.
+        folds: the number of folds; None to choose it by the time.
+        encoders: the encoders to try; default: `config.model.name_or_path`.
+        portfolio: names of members to try; default: all that fit the rows.
+        exclude: names of members to leave out.
+        deliver: "best", or "single" for one encoder that learns from the best.
+        unlabeled_file: with "single": further texts to learn from.
+        jobs: worker processes; default: one per core on a CPU, else one.
+        resume: go on with the work in the run folder, in the time that is left of the limit.
+        display: shows progress; on standard error if None.
+
+    Raises:
+        AttentuneError: a mistake that the user can correct.
+        KeyboardInterrupt: a second stop was requested; the work can be resumed.
+    """
+    run = _AutoRun(
+        config=config,
+        time_limit_s=time_limit_s,
+        folds=folds,
+        encoders=tuple(encoders) or (config.model.name_or_path,),
+        deliver=deliver,
+        unlabeled_file=unlabeled_file,
+        jobs=jobs,
+        resume=resume,
+        display=display or AutoProgress(),
+    )
+    _check_options(run)
+    with (
+        _work_folder(run.folder, resume=resume, overwrite=config.training.overwrite_output_dir),
+        stop_on_signal() as stop,
+    ):
+        try:
+            run.load(data, portfolio, exclude)
+            run.train_members(stop)
+            return run.deliver_best(stopped=stop.requested)
+        finally:
+            run.close()
+
+
+def _check_options(run: _AutoRun) -> None:
+    """Check options that do not need the rows.
+
+    Raises:
+        ConfigError: with all problems.
+    """
+    data, problems = run.config.data, []
+    if run.config.training.output_dir is None:
+        problems.append("training.output_dir: is missing; name the run folder: --output_dir best")
+    if run.deliver not in DELIVERIES:
+        problems.append(f"--deliver: got {run.deliver!r}, expected best or single.")
+    if run.unlabeled_file is not None and run.deliver != "single":
+        problems.append("--unlabeled_file: goes with --deliver single, which learns from these texts.")
+    if run.folds is not None and run.folds < 2:
+        problems.append(f"folds: got {run.folds}, expected at least 2, or none to choose it by the time.")
+    if run.jobs is not None and run.jobs < 1:
+        problems.append(f"--jobs: got {run.jobs}, expected a whole number of at least 1.")
+    given = {
+        "data.tasks": data.tasks,
+        "data.folds": data.folds,
+        "data.extra_train_files": data.extra_train_files,
+        "data.calibration_share": data.calibration_share,
+        "data.calibration_file": data.calibration_file,
+    }
+    problems += [
+        f"{name}: is not used by auto, which divides one task's training rows itself. Leave it out."
+        for name, value in given.items()
+        if value is not None
+    ]
+    if run.config.preset is not None:
+        problems.append(
+            f"preset: got {run.config.preset!r}, but auto tries many. Leave it out; --portfolio chooses members."
+        )
+    if problems:
+        raise ConfigError(problems)
+    check_writable(run.config)
+
+
+@contextlib.contextmanager
+def _work_folder(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[None]:
+    """Create, empty or reopen the run folder, and lock it.
+
+    Raises:
+        CheckpointError: it is not empty, or has no work to go on with, or another process writes to it.
+    """
+    content = [entry for entry in folder.iterdir() if entry.name != ".lock"] if folder.is_dir() else []
+    has_work = (folder / WORK_FOLDER).is_dir()
+    if resume and not has_work:
+        raise CheckpointError(
+            f"{folder}: has no folder {WORK_FOLDER}, so there is no work to resume. Leave out --resume, or name the"
+            " folder of an interrupted attentune auto."
+        )
+    if content and not resume and not (overwrite and has_work):
+        cure = (
+            "Go on with --resume, start again with --overwrite_output_dir, or name another folder."
+            if has_work
+            else "It is not a folder of attentune auto. Name another --output_dir."
+        )
+        raise CheckpointError(f"{folder}: is not empty. {cure}")
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with locked_folder(folder):
+        if not resume:
+            clear_folder(folder, keep=())
+        with storage_errors(folder):
+            (folder / WORK_FOLDER).mkdir(exist_ok=True)
+        yield
+
+
+@dataclass(kw_only=True)
+class _AutoRun:
+    """One call of `auto`."""
+
+    config: Config
+    time_limit_s: float
+    folds: int | None
+    encoders: tuple[str, ...]
+    deliver: str
+    unlabeled_file: str | None
+    jobs: int | None
+    resume: bool
+    display: AutoProgress
+    began: float = field(default_factory=time.monotonic)
+    spent_before_s: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    states: list[MemberState] = field(default_factory=list)
+    pool: WorkerPool | None = None
+    unlabeled: TextRows | None = None
+    fusion_s: float | None = None
+    data: TaskData = field(init=False)
+    rows: TextRows = field(init=False)
+    metric: Metric = field(init=False)
+    members: tuple[Member, ...] = field(init=False)
+    plan: BudgetPlan = field(init=False)
+    speed: SpeedModel = field(init=False)
+    tokens_per_row: float = field(init=False)
+    folds_N: np.ndarray = field(init=False)
+
+    @property
+    def folder(self) -> Path:
+        return Path(str(self.config.training.output_dir))
+
+    @property
+    def work(self) -> Path:
+        return self.folder / WORK_FOLDER
+
+    @property
+    def seed(self) -> int:
+        return self.config.training.seed
+
+    @property
+    def space(self) -> LabelSpace:
+        return self.data.label_space
+
+    @property
+    def spent_s(self) -> float:
+        """The seconds spent so far, over all calls."""
+        return self.spent_before_s + time.monotonic() - self.began
+
+    @property
+    def left_s(self) -> float:
+        return self.time_limit_s - self.spent_s
+
+    @property
+    def training_left_s(self) -> float:
+        """The seconds until training has to end."""
+        return self.left_s - self._delivery_s()
+
+    def _delivery_s(self) -> float:
+        """Predict the seconds of what follows training: fusion, distillation, and scoring of other rows."""
+        seconds = _DELIVERY_S + _DELIVERY_SHARE * self.time_limit_s
+        if not hasattr(self, "plan"):
+            return seconds * (3 if self.deliver == "single" else 1)
+        count = sum(state.is_complete for state in self.states)
+        if self.fusion_s is not None:  # the estimate repeats the fusion without each fold
+            seconds += self.fusion_s * count * (1 + max(5, self.plan.folds))
+        scored_rows = sum(len(rows) for name, rows in self.data.splits.items() if name != "train")
+        if scored_rows and self.speed.encoders:
+            slowest = min(speed.predict_tokens_per_s for speed in self.speed.encoders.values())
+            fine_tuned = sum(len(state.folds) for state in self.states if not state.member.is_baseline and state.done)
+            seconds += scored_rows * self.tokens_per_row / slowest * (1 + fine_tuned) / self._cores()
+        fine_tuned_s = [self._seconds(state) for state in self.states if not state.member.is_baseline and state.done]
+        if self.deliver == "single" and fine_tuned_s:
+            # One training run, and another one to compare where no other rows are scored.
+            seconds += max(fine_tuned_s) * 1.25 * (1 if scored_rows else 2)
+        return seconds
+
+    def _time_fusion(self) -> None:
+        """Measure once how long a fusion takes for each member, to keep time for it."""
+        complete = [state for state in self.states if state.is_complete]
+        if self.fusion_s is not None or len(complete) < 3 or self.rows.labels is None:
+            return
+        there, began = np.flatnonzero(self.folds_N > 0), time.perf_counter()
+        logits = {
+            state.member.name: held_out_logits(state.folder, state.folds, len(self.rows))[there] for state in complete
+        }
+        given: dict[str, Any] = {"metric": self.metric, "folds": self.folds_N[there], "seed": self.seed}
+        fit_fusion(logits, self.rows.labels[there], self.space, **given)
+        self.fusion_s = (time.perf_counter() - began) / len(complete)
+
+    def _cores(self) -> int:
+        return self.pool.size if self.pool is not None else 1
+
+    # Rows, probe and plan.
+
+    def load(self, data: TaskData | None, portfolio: Sequence[str] | None, exclude: Sequence[str]) -> None:
+        """Read and check the rows, measure the encoders, and make or read the plan."""
+        self.data = _load_rows(self.config, data)
+        self.rows = self.data.splits["train"]
+        self.metric = choose_metric(self.config.training.metric_for_best_model, self.data.metrics, self.space)
+        self.members = choose_members(
+            is_pair=self.data.is_pair,
+            task_type=self.space.task_type,
+            num_labels=self.space.num_labels,
+            encoders=self.encoders,
+            names=portfolio,
+            exclude=exclude,
+        )
+        if self.unlabeled_file is not None:
+            self.unlabeled = read_unlabelled(
+                self.unlabeled_file, label_space=self.space, is_pair=self.data.is_pair, config=self.config.data
+            )
+        saved = self._saved_plan() if self.resume else None
+        if saved is not None:
+            self.spent_before_s = float(saved["seconds"])
+        size, threads = self._workers()
+        setup = WorkerSetup(
+            data=replace(self.data, splits={"train": self.rows}),
+            settings=settings_of(self.config),
+            max_length=self.config.data.max_length,
+            use_cpu=self.config.training.use_cpu,
+            threads=threads,
+            log=str((self.work / "workers.log").absolute()),
+        )
+        self.pool = WorkerPool(setup, size)
+        known = {} if saved is None else {name: EncoderSpeed(**speed) for name, speed in saved["encoders"].items()}
+        needed = [name for name in dict.fromkeys(m.encoder for m in self.members) if name is not None]
+        probes = self._probes([name for name in needed if name not in known])
+        if probes:
+            self.pool.submit(probes[0])
+        self._examine()
+        self.speed = SpeedModel({**known, **self._probed(probes)})
+        if saved is None:
+            self._make_plan(size)
+        else:
+            self.plan = BudgetPlan(**{**saved["plan"], "notes": tuple(saved["plan"]["notes"])})
+            self.folds_N = load_folds(self.work / FOLDS_FILE)
+        self._limit_memory()
+        self._save_plan()
+        count = max(1, int(self.folds_N.max()))
+        numbers = tuple(range(1, count + 1))
+        for member in self.members:
+            folder = self.work / "members" / member.name
+            waiting = [fold for fold in numbers if not is_finished(fold_folder(folder, fold))]
+            state = MemberState(member, folder, numbers, waiting)
+            if member.is_baseline and not waiting and not state.is_complete:
+                state.waiting = list(numbers)
+            self.states.append(state)
+        self._announce()
+
+    def _workers(self) -> tuple[int, int | None]:
+        """Return the number of workers and of threads of each."""
+        cores, one_thread = default_jobs([{"training.use_cpu": self.config.training.use_cpu}])
+        if not one_thread:
+            return self.jobs or cores, None
+        size = self.jobs or cores
+        return size, max(1, cores // size)
+
+    def _probes(self, encoders: Sequence[str]) -> list[ProbeTask]:
+        limit_s = max(3.0, _PROBE_SHARE * self.time_limit_s / max(1, len(encoders)))
+        return [ProbeTask(name, str(self.work / f"probe-{number}"), limit_s) for number, name in enumerate(encoders)]
+
+    def _probed(self, probes: Sequence[ProbeTask]) -> dict[str, EncoderSpeed]:
+        """Run the probes, one after the other, so that they do not disturb each other."""
+        assert self.pool is not None
+        measured = {}
+        for probe in probes:
+            kills, result = 0, None
+            while result is None:
+                if not self.pool.running:
+                    self.pool.submit(probe)
+                ended: list[tuple[Any, TaskResult | None]] = []
+                while not ended:
+                    ended = self.pool.wait(_POLL_S)
+                result = ended[0][1]
+                if result is None and (kills := kills + 1) >= MAX_KILLS:
+                    raise _killed(probe.name)
+            if result.speed is None:
+                raise result.error or RuntimeError(f"{probe.name}: {result.message}")
+            measured[probe.encoder] = result.speed
+        return measured
+
+    def _examine(self) -> None:
+        """Count tokens and print the notes on the rows, while the probe runs."""
+        places = np.unique(np.linspace(0, len(self.rows) - 1, min(len(self.rows), _COUNTED_ROWS)).astype(int))
+        sample = self.rows.take(places)
+        tokenizer = load_tokenizer(replace(self.config.model, name_or_path=self.encoders[0]))
+        features = encode_rows(sample, tokenizer, max_length=self.config.data.longest_row)
+        self.tokens_per_row = float(features.lengths.mean())
+        for line in (*self.data.notes, *summary_lines(examine(self.data, max_length=self.config.data.max_length))):
+            self.display.info(line)
+
+    def _make_plan(self, size: int) -> None:
+        self.plan = make_plan(
+            rows=len(self.rows),
+            tokens_per_row=self.tokens_per_row,
+            members=self.members,
+            speed=self.speed,
+            seconds=max(1.0, self.training_left_s),
+            jobs=size,
+            batch_size=self.config.training.per_device_train_batch_size,
+            epochs=self.config.training.num_train_epochs,
+            folds=self.folds,
+        )
+        self.folds_N = _fold_numbers(self.rows, self.space, self.plan, self.seed)
+        save_folds(self.work / FOLDS_FILE, self.folds_N)
+
+    def _limit_memory(self) -> None:
+        """Use fewer workers if memory does not suffice for all."""
+        assert self.pool is not None
+        needed = max((speed.memory_bytes for speed in self.speed.encoders.values()), default=0)
+        size = jobs_for_memory(self.pool.size, int(needed * 1.3), available_memory_bytes())
+        if size < self.pool.size:
+            note = (
+                f"Memory suffices for {size} of {self.pool.size} workers, each of which needs about"
+                f" {needed * 1.3 / 1e9:.1f} GB."
+            )
+            self.notes.append(note)
+            self.display.info(note)
+            self.pool.size = size
+
+    def _announce(self) -> None:
+        plan = self.plan
+        self.notes += plan.notes
+        for note in plan.notes:
+            self.display.info(note)
+        how = f"{plan.folds} folds" if plan.folds > 1 else f"{plan.held_rows:,} rows held out"
+        self.display.info(
+            f"{len(self.members)} members, {how}, {plan.updates} updates for fine-tuned ones,"
+            f" {self._cores()} worker{'s' * (self._cores() > 1)}; {self.metric.name} decides."
+        )
+
+    # The plan's file.
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what must be equal for the work to be resumed."""
+        settings = settings_of(self.config)
+        settings.pop("model.name_or_path", None)
+        return {
+            "rows": self.rows.fingerprint(),
+            "labels": dataclasses.asdict(self.space),
+            "metric": self.metric.name,
+            "settings": hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest(),
+            "max_length": self.config.data.max_length,
+        }
+
+    def _save_plan(self) -> None:
+        content = {
+            "format": _FORMAT,
+            "identity": self._identity(),
+            "plan": dataclasses.asdict(self.plan),
+            "tokens_per_row": self.tokens_per_row,
+            "encoders": {name: dataclasses.asdict(speed) for name, speed in self.speed.encoders.items()},
+            "seconds": round(self.spent_s, 3),
+        }
+        write_text(self.work / PLAN_FILE, to_json(content))
+
+    def _saved_plan(self) -> dict[str, Any] | None:
+        """Return the plan of the work to go on with; None if it was stopped before it had one.
+
+        Raises:
+            CheckpointError: the plan is damaged, or of other rows or settings.
+        """
+        file = self.work / PLAN_FILE
+        if not file.is_file():
+            return None
+        try:
+            saved = read_json(file)
+            if saved["format"] != _FORMAT:
+                raise ValueError(f"its format is {saved['format']!r}, expected {_FORMAT}")
+            before, now = saved["identity"], json.loads(to_json(self._identity()))
+            BudgetPlan(**{**saved["plan"], "notes": ()})
+            float(saved["seconds"])
+            dict(saved["encoders"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{file}: cannot be read ({error}). Start again with --overwrite_output_dir."
+            ) from error
+        names = {"rows": "the rows", "labels": "the labels", "metric": "the metric", "settings": "the settings"}
+        changed = [names.get(key, key) for key in now if before.get(key) != now[key]]
+        if changed:
+            raise CheckpointError(
+                f"{self.folder}: cannot be resumed: {' and '.join(changed)} changed since it was begun. Put back what"
+                " was there, or start again with --overwrite_output_dir. (Time limit, portfolio, encoders, jobs and"
+                " delivery may change.)"
+            )
+        return saved
+
+    # Training.
+
+    def train_members(self, stop: StopRequest) -> None:
+        """Train members in the order of the portfolio, while time is left."""
+        assert self.pool is not None
+        pool = self.pool
+        self.display.start()
+        while not stop.requested:
+            self._give_up_late_members()
+            while pool.free and (task := self._next_task()) is not None:
+                pool.submit(task)
+            if not pool.running or self.training_left_s <= 0:
+                break
+            self._show()
+            for ended, result in pool.wait(_POLL_S):
+                self._ended(ended, result)
+        # Workers stop at their deadline themselves; this ends those that are between two steps.
+        for ended, result in pool.close(wait_s=max(2.0, min(30.0, 0.05 * self.time_limit_s))):
+            self._ended(ended, result)
+        self.display.stop()
+        for state in self.states:
+            if state.note or state.is_complete:
+                continue
+            if len(state.done) == len(state.folds):
+                state.note = "its weights were removed after an earlier delivery"
+            elif stop.requested:
+                state.note = "stopped"
+            else:
+                needed = time_needed(self._remaining(state), self._cores())
+                state.note = f"no time: it needs about {needed:.0f} s more" if needed else "stopped as the time was up"
+        self._save_plan()
+
+    def _seconds(self, state: MemberState) -> float:
+        """Predict the seconds of one fold."""
+        return self.speed.seconds(state.member, self.plan.work(self.tokens_per_row))
+
+    def _remaining(self, state: MemberState) -> list[float]:
+        """Predict the seconds of each task of a member that is waiting or running."""
+        seconds = self._seconds(state)
+        if state.member.is_baseline:
+            folds = len(state.waiting) + len(state.running)
+            return [seconds * (folds + 1)] if folds else []
+        return [seconds] * len(state.waiting) + [seconds / 2] * len(state.running)
+
+    def _next_task(self) -> FoldTask | None:
+        """Return the next task: of started members first, then of the first member that fits into the time left."""
+        left, size = self.training_left_s, self._cores()
+        open_states = [state for state in self.states if not state.note]
+        begun = [part for state in open_states if state.is_started for part in self._remaining(state)]
+        for state in sorted(open_states, key=lambda state: not state.is_started):
+            if not state.waiting:
+                continue
+            if not state.is_started:
+                needed = time_needed([*begun, *self._remaining(state)], size)
+                if needed > left:
+                    continue  # asked again later: the prediction may change
+            return self._task(state)
+        return None
+
+    def _task(self, state: MemberState) -> FoldTask:
+        folds = tuple(state.waiting) if state.member.is_baseline else (state.waiting[0],)
+        state.waiting = [fold for fold in state.waiting if fold not in folds]
+        state.running |= set(folds)
+        seconds = max(self._seconds(state), 1e-3)
+        every = max(1, int(self.plan.updates * min(1.0, _CHECKPOINT_S / seconds)))
+        return FoldTask(
+            member=state.member,
+            folds=folds,
+            folder=str(state.folder),
+            folds_file=str(self.work / FOLDS_FILE),
+            updates=self.plan.updates,
+            batch_size=self.plan.batch_size,
+            save_steps=every,
+            deadline=time.time() + self.training_left_s,
+        )
+
+    def _give_up_late_members(self) -> None:
+        """Give up started members that cannot end in time, so that cheaper ones may."""
+        left = self.training_left_s
+        for state in self.states:
+            if state.note or not state.waiting or not state.done or state.member.is_baseline:
+                continue
+            needed = time_needed(self._remaining(state), self._cores())
+            if needed > _PATIENCE * max(left, 0.0):
+                state.note = f"given up: its other folds need about {needed:.0f} s, {max(left, 0.0):.0f} s were left"
+
+    def _ended(self, task: Any, result: TaskResult | None) -> None:
+        state = next(state for state in self.states if state.member.name == task.member.name)
+        state.running -= set(task.folds)
+        if result is None:
+            self._worker_was_killed(state, task)
+        elif result.status == "failed":
+            state.note, state.waiting = f"failed: {result.message}", []
+            self.display.warning(f"{task.name}: {result.message}")
+        elif result.status == "stopped":
+            pass  # at the deadline, or on request; `train_members` says which
+        else:
+            self.speed.observe(state.member, self.plan.work(self.tokens_per_row), result.seconds / len(task.folds))
+            if state.is_complete:
+                self._complete(state)
+                self._time_fusion()
+        self._save_plan()
+
+    def _worker_was_killed(self, state: MemberState, task: FoldTask) -> None:
+        """Have the task repeated, up to a number of kills."""
+        if not state.note and self.training_left_s > 0:
+            self.display.warning(f"{task.name}: its worker was killed")
+        state.kills[task.folds] = state.kills.get(task.folds, 0) + 1
+        if state.kills[task.folds] >= MAX_KILLS:
+            state.note = f"failed: {_killed(task.name)}"
+        else:
+            state.waiting = sorted({*state.waiting, *task.folds})
+
+    def _complete(self, state: MemberState) -> None:
+        """Write a member's out-of-fold logits, and show its score."""
+        logits_NC = held_out_logits(state.folder, state.folds, len(self.rows))
+        with storage_errors(state.folder):
+            save_file({"logits": logits_NC}, state.folder / OOF_FILE)
+        there = np.flatnonzero(self.folds_N > 0)
+        assert self.rows.labels is not None
+        labels = self.rows.labels[there]
+        score = score_predictions([self.metric.name], labels, logits_NC[there], self.space)[self.metric.name]
+        self.display.member_ended(
+            state.member.name,
+            metric=self.metric.name,
+            score=score,
+            seconds=state.seconds,
+            left_s=self.left_s,
+        )
+
+    def _show(self) -> None:
+        assert self.pool is not None
+        total = sum(len(state.folds) for state in self.states if not state.note)
+        done = sum(len(state.done) for state in self.states if not state.note)
+        self.display.update(done, total, running=[task.name for task in self.pool.running], left_s=self.left_s)
+
+    def deliver_best(self, *, stopped: bool) -> AutoResult:
+        """Deliver the best of the complete members.
+
+        Raises:
+            ConfigError: no member is complete.
+            KeyboardInterrupt: the same, and a stop was requested.
+        """
+        if not any(state.is_complete for state in self.states):
+            if stopped:
+                raise KeyboardInterrupt
+            reasons = "; ".join(f"{state.member.name}: {state.note}" for state in self.states[:5])
+            raise ConfigError(
+                f"no member was trained on all folds in {self.spent_s:.0f} s ({reasons}). Give more time with"
+                " --time_limit and --resume, or a smaller encoder."
+            )
+        delivery = Delivery(
+            config=self.config,
+            data=self.data,
+            metric=self.metric,
+            folds_N=self.folds_N,
+            states=self.states,
+            notes=self.notes,
+            seconds=lambda: self.spent_s,
+            deliver=self.deliver,
+            unlabeled=self.unlabeled,
+        )
+        result = delivery.run(stopped=stopped)
+        self._save_plan()
+        return result
+
+    def close(self) -> None:
+        """End the workers and the display."""
+        self.display.stop()
+        if self.pool is not None:
+            self.pool.close(wait_s=0.0)
+
+
+def _load_rows(config: Config, data: TaskData | None) -> TaskData:
+    """Return the rows: all labelled rows of train, and the validation and test rows, if any.
+
+    Raises:
+        DataError: there are too few labelled rows.
+    """
+    if data is None:
+        wanted = ("train", "validation") if config.data.task is not None else None
+        data = load_data(config.data, seed=config.training.seed, splits=wanted, cut_validation=False)
+    train = data.splits.get("train")
+    if train is None or train.labels is None or len(train) < 8:
+        count = 0 if train is None or train.labels is None else len(train)
+        raise DataError(
+            f"{data.name}: got {count} labelled training rows, expected at least 8, some of each class, to divide into"
+            " folds. Give more with --train_file."
+        )
+    return data
+
+
+def _fold_numbers(rows: TextRows, space: LabelSpace, plan: BudgetPlan, seed: int) -> np.ndarray:
+    """Return the (N,) fold of each row, from 1; 0 for rows that are only trained on, -1 for rows that are not used."""
+    if plan.folds > 1:
+        return np.unique(make_folds(rows, space, folds=plan.folds, seed=seed), return_inverse=True)[1] + 1
+    count = min(len(rows), max(2, round(len(rows) / plan.held_rows)))
+    numbers = make_folds(rows, space, folds=count, seed=seed)
+    folds_N = (numbers == np.unique(numbers)[0]).astype(np.int64)
+    trained = np.flatnonzero(folds_N == 0)
+    if plan.train_rows < len(trained) and rows.labels is not None:
+        kept = trained[stratified_sample(rows.labels[trained], plan.train_rows, seed, "auto train")]
+        folds_N[np.setdiff1d(trained, kept)] = -1
+    return folds_N
+
+
+def _killed(name: str) -> ConfigError:
+    return ConfigError(
+        f"{name}: its worker was killed {MAX_KILLS} times; if memory ran out, give fewer --jobs, a smaller encoder or a"
+        " shorter --max_length"
+    )

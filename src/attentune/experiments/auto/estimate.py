@@ -1,0 +1,174 @@
+"""Estimates the score of the delivered model on new rows, by nested cross-fitting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attentune.data.dataset import LabelSpace
+from attentune.errors import ConfigError
+from attentune.experiments.auto.fusion import fit_fusion, usable_members
+from attentune.experiments.auto.thresholds import fit_thresholds
+from attentune.inference.fusion import FUSION_KINDS
+from attentune.metrics.metrics import Metric, predictions_of
+from attentune.seeding import numpy_generator
+from attentune.stats.bootstrap import bootstrap_interval
+from attentune.stats.estimate import wilson_interval
+
+
+@dataclass(frozen=True)
+class ScoreEstimate:
+    """The estimated score for new rows.
+
+    Attributes:
+        metric: the metric's name.
+        value: the score of the nested cross-fitted predictions.
+        low: the lower bound of the 95 % interval; NaN if there is none.
+        high: the upper bound.
+        rows: the number of rows it was estimated on.
+        predictions: the nested cross-fitted predictions of these rows, in the order of `places`.
+        places: (rows,) the indices of these rows.
+        method: how it was estimated, in one sentence.
+    """
+
+    metric: str
+    value: float
+    low: float
+    high: float
+    rows: int
+    predictions: np.ndarray
+    places: np.ndarray
+    method: str
+
+
+def estimate_score(
+    logits: Mapping[str, np.ndarray],
+    labels: np.ndarray,
+    label_space: LabelSpace,
+    *,
+    metric: Metric,
+    folds: np.ndarray,
+    seed: int,
+    kinds: Sequence[str] = FUSION_KINDS,
+    thresholds: bool = True,
+    groups: np.ndarray | None = None,
+    standard_errors: float = 1.0,
+    resamples: int = 1000,
+) -> ScoreEstimate:
+    """Estimate the score for new rows of what `fit_fusion` and `fit_thresholds` deliver, with its 95 % interval.
+
+    Everything that looks at labels is repeated without each fold: the choice of the simplest good member, the fits of
+    all kinds of fusion, the choice among them, and the thresholds. What comes out is applied to the fold, so neither
+    fits nor choices make the estimate optimistic. This costs as many runs of `fit_fusion` as there are folds.
+
+    The estimate is pessimistic rather than optimistic about the members: their out-of-fold predictions come from models
+    that were trained on (k - 1) / k of the rows, while the delivered bag averages k such models. With enough rows the
+    difference is small. The interval covers the sampling of the rows that are scored: bootstrap percentiles over rows
+    (over groups, if rows depend on each other), and for the accuracy of independent rows Wilson's interval, which does
+    not collapse near 0 and 1. It does not cover the variation between training sets.
+
+    Args:
+        logits: (N, C) out-of-fold logits by member, cheap members first, as for `fit_fusion`.
+        labels: (N,) class ids or scores, or (N, C) ones and zeros.
+        label_space: the labels; thresholds are ignored.
+        metric: what is estimated, and what decides the choices.
+        folds: (N,) the fold of each row.
+        seed: as for `fit_fusion`; also draws the resamples.
+        kinds: as for `fit_fusion`.
+        thresholds: whether thresholds are fitted.
+        groups: (N,) the group of each row, from `row_groups`; by default each row is its own.
+        standard_errors: as for `fit_fusion`.
+        resamples: the number of bootstrap resamples.
+
+    Raises:
+        ConfigError: fewer than two rows have out-of-fold logits.
+
+    Source:
+        Nested cross-validation: Varma and Simon, BMC Bioinformatics 7, 2006; how intervals from cross-validation
+        relate to new data: Bates, Hastie and Tibshirani, JASA 119, 2024.
+    """
+    _, rows = usable_members(logits)
+    if len(rows) < 2:
+        raise ConfigError(f"estimate: got {len(rows)} row with out-of-fold logits, expected at least 2.")
+    predictions = np.zeros_like(labels)
+    fold_N = folds.copy()
+    if len(np.unique(folds[rows])) < 2:  # the rows lie in one fold: divide them
+        fold_N[rows] = numpy_generator("auto estimate folds", seed).permutation(len(rows)) % 5
+    for fold in np.unique(fold_N[rows]):
+        inside, other = rows[fold_N[rows] == fold], rows[fold_N[rows] != fold]
+        fitted = fit_fusion(
+            {name: values[other] for name, values in logits.items()},
+            labels[other],
+            label_space,
+            metric=metric,
+            folds=fold_N[other],
+            seed=seed,
+            kinds=kinds,
+            standard_errors=standard_errors,
+        )
+        space = label_space
+        if thresholds:
+            space = fit_thresholds(
+                fitted.logits,
+                labels[other],
+                label_space,
+                metric=metric,
+                folds=fold_N[other],
+                standard_errors=standard_errors,
+            ).label_space
+        fused_NC = fitted.fusion.apply({name: values[inside] for name, values in logits.items()})
+        predictions[inside] = predictions_of(fused_NC, space)
+    value, low, high = score_interval(
+        metric,
+        labels[rows],
+        predictions[rows],
+        groups=None if groups is None else groups[rows],
+        seed=seed,
+        resamples=resamples,
+    )
+    method = (
+        "nested cross-fitting: members, fusion, its kind and thresholds are chosen without the fold that is scored; the"
+        " interval is over rows"
+    )
+    return ScoreEstimate(metric.name, value, low, high, len(rows), predictions[rows], rows, method)
+
+
+def score_interval(
+    metric: Metric,
+    labels: np.ndarray,
+    predictions: np.ndarray,
+    *,
+    groups: np.ndarray | None = None,
+    seed: int = 0,
+    resamples: int = 1000,
+) -> tuple[float, float, float]:
+    """Score predictions, with the 95 % interval over rows, or over groups of rows.
+
+    Args:
+        metric: the metric.
+        labels: the labels.
+        predictions: as `predictions_of` returns them.
+        groups: (N,) the group of each row, if rows depend on each other.
+        seed: draws the resamples.
+        resamples: the number of bootstrap resamples.
+
+    Returns:
+        The score and the bounds; NaN if undefined.
+    """
+    value = metric.score(labels, predictions)
+    group_N = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
+    count = int(group_N.max()) + 1
+    if count == len(labels) and metric.name == "accuracy":
+        low, high = wilson_interval(int((labels == predictions).sum()), len(labels))
+        return value, low, high
+    members = np.split(np.argsort(group_N, kind="stable"), np.cumsum(np.bincount(group_N))[:-1])
+
+    def statistic(drawn: np.ndarray) -> float:
+        chosen = drawn if count == len(labels) else np.concatenate([members[group] for group in drawn])
+        return metric.score(labels[chosen], predictions[chosen])
+
+    generator = numpy_generator("auto estimate", seed)
+    low, high = bootstrap_interval(statistic, count, generator=generator, resamples=resamples)
+    return value, low, high

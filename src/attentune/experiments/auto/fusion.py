@@ -1,0 +1,390 @@
+"""Fits a `Fusion` of several models on their out-of-fold logits.
+
+Four kinds, from simple to flexible: one member alone, greedy ensemble selection, non-negative weights, and a linear
+model on top. Each is scored by cross-fitting: its predictions of a fold come from a fit on the other folds, so no row's
+label is used for its own prediction. A more flexible kind is delivered only if it beats the simpler ones by more than
+one standard error.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import optimize, special
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, RidgeCV
+
+from attentune.data.dataset import LabelSpace
+from attentune.data.splits import stratified_folds, stratified_sample
+from attentune.errors import ConfigError
+from attentune.experiments.auto.selection import choose_simplest, paired_gain, utility
+from attentune.inference.fusion import FUSION_KINDS, Fusion, fusion_features
+from attentune.metrics.metrics import Metric, predictions_of, probabilities_of
+from attentune.stats.decisions import predict_labels
+
+_LOWEST = 1e-6  # probabilities are clipped here before their logarithm is taken
+_MAX_FITTED_ROWS = 10_000  # a few dozen parameters need no more
+_GREEDY_ROUNDS, _GREEDY_PATIENCE = 20, 5
+_EM_STEPS = 300
+_SMALLEST_WEIGHT = 0.02  # a member below this costs its whole running time for next to nothing
+_INVERSE_STRENGTHS = (0.001, 0.01, 0.1, 1.0)
+
+
+@dataclass(frozen=True)
+class FusionResult:
+    """The delivered fusion, and what it was chosen from.
+
+    Attributes:
+        fusion: fitted on all rows.
+        logits: (N, C) the cross-fitted logits of the delivered kind; NaN in rows that were left out.
+        scores: the cross-fitted score of each kind. The chosen one's is slightly optimistic; `estimate` corrects that.
+        member_scores: the out-of-fold score of each member.
+        simplest_member: the simplest good member: the first that no member beats by more than one standard error.
+        dropped: the members that were left out, because they lack out-of-fold logits that others have.
+        reason: why this fusion is delivered, in one sentence.
+    """
+
+    fusion: Fusion
+    logits: np.ndarray
+    scores: dict[str, float]
+    member_scores: dict[str, float]
+    simplest_member: str
+    dropped: tuple[str, ...]
+    reason: str
+
+
+def fit_fusion(
+    logits: Mapping[str, np.ndarray],
+    labels: np.ndarray,
+    label_space: LabelSpace,
+    *,
+    metric: Metric,
+    folds: np.ndarray,
+    seed: int,
+    kinds: Sequence[str] = FUSION_KINDS,
+    standard_errors: float = 1.0,
+) -> FusionResult:
+    """Fit all kinds of fusion, choose one of them, and fit it on all rows.
+
+    Among members, and then among kinds, the simplest is chosen that the best one does not beat by more than one
+    standard error of the paired difference: members in the given order, kinds in the order of `FUSION_KINDS`.
+
+    Args:
+        logits: (N, C) out-of-fold logits by member, cheap members first. Members with NaN in rows that others have are
+            dropped; if no member has all rows, rows that the most complete members lack are left out.
+        labels: (N,) class ids or scores, or (N, C) ones and zeros.
+        label_space: the labels; thresholds are ignored.
+        metric: what decides.
+        folds: (N,) the fold of each row. If the rows that can be used lie in one fold, they are divided into five.
+        seed: for subsamples of more than 10,000 rows.
+        kinds: the kinds to try; "single" always is.
+        standard_errors: by how many standard errors the best must be ahead of a simpler choice.
+
+    Raises:
+        ConfigError: an unknown kind, or no row that a member has predicted.
+
+    Source:
+        Stacking: Wolpert, Neural Networks 5, 1992; van der Laan, Polley and Hubbard, "Super learner", 2007.
+    """
+    unknown = [kind for kind in kinds if kind not in FUSION_KINDS]
+    if unknown:
+        raise ConfigError(f"kinds of fusion: got {unknown[0]!r}, expected some of {', '.join(FUSION_KINDS)}.")
+    members, rows = usable_members(logits)
+    problem = _Problem(
+        {name: np.asarray(logits[name], dtype=np.float64)[rows] for name in members},
+        labels[rows],
+        folds[rows],
+        replace(label_space, thresholds=None),
+        metric,
+        seed,
+        standard_errors,
+    ).with_folds()
+    tried = [kind for kind in FUSION_KINDS if kind == "single" or (kind in kinds and len(members) > 1)]
+    fused = {kind: _cross_fit(kind, problem) for kind in tried}
+    predictions = [predictions_of(values, problem.space) for values in fused.values()]
+    place, best = choose_simplest(metric, problem.labels, predictions, standard_errors=standard_errors)
+    kind = tried[place]
+    simplest = _fit_single(problem).members[0]
+    fusion = _fit(kind, problem)
+    if len(fusion.members) == 1 and fusion.kind in ("greedy", "weights"):
+        fusion = _only(fusion.members[0], problem)
+    gain, error = paired_gain(metric, problem.labels, predictions[0], predictions[best if place == 0 else place])
+    ahead = f"{gain:.4g} (standard error {error:.2g})"
+    if len(members) == 1:
+        reason = f"{simplest} is delivered: it is the only member with out-of-fold predictions."
+    elif fusion.kind != "single":
+        reason = (
+            f"The fusion of {len(fusion.members)} members ({kind}) is delivered: its cross-fitted {metric.name} is"
+            f" better than that of the simplest good member, {simplest}, by {ahead}."
+        )
+    elif best == 0 or kind != "single":
+        reason = f"{fusion.members[0]} is delivered: no fusion of several members has a better {metric.name}."
+    else:
+        reason = (
+            f"{fusion.members[0]} is delivered: the best fusion ({tried[best]}) has a cross-fitted {metric.name} that"
+            f" is better by only {ahead}."
+        )
+    whole_NC = np.full((len(labels), fused[kind].shape[1]), np.nan)
+    whole_NC[rows] = fused[kind]
+    return FusionResult(
+        fusion=fusion,
+        logits=whole_NC,
+        scores={name: problem.score(values) for name, values in fused.items()},
+        member_scores={name: problem.score(values) for name, values in problem.logits.items()},
+        simplest_member=simplest,
+        dropped=tuple(name for name in logits if name not in members),
+        reason=reason,
+    )
+
+
+def usable_members(logits: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], np.ndarray]:
+    """Return the members with the most out-of-fold rows, and the indices of the rows that all of them have.
+
+    Raises:
+        ConfigError: there is no such row.
+    """
+    there = {name: np.isfinite(values).all(axis=1) for name, values in logits.items()}
+    most = max((int(mask.sum()) for mask in there.values()), default=0)
+    members = tuple(name for name, mask in there.items() if most and mask.sum() == most)
+    rows = np.flatnonzero(np.logical_and.reduce([there[name] for name in members])) if members else np.zeros(0, int)
+    if len(rows) == 0:
+        raise ConfigError(
+            f"fusion: got no row with out-of-fold logits of its {len(logits)} members ({', '.join(logits) or 'none'}),"
+            " expected at least one. Raise the time limit, so that a member is finished."
+        )
+    return members, rows
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The members' logits of some rows, with what a fit needs."""
+
+    logits: Mapping[str, np.ndarray]
+    labels: np.ndarray
+    folds: np.ndarray
+    space: LabelSpace
+    metric: Metric
+    seed: int
+    standard_errors: float
+
+    def take(self, rows: np.ndarray) -> _Problem:
+        logits = {name: values[rows] for name, values in self.logits.items()}
+        return replace(self, logits=logits, labels=self.labels[rows], folds=self.folds[rows]).with_folds()
+
+    def with_folds(self) -> _Problem:
+        """Divide the rows into five folds if all of them lie in one."""
+        if len(self.labels) < 2 or len(np.unique(self.folds)) > 1:
+            return self
+        folds = np.zeros(len(self.labels), dtype=np.int64)
+        for fold, rows in enumerate(stratified_folds(self.labels, min(5, len(self.labels)), self.seed, "auto fusion")):
+            folds[rows] = fold
+        return replace(self, folds=folds)
+
+    def limited(self) -> _Problem:
+        if len(self.labels) <= _MAX_FITTED_ROWS:
+            return self
+        return self.take(stratified_sample(self.labels, _MAX_FITTED_ROWS, self.seed, "auto fusion"))
+
+    def score(self, logits_NC: np.ndarray) -> float:
+        return self.metric.score(self.labels, predictions_of(logits_NC, self.space))
+
+    def probabilities(self) -> np.ndarray:
+        """(M, N, C) probabilities, or scores."""
+        if self.space.task_type == "regression":
+            return np.stack(list(self.logits.values()))
+        return np.stack([probabilities_of(values, self.space) for values in self.logits.values()])
+
+
+def _cross_fit(kind: str, problem: _Problem) -> np.ndarray:
+    """Return (N, C) logits: those of each fold by a fusion that was fitted on the other folds."""
+    fused_NC = np.empty_like(next(iter(problem.logits.values())))
+    for fold in np.unique(problem.folds):
+        inside = problem.folds == fold
+        # A single row has no other fold; the first member needs no labels.
+        other = problem.take(~inside) if not inside.all() else None
+        fitted = _fit(kind, other) if other is not None else _only(next(iter(problem.logits)), problem)
+        fused_NC[inside] = fitted.apply(problem.take(inside).logits)
+    return fused_NC
+
+
+def _fit(kind: str, problem: _Problem) -> Fusion:
+    fits: dict[str, Callable[[_Problem], Fusion]] = {
+        "single": _fit_single,
+        "greedy": _fit_greedy,
+        "weights": _fit_weights,
+        "linear": _fit_linear,
+    }
+    return fits[kind](problem if kind == "single" else problem.limited())
+
+
+def _only(name: str, problem: _Problem) -> Fusion:
+    return Fusion.weighted("single", {name: 1.0}, problem.space.task_type)
+
+
+def _fit_single(problem: _Problem) -> Fusion:
+    """Choose the simplest good member."""
+    predictions = [predictions_of(values, problem.space) for values in problem.logits.values()]
+    place, _ = choose_simplest(problem.metric, problem.labels, predictions, standard_errors=problem.standard_errors)
+    return _only(list(problem.logits)[place], problem)
+
+
+def _fit_greedy(problem: _Problem) -> Fusion:
+    """Add members with replacement, each time the one that most improves the metric of the mean probabilities.
+
+    Source:
+        Caruana et al., "Ensemble selection from libraries of models", ICML 2004. Without its bags of members: among few
+        members a bag that lacks the best one is noise.
+    """
+    shares_MNC = problem.probabilities()
+    total_NC = np.zeros(shares_MNC.shape[1:])
+    chosen: list[int] = []
+    best, best_size = (-math.inf, -math.inf), 0
+    for size in range(1, _GREEDY_ROUNDS + 1):
+        options = []
+        for member, shares_NC in enumerate(shares_MNC):
+            mean_NC = (total_NC + shares_NC) / size
+            score = utility(problem.metric, problem.labels, _predict(mean_NC, problem.space))
+            # Of equal scores the lower loss decides, then the cheaper member.
+            options.append((score, -_loss(mean_NC, problem.labels, problem.space), -member))
+        score, fit, negated = max(options)
+        chosen.append(-negated)
+        total_NC += shares_MNC[-negated]
+        if best_size == 0 or (score, fit) > best:
+            best, best_size = (score, fit), size
+        elif size - best_size >= _GREEDY_PATIENCE:
+            break
+    counts_M = np.bincount(chosen[:best_size], minlength=len(shares_MNC)).astype(np.float64)
+    return _weighted("greedy", problem, counts_M)
+
+
+def _predict(shares_NC: np.ndarray, space: LabelSpace) -> np.ndarray:
+    if space.task_type == "regression":
+        return shares_NC[:, 0]
+    return predict_labels(shares_NC, task_type=space.task_type, ordinal_prediction=space.ordinal_prediction)
+
+
+def _loss(shares_NC: np.ndarray, labels: np.ndarray, space: LabelSpace) -> float:
+    """Return the mean cross-entropy of probabilities, or the mean squared error of scores."""
+    if space.task_type == "regression":
+        return float(np.mean((shares_NC[:, 0] - labels) ** 2))
+    return float(-np.log(_of_truth(shares_NC, labels)).mean())
+
+
+def _of_truth(shares_NC: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the clipped probability of each row's class (N,), or of the truth about each label (N, C)."""
+    if labels.ndim == 2:
+        return np.clip(np.where(labels == 1, shares_NC, 1 - shares_NC), _LOWEST, 1.0)
+    return np.clip(shares_NC[np.arange(len(labels)), labels], _LOWEST, 1.0)
+
+
+def _fit_weights(problem: _Problem) -> Fusion:
+    """Fit non-negative weights with sum 1: least cross-entropy of the mean probabilities, or least squares of scores.
+
+    The cross-entropy is convex in the weights; expectation-maximisation decreases it in every step.
+
+    Source:
+        Linear opinion pool: Stone, 1961. Weights by expectation-maximisation: McLachlan and Peel, "Finite Mixture
+        Models", 2000, section 2.8. Non-negative stacking: Breiman, "Stacked regressions", Machine Learning 24, 1996.
+    """
+    shares_MNC = problem.probabilities()
+    count = len(shares_MNC)
+    if problem.metric.name in ("pearson", "spearmanr") and problem.space.task_type == "regression":
+        # The scale does not matter; with sum 1, noise members would serve to shrink the good ones.
+        scores_NM = shares_MNC[:, :, 0].T
+        weights_M, _ = optimize.nnls(scores_NM - scores_NM.mean(axis=0), problem.labels - problem.labels.mean())
+        return _weighted("weights", problem, weights_M)
+    if problem.space.task_type == "regression":
+        # For weights w = t v with sum(v) = 1, |errors w|^2 + s^2 (t - 1)^2 is least at the v of the least |errors v|^2.
+        errors_NM = shares_MNC[:, :, 0].T - problem.labels[:, None]
+        size = float(np.linalg.norm(errors_NM)) or 1.0
+        target = np.append(np.zeros(len(errors_NM)), size)
+        weights_M, _ = optimize.nnls(np.vstack([errors_NM, np.full((1, count), size)]), target)
+        return _weighted("weights", problem, weights_M)
+    truth_MN = np.stack([_of_truth(shares_NC, problem.labels).reshape(-1) for shares_NC in shares_MNC])
+    weights_M = np.full(count, 1 / count)
+    for _ in range(_EM_STEPS):
+        before_M = weights_M
+        weights_M = weights_M * (truth_MN @ (1 / (weights_M @ truth_MN))) / truth_MN.shape[1]
+        if np.abs(weights_M - before_M).max() < 1e-5:
+            break
+    return _weighted("weights", problem, weights_M)
+
+
+def _weighted(kind: str, problem: _Problem, weights_M: np.ndarray) -> Fusion:
+    """Make the fusion of these weights, without negligible ones; of equal weights if all are zero."""
+    shares_M = weights_M / weights_M.sum() if weights_M.sum() > 0 else np.full(len(weights_M), 1 / len(weights_M))
+    shares_M[shares_M < min(_SMALLEST_WEIGHT, shares_M.max())] = 0.0
+    return Fusion.weighted(kind, dict(zip(problem.logits, shares_M.tolist(), strict=True)), problem.space.task_type)
+
+
+def _fit_linear(problem: _Problem) -> Fusion:
+    """Fit strongly regularised logistic regression on log-probabilities, or ridge regression on scores.
+
+    The inverse regularisation strength is the best by cross-entropy over the problem's folds; in regression by
+    efficient leave-one-out cross-validation.
+
+    Source:
+        Ting and Witten, "Issues in stacked generalization", JAIR 10, 1999: class probabilities as inputs.
+    """
+    task_type, members = problem.space.task_type, tuple(problem.logits)
+    inputs_NMC = fusion_features(problem.logits, members, task_type).reshape(len(problem.labels), len(members), -1)
+    has_classes = task_type in ("classification", "ordinal")
+    if has_classes:  # what all classes have in common does not matter
+        inputs_NMC = inputs_NMC - inputs_NMC.mean(axis=2, keepdims=True)
+    # One scale per member, so that regularisation does not depend on how confident it is.
+    scales_M = np.maximum(inputs_NMC.std(axis=0).mean(axis=1), 1e-6)[:, None]
+    scaled_NMC = inputs_NMC / scales_M
+    if task_type == "regression":
+        model = RidgeCV(alphas=tuple(len(problem.labels) / 10**power for power in range(4)))
+        model.fit(scaled_NMC[:, :, 0], problem.labels)
+        coefficients_MCC, bias_C = model.coef_.reshape(-1, 1, 1), np.array([model.intercept_])
+    else:
+        losses = np.zeros(len(_INVERSE_STRENGTHS))
+        for fold in np.unique(problem.folds) if len(np.unique(problem.folds)) > 1 else ():
+            inside = problem.folds == fold
+            for place, strength in enumerate(_INVERSE_STRENGTHS):
+                weights, bias = _logistic(scaled_NMC[~inside], problem.labels[~inside], strength)
+                fused_NC = np.einsum("nmc,mck->nk", scaled_NMC[inside], weights) + bias
+                shares_NC = special.softmax(fused_NC, axis=1) if has_classes else special.expit(fused_NC)
+                losses[place] += _loss(shares_NC, problem.labels[inside], problem.space) * inside.sum()
+        strength = _INVERSE_STRENGTHS[int(losses.argmin())]
+        coefficients_MCC, bias_C = _logistic(scaled_NMC, problem.labels, strength)
+    coefficients_MCC = coefficients_MCC / scales_M[:, :, None]
+    if has_classes:
+        coefficients_MCC = coefficients_MCC - coefficients_MCC.mean(axis=1, keepdims=True)
+    return Fusion.linear(members, task_type, coefficients_MCC.reshape(-1, len(bias_C)), bias_C)
+
+
+def _logistic(inputs_NMC: np.ndarray, labels: np.ndarray, strength: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return (M, C, C) coefficients and (C,) bias of a multinomial model, or of a binary one per label."""
+    rows, members, outputs = inputs_NMC.shape
+    coefficients_MCC, bias_C = np.zeros((members, outputs, outputs)), np.zeros(outputs)
+    if labels.ndim == 2:
+        for label in range(outputs):
+            weights, bias = _regress(inputs_NMC[:, :, label], labels[:, label], 2, strength)
+            coefficients_MCC[:, label, label], bias_C[label] = weights[1] - weights[0], bias[1] - bias[0]
+        return coefficients_MCC, bias_C
+    weights, bias_C = _regress(inputs_NMC.reshape(rows, -1), labels, outputs, strength)
+    return weights.T.reshape(members, outputs, outputs), bias_C
+
+
+def _regress(
+    inputs_NF: np.ndarray, classes_N: np.ndarray, count: int, strength: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (count, F) coefficients and (count,) bias; classes without rows get a small constant probability."""
+    weights, bias, there = np.zeros((count, inputs_NF.shape[1])), np.zeros(count), np.unique(classes_N)
+    if len(there) > 1:
+        model = LogisticRegression(C=strength, max_iter=200)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # nearly converged will do for a few weights
+            model.fit(inputs_NF, classes_N)
+        # For two classes scikit-learn returns one row: the logit of the second.
+        fitted = there[1:] if len(there) == 2 else there
+        weights[fitted], bias[fitted] = model.coef_, model.intercept_
+    absent = np.setdiff1d(np.arange(count), there)
+    bias[absent] = bias[there].min() - math.log(2 * len(classes_N))
+    return weights, bias

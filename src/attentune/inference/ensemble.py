@@ -1,0 +1,288 @@
+"""Ensembles: run folders whose members are models and baselines, combined by a `Fusion`.
+
+A member is a model, or a bag of models that were trained on different folds. `ensemble.json` lists the folders of each
+member, relative to its own folder, so that an ensemble can be moved or copied as a whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from attentune.data.dataset import TASK_TYPES, LabelSpace, TaskData
+from attentune.errors import CheckpointError, ConfigError
+from attentune.inference.evaluator import Evaluator
+from attentune.inference.fusion import Fusion, mean_logits
+from attentune.inference.predictor import ModelPredictor, Predictor, saved_config
+from attentune.io.files import read_json, write_text
+from attentune.results import check_fields, to_json
+
+ENSEMBLE_FILE = "ensemble.json"
+_FORMAT = 1
+# Members stay in memory after their first prediction if their weights take no more bytes than this together;
+# otherwise each is loaded when it predicts.
+KEPT_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of an ensemble.
+
+    Attributes:
+        name: its name in the fusion.
+        folders: its run folders, relative to the ensemble's; several are a bag, whose probabilities are averaged.
+    """
+
+    name: str
+    folders: tuple[str, ...]
+
+
+def save_ensemble(
+    folder: str | Path,
+    members: Mapping[str, Sequence[str | Path]],
+    fusion: Fusion,
+    label_space: LabelSpace,
+    is_pair: bool,
+) -> None:
+    """Write `ensemble.json`, which makes a folder the run folder of an ensemble.
+
+    Args:
+        folder: the run folder.
+        members: for each member its run folders, inside `folder`: absolute or relative to it. Members that the fusion
+            does not use are left out.
+        fusion: how the members' predictions are combined.
+        label_space: the labels, with decision thresholds if there are any.
+        is_pair: whether the rows are pairs of texts.
+
+    Raises:
+        CheckpointError: a folder lies outside, or does not exist.
+        ValueError: the fusion has a member that is not there, or is of another task type.
+    """
+    home = Path(folder)
+    missing = [name for name in fusion.members if not members.get(name)]
+    if missing:
+        raise ValueError(f"members: got {', '.join(members) or 'none'}, expected also {', '.join(missing)}")
+    if fusion.task_type != label_space.task_type:
+        raise ValueError(f"fusion: got one of {fusion.task_type} logits, expected {label_space.task_type}")
+    listed = [
+        {"name": name, "folders": [_inside(home, Path(place)) for place in members[name]]} for name in fusion.members
+    ]
+    content = {
+        "format": _FORMAT,
+        "members": listed,
+        "fusion": fusion.to_json(),
+        "label_space": dataclasses.asdict(label_space),
+        "is_pair": bool(is_pair),
+    }
+    write_text(home / ENSEMBLE_FILE, to_json(content))
+
+
+def _inside(home: Path, place: Path) -> str:
+    """Return the path of a member's folder relative to the ensemble's."""
+    whole = place if place.is_absolute() else home / place
+    try:
+        relative = whole.absolute().relative_to(home.absolute()).as_posix()
+    except ValueError:
+        raise CheckpointError(
+            f"{place}: lies outside {home}, expected the members of an ensemble inside its folder; copy it there."
+        ) from None
+    if not whole.is_dir():
+        raise CheckpointError(f"{whole}: there is no such folder, expected that of a member of the ensemble.")
+    return relative
+
+
+class _LoadedMembers:
+    """Loads the folders of an ensemble, and keeps them in memory if all of them fit."""
+
+    def __init__(self, home: Path, folders: Sequence[str], label_space: LabelSpace, *, is_pair: bool) -> None:
+        self._home, self._space, self._is_pair = home, label_space, is_pair
+        weights = [file for folder in folders for file in (home / folder).glob("*.safetensors")]
+        self._keeps = sum(file.stat().st_size for file in weights) <= KEPT_BYTES
+        self._loaded: dict[str, Predictor] = {}
+
+    def load(self, folder: str) -> Predictor:
+        """Return a member's run.
+
+        Raises:
+            CheckpointError: it cannot be loaded, or predicts other labels than the ensemble.
+        """
+        if folder in self._loaded:
+            return self._loaded[folder]
+        run = Predictor.load(self._home / folder)
+        same = (run.label_space.task_type, run.label_space.names) == (self._space.task_type, self._space.names)
+        if not same or run.is_pair != self._is_pair or isinstance(run, EnsemblePredictor):
+            raise CheckpointError(
+                f"{run.folder}: is a member of {self._home}, but predicts other labels, reads"
+                f" {'single texts' if self._is_pair else 'pairs'} or is an ensemble itself. Use a whole copy of the"
+                " ensemble's folder, or make it again with attentune auto."
+            )
+        if self._keeps:
+            self._loaded[folder] = run
+        return run
+
+
+@dataclass(frozen=True)
+class EnsemblePredictor(Predictor):
+    """A saved ensemble.
+
+    Attributes:
+        members: the members, in the order of the fusion's.
+        fusion: combines their logits.
+    """
+
+    members: tuple[Member, ...]
+    fusion: Fusion
+    pairs: bool
+    loaded: _LoadedMembers = field(repr=False, compare=False)
+
+    @property
+    def kind(self) -> str:
+        """The number of members in words."""
+        return f"ensemble of {len(self.members)}"
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether the members were trained on pairs of texts."""
+        return self.pairs
+
+    @property
+    def num_runs(self) -> int:
+        """The number of runs of all members."""
+        return sum(len(member.folders) for member in self.members)
+
+    def weighted_runs(self) -> Iterator[tuple[float, Predictor]]:
+        """Load one run after the other, with its share of the fusion's weights; runs of a bag have equal shares."""
+        weights = self.fusion.member_weights()
+        for member in self.members:
+            for folder in member.folders:
+                yield weights[member.name] / len(member.folders), self.loaded.load(folder)
+
+    def evaluator(self, data: TaskData, **training: Any) -> EnsembleEvaluator:
+        """Make an evaluator of these rows; settings such as `precision` apply to all members that are models."""
+        return self._evaluator(data, lambda run, rows: run.evaluator(rows, **training))
+
+    def predictor(self, data: TaskData, *, precision: str | None) -> EnsembleEvaluator:
+        """Make an evaluator of these rows, for prediction only; the precision applies to members that are models."""
+        return self._evaluator(data, lambda run, rows: run.predictor(rows, precision=precision))
+
+    def _evaluator(self, data: TaskData, make: Callable[[Predictor, TaskData], Evaluator]) -> EnsembleEvaluator:
+        self._check_pairs(data)
+        return EnsembleEvaluator(
+            splits=data.splits, label_space=self.label_space, metrics=data.metrics, ensemble=self, make=make
+        )
+
+    def single_model(self, purpose: str) -> ModelPredictor:
+        """Refuse: an ensemble is several models."""
+        example = next((name for member in self.members for name in member.folders), "")
+        raise ConfigError(
+            f"{purpose}: got {self.folder}, an {self.kind}, expected the run folder of one"
+            " model. Train one that learns from the ensemble (attentune auto --deliver single), or name the folder of"
+            f" a member: {self.folder / example}"
+        )
+
+
+@dataclass(kw_only=True)
+class EnsembleEvaluator(Evaluator):
+    """Predicts and scores splits with an ensemble, one run after the other.
+
+    Attributes:
+        make: from a member's run and rows to its evaluator.
+    """
+
+    ensemble: EnsemblePredictor
+    make: Callable[[Predictor, TaskData], Evaluator]
+
+    def compute_logits(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
+        """Predict with each run and combine the logits; `progress` counts a row once all runs have predicted it."""
+        rows, task_type = self.splits[split], self.label_space.task_type
+        shared = _SharedProgress(progress, self.ensemble.num_runs)
+        by_member = {}
+        for member in self.ensemble.members:
+            bag = []
+            for folder in member.folders:
+                run = self.ensemble.loaded.load(folder)
+                made = self.make(run, TaskData(split, run.label_space, tuple(self.metrics), {split: rows}))
+                bag.append(made.predict(split, shared.add))
+            by_member[member.name] = mean_logits(bag, task_type)
+        return self.ensemble.fusion.apply(by_member)
+
+
+class _SharedProgress:
+    """Turns the rows that several runs predict into rows of the whole: n runs that predict a row count once."""
+
+    def __init__(self, progress: Callable[[int], None] | None, runs: int) -> None:
+        self._progress, self._runs, self._done = progress, runs, 0
+
+    def add(self, rows: int) -> None:
+        """Count rows of one run."""
+        before, self._done = self._done // self._runs, self._done + rows
+        finished = self._done // self._runs - before
+        if self._progress is not None and finished:
+            self._progress(finished)
+
+
+def load_run(folder: Path) -> EnsemblePredictor:
+    """Load the run folder of an ensemble; its members are loaded when they predict.
+
+    Raises:
+        CheckpointError: `ensemble.json` is damaged or of a newer version, or a member's folder is missing.
+    """
+    file = folder / ENSEMBLE_FILE
+    try:
+        content = read_json(file)
+        if content["format"] != _FORMAT:
+            raise ValueError(f"its format is {content['format']!r}, expected {_FORMAT}; update attentune")
+        fusion = Fusion.from_json(content["fusion"])
+        space = _label_space(content["label_space"])
+        members = tuple(_member(entry) for entry in content["members"])
+        if [member.name for member in members] != list(fusion.members) or fusion.task_type != space.task_type:
+            raise ValueError("its members and labels are not those of its fusion")
+        pairs = content["is_pair"]
+        if not isinstance(pairs, bool):
+            raise ValueError(f"is_pair: got {pairs!r}, expected true or false")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+        raise CheckpointError(f"{file}: does not describe an ensemble: {reason}. Use another copy.") from error
+    folders = [name for member in members for name in member.folders]
+    missing = [name for name in folders if not (folder / name).is_dir()]
+    if missing:
+        raise CheckpointError(
+            f"{folder}: the ensemble's member {missing[0]} is missing; use a whole copy of the folder."
+        )
+    loaded = _LoadedMembers(folder, folders, space, is_pair=pairs)
+    return EnsemblePredictor(folder, saved_config(folder), space, members, fusion, pairs, loaded)
+
+
+def _label_space(content: Any) -> LabelSpace:
+    names, thresholds = content["names"], content["thresholds"]
+    space = LabelSpace(
+        content["task_type"],
+        tuple(names),
+        content["ordinal_prediction"],
+        None if thresholds is None else tuple(map(float, thresholds)),
+    )
+    check_fields(LabelSpace, vars(space))
+    if space.task_type not in TASK_TYPES or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"label_space: got {content}, expected a task type of {', '.join(TASK_TYPES)}, and names")
+    count = {"classification": 1, "ordinal": len(space.names) - 1, "multi_label": len(space.names)}
+    if thresholds is not None and (
+        len(thresholds) != count.get(space.task_type) or not np.isfinite(np.array(space.thresholds)).all()
+    ):
+        raise ValueError(f"label_space: got the thresholds {thresholds}, which do not fit its {len(names)} labels")
+    return space
+
+
+def _member(content: Any) -> Member:
+    member = Member(content["name"], tuple(content["folders"]))
+    for folder in member.folders:
+        path = PurePosixPath(folder)
+        if path.is_absolute() or ".." in path.parts or "\\" in folder:
+            raise ValueError(f"a member's folder: got {folder!r}, expected one inside the ensemble's folder")
+    if not member.folders:
+        raise ValueError(f"the member {member.name!r} has no folders")
+    return member

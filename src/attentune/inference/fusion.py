@@ -1,0 +1,182 @@
+"""`Fusion`: combine the logits of several models into those of one; and the mean of logits that a bag predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+FUSION_KINDS = ("single", "greedy", "weights", "linear")
+
+# Log-probabilities and logits are clipped here before a linear fusion: a member that is certain and wrong in one new
+# row would otherwise outvote all others. exp(-14) is about one in a million.
+_LOGIT_LIMIT = 14.0
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """How the logits of the members of an ensemble become its own.
+
+    "single", "greedy" and "weights" are the weighted mean of the members' probabilities (regression: scores); they
+    differ in how the weights were fitted. "linear" is a linear function of `fusion_features`.
+
+    Attributes:
+        kind: one of `FUSION_KINDS`.
+        members: the members, in the order of `weights` or of the rows of `coefficients`.
+        task_type: the task type of the label space.
+        weights: a positive weight per member, with sum 1; empty for "linear".
+        coefficients: "linear": (M * C) rows of C numbers, member by member; empty otherwise.
+        bias: "linear": C numbers; empty otherwise.
+
+    Raises:
+        ValueError: a value does not fit the others.
+    """
+
+    kind: str
+    members: tuple[str, ...]
+    task_type: str
+    weights: tuple[float, ...] = ()
+    coefficients: tuple[tuple[float, ...], ...] = ()
+    bias: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        problem = _problem(self)
+        if problem is not None:
+            raise ValueError(problem)
+
+    @classmethod
+    def weighted(cls, kind: str, weights: Mapping[str, float], task_type: str) -> Fusion:
+        """Make a weighted mean; weights are divided by their sum, and members without weight are left out."""
+        kept = {name: float(weight) for name, weight in weights.items() if weight != 0}
+        total = sum(kept.values())
+        if not total > 0:
+            raise ValueError(f"the weights of a fusion: got {dict(weights)}, expected positive ones")
+        return cls(kind, tuple(kept), task_type, tuple(weight / total for weight in kept.values()))
+
+    @classmethod
+    def linear(cls, members: Sequence[str], task_type: str, coefficients: np.ndarray, bias: np.ndarray) -> Fusion:
+        """Make a linear fusion from the (M * C, C) coefficients of `fusion_features` and the (C,) bias."""
+        rows = tuple(tuple(map(float, row)) for row in np.asarray(coefficients))
+        return cls("linear", tuple(members), task_type, coefficients=rows, bias=tuple(map(float, np.asarray(bias))))
+
+    def apply(self, logits: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Compute the (N, C) float64 logits of the ensemble from those of each member.
+
+        Args:
+            logits: (N, C) logits by member; members that the fusion does not use are ignored.
+
+        Returns:
+            Log-probabilities for classes, one logit per label for multi-label, scores for regression.
+        """
+        if self.kind != "linear":
+            return mean_logits([logits[name] for name in self.members], self.task_type, self.weights)
+        features = fusion_features(logits, self.members, self.task_type)
+        fused_NC = features @ np.array(self.coefficients) + np.array(self.bias)
+        return _log_softmax(fused_NC) if self.task_type in ("classification", "ordinal") else fused_NC
+
+    def member_weights(self) -> dict[str, float]:
+        """Return how much each member counts, with sum 1; for "linear" the share of its coefficients' magnitude."""
+        if self.kind != "linear":
+            return dict(zip(self.members, self.weights, strict=True))
+        sizes = np.abs(np.array(self.coefficients)).reshape(len(self.members), -1).sum(axis=1)
+        shares = sizes / sizes.sum() if sizes.sum() > 0 else np.full(len(sizes), 1 / len(sizes))
+        return dict(zip(self.members, shares.tolist(), strict=True))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fusion as an object for a JSON file."""
+        return {
+            "kind": self.kind,
+            "members": list(self.members),
+            "task_type": self.task_type,
+            "weights": list(self.weights),
+            "coefficients": [list(row) for row in self.coefficients],
+            "bias": list(self.bias),
+        }
+
+    @classmethod
+    def from_json(cls, content: Any) -> Fusion:
+        """Read what `to_json` returned.
+
+        Raises:
+            ValueError: the content is not that of a fusion.
+        """
+        try:
+            return cls(
+                kind=content["kind"],
+                members=tuple(content["members"]),
+                task_type=content["task_type"],
+                weights=tuple(map(float, content["weights"])),
+                coefficients=tuple(tuple(map(float, row)) for row in content["coefficients"]),
+                bias=tuple(map(float, content["bias"])),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"it does not describe a fusion: {type(error).__name__}: {error}") from error
+
+
+def _problem(fusion: Fusion) -> str | None:
+    """Return what is wrong with the values of a fusion, or None."""
+    count = len(fusion.members)
+    if fusion.kind not in FUSION_KINDS:
+        return f"the kind of a fusion: got {fusion.kind!r}, expected one of {', '.join(FUSION_KINDS)}"
+    if not count or len(set(fusion.members)) < count or not all(isinstance(name, str) for name in fusion.members):
+        return f"the members of a fusion: got {list(fusion.members)}, expected different names"
+    if fusion.kind != "linear":
+        is_mean = len(fusion.weights) == count and all(weight > 0 for weight in fusion.weights)
+        if not is_mean or abs(sum(fusion.weights) - 1) > 1e-6:
+            return f"the weights of {count} members: got {list(fusion.weights)}, expected positive ones with sum 1"
+        if fusion.kind == "single" and count != 1:
+            return f"the members of a single model: got {count}, expected 1"
+        return None
+    outputs = len(fusion.bias)
+    if not outputs or [len(row) for row in fusion.coefficients] != [outputs] * (count * outputs):
+        return (
+            f"the coefficients of {count} members with {outputs} outputs: got {len(fusion.coefficients)} rows, expected"
+            f" {count * outputs} of {outputs} numbers"
+        )
+    return None if np.isfinite([*fusion.bias, *sum(fusion.coefficients, ())]).all() else "a coefficient is not finite"
+
+
+def fusion_features(logits: Mapping[str, np.ndarray], members: Sequence[str], task_type: str) -> np.ndarray:
+    """Return the (N, M * C) float64 inputs of a linear fusion, member by member.
+
+    These are log-probabilities for classes and logits for multi-label, clipped at +-14, and scores for regression.
+    """
+    parts = []
+    for name in members:
+        values_NC = np.asarray(logits[name], dtype=np.float64)
+        if task_type in ("classification", "ordinal"):
+            values_NC = _log_softmax(values_NC)
+        parts.append(values_NC if task_type == "regression" else values_NC.clip(-_LOGIT_LIMIT, _LOGIT_LIMIT))
+    return np.concatenate(parts, axis=1)
+
+
+def mean_logits(logits: Sequence[np.ndarray], task_type: str, weights: Sequence[float] | None = None) -> np.ndarray:
+    """Return the (N, C) float64 logits whose probabilities are the mean of those of several models.
+
+    Args:
+        logits: (N, C) logits of each model.
+        task_type: the task type of the label space.
+        weights: a positive weight per model, with sum 1; default: equal weights.
+
+    Returns:
+        The log of the mean probabilities for classes, the logit of the mean probability for multi-label, and for
+        regression the mean score.
+    """
+    values_MNC = np.stack([np.asarray(part, dtype=np.float64) for part in logits])
+    count = len(values_MNC)
+    shares_M = np.full(count, 1 / count) if weights is None else np.array(weights, dtype=np.float64)
+    if task_type == "regression":
+        return np.tensordot(shares_M, values_MNC, axes=1)
+    log_shares = np.log(shares_M)[:, None, None]
+    if task_type != "multi_label":
+        return np.logaddexp.reduce(_log_softmax(values_MNC) + log_shares)
+    # log sigmoid(x) and log sigmoid(-x), so that certain predictions stay finite.
+    log_yes, log_no = -np.logaddexp(0, -values_MNC), -np.logaddexp(0, values_MNC)
+    return np.logaddexp.reduce(log_yes + log_shares) - np.logaddexp.reduce(log_no + log_shares)
+
+
+def _log_softmax(values: np.ndarray) -> np.ndarray:
+    """The log-softmax over the last axis."""
+    return values - np.logaddexp.reduce(values, axis=-1, keepdims=True)

@@ -1,0 +1,165 @@
+"""Default training settings by rule: what the user leaves open follows from rows, text length and encoder size.
+
+Small data needs steps, not epochs: 3 epochs of 300 rows are 57 updates of 16 rows, after which a model often still
+predicts one class (Mosbach, Andriushchenko and Klakow 2021, section 6; Zhang et al. 2021, section 6). The numbers were
+chosen on data sets that no published table of this project uses; docs/training.md has the evidence.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from attentune.config import TrainingConfig
+
+T = TypeVar("T")
+
+# Updates of a run on few rows, and the bounds of its passes over them.
+UPDATES = 600
+MIN_EPOCHS, MAX_EPOCHS = 3.0, 40.0
+# Rows up to which batches are small, and text length in tokens from which they are.
+SMALL_DATA_ROWS, LONG_TEXT_TOKENS = 5000, 128
+SMALL_BATCH, LARGE_BATCH = 16, 32
+# The peak learning rate of an encoder with this many weights in its layers (the embedded MiniLM), and the bounds.
+BASE_LEARNING_RATE, BASE_WEIGHTS = 1e-4, 12 * 6 * 384**2
+MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 2e-4
+FROZEN_LEARNING_RATE, MAX_LORA_LEARNING_RATE, LORA_FACTOR = 1e-3, 5e-4, 5.0
+# Evaluations, and checkpoints, of a run of many epochs.
+EVALUATIONS = 10
+# With fewer validation rows, differences between checkpoints are mostly noise, and the last weights are kept.
+MIN_ROWS_TO_CHOOSE = 100
+
+# Settings that are None until `choose_settings` sets them.
+RULED = (
+    "learning_rate",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+    "eval_strategy",
+    "eval_steps",
+    "save_steps",
+    "load_best_model_at_end",
+)
+
+
+@dataclass(frozen=True)
+class RunSize:
+    """What the rule depends on.
+
+    Attributes:
+        rows: number of training rows.
+        mean_tokens: mean length of a training row in tokens.
+        validation_rows: number of rows that are scored during training.
+        layers: number of the encoder's layers.
+        hidden_size: width of the encoder.
+        processes: number of processes, each with batches of its own.
+    """
+
+    rows: int
+    mean_tokens: float
+    validation_rows: int
+    layers: int
+    hidden_size: int
+    processes: int = 1
+
+
+def choose_settings(training: TrainingConfig, size: RunSize) -> TrainingConfig:
+    """Return the settings with every open one (None) chosen by the rule; given ones are kept.
+
+    `eval_steps` and `save_steps` stay None where scores and checkpoints are made once an epoch.
+    """
+    batch = _first(training.per_device_train_batch_size, default_batch_size(size.rows, size.mean_tokens))
+    rows_per_step = batch * size.processes * training.gradient_accumulation_steps
+    epochs = _first(training.num_train_epochs, default_epochs(size.rows, rows_per_step))
+    rate = _first(
+        training.learning_rate,
+        default_learning_rate(
+            size.layers, size.hidden_size, frozen=training.freeze_encoder, lora=training.lora_rank is not None
+        ),
+    )
+    strategy, eval_steps, save_steps = training.eval_strategy, training.eval_steps, training.save_steps
+    steps = training.max_steps if training.max_steps > 0 else math.ceil(epochs * size.rows / rows_per_step)
+    if steps * rows_per_step > EVALUATIONS * size.rows:
+        interval = math.ceil(steps / EVALUATIONS)
+        if strategy is None:
+            strategy, eval_steps = "steps", _first(eval_steps, interval)
+        save_steps = _first(save_steps, interval)
+    strategy = _first(strategy, "epoch")
+    return replace(
+        training,
+        learning_rate=rate,
+        num_train_epochs=epochs,
+        per_device_train_batch_size=batch,
+        eval_strategy=strategy,
+        eval_steps=eval_steps,
+        save_steps=save_steps,
+        load_best_model_at_end=_first(
+            training.load_best_model_at_end,
+            strategy != "no" and not training.multi_task and size.validation_rows >= MIN_ROWS_TO_CHOOSE,
+        ),
+    )
+
+
+def ending_with_last_weights(training: TrainingConfig) -> TrainingConfig:
+    """Return the settings of one of many runs that are compared: it ends with its last weights unless the user sets it.
+
+    Choosing a checkpoint on the rows that are reported would favour methods that are scored more often.
+    """
+    return replace(training, load_best_model_at_end=bool(training.load_best_model_at_end))
+
+
+def default_batch_size(rows: int, mean_tokens: float) -> int:
+    """Return the rows per batch: few for small data, which needs updates, and for long texts, which need memory."""
+    return SMALL_BATCH if rows <= SMALL_DATA_ROWS or mean_tokens > LONG_TEXT_TOKENS else LARGE_BATCH
+
+
+def default_epochs(rows: int, rows_per_step: int) -> float:
+    """Return the passes over the rows that make `UPDATES` updates, within the bounds, in tenths."""
+    epochs = UPDATES * rows_per_step / max(rows, 1)
+    return round(min(max(epochs, MIN_EPOCHS), MAX_EPOCHS), 1)
+
+
+def default_learning_rate(layers: int, hidden_size: int, *, frozen: bool = False, lora: bool = False) -> float:
+    """Return the peak learning rate, to two digits: inverse to the square root of the weights in the layers.
+
+    1e-4 for the embedded encoder (6 layers, 384 wide), 3.5e-5 for BERT base and 1.9e-5 for BERT large, within the
+    ranges that Devlin et al. 2019 (appendix A.3) and Liu et al. 2019 (table 10) searched.
+
+    Args:
+        layers: number of layers.
+        hidden_size: their width; a layer has about 12 x its square weights.
+        frozen: only slots and classifier train.
+        lora: low-rank adapters train instead of the encoder, at higher rates (Hu et al. 2021, appendix D).
+    """
+    if frozen:
+        return FROZEN_LEARNING_RATE
+    rate = BASE_LEARNING_RATE * math.sqrt(BASE_WEIGHTS / (12 * layers * hidden_size**2))
+    rate = min(max(rate, MIN_LEARNING_RATE), MAX_LEARNING_RATE)
+    return float(f"{min(rate * LORA_FACTOR, MAX_LORA_LEARNING_RATE) if lora else rate:.2g}")
+
+
+def chosen(value: T | None) -> T:
+    """Return a setting that the rule has set.
+
+    Raises:
+        RuntimeError: it is still open; `choose_settings` has not been applied.
+    """
+    if value is None:
+        raise RuntimeError("a training setting is None, expected the value that choose_settings gives it")
+    return value
+
+
+def describe(given: TrainingConfig, settled: TrainingConfig) -> str | None:
+    """Return a line on the settings that the rule chose; None if the user had given all of them."""
+    names = ("learning_rate", "num_train_epochs", "per_device_train_batch_size")
+    open_ones = [name for name in names if getattr(given, name) is None]
+    if settled.max_steps > 0:
+        open_ones = [name for name in open_ones if name != "num_train_epochs"]
+    parts = [f"{name} {getattr(settled, name):g}" for name in open_ones]
+    if given.load_best_model_at_end is None and settled.load_best_model_at_end:
+        parts.append("load_best_model_at_end true")
+    return f"chosen by rows, text length and encoder: {', '.join(parts)}" if parts else None
+
+
+def _first(value: T | None, default: T) -> T:
+    return default if value is None else value

@@ -1,0 +1,206 @@
+"""Starts the classifier at the linear model that fits the untrained encoder best, before the first step.
+
+The training rows are encoded once, a regularised linear model is fitted to what the classifier reads, and its solution
+becomes the classifier's weights. Fine-tuning then begins at the frozen solution instead of at random predictions, whose
+first gradients distort the encoder.
+
+Source: LP-FT (Kumar et al. 2022, "Fine-tuning can distort pretrained features and underperform out-of-distribution",
+section 3).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from attentune.baselines.linear import LinearModel, fit_linear
+from attentune.data.dataset import LabelSpace
+from attentune.data.splits import stratified_sample
+from attentune.errors import ConfigError
+from attentune.inference.scoring import classifier_features, summed_over_processes
+from attentune.nn.classifiers import CosineSimilarity, DotProduct, ScaledOutput
+from attentune.nn.cpu.memory import kept_memory
+from attentune.training.inputs import RunInputs
+from attentune.training.objective import Objective
+
+# More rows make the fit slow and hardly better.
+MAX_ROWS = 4096
+# Inverse strengths of the penalty to choose from, of features with a root mean square of 1.
+_STRENGTHS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+_COSINE_STRENGTHS = (0.1, 1.0, 10.0, 100.0)
+_ONE_LABEL = LabelSpace("multi_label", ("present",))
+
+
+def is_probed(model: Any, *, linear_probe: bool) -> bool:
+    """Return whether the classifier starts from a fit: if the setting says so, and always for a cosine.
+
+    Raises:
+        ConfigError: the classifier is no linear function of the encoder's vectors.
+    """
+    if linear_probe and isinstance(model.classifier, DotProduct):
+        raise ConfigError(
+            "training.linear_probe: got true with model.head.combine dot, which is no linear function of the texts'"
+            " vectors. Set model.head.combine to concat-cosine, concat or cosine, or leave linear_probe out."
+        )
+    return linear_probe or isinstance(model.classifier, CosineSimilarity)
+
+
+def start_classifier(inputs: RunInputs, model: Any, objective: Objective) -> str:
+    """Fit the classifier to the training rows with the encoder as it is; return a note for the user.
+
+    All processes must call it together.
+
+    Args:
+        inputs: the data and settings.
+        model: the model itself, changed in place.
+        objective: its loss and class weights are those of the fit; label smoothing and the focal loss's gamma are not.
+    """
+    began = time.perf_counter()
+    rows = np.arange(len(inputs.labels))
+    if len(rows) > MAX_ROWS:
+        rows = stratified_sample(inputs.labels, MAX_ROWS, "linear probe", inputs.config.training.seed)
+    with kept_memory():
+        x_NF = classifier_features(
+            model,
+            inputs.features["train"],
+            pad_token_id=inputs.tokenizer.pad_token_id,
+            accelerator=inputs.accelerator,
+            rows=rows,
+        )
+    weights_N = None if inputs.weights is None else inputs.weights[rows]
+    labels = inputs.targets if inputs.is_regression else inputs.labels
+    fitted = fit_classifier(
+        x_NF, labels[rows], inputs.data.label_space, objective, weights_N, seed=inputs.config.training.seed
+    )
+    write_solution(model, fitted, inputs)
+    kind = "cosine: scale and offset are" if isinstance(model.classifier, CosineSimilarity) else "linear probe:"
+    return (
+        f"{kind} fitted to {len(rows):,} training rows in {time.perf_counter() - began:.1f} s; training starts there."
+        f" {fitted.note}"
+    )
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A linear model of what the classifier reads: its raw outputs are x W^T + b.
+
+    Attributes:
+        weight_KF: (K, F) float64.
+        bias_K: (K,) float64.
+        note: how the strength of the penalty was chosen.
+    """
+
+    weight_KF: np.ndarray
+    bias_K: np.ndarray
+    note: str
+
+    def outputs(self, x_NF: np.ndarray) -> np.ndarray:
+        """Return (N, K) float64 raw outputs."""
+        return x_NF.astype(np.float64) @ self.weight_KF.T + self.bias_K
+
+
+def fit_classifier(
+    x_NF: np.ndarray,
+    labels: np.ndarray,
+    label_space: LabelSpace,
+    objective: Objective,
+    weights_N: np.ndarray | None,
+    *,
+    seed: int,
+) -> Solution:
+    """Fit a linear model with one raw output per output of the classifier.
+
+    Features are centred and divided by one common number, and both are folded into the weights. Scaling each feature by
+    its own deviation instead would give the cosine of two texts no more weight than any of a thousand other features.
+
+    Args:
+        x_NF: the features of the rows.
+        labels: their class ids or scores; (N, C) ones and zeros for multi-label tasks.
+        label_space: what the labels are.
+        objective: loss and class weights.
+        weights_N: the rows' weights; None if all are 1.
+        seed: draws the folds of the cross-validation.
+    """
+    x_NF = x_NF.astype(np.float64)
+    mean_F = x_NF.mean(axis=0)
+    scale = float(np.sqrt(np.mean((x_NF - mean_F) ** 2)))
+    scale = scale if scale > 1e-9 else 1.0
+    scaled_NF = (x_NF - mean_F) / scale
+    strengths = _STRENGTHS if x_NF.shape[1] > 1 else _COSINE_STRENGTHS
+    base_N = np.ones(len(labels)) if weights_N is None else np.asarray(weights_N, dtype=np.float64)
+
+    def fit(targets: np.ndarray, space: LabelSpace, weights: np.ndarray, rows: Any = slice(None)) -> Solution:
+        options: dict[str, Any] = {"strengths": strengths, "seed": seed, "standardise": False}
+        made, note = fit_linear(scaled_NF[rows], targets[rows], space, weights=weights[rows], **options)
+        return _over_all_outputs(made, space, note)
+
+    class_weights = None if objective.class_weights is None else objective.class_weights.double().numpy()
+    if label_space.task_type == "regression":
+        solution = fit(labels, label_space, base_N)
+    elif objective.loss == "corn":
+        # Output k: is the class above k, among rows whose class is at least k?
+        levels = range(label_space.num_labels - 1)
+        solution = _stacked([fit((labels > k)[:, None] * 1, _ONE_LABEL, base_N, labels >= k) for k in levels])
+    elif label_space.is_multilabel:
+        # A label's class weight is that of its presence.
+        factors = np.ones(labels.shape[1]) if class_weights is None else class_weights
+        solution = _stacked(
+            [
+                fit(labels[:, [c]], _ONE_LABEL, base_N * np.where(labels[:, c] > 0, factors[c], 1.0))
+                for c in range(labels.shape[1])
+            ]
+        )
+    else:
+        solution = fit(labels, label_space, base_N if class_weights is None else base_N * class_weights[labels])
+    weight_KF = solution.weight_KF / scale
+    return Solution(weight_KF, solution.bias_K - weight_KF @ mean_F, solution.note)
+
+
+def _over_all_outputs(made: LinearModel, space: LabelSpace, note: str) -> Solution:
+    """Return a model with an output for each class; a class without rows has the bias of its small probability."""
+    weight_KF = np.zeros((space.num_labels, made.weights_PD.shape[1]))
+    bias_K = np.full(space.num_labels, np.log(made.absent) if made.absent > 0 else 0.0)
+    weight_KF[made.classes_P], bias_K[made.classes_P] = made.weights_PD, made.bias_P
+    if space.task_type != "regression" and space.num_labels > 1:
+        # The same probabilities with the smallest weights, which the penalty of the fit finds except for two classes.
+        weight_KF[made.classes_P] -= weight_KF[made.classes_P].mean(axis=0)
+        bias_K[made.classes_P] -= bias_K[made.classes_P].mean()
+    return Solution(weight_KF, bias_K, note)
+
+
+def _stacked(solutions: list[Solution]) -> Solution:
+    notes = list(dict.fromkeys(one.note for one in solutions))
+    return Solution(
+        np.concatenate([one.weight_KF for one in solutions]),
+        np.concatenate([one.bias_K for one in solutions]),
+        notes[0] if len(notes) == 1 else "C was chosen for each output by cross-validation on the training rows.",
+    )
+
+
+@torch.no_grad()
+def write_solution(model: Any, fitted: Solution, inputs: RunInputs) -> None:
+    """Write a fitted model's weights into the classifier; all processes get those of the main one.
+
+    A cosine with two classes has the logits (0, z), so it gets the difference of the two outputs.
+    """
+    weight_KF, bias_K = fitted.weight_KF, fitted.bias_K
+    classifier = model.classifier
+    if isinstance(classifier, CosineSimilarity) and len(bias_K) == 2:
+        weight_KF, bias_K = weight_KF[1:] - weight_KF[:1], bias_K[1:] - bias_K[:1]
+    is_main = inputs.accelerator.is_main_process
+    values = np.concatenate([weight_KF, bias_K[:, None]], axis=1).astype(np.float32) * (1.0 if is_main else 0.0)
+    solution = torch.from_numpy(summed_over_processes(values.astype(np.float32), inputs.accelerator))
+    if isinstance(classifier, CosineSimilarity):
+        classifier.scale.copy_(solution[0, :1])
+        classifier.offset.copy_(solution[0, 1:])
+    else:
+        linear: nn.Linear = getattr(classifier, "linear", classifier)
+        linear.weight.copy_(solution[:, :-1])
+        linear.bias.copy_(solution[:, -1])
+    if isinstance(model.outputs, ScaledOutput):
+        model.outputs.reset_parameters()

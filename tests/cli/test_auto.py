@@ -1,0 +1,246 @@
+"""`attentune auto`: from real sentences to a delivered model, within its limit, through interruptions and kills."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import re
+import signal
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from attentune.config import load_config
+from attentune.inference.predictor import Predictor, predict
+from helpers.comparisons import finish, kill, start, wait_for
+
+SMALL = ("--max_length", "24", "--use_cpu", "--num_train_epochs", "1", "--learning_rate", "1e-3")
+PORTFOLIO = ("--portfolio", "majority,tfidf-linear,bert-mean")
+LONG = ("--time_limit", "1h")
+
+
+def write_sentences(path: Path, first: int, last: int, *, shuffled: bool = False) -> Path:
+    """Write product sentences with their sentiment; optionally with labels that have nothing to do with them."""
+    text = (resources.files("attentune.demo") / "sentences" / "amazon_cells_labelled.txt").read_text(encoding="utf-8")
+    rows = [line.rsplit("\t", 1) for line in text.strip().split("\n")][first:last]
+    labels = [{"0": "bad", "1": "good"}[label.strip()] for _, label in rows]
+    if shuffled:
+        random.Random(5).shuffle(labels)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        writer.writerows(zip((text.strip() for text, _ in rows), labels, strict=True))
+    return path
+
+
+def words(folder: Path, encoder: Path, *flags: str) -> list[str]:
+    """Return a command line on 60 sentences that writes to `folder/best`."""
+    if not (folder / "train.csv").exists():
+        write_sentences(folder / "train.csv", 0, 60)
+        write_sentences(folder / "test.csv", 60, 90)
+    files = ("--train_file", folder / "train.csv", "--test_file", folder / "test.csv", "--output_dir", folder / "best")
+    return [str(word) for word in ("auto", *files, "--model_name_or_path", encoder, *SMALL, *flags)]
+
+
+def tasks(folder: Path) -> list[tuple[int, str]]:
+    """Return the process id and name of each task that a worker has begun."""
+    log = folder / "best/auto/workers.log"
+    text = log.read_text() if log.exists() else ""
+    return [(int(pid), name) for pid, name in re.findall(r"process (\d+): (.+)", text)]
+
+
+def finished_folds(folder: Path) -> dict[str, bytes]:
+    """Return the records of finished folds."""
+    files = (folder / "best/auto/members").glob("*/fold-*/fold.json")
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+@pytest.fixture(scope="module")
+def delivered(tiny, tmp_path_factory) -> tuple[Path, str, str]:
+    """A finished command: its folder's parent, and what it printed."""
+    folder = tmp_path_factory.mktemp("auto")
+    flags = (*PORTFOLIO, *LONG, "--cv_folds", "3", "--jobs", "2")
+    status, out, err = finish(start(words(folder, tiny("bert"), *flags)))
+    assert status == 0, err
+    return folder, out, err
+
+
+def test_the_leaderboard_shows_every_member_and_the_estimate(delivered):
+    folder, out, err = delivered
+    result = json.loads((folder / "best/auto/leaderboard.json").read_text())
+    rows = {row["name"]: row for row in result["leaderboard"]}
+    assert {"majority", "tfidf-linear", "bert-mean"} <= set(rows)
+    assert all(row["status"] == "done" and row["seconds"] > 0 for row in rows.values())
+    for row in rows.values():
+        assert row["low"] <= row["score"] <= row["high"]
+        assert re.search(rf"^{row['name']} +{row['score']:.4f}", out, re.MULTILINE)
+    assert "delivered" in out
+    assert f"Estimate for new rows: accuracy {result['estimate']['value']:.4f} (95 % interval" in out
+    assert "bert-mean: accuracy" in err
+
+
+def test_the_delivery_is_an_ordinary_run_folder(delivered, attentune):
+    folder, _, _ = delivered
+    best = folder / "best"
+    result = json.loads((best / "auto/leaderboard.json").read_text())
+    status, out, err = attentune("evaluate", best, "--split", "test", "--format", "json")
+    assert status == 0, err
+    assert json.loads(out)["test"] == pytest.approx(result["scores"]["test"])
+    assert json.loads((best / "run.json").read_text())["scores"]["test"] == result["scores"]["test"]
+    assert predict(best, ["Great phone, works well."])[0]["prediction"] in ("bad", "good")
+    config = load_config(best / "config.yaml", as_record=True)
+    assert config.data.train_file == str(folder / "train.csv")
+    assert Predictor.load(best).label_space.names == ("bad", "good")
+    assert len(list(csv.DictReader((best / "predictions_test.csv").open()))) == 30
+
+
+def test_each_fold_is_trained_once_even_if_resumed(delivered, attentune, tiny):
+    folder, _, _ = delivered
+    begun, before = tasks(folder), finished_folds(folder)
+    assert len(before) == 9
+    assert sorted(name for _, name in begun if "fold" in name) == [f"bert-mean, fold {fold}" for fold in (1, 2, 3)]
+    flags = (*PORTFOLIO, *LONG, "--cv_folds", "3", "--jobs", "2", "--resume")
+    status, out, err = attentune(*words(folder, tiny("bert"), *flags))
+    assert status == 0, err
+    assert tasks(folder) == begun
+    assert finished_folds(folder) == before
+    assert "bert-mean" in out
+
+
+@pytest.mark.integration
+def test_ctrl_c_delivers_the_best_so_far_and_resume_trains_the_rest(tiny, tmp_path):
+    flags = ("--portfolio", "majority,tfidf-linear,bert-mean", "--cv_folds", "3", "--jobs", "1")
+    line = words(tmp_path, tiny("bert"), *flags, *LONG, "--set", "training.num_train_epochs=10")
+    line = [word for place, word in enumerate(line) if "--num_train_epochs" not in line[max(0, place - 1) : place + 1]]
+    process = start(line)
+    wait_for(lambda: any(name == "bert-mean, fold 2" for _, name in tasks(tmp_path)), "second fold", process)
+    before = finished_folds(tmp_path)
+    process.send_signal(signal.SIGINT)
+    status, out, err = finish(process)
+    assert status == 130, err
+    assert "stopped; the best so far is in" in err
+    assert err.strip().endswith("--resume")
+    assert re.search(r"bert-mean .* stopped", out)
+    assert predict(tmp_path / "best", ["Great phone."])[0]["prediction"] in ("bad", "good")
+    assert len([name for name in before if "bert-mean" in name]) == 1
+    status, out, err = finish(start([*line, "--resume"]))
+    assert status == 0, err
+    after = finished_folds(tmp_path)
+    assert before.items() <= after.items()
+    assert len(after) == 9
+    names = [name for _, name in tasks(tmp_path)]
+    assert names.count("bert-mean, fold 1") == names.count("bert-mean, fold 3") == 1
+    assert names.count("bert-mean, fold 2") <= 2
+
+
+@pytest.mark.integration
+def test_a_killed_worker_s_fold_is_trained_again(tiny, tmp_path):
+    flags = ("--portfolio", "majority,bert-mean", "--cv_folds", "3", "--jobs", "2")
+    process = start(words(tmp_path, tiny("bert"), *flags, *LONG))
+
+    def worker() -> int | None:
+        return next((pid for pid, name in tasks(tmp_path) if name == "bert-mean, fold 2"), None)
+
+    kill(wait_for(worker, "worker of the second fold", process))
+    status, out, err = finish(process)
+    assert status == 0, err
+    assert "bert-mean, fold 2: its worker was killed" in err
+    assert len([name for _, name in tasks(tmp_path) if name == "bert-mean, fold 2"]) == 2
+    assert re.search(r"^bert-mean +0\.\d+", out, re.MULTILINE)
+
+
+@pytest.mark.integration
+def test_labels_that_have_nothing_to_do_with_the_texts_stay_at_chance(attentune, tiny, tmp_path):
+    write_sentences(tmp_path / "train.csv", 0, 300, shuffled=True)
+    write_sentences(tmp_path / "test.csv", 300, 310)
+    flags = ("--portfolio", "majority,tfidf-linear,frozen-linear,bert-mean", "--cv_folds", "3", "--jobs", "1")
+    status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags, *LONG, "--format", "json"))
+    assert status == 0, err
+    result = json.loads(out)
+    # Three standard errors of 300 fair coins are 8.7 points.
+    scores = [row["score"] for row in result["leaderboard"]]
+    assert max(*scores, result["estimate"]["value"]) < 0.6
+    assert result["estimate"]["low"] < 0.5
+
+
+@pytest.mark.slow
+def test_the_time_limit_is_kept_to_a_tenth(attentune, tiny, tmp_path):
+    limit_s = 90
+    flags = (
+        "--time_limit",
+        f"{limit_s}s",
+        "--jobs",
+        "1",
+        "--set",
+        "training.num_train_epochs=4000",
+        "--format",
+        "json",
+    )
+    line = words(tmp_path, tiny("bert"), *flags)
+    line = [word for place, word in enumerate(line) if "--num_train_epochs" not in line[max(0, place - 1) : place + 1]]
+    status, out, err = attentune(*line)
+    assert status == 0, err
+    result = json.loads(out)
+    assert 0.3 < result["seconds"] / limit_s < 1.1
+    assert any(row["status"] == "left out" for row in result["leaderboard"])
+
+
+@pytest.mark.slow
+def test_a_single_model_learns_from_the_best(attentune, tiny, tmp_path):
+    flags = ("--portfolio", "bert-mean,sesame", "--cv_folds", "2", "--jobs", "2", "--deliver", "single", *LONG)
+    status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags))
+    assert status == 0, err
+    best = tmp_path / "best"
+    assert (best / "model.safetensors").is_file()
+    assert not (best / "ensemble.json").exists()
+    assert "Distilled from an ensemble" in out
+    assert predict(best, ["Great phone."])[0]["prediction"] in ("bad", "good")
+
+
+REFUSALS = {
+    "time": (["--time_limit", "soon"], "time_limit: got 'soon', expected a time such as 90s"),
+    "short": (["--time_limit", "2s"], "expected at least 10s"),
+    "member": (["--portfolio", "bert-meen"], "Did you mean 'bert-mean'"),
+    "pairs": (["--portfolio", "cosine"], "cosine is for pairs of texts"),
+    "preset": (["--preset", "bert"], "preset: got 'bert', but auto tries many"),
+    "folds": (["--folds", "5", "--fold", "1"], "data.folds: is not used by auto"),
+    "delivery": (["--deliver", "two"], "--deliver: got 'two', expected best or single"),
+    "unlabeled": (["--unlabeled_file", "more.csv"], "--unlabeled_file: goes with --deliver single"),
+    "jobs": (["--jobs", "0"], "--jobs: got '0', expected a whole number of at least 1"),
+    "resume": (["--resume"], "so there is no work to resume"),
+    "encoder": (["--encoders", "no-such-folder/encoder"], "no-such-folder/encoder"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_mistakes_are_refused(attentune, tiny, tmp_path, case):
+    flags, says = REFUSALS[case]
+    status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags))
+    assert (status, out) == (2, "")
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_a_folder_with_something_else_is_left_alone(attentune, tiny, tmp_path):
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best/notes.txt").write_text("mine")
+    for flags in ([], ["--overwrite_output_dir"]):
+        status, _, err = attentune(*words(tmp_path, tiny("bert"), *flags))
+        assert status == 2
+        assert "is not empty. It is not a folder of attentune auto. Name another --output_dir." in err
+    assert [entry.name for entry in (tmp_path / "best").iterdir()] == ["notes.txt"]
+
+
+def test_other_rows_or_settings_are_not_resumed(delivered, attentune, tiny, tmp_path):
+    folder, _, _ = delivered
+    line = words(folder, tiny("bert"), *PORTFOLIO, *LONG, "--cv_folds", "3", "--resume")
+    status, _, err = attentune(*line, "--weight_decay", "0.5")
+    assert status == 2
+    assert "cannot be resumed: the settings changed since it was begun" in err
+    other = write_sentences(tmp_path / "other.csv", 100, 160)
+    line[line.index("--train_file") + 1] = str(other)
+    status, _, err = attentune(*line)
+    assert status == 2
+    assert "cannot be resumed: the rows changed" in err

@@ -1,0 +1,61 @@
+"""The shortcut experiment: means and intervals over seeds and reviews, and the verdicts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from attentune.demo.shortcut import (
+    RELIES,
+    RESISTS,
+    UNDECIDED,
+    Mean,
+    ShortcutLine,
+    mean_of,
+    sentences,
+)
+from attentune.seeding import numpy_generator
+from attentune.stats.estimate import mean_over_seeds_and_examples
+
+
+def line(preset: str, low: float, high: float) -> ShortcutLine:
+    fall = Mean((low + high) / 2, low, high)
+    return ShortcutLine(preset, Mean(0.9, 0.88, 0.92), Mean(0.8, 0.7, 0.9), fall, 10.0, ("run",))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (-0.02, 0.05, RESISTS),
+        (0.01, 0.09, RESISTS),
+        (0.01, 0.1, RELIES),
+        (0.2, 0.6, RELIES),
+        (-0.1, 0.3, UNDECIDED),
+        (math.nan, math.nan, UNDECIDED),
+    ],
+)
+def test_verdicts_follow_from_the_interval_of_the_fall(low: float, high: float, verdict: str) -> None:
+    assert line("bert", low, high).verdict == verdict
+
+
+def test_sentences_name_the_presets_of_each_verdict() -> None:
+    lines = [line("a", -0.1, 0.3), line("b", -0.02, 0.05), line("c", 0.2, 0.3), line("d", 0.3, 0.4)]
+    assert sentences(lines) == [
+        "Resist the shortcut (the whole interval of the fall is below 0.1): b.",
+        "Rely on the shortcut (the whole interval of the fall is above 0): c, d.",
+        "Undecided (the interval of the fall includes 0 and 0.1): a.",
+    ]
+    assert len(sentences(lines[1:2])) == 1
+
+
+def test_means_cover_seeds_and_reviews_and_one_seed_has_no_interval() -> None:
+    values_SN = numpy_generator("shortcut").integers(-1, 2, size=(3, 600)).astype(float)
+    made, expected = mean_of(values_SN), mean_over_seeds_and_examples(values_SN)
+    assert (made.value, made.low, made.high) == (expected.value, expected.low, expected.high)
+    assert made.low < np.mean(values_SN) < made.high
+    alone = mean_of(values_SN[:1])
+    assert alone.value == pytest.approx(values_SN[0].mean())
+    assert math.isnan(alone.low)
+    assert math.isnan(alone.high)

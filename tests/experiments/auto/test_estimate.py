@@ -1,0 +1,123 @@
+"""The estimate for new rows: chance for random labels, and intervals that cover the score on held-out rows."""
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from attentune.data.dataset import LabelSpace
+from attentune.experiments.auto.estimate import estimate_score, score_interval
+from attentune.experiments.auto.fusion import fit_fusion
+from attentune.experiments.auto.thresholds import fit_thresholds
+from attentune.metrics.metrics import METRICS, predictions_of
+from attentune.stats.estimate import wilson_interval
+
+BINARY = LabelSpace("classification", ("no", "yes"))
+SIGNALS = (0.2, 0.5, 0.5, 0.0)
+
+
+def draw(count, generator, positive=0.3):
+    """Labels and the logits of members of different quality, which all lean towards the first class."""
+    labels = (generator.random(count) < positive).astype(np.int64)
+    logits = {}
+    for place, signal in enumerate(SIGNALS):
+        second = signal * (2 * labels - 1) * 2 - 0.3 + generator.normal(size=count)
+        logits[f"m{place}"] = np.column_stack([np.zeros(count), second])
+    return logits, labels
+
+
+def covered(runs, rows, metric, kinds, first_seed=0):
+    """Count the runs whose interval has the delivered model's score on 10,000 new rows."""
+    hits, gaps = 0, []
+    for seed in range(first_seed, first_seed + runs):
+        generator = np.random.default_rng(seed)
+        logits, labels = draw(rows, generator)
+        folds, options = np.arange(rows) % 4, {"metric": METRICS[metric], "kinds": kinds}
+        found = estimate_score(logits, labels, BINARY, folds=folds, seed=seed, resamples=200, **options)
+        fitted = fit_fusion(logits, labels, BINARY, folds=folds, seed=seed, **options)
+        space = fit_thresholds(fitted.logits, labels, BINARY, metric=METRICS[metric], folds=folds).label_space
+        new, truth = draw(10_000, generator)
+        score = METRICS[metric].score(truth, predictions_of(fitted.fusion.apply(new), space))
+        hits += found.low <= score <= found.high
+        gaps.append(found.value - score)
+    return hits, np.array(gaps)
+
+
+@pytest.mark.integration
+def test_the_interval_covers_the_score_on_new_rows():
+    hits, gaps = covered(40, 150, "accuracy", ("single", "weights"))
+    # A coverage of 0.93 has fewer hits than this once in a thousand times.
+    assert hits >= binom.ppf(0.001, 40, 0.93)
+    assert abs(gaps.mean()) < 3.5 * gaps.std() / np.sqrt(40) + 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("metric", "rows"), [("accuracy", 300), ("f1", 300), ("matthews_correlation", 600)])
+def test_the_coverage_is_about_95_percent(metric, rows):
+    hits, gaps = covered(300, rows, metric, ("single", "greedy", "weights", "linear"), first_seed=1000)
+    assert binom.ppf(0.001, 300, 0.93) <= hits <= binom.ppf(0.999, 300, 0.97)
+    assert abs(gaps.mean()) < 0.02
+
+
+def test_random_labels_have_a_chance_estimate():
+    """Choosing the best of many members, kinds and thresholds does not make the estimate optimistic."""
+    values = []
+    for seed in range(6):
+        generator = np.random.default_rng(seed)
+        labels = generator.integers(0, 2, 120)
+        logits = {f"m{i}": generator.normal(size=(120, 2)) for i in range(8)}
+        folds, metric = np.arange(120) % 4, METRICS["matthews_correlation"]
+        found = estimate_score(
+            logits, labels, BINARY, metric=metric, folds=folds, seed=seed, kinds=("single", "weights"), resamples=10
+        )
+        values.append(found.value)
+    assert abs(np.mean(values)) < 3.5 / np.sqrt(6 * 120)
+
+
+def test_the_estimate_is_made_without_the_fold_that_is_scored():
+    """Changed labels of a fold leave its own nested predictions as they were."""
+    generator = np.random.default_rng(1)
+    logits, labels = draw(100, generator)
+    folds, metric = np.arange(100) % 4, METRICS["f1"]
+    changed = np.where(folds == 2, 1 - labels, labels)
+    first, second = (
+        estimate_score(logits, values, BINARY, metric=metric, folds=folds, seed=0, resamples=10)
+        for values in (labels, changed)
+    )
+    np.testing.assert_array_equal(first.predictions[folds == 2], second.predictions[folds == 2])
+    assert first.value == metric.score(labels, first.predictions)
+    assert first.rows == 100
+
+
+def test_rows_without_predictions_are_left_out():
+    logits, labels = draw(120, np.random.default_rng(2))
+    folds = np.arange(120) % 2
+    for values in logits.values():
+        values[folds == 1] = np.nan
+    metric = METRICS["accuracy"]
+    found = estimate_score(logits, labels, BINARY, metric=metric, folds=folds, seed=0, kinds=("single",), resamples=10)
+    assert found.places.tolist() == list(range(0, 120, 2))
+    assert found.low < found.value < found.high
+
+
+def test_intervals_of_accuracy_and_of_groups():
+    generator = np.random.default_rng(3)
+    groups = np.repeat(np.arange(40), 5)
+    right_G = generator.random(40) < 0.7
+    labels = np.ones(200, dtype=np.int64)
+    predictions = right_G.astype(np.int64)[groups]
+    metric = METRICS["accuracy"]
+    value, low, high = score_interval(metric, labels, predictions)
+    assert (value, low, high) == (predictions.mean(), *wilson_interval(int(predictions.sum()), 200))
+    _, group_low, group_high = score_interval(metric, labels, predictions, groups=groups)
+    # Five equal rows count as one: the interval is wider by the root of five.
+    assert (group_high - group_low) / (high - low) == pytest.approx(np.sqrt(5), rel=0.15)
+
+
+def test_intervals_of_correlations_are_bootstrap_intervals():
+    generator = np.random.default_rng(4)
+    labels = generator.normal(size=300)
+    predictions = labels + generator.normal(size=300)
+    value, low, high = score_interval(METRICS["pearson"], labels, predictions)
+    # Fisher's interval.
+    wanted = np.tanh(np.arctanh(value) + np.array([-1.96, 1.96]) / np.sqrt(297))
+    np.testing.assert_allclose([low, high], wanted, atol=0.03)

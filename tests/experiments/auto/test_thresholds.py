@@ -1,0 +1,144 @@
+"""Thresholds: the best by trying all, kept only if they are better out of fold, and carried by the label space."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attentune.data.dataset import LabelSpace
+from attentune.experiments.auto.thresholds import best_thresholds, can_have_thresholds, fit_thresholds
+from attentune.metrics.metrics import METRICS, predictions_of
+from attentune.stats.decisions import predict_labels
+
+BINARY = LabelSpace("classification", ("no", "yes"))
+ORDERED = LabelSpace("ordinal", ("a", "b", "c", "d"))
+SETS = LabelSpace("multi_label", ("a", "b", "c"))
+
+
+def with_thresholds(space, values):
+    return LabelSpace(space.task_type, space.names, thresholds=values)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.sampled_from(["f1", "f1_macro", "matthews_correlation", "balanced_accuracy"]),
+    st.lists(st.tuples(st.integers(0, 1), st.integers(-4, 4)), min_size=2, max_size=25),
+)
+def test_the_threshold_of_two_classes_is_the_best_of_all(metric, drawn):
+    labels, logits = np.array(drawn).T
+    logits_NC = np.column_stack([np.zeros(len(labels)), logits / 2])
+    score = METRICS[metric].score
+    threshold = best_thresholds(logits_NC, labels, BINARY, METRICS[metric])
+    mine = score(labels, predictions_of(logits_NC, with_thresholds(BINARY, threshold)))
+    shares_N = 1 / (1 + np.exp(-logits / 2))
+    every = [score(labels, (shares_N >= value).astype(np.int64)) for value in np.unique(shares_N)]
+    assert mine == pytest.approx(max(every), abs=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["f1", "matthews_correlation"])
+def test_thresholds_of_a_rare_class_are_kept_and_help_on_new_rows(metric):
+    generator = np.random.default_rng(0)
+
+    def draw(count):
+        labels = (generator.random(count) < 0.15).astype(np.int64)
+        return np.column_stack([np.zeros(count), 1.5 * labels - 2.5 + generator.normal(size=count)]), labels
+
+    logits_NC, labels = draw(600)
+    result = fit_thresholds(logits_NC, labels, BINARY, metric=METRICS[metric], folds=np.arange(600) % 5)
+    assert result.label_space.thresholds is not None
+    assert result.scores["thresholds"] > result.scores["default"]
+    assert METRICS[metric].score(labels, result.predictions) == result.scores["thresholds"]
+    assert "are used" in result.reason
+    new_NC, new = draw(4000)
+    score = METRICS[metric].score
+    assert score(new, predictions_of(new_NC, result.label_space)) > score(new, predictions_of(new_NC, BINARY)) + 0.05
+
+
+def test_thresholds_that_do_not_help_are_not_kept():
+    kept = 0
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        labels = generator.integers(0, 2, 200)
+        logits_NC = np.column_stack([np.zeros(200), 2 * labels - 1 + generator.normal(size=200)])
+        metric = METRICS["matthews_correlation"]
+        result = fit_thresholds(logits_NC, labels, BINARY, metric=metric, folds=np.arange(200) % 5)
+        kept += result.label_space.thresholds is not None
+        if result.label_space.thresholds is None:
+            assert np.array_equal(result.predictions, logits_NC.argmax(axis=1))
+    assert kept <= 4
+
+
+def test_thresholds_of_random_labels_have_chance_scores():
+    """Thresholds that were fitted on a row's own label would be better than chance."""
+    scores = []
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        labels, logits_NC = generator.integers(0, 2, 100), generator.normal(size=(100, 2))
+        metric = METRICS["matthews_correlation"]
+        result = fit_thresholds(logits_NC, labels, BINARY, metric=metric, folds=np.arange(100) % 5)
+        scores.append(result.scores["thresholds"])
+    assert np.mean(scores) < 3 / np.sqrt(20 * 100)
+
+
+@pytest.mark.parametrize("metric", ["f1_macro", "f1_micro"])
+def test_thresholds_of_label_sets(metric):
+    generator = np.random.default_rng(1)
+    labels = (generator.random((500, 3)) < 0.3).astype(np.int64)
+    logits_NC = 2.0 * labels - 2.5 + generator.normal(size=(500, 3))
+    result = fit_thresholds(logits_NC, labels, SETS, metric=METRICS[metric], folds=np.arange(500) % 5)
+    assert len(result.label_space.thresholds) == 3
+    assert len(set(result.label_space.thresholds)) == (3 if metric == "f1_macro" else 1)
+    assert result.scores["thresholds"] > result.scores["default"] + 0.1
+
+
+def test_cut_points_of_ordered_classes():
+    generator = np.random.default_rng(2)
+    labels = generator.integers(0, 4, 600)
+    # Probabilities that lie too near to the middle: the mean class number is from 0.9 to 2.1.
+    centers = 1.5 + (labels - 1.5) * 0.4 + 0.15 * generator.normal(size=600)
+    logits_NC = -((np.arange(4) - centers[:, None]) ** 2)
+    result = fit_thresholds(logits_NC, labels, ORDERED, metric=METRICS["accuracy"], folds=np.arange(600) % 5)
+    cuts = result.label_space.thresholds
+    assert len(cuts) == 3
+    assert list(cuts) == sorted(cuts)
+    assert result.scores["thresholds"] > result.scores["default"] + 0.1
+    # A grid over all cut points is no better.
+    shares_NC = np.exp(logits_NC) / np.exp(logits_NC).sum(axis=1, keepdims=True)
+    means_N = shares_NC @ np.arange(4)
+    grid = itertools.combinations(np.linspace(0.8, 2.2, 15), 3)
+    best = max(np.mean(sum((means_N >= cut).astype(int) for cut in values) == labels) for values in grid)
+    assert np.mean(predictions_of(logits_NC, result.label_space) == labels) > best - 0.01
+
+
+def test_the_decision_by_cut_points():
+    shares_NC = np.array([[0.9, 0.1, 0.0], [0.2, 0.6, 0.2], [0.0, 0.1, 0.9], [0.0, 0.5, 0.5]])  # means 0.1, 1, 1.9, 1.5
+    assert predict_labels(shares_NC, task_type="ordinal", thresholds=(0.5, 1.5)).tolist() == [0, 1, 2, 2]
+    assert predict_labels(shares_NC, task_type="ordinal", thresholds=(1.2, 1.6)).tolist() == [0, 0, 2, 1]
+    two_NC = np.array([[0.7, 0.3], [0.6, 0.4]])
+    assert predict_labels(two_NC, task_type="ordinal", thresholds=(0.4,)).tolist() == [0, 1]
+
+
+def test_tasks_and_metrics_without_thresholds():
+    assert not can_have_thresholds(BINARY, METRICS["accuracy"])
+    assert not can_have_thresholds(LabelSpace("regression"), METRICS["pearson"])
+    assert not can_have_thresholds(LabelSpace("classification", ("a", "b", "c")), METRICS["f1_macro"])
+    scores_NC = np.arange(6.0)[:, None]
+    space = LabelSpace("regression")
+    result = fit_thresholds(scores_NC, scores_NC[:, 0], space, metric=METRICS["pearson"], folds=np.arange(6))
+    assert result.label_space == space
+    assert result.scores == pytest.approx({"default": 1.0})
+    assert "do not apply" in result.reason
+
+
+def test_rows_without_logits_are_ignored():
+    generator = np.random.default_rng(3)
+    labels = (generator.random(200) < 0.2).astype(np.int64)
+    logits_NC = np.column_stack([np.zeros(200), 2.0 * labels - 2.5 + generator.normal(size=200)])
+    folds, metric = np.arange(200) % 5, METRICS["f1"]
+    part_NC = np.where((np.arange(200) < 150)[:, None], logits_NC, np.nan)
+    part = fit_thresholds(part_NC, labels, BINARY, metric=metric, folds=folds)
+    whole = fit_thresholds(logits_NC[:150], labels[:150], BINARY, metric=metric, folds=folds[:150])
+    assert part.scores == whole.scores
+    assert part.label_space == whole.label_space

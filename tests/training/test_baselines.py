@@ -1,0 +1,194 @@
+"""Runs that fit a baseline, and the comparison of a model with baselines at the end of its training."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attentune import compare, search
+from attentune.baselines.registry import load_baseline
+from attentune.config import load_config
+from attentune.data.dataset import LabelSpace
+from attentune.data.load import load_data
+from attentune.errors import ConfigError
+from attentune.inference.predictions import predictions_csv
+from attentune.report.load import collect
+from attentune.report.sections.contents import make_report
+from attentune.results import RunResult
+from attentune.training.baseline_comparison import _scored, find_failures
+from attentune.training.progress import ProgressDisplay
+from attentune.training.train import train
+from helpers.samples import settings
+
+CLASSES, SCORES = LabelSpace("classification", ("bad", "good")), LabelSpace("regression")
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny: Callable[..., Path]) -> Path:
+    return tiny("bert")
+
+
+def failures(labels: Sequence, predictions: Sequence, others: dict[str, Sequence], space: LabelSpace) -> list[str]:
+    metric = "pearson" if space is SCORES else "accuracy"
+    labels = np.array(labels)
+    model = _scored("this model", metric, labels, np.array(predictions))
+    baselines = [_scored(name, metric, labels, np.array(values)) for name, values in others.items()]
+    return find_failures(model, baselines, metric=metric, labels=labels, label_space=space, seed=1)
+
+
+@pytest.mark.parametrize("name", ["majority", "tfidf-linear", "frozen-linear"])
+def test_a_preset_of_a_baseline_writes_an_ordinary_run_folder(name: str, encoder: Path, tmp_path: Path) -> None:
+    config = load_config(overrides=settings(tmp_path, encoder), preset=name)
+    result = train(config, display=ProgressDisplay(quiet=True))
+    run = tmp_path / "run"
+    assert {path.name for path in run.iterdir()} == {
+        ".lock", "README.md", "baseline.json", "baseline.safetensors", "config.yaml", "metrics.json",
+        "predictions_validation.csv", "run.json",
+    }  # fmt: skip
+    assert RunResult.load(run / "run.json") == result
+    assert load_config(run / "config.yaml", as_record=True).baseline == name
+    assert f"The baseline `{name}`" in (run / "README.md").read_text()
+    data = load_data(config.data, seed=config.training.seed)
+    logits_NC = load_baseline(run).logits(data.splits["validation"])
+    text = predictions_csv(data.splits["validation"], logits_NC, data.label_space)
+    assert (run / "predictions_validation.csv").read_text() == text
+    assert result.scores["validation"]["accuracy"] == np.mean(
+        logits_NC.argmax(axis=1) == data.splits["validation"].labels
+    )
+    assert result.baselines is None
+    again = train(replace(config, training=replace(config.training, resume=True)), display=ProgressDisplay(quiet=True))
+    assert again == result  # a finished run is not repeated
+
+
+def test_train_ends_with_a_table_of_baselines_and_strict_exits_with_3(
+    attentune: Callable[..., tuple[int, str, str]], encoder: Path, tmp_path: Path
+) -> None:
+    given = settings(tmp_path, encoder)
+    flags = [
+        "--train_file", given["data.train_file"], "--validation_file", given["data.validation_file"], "--use_cpu",
+        "--model_name_or_path", encoder, "--max_length", 32, "--max_steps", 1, "--learning_rate", "1e-7",
+        "--text_column", "text", "--label_column", "label",
+    ]  # fmt: skip
+    status, out, err = attentune("train", *flags, "--output_dir", tmp_path / "run")
+    assert status == 0, err
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    table = out.split("\n\n")[1].splitlines()
+    assert table[0].split()[:2] == ["method", "accuracy"]
+    assert [line.split("  ")[0] for line in table[2:6]] == ["majority", "tfidf-linear", "frozen-linear", "this model"]
+    assert table[6] == "validation, 20 rows; Wilson intervals over rows."
+    scores = {one["name"]: one["score"] for one in record["baselines"]["methods"]}
+    assert scores["this model"] == record["scores"]["validation"]["accuracy"]
+    for one in record["baselines"]["methods"]:
+        assert one["low"] <= one["score"] <= one["high"]
+        assert one["seconds"] >= 0
+    assert scores["tfidf-linear"] > 0.8  # the label follows from one word
+    # A model after one tiny step has learnt nothing.
+    assert any("not measurably better than the majority baseline" in text for text in record["warnings"])
+    assert "warning: Try more steps (--num_train_epochs)" in err
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "## Baselines" in card
+    assert "| tfidf-linear | " in card
+    status, out, _ = attentune("train", *flags, "--output_dir", tmp_path / "none", "--baselines", "none", "--strict")
+    assert status == 3
+    assert "method" not in out
+    none = json.loads((tmp_path / "none" / "run.json").read_text())
+    assert none["baselines"] is None
+    assert none["scores"] == record["scores"]  # baselines do not change the model
+    assert any("majority" in text for text in none["warnings"])
+
+
+def test_a_baseline_that_fails_does_not_cost_the_run(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("attentune.baselines.tfidf.TfidfLinear._fit", fail)
+    changes = {"training__baselines": "tfidf-linear", "training__max_steps": 1}
+    result = train(load_config(overrides=settings(tmp_path, encoder, **changes)))
+    assert "baselines could not be fitted (RuntimeError: out of memory); only majority is compared" in (
+        " ".join(capfd.readouterr().err.split())
+    )
+    assert result.baselines is not None
+    assert [one["name"] for one in result.baselines["methods"]] == ["this model"]
+
+
+@pytest.mark.integration
+def test_comparisons_have_baselines_as_methods(encoder: Path, tmp_path: Path) -> None:
+    given = settings(tmp_path, encoder, training__max_steps=1)
+    del given["training.output_dir"]
+    records = compare(tmp_path / "out", presets=["majority", "tfidf-linear"], seeds=1, overrides=given, jobs=1)
+    assert [record.status for record in records] == ["done"] * 2
+    by_name = {record.run.method: record for record in records}
+    assert by_name["tfidf-linear"].score > by_name["majority"].score
+    assert by_name["majority"].predictions
+
+
+def test_search_refuses_a_baseline(encoder: Path, tmp_path: Path) -> None:
+    given = settings(tmp_path, encoder)
+    del given["training.output_dir"]
+    with pytest.raises(ConfigError, match=r"got the baseline majority, which has no settings to search"):
+        search(tmp_path / "out", preset="majority", overrides=given, space={"training.weight_decay": [0.0, 0.1]})
+
+
+def test_settings_of_models_do_not_go_with_baselines() -> None:
+    with pytest.raises(ConfigError, match=r"training\.calibrate: works with a fine-tuned model"):
+        load_config(preset="majority", overrides={"training.calibrate": "temperature", "data.calibration_share": 0.1})
+    with pytest.raises(ConfigError, match=r"training\.baselines: got 'tf', expected auto, none, or some of majority"):
+        load_config(overrides={"training.baselines": "majority,tf"})
+
+
+def test_a_model_of_one_class_is_named() -> None:
+    labels = [0, 1] * 30
+    found = failures(labels, [1] * 60, {"majority": [0] * 60}, CLASSES)
+    assert found[0] == "This model predicts the class good for 60 of 60 validation rows."
+    assert "not measurably better than the majority baseline: accuracy 0.5000 and 0.5000 on 60" in found[1]
+    assert "--preset frozen-linear" in found[-1]
+    nearly = failures([0, 1] * 100, [0] + [1] * 199, {}, CLASSES)
+    assert nearly[0].startswith("This model predicts the class good for 199 of 200")
+
+
+def test_a_good_model_gets_no_warning() -> None:
+    labels = [0, 1] * 30
+    wrong = [1 - label if row < 6 else label for row, label in enumerate(labels)]
+    assert failures(labels, wrong, {"majority": [0] * 60, "tfidf-linear": labels[::-1]}, CLASSES) == []
+    # Almost all rows have one label: predicting it is no collapse.
+    rare = [1] * 2 + [0] * 198
+    assert failures(rare, [1] + [0] * 199, {}, CLASSES) == []
+
+
+def test_a_model_below_a_baseline_is_named() -> None:
+    labels = [0, 1] * 50
+    half = [label if row % 4 else 1 - label for row, label in enumerate(labels)]
+    found = failures(labels, half, {"majority": [0] * 100, "tfidf-linear": labels}, CLASSES)
+    assert len(found) == 2
+    assert "This model is worse than the baseline tfidf-linear: accuracy 0.7500 and 1.0000 on 100" in found[0]
+
+
+def test_constant_scores_are_named() -> None:
+    labels = np.linspace(0, 5, 40)
+    found = failures(labels, np.full(40, 2.5), {"majority": np.full(40, 2.5)}, SCORES)
+    assert found[0] == "This model predicts nearly the same score (2.5) for all 40 validation rows."
+    assert "pearson undefined and undefined" in found[1]
+    assert failures(labels, labels + np.sin(labels * 9), {"majority": np.full(40, 2.5)}, SCORES) == []
+
+
+def test_sets_of_labels() -> None:
+    space = LabelSpace("multi_label", ("a", "b"))
+    labels = np.tile([[0, 1], [1, 0]], (20, 1))
+    model = _scored("this model", "f1_micro", labels, np.tile([[1, 0]], (40, 1)))
+    found = find_failures(model, [], metric="f1_micro", labels=labels, label_space=space, seed=1)
+    assert found[0] == "This model predicts the labels a for 40 of 40 validation rows."
+
+
+def test_the_report_has_the_table_and_the_warnings(encoder: Path, tmp_path: Path) -> None:
+    changes = {"training__baselines": "majority", "training__max_steps": 1, "training__learning_rate": 1e-7}
+    result = train(load_config(overrides=settings(tmp_path, encoder, **changes)), display=ProgressDisplay(quiet=True))
+    report = make_report(collect([str(tmp_path / "run")]))
+    (table,) = next(section for section in report.sections if section.title == "Baselines").parts
+    assert [row[3] for row in table.rows] == ["majority", "this model"]
+    assert table.rows[1][5] == f"{result.scores['validation']['accuracy']:.4f}"
+    assert [note.split(": ", 1)[1] for note in table.notes] == result.warnings

@@ -1,0 +1,325 @@
+"""A run that starts from a linear probe: its first predictions are the frozen solution's, and it resumes exactly."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from scipy.special import softmax
+from sklearn.linear_model import LogisticRegression, Ridge
+
+import attentune.training.train as train_module
+from attentune.config import load_config
+from attentune.data.dataset import LabelSpace
+from attentune.errors import ConfigError
+from attentune.inference.scoring import classifier_features
+from attentune.nn.classifiers import CosineSimilarity
+from attentune.training.components import TrainingComponents, build_components
+from attentune.training.inputs import prepare_inputs, settled_inputs
+from attentune.training.linear_probe import fit_classifier
+from attentune.training.objective import Objective, build_objective
+from attentune.training.progress import ProgressDisplay
+from attentune.training.train import train
+from helpers.interrupted import assert_same, die_after_step, log_of, outcome, run
+from helpers.samples import BAD, FILLER, GOOD, settings
+
+Tiny = Callable[..., Path]
+ROWS = 40
+PROBE = {"training__linear_probe": True, "training__precision": "fp32", "training__num_train_epochs": 1}
+PAIR = {**PROBE, "preset": "bi-encoder-mean", "model__head__combine": "concat-cosine", "model__head__dropout": 0}
+COSINE = {"preset": "bi-encoder-cosine", "training__precision": "fp32", "training__num_train_epochs": 1}
+
+
+def write(folder: Path, kind: str, *, pairs: bool) -> dict[str, Any]:
+    """Write rows whose label follows from their words; return the settings of their columns."""
+    draw = np.random.default_rng(7)
+    names = ("bad", "mixed", "good")
+    for name, rows in (("train", ROWS), ("validation", 12)):
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", *(["text_pair"] if pairs else []), "label"])
+            for _ in range(rows):
+                mood = int(draw.integers(0, 2 if kind == "two" else 3))
+                words = [*draw.choice(FILLER, 4), draw.choice(GOOD if mood == 2 or (kind == "two" and mood) else BAD)]
+                second = words[::-1] if mood else [*draw.choice(FILLER, 5)]
+                label = {
+                    "two": names[2 * (mood > 0)],
+                    "three": names[mood],
+                    "ordinal": names[mood],
+                    "regression": f"{mood + 0.25 * draw.random():.3f}",
+                    "multi_label": "|".join(names[: mood + 1]),
+                }[kind]
+                writer.writerow([" ".join(words), *([" ".join(second)] if pairs else []), label])
+    types = {"two": "classification", "three": "classification"}
+    names_of = {"ordinal": {"data__label_names": "bad,mixed,good"}}
+    return {
+        "data__task_type": types.get(kind, kind),
+        "data__text_column": "text",
+        "data__label_column": "label",
+        **({"data__text_pair_column": "text_pair"} if pairs else {}),
+        **names_of.get(kind, {}),
+    }
+
+
+def built(folder: Path, encoder: Path, **changes: Any) -> TrainingComponents:
+    """The parts of a run before its first step."""
+    config = load_config(overrides=settings(folder, encoder, **changes))
+    display = ProgressDisplay(quiet=True)
+    return build_components(settled_inputs(prepare_inputs(config, None, display), display))
+
+
+def features_of(parts: TrainingComponents) -> np.ndarray:
+    inputs = parts.inputs
+    options = {"pad_token_id": inputs.tokenizer.pad_token_id, "accelerator": inputs.accelerator}
+    return classifier_features(parts.model, inputs.features["train"], rows=np.arange(ROWS), **options)
+
+
+def logits_of(parts: TrainingComponents) -> np.ndarray:
+    inputs = parts.inputs
+    return parts.planner.generator.source.scorer.logits(np.arange(len(inputs.labels))).astype(np.float64)
+
+
+KINDS = ("two", "three", "ordinal", "regression", "multi_label")
+MODELS: dict[str, tuple[bool, dict[str, Any]]] = {
+    "cls": (False, PROBE),
+    "mean": (False, {**PROBE, "preset": "bert-mean"}),
+    "cls-mean": (False, {**PROBE, "preset": "bert-cls-mean"}),
+    "self-attention": (False, {**PROBE, "preset": "task-attention"}),
+    "cross-encoder": (True, PROBE),
+    "concat": (True, {**PAIR, "model__head__combine": "concat"}),
+    "concat-cosine": (True, PAIR),
+    "cross-attention": (True, {**PROBE, "preset": "task-attention", "model__head__combine": "concat"}),
+}
+CASES = [
+    *(pytest.param("two", model, id=f"two-{model}") for model in MODELS),
+    *(pytest.param(kind, "concat-cosine", id=f"{kind}-concat-cosine") for kind in KINDS[1:]),
+    *(pytest.param(kind, "mean", id=f"{kind}-mean") for kind in KINDS[1:]),
+]
+
+
+@pytest.mark.parametrize(("kind", "model"), CASES)
+def test_the_first_predictions_are_those_of_the_fitted_linear_model(
+    tiny: Tiny, tmp_path: Path, kind: str, model: str
+) -> None:
+    pairs, changes = MODELS[model]
+    parts = built(tmp_path, tiny("bert"), **{**changes, **write(tmp_path, kind, pairs=pairs)})
+    x_NF, labels = features_of(parts), parts.inputs.labels
+    random = logits_of(parts)
+    assert "linear probe: fitted to 40 training rows in" in str(parts.start_classifier())
+    got = logits_of(parts)
+    assert not np.allclose(got, random)
+    assert parts.model.training
+    inputs = parts.inputs
+    fitted = fit_classifier(x_NF, labels, inputs.data.label_space, parts.loop.objective, None, seed=42)
+    assert got == pytest.approx(fitted.outputs(x_NF), abs=2e-3)
+    if kind == "regression":
+        assert np.corrcoef(got[:, 0], labels)[0, 1] > np.corrcoef(random[:, 0], labels)[0, 1]
+    elif kind != "multi_label":
+        assert np.mean(got.argmax(axis=1) == labels) >= np.bincount(labels).max() / ROWS
+
+
+# The fit
+
+
+def features(rows: int = 120) -> np.ndarray:
+    draw = np.random.default_rng(3)
+    return draw.normal(size=(rows, 6)) * [1, 1, 2, 1, 0.5, 1] * 0.01 + 5.0
+
+
+def standardised(x_NF: np.ndarray) -> np.ndarray:
+    return (x_NF - x_NF.mean(axis=0)) / np.sqrt(np.mean((x_NF - x_NF.mean(axis=0)) ** 2))
+
+
+def objective_of(space: LabelSpace, labels: np.ndarray, **options: Any) -> Objective:
+    return build_objective(space, labels, **options)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_classes_are_fitted_as_by_scikit_learn_with_row_and_class_weights(classes: int) -> None:
+    x_NF, space = features(), LabelSpace("classification", ("a", "b", "c")[:classes])
+    noisy = standardised(x_NF)[:, 2] + 0.5 * np.random.default_rng(1).normal(size=len(x_NF))
+    labels_N = np.digitize(noisy, [-0.5, 0.5][: classes - 1])
+    weights_N, of_class = np.random.default_rng(2).uniform(0.5, 2, len(x_NF)), [1.0, 3.0, 0.5][:classes]
+    objective = objective_of(space, labels_N, class_weights=of_class)
+    fitted = fit_classifier(x_NF, labels_N, space, objective, weights_N, seed=1)
+    strength = float(re.search(r"C = ([\d.e-]+)", fitted.note)[1].rstrip("."))
+    theirs = LogisticRegression(C=strength, max_iter=2000)
+    theirs.fit(standardised(x_NF), labels_N, sample_weight=weights_N * np.array(of_class)[labels_N])
+    logits_NK = fitted.outputs(x_NF)
+    assert logits_NK.sum(axis=1) == pytest.approx(np.zeros(len(x_NF)), abs=1e-2)
+    assert softmax(logits_NK, axis=1) == pytest.approx(theirs.predict_proba(standardised(x_NF)), abs=1e-2)
+
+
+def test_scores_are_fitted_by_ridge_regression() -> None:
+    x_NF, space = features(), LabelSpace("regression")
+    scores_N = 40 * (x_NF[:, 2] - 5) + 0.1 * np.random.default_rng(1).normal(size=len(x_NF)) + 3
+    fitted = fit_classifier(x_NF, scores_N, space, objective_of(space, scores_N), None, seed=1)
+    strength = float(re.search(r"C = ([\d.e-]+)", fitted.note)[1].rstrip("."))
+    theirs = Ridge(alpha=1 / strength).fit(standardised(x_NF), scores_N)
+    assert fitted.outputs(x_NF)[:, 0] == pytest.approx(theirs.predict(standardised(x_NF)), abs=1e-6)
+    assert np.corrcoef(fitted.outputs(x_NF)[:, 0], scores_N)[0, 1] > 0.9
+
+
+def test_a_class_without_rows_is_unlikely() -> None:
+    x_NF, space = features(), LabelSpace("classification", ("a", "b", "c", "d"))
+    labels_N = 2 * (x_NF[:, 2] > 5).astype(int)
+    fitted = fit_classifier(x_NF, labels_N, space, objective_of(space, labels_N), None, seed=1)
+    chances_NK = softmax(fitted.outputs(x_NF), axis=1)
+    assert set(chances_NK.argmax(axis=1)) == {0, 2}
+    assert chances_NK[:, [1, 3]].max() < 0.02
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("kind", ["classification", "regression", "multi_label"])
+def test_a_handful_of_rows_and_constant_features_give_finite_weights(kind: str, rows: int) -> None:
+    space = LabelSpace(kind, () if kind == "regression" else ("a", "b"))
+    labels = {
+        "classification": np.arange(rows) % 2,
+        "regression": np.arange(rows) * 0.5,
+        "multi_label": np.ones((rows, 2)),
+    }[kind]
+    for x_NF in (features(rows), np.ones((rows, 3))):
+        fitted = fit_classifier(x_NF, labels, space, objective_of(space, labels), None, seed=1)
+        assert np.isfinite(fitted.outputs(x_NF)).all()
+
+
+def test_a_labels_class_weight_is_that_of_its_presence() -> None:
+    x_NF, space = features(), LabelSpace("multi_label", ("a", "b"))
+    labels = (np.random.default_rng(4).random((len(x_NF), 2)) < 0.3).astype(np.float32)
+    plain = fit_classifier(x_NF, labels, space, objective_of(space, labels), None, seed=1)
+    heavy = fit_classifier(x_NF, labels, space, objective_of(space, labels, class_weights=[1, 30]), None, seed=1)
+    rise_NK = heavy.outputs(x_NF) - plain.outputs(x_NF)
+    assert rise_NK[:, 0] == pytest.approx(np.zeros(len(x_NF)), abs=1e-6)
+    assert rise_NK[:, 1].mean() > 2
+
+
+def test_outputs_of_corn_are_fitted_to_the_rows_of_their_condition() -> None:
+    x_NF, space = features(), LabelSpace("ordinal", ("a", "b", "c"))
+    labels_N = np.digitize(standardised(x_NF)[:, 2], [-0.5, 0.5])
+    fitted = fit_classifier(x_NF, labels_N, space, objective_of(space, labels_N, loss="corn"), None, seed=1)
+    assert fitted.weight_KF.shape == (2, 6)
+    reached = labels_N >= 1
+    outputs_NK = fitted.outputs(x_NF)
+    assert np.mean((outputs_NK[:, 0] > 0) == reached) > 0.9
+    assert np.mean((outputs_NK[reached, 1] > 0) == (labels_N[reached] > 1)) > 0.9
+
+
+# Cosines
+
+
+@pytest.mark.parametrize("kind", ["two", "regression"])
+def test_a_cosine_starts_at_its_best_scale_without_being_asked(tiny: Tiny, tmp_path: Path, kind: str) -> None:
+    parts = built(tmp_path, tiny("bert"), **COSINE, **write(tmp_path, kind, pairs=True))
+    assert isinstance(parts.model.classifier, CosineSimilarity)
+    cosine_N1, labels = features_of(parts), parts.inputs.labels
+    assert cosine_N1.shape == (ROWS, 1)
+    assert np.abs(cosine_N1).max() <= 1 + 1e-6
+    assert "scale and offset are fitted to 40 training rows" in str(parts.start_classifier())
+    got = logits_of(parts)
+    fitted = fit_classifier(cosine_N1, labels, parts.inputs.data.label_space, parts.loop.objective, None, seed=42)
+    expected = fitted.outputs(cosine_N1)
+    if kind == "regression":
+        assert got == pytest.approx(expected, abs=2e-3)
+    else:
+        assert got[:, 0].tolist() == [0.0] * ROWS
+        assert got[:, 1] == pytest.approx(expected[:, 1] - expected[:, 0], abs=2e-3)
+
+
+def test_without_the_setting_nothing_is_fitted(tiny: Tiny, tmp_path: Path) -> None:
+    parts = built(tmp_path, tiny("bert"), **write(tmp_path, "two", pairs=False))
+    before = parts.model.classifier.weight.clone()
+    assert parts.start_classifier() is None
+    assert torch.equal(parts.model.classifier.weight, before)
+
+
+def test_a_dot_product_is_refused_before_anything_is_written(tiny: Tiny, tmp_path: Path) -> None:
+    data = write(tmp_path, "two", pairs=True)
+    wanted = settings(tmp_path, tiny("bert"), **{**PAIR, "model__head__combine": "dot"}, **data)
+    with pytest.raises(ConfigError, match="training.linear_probe: got true with model.head.combine dot.*concat-cosine"):
+        train(load_config(overrides=wanted), display=ProgressDisplay(quiet=True))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", ["three", "multi_label"])
+def test_a_cosine_of_more_than_two_classes_is_refused(tiny: Tiny, tmp_path: Path, kind: str) -> None:
+    with pytest.raises(ConfigError, match=r"model.head.combine: got cosine, which gives one number.*Set it to concat"):
+        built(tmp_path, tiny("bert"), **COSINE, **write(tmp_path, kind, pairs=True))
+
+
+def test_a_run_that_only_gets_worse_ends_with_the_frozen_solution(tiny: Tiny, tmp_path: Path) -> None:
+    """The validation rows are the training rows here, and the learning rate is far too high."""
+    data = write(tmp_path, "two", pairs=True)
+    (tmp_path / "validation.csv").write_text((tmp_path / "train.csv").read_text())
+    changes = {**PAIR, **data, "training__learning_rate": 3.0, "training__load_best_model_at_end": True}
+    run(tmp_path, tiny("bert"), **changes)
+    first = log_of(tmp_path / "run")[0]
+    result = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (first["step"], first["is_best"]) == (0, True)
+    assert (result["best"]["step"], result["train"]["final_step"]) == (0, 0)
+    assert result["scores"]["validation"] == first["validation"]
+
+
+# Resuming
+
+
+LONG = {"training__num_train_epochs": 3, "training__save_steps": 4, "training__l2_sp": 30.0}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("head", ["concat-cosine", "cosine"])
+def test_a_killed_run_ends_with_the_same_weights(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
+    changes = {**(PAIR if head == "concat-cosine" else COSINE), **LONG}
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        changes |= write(tmp_path / name, "two", pairs=True)
+    run(tmp_path / "whole", tiny("bert"), **changes)
+    die_after_step(monkeypatch, 6, lambda: run(tmp_path / "killed", tiny("bert"), **changes))
+
+    def refuse(self: TrainingComponents) -> None:
+        raise AssertionError("a resumed run must not fit its classifier again")
+
+    monkeypatch.setattr(train_module.TrainingComponents, "start_classifier", refuse)
+    run(tmp_path / "killed", tiny("bert"), **changes, training__resume=True)
+    assert_same(outcome(tmp_path / "killed" / "run"), outcome(tmp_path / "whole" / "run"))
+    saved = load_file(tmp_path / "killed" / "run" / "checkpoint-15" / "optimizer.safetensors")
+    assert {name for name in saved if name.startswith("start.classifier.")}
+
+
+@pytest.mark.integration
+def test_a_run_killed_before_its_first_checkpoint_starts_at_the_same_probe(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {**PROBE, **LONG}
+    run(tmp_path, tiny("bert"), **changes, training__output_dir=str(tmp_path / "whole"))
+    die_after_step(monkeypatch, 2, lambda: run(tmp_path, tiny("bert"), **changes))
+    run(tmp_path, tiny("bert"), **changes, training__resume=True)
+    assert_same(outcome(tmp_path / "run"), outcome(tmp_path / "whole"))
+
+
+def test_a_strong_pull_keeps_the_weights_at_the_probe(tiny: Tiny, tmp_path: Path) -> None:
+    """With lr x l2_sp = 1 each step starts from the start again, the classifier's included."""
+    data = write(tmp_path, "two", pairs=True)
+    distances = {}
+    for pull in (0.0, 1000.0):
+        changes = {**PAIR, **data, "training__l2_sp": pull, "training__lr_scheduler_type": "constant"}
+        folder = tmp_path / f"run-{pull}"
+        start = built(tmp_path, tiny("bert"), **changes)
+        start.start_classifier()
+        run(tmp_path, tiny("bert"), **changes, training__output_dir=str(folder))
+        after = load_file(folder / "model.safetensors")
+        with start.embeddings.whole(1.0):
+            distances[pull] = max(
+                float((after[name] - weight.detach()).abs().max()) for name, weight in start.model.named_parameters()
+            )
+    # One step of AdamW moves a weight by at most about the learning rate, 1e-3.
+    assert distances[1000.0] < 1.1e-3 < distances[0.0]
