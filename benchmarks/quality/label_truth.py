@@ -1,8 +1,8 @@
-"""Do token labels point at the words that decide, or at the shortcut? On the demo's reviews the truth is known.
+"""Do token labels point at the words that decide, or at the shortcut? On synthetic reviews the truth is known.
 
     python -m benchmarks.quality.label_truth [GENERATOR ...]
 
-Trains `ssa-hybrid` with each label generator on the demo's 1,200 reviews, as `attentune demo` does, and compares the
+Trains `ssa-hybrid` with each label generator on the 1,200 reviews of `attentune demo --shortcut`, and compares the
 last epoch's labels and the trained token head's scores on three kinds of tokens: the words that decide the label by
 construction, the cinema's name that goes with it in training, and all others. The record goes to results/.
 """
@@ -16,8 +16,8 @@ import statistics
 from typing import Any
 
 from attentune.config import load_config
-from attentune.data.synthetic import DemoRow, look_up, write_files
-from attentune.demo import LEARNING_RATE, TRAIN_ROWS
+from attentune.data.synthetic import DemoRow, look_up
+from attentune.demo.shortcut import SETTINGS, data_settings
 from attentune.token_labels.listing import list_tokens
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
@@ -38,18 +38,12 @@ def kind_of(row: DemoRow, start: int, end: int) -> str:
 
 def measure(generator: str) -> dict[str, Any]:
     """Train with one generator, and sum up its labels by kind of token."""
-    files = write_files(FOLDER / "data", train_size=TRAIN_ROWS, seed=SEED)
     run = FOLDER / generator
     overrides = {
         "labels.generator": generator,
-        "data.train_file": str(files["train"]),
-        "data.validation_file": str(files["validation"]),
-        "data.test_file": str(files["challenge"]),
-        "data.text_column": "text",
-        "data.label_column": "label",
-        "data.id_column": "id",
+        **data_settings(FOLDER / "data", seed=SEED),
         "training.seed": SEED,
-        "training.learning_rate": LEARNING_RATE,
+        **SETTINGS,
         "training.output_dir": str(run),
         "training.overwrite_output_dir": True,
     }

@@ -26,7 +26,7 @@ from attentune.stats.paired_tests import mcnemar_p, paired_bootstrap_test, sign_
 from attentune.stats.power import minimum_detectable_effect
 from attentune.stats.ranks import rank_methods
 from benchmarks.common import RESULTS, command_of, table, write_record
-from benchmarks.statistics.simulation import WORLDS, World, batches, differences, matthews_values
+from benchmarks.statistics.simulation import SCENARIOS, Scenario, batches, differences, matthews_values
 
 RECORD = RESULTS / "stats" / "rates.json"
 SEEDS = (3, 5, 10)
@@ -101,14 +101,14 @@ def decide(name: str, values_PSN: np.ndarray, truth: float) -> dict[str, np.ndar
 
 
 def decide_all(
-    names: tuple[str, ...], world: World, gap: float, seeds: int, plays: int, key: str
+    names: tuple[str, ...], scenario: Scenario, gap: float, seeds: int, plays: int, key: str
 ) -> dict[str, dict[str, float]]:
     """By procedure the share of plays in which it finds a difference, and of those in which its interval contains the
     true one; all procedures see the same plays."""
-    truth = (1.0 - world.collapse) * gap
+    truth = (1.0 - scenario.collapse) * gap
     verdicts: dict[str, list[dict[str, np.ndarray]]] = {name: [] for name in names}
     done = 0
-    for part in differences(world, gap, seeds, plays, key):
+    for part in differences(scenario, gap, seeds, plays, key):
         for name in names:
             wanted = max(0, plays // _SLOW_SHARE - done) if name in SLOW else len(part)
             if wanted:
@@ -120,9 +120,9 @@ def decide_all(
     }
 
 
-def rates(names: tuple[str, ...], world: World, seeds: int, plays: int, key: str) -> dict[str, dict[str, float]]:
+def rates(names: tuple[str, ...], scenario: Scenario, seeds: int, plays: int, key: str) -> dict[str, dict[str, float]]:
     """By procedure: false alarms without a difference; power, and of an interval the coverage, at two points."""
-    without, with_gap = (decide_all(names, world, gap, seeds, plays, key) for gap in (0.0, GAP))
+    without, with_gap = (decide_all(names, scenario, gap, seeds, plays, key) for gap in (0.0, GAP))
     found = {}
     for name in names:
         found[name] = {"false_alarms": without[name]["found"], "power": with_gap[name]["found"]}
@@ -132,9 +132,9 @@ def rates(names: tuple[str, ...], world: World, seeds: int, plays: int, key: str
     return found
 
 
-def spread(world: World, seeds: int, plays: int, key: str) -> dict[str, float]:
+def spread(scenario: Scenario, seeds: int, plays: int, key: str) -> dict[str, float]:
     """Return the spreads that can be compared with those of real runs."""
-    parts = [right.astype(np.float64) for right in batches(world, (0.0, 0.0), seeds, plays, key)]
+    parts = [right.astype(np.float64) for right in batches(scenario, (0.0, 0.0), seeds, plays, key)]
     scores_MPS = np.concatenate([part.mean(axis=-1) for part in parts], axis=1)
     sd = math.sqrt(scores_MPS.var(axis=-1, ddof=1).mean())
     between = math.sqrt((scores_MPS[1] - scores_MPS[0]).var(axis=-1, ddof=1).mean())
@@ -147,9 +147,9 @@ def spread(world: World, seeds: int, plays: int, key: str) -> dict[str, float]:
     }
 
 
-def detectable(world: World, seeds: int, plays: int, key: str) -> dict[str, float]:
+def detectable(scenario: Scenario, seeds: int, plays: int, key: str) -> dict[str, float]:
     """Return the smallest difference with a stated power of 0.8, and its power in the simulation."""
-    seen = [mean_over_seeds_and_examples(part) for part in differences(world, 0.0, seeds, plays, key)]
+    seen = [mean_over_seeds_and_examples(part) for part in differences(scenario, 0.0, seeds, plays, key)]
     seed_variance, example_variance = (
         float(np.mean(np.concatenate([getattr(one, part) for one in seen])))
         for part in ("seed_variance", "example_variance")
@@ -157,17 +157,17 @@ def detectable(world: World, seeds: int, plays: int, key: str) -> dict[str, floa
     gap = minimum_detectable_effect(
         seeds,
         math.sqrt(seed_variance * seeds),
-        examples=world.examples,
-        example_sd=math.sqrt(example_variance * world.examples),
+        examples=scenario.examples,
+        example_sd=math.sqrt(example_variance * scenario.examples),
     )
-    power = decide_all((PRIMARY,), world, gap / (1.0 - world.collapse), seeds, plays, key)[PRIMARY]["found"]
+    power = decide_all((PRIMARY,), scenario, gap / (1.0 - scenario.collapse), seeds, plays, key)[PRIMARY]["found"]
     return {"difference": gap, "power": power, "plays": plays}
 
 
-def family(world: World, methods: int, seeds: int, plays: int, key: str) -> dict[str, float]:
+def family(scenario: Scenario, methods: int, seeds: int, plays: int, key: str) -> dict[str, float]:
     """Family-wise false alarms of several equal methods against one baseline, with and without Holm's correction."""
     plain, corrected = [], []
-    for right in batches(world, (0.0,) * (methods + 1), seeds, plays, key):
+    for right in batches(scenario, (0.0,) * (methods + 1), seeds, plays, key):
         values = right.astype(np.float64)
         p_MP = np.array([mean_over_seeds_and_examples(one - values[0]).p for one in values[1:]])
         plain.append((p_MP <= LEVEL).any(axis=0))
@@ -194,10 +194,10 @@ def ranking(tasks: int, methods: int, plays: int) -> dict[str, float]:
     return {"friedman": float(np.mean(overall)), "any_pair": float(np.mean(pairs)), "plays": plays}
 
 
-def matthews(world: World, seeds: int, plays: int, key: str) -> dict[str, float]:
+def matthews(scenario: Scenario, seeds: int, plays: int, key: str) -> dict[str, float]:
     """False alarms of the primary interval on Matthews' correlation; seven labels in ten are 1, as in CoLA."""
     alarms = []
-    for number, right in enumerate(batches(world, (0.0, 0.0), seeds, plays, key)):
+    for number, right in enumerate(batches(scenario, (0.0, 0.0), seeds, plays, key)):
         labels_PN = numpy_generator("stat-rates", "labels", number).random((right.shape[1], right.shape[3])) < 0.7
         values = [matthews_values(labels_PN, one) for one in right]
         alarms.append(decide(PRIMARY, values[1] - values[0], 0.0)["found"])
@@ -206,17 +206,17 @@ def matthews(world: World, seeds: int, plays: int, key: str) -> dict[str, float]
 
 def measure(plays: int) -> dict[str, Any]:
     """All rates."""
-    record: dict[str, Any] = {"worlds": {}}
-    for key, world in WORLDS.items():
+    record: dict[str, Any] = {"scenarios": {}}
+    for key, scenario in SCENARIOS.items():
         by_seeds = {}
         for seeds in SEEDS:
             by_seeds[str(seeds)] = {
-                "spread": spread(world, seeds, plays // 10, key),
-                "procedures": rates((*INTERVALS, *TESTS), world, seeds, plays, key),
-                "detectable": detectable(world, seeds, plays, key),
+                "spread": spread(scenario, seeds, plays // 10, key),
+                "procedures": rates((*INTERVALS, *TESTS), scenario, seeds, plays, key),
+                "detectable": detectable(scenario, seeds, plays, key),
             }
-        record["worlds"][key] = by_seeds
-    small = WORLDS["277 examples"]
+        record["scenarios"][key] = by_seeds
+    small = SCENARIOS["277 examples"]
     record["family"] = {str(seeds): family(small, 8, seeds, plays // 4, "family") for seeds in SEEDS}
     record["matthews"] = {str(seeds): matthews(small, seeds, plays, "matthews") for seeds in SEEDS}
     record["ranking"] = {
@@ -229,14 +229,14 @@ def measure(plays: int) -> dict[str, Any]:
 
 def tables(record: dict[str, Any]) -> dict[str, str]:
     """The tables of docs/statistics.md, in Markdown, by title."""
-    found = {key: _procedures(by_seeds) for key, by_seeds in record["worlds"].items()}
-    found["worlds"] = _worlds(record)
+    found = {key: _procedures(by_seeds) for key, by_seeds in record["scenarios"].items()}
+    found["scenarios"] = _scenarios(record)
     found["seeds"] = _seeds_needed()
     rows = {}
-    for key, by_seeds in record["worlds"].items():
+    for key, by_seeds in record["scenarios"].items():
         stated = [by_seeds[str(seeds)]["detectable"] for seeds in SEEDS]
         rows[key] = [f"{100 * one['difference']:.1f} points, found in {_percent(one['power'])}" for one in stated]
-    found["detectable"] = _table(["world", *(f"{seeds} seeds" for seeds in SEEDS)], rows)
+    found["detectable"] = _table(["scenario", *(f"{seeds} seeds" for seeds in SEEDS)], rows)
     rows = {
         "one or more of 8, without Holm": [_percent(record["family"][str(seeds)]["without_holm"]) for seeds in SEEDS],
         "one or more of 8, after Holm": [_percent(record["family"][str(seeds)]["with_holm"]) for seeds in SEEDS],
@@ -260,13 +260,13 @@ def _procedures(by_seeds: dict[str, Any]) -> str:
     return _table(head, rows)
 
 
-def _worlds(record: dict[str, Any]) -> str:
-    head = ["world", "accuracy", "score over seeds", "difference over seeds", "correlation of the two"]
+def _scenarios(record: dict[str, Any]) -> str:
+    head = ["scenario", "accuracy", "score over seeds", "difference over seeds", "correlation of the two"]
     rows = {}
-    for key, by_seeds in record["worlds"].items():
+    for key, by_seeds in record["scenarios"].items():
         seen = by_seeds["5"]["spread"]
         rows[key] = [
-            f"{100 * WORLDS[key].accuracy:.0f} %",
+            f"{100 * SCENARIOS[key].accuracy:.0f} %",
             f"{100 * seen['score_sd']:.1f} points",
             f"{100 * seen['difference_sd']:.1f} points",
             f"{seen['correlation_of_seeds']:.2f}",

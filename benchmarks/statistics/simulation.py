@@ -21,48 +21,48 @@ _AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True)
-class World:
-    """The model that experiments are drawn from; spreads are in units of the noise of one answer.
+class Scenario:
+    """The model that experiments are drawn from; standard deviations are in units of the noise of one answer.
 
     Attributes:
-        examples: how many.
-        accuracy: of the baseline, expected over seeds and examples.
-        example_sd: how far examples differ in ease.
-        taste_sd: how far a method takes to examples in its own way, whatever the seed.
-        shared_seed_sd: the luck of a seed that both methods share.
-        own_seed_sd: the luck of a seed that each method has for itself.
-        collapse: the share of runs that end as the majority guess.
-        guess: what that scores.
+        examples: the number of examples.
+        accuracy: the baseline's expected accuracy over seeds and examples.
+        example_sd: standard deviation of the examples' difficulty.
+        interaction_sd: standard deviation of the interaction of method and example, the same for all seeds.
+        shared_seed_sd: standard deviation of the seed effect that both methods share.
+        own_seed_sd: standard deviation of each method's own seed effect.
+        collapse: the share of runs that predict the majority class only.
+        guess: the accuracy of such a run.
     """
 
     examples: int
     accuracy: float
     example_sd: float = 3.0
-    taste_sd: float = 0.7
+    interaction_sd: float = 0.7
     shared_seed_sd: float = 0.12
     own_seed_sd: float = 0.12
     collapse: float = 0.0
     guess: float = 0.5
 
     def threshold(self, accuracy: float) -> float:
-        spreads = (self.example_sd, self.taste_sd, self.shared_seed_sd, self.own_seed_sd, 1.0)
+        spreads = (self.example_sd, self.interaction_sd, self.shared_seed_sd, self.own_seed_sd, 1.0)
         return float(ndtri(accuracy)) * math.sqrt(sum(spread**2 for spread in spreads))
 
 
-WORLDS = {
-    "277 examples": World(examples=277, accuracy=0.62),
-    "872 examples": World(examples=872, accuracy=0.82, shared_seed_sd=0.13, own_seed_sd=0.13),
-    "872 examples, same tastes": World(
-        examples=872, accuracy=0.82, taste_sd=0.0, shared_seed_sd=0.13, own_seed_sd=0.13
+SCENARIOS = {
+    "277 examples": Scenario(examples=277, accuracy=0.62),
+    "872 examples": Scenario(examples=872, accuracy=0.82, shared_seed_sd=0.13, own_seed_sd=0.13),
+    "872 examples, same tastes": Scenario(
+        examples=872, accuracy=0.82, interaction_sd=0.0, shared_seed_sd=0.13, own_seed_sd=0.13
     ),
-    "277 examples, 1 run in 10 collapses": World(examples=277, accuracy=0.62, collapse=0.1),
+    "277 examples, 1 run in 10 collapses": Scenario(examples=277, accuracy=0.62, collapse=0.1),
 }
 
 
 def answers(
-    world: World, gaps: tuple[float, ...], seeds: int, plays: int, generator: np.random.Generator
+    scenario: Scenario, gaps: tuple[float, ...], seeds: int, plays: int, generator: np.random.Generator
 ) -> np.ndarray:
-    """(methods, plays, S, N) right or wrong; each method's expected accuracy is the world's plus its gap.
+    """(methods, plays, S, N) right or wrong; each method's expected accuracy is the scenario's plus its gap.
 
     With collapses the true gap is (1 - collapse) of that.
     """
@@ -70,30 +70,34 @@ def answers(
     def normal(sd: float, *shape: int) -> np.ndarray:
         return np.float32(sd) * generator.standard_normal(shape, dtype=np.float32)
 
-    methods, examples = len(gaps), world.examples
-    bars = np.array([world.threshold(world.accuracy + gap) for gap in gaps], dtype=np.float32)
+    methods, examples = len(gaps), scenario.examples
+    bars = np.array([scenario.threshold(scenario.accuracy + gap) for gap in gaps], dtype=np.float32)
     found = normal(1.0, methods, plays, seeds, examples)
-    found += normal(world.example_sd, 1, plays, 1, examples) + normal(world.taste_sd, methods, plays, 1, examples)
-    found += normal(world.shared_seed_sd, 1, plays, seeds, 1) + normal(world.own_seed_sd, methods, plays, seeds, 1)
+    found += normal(scenario.example_sd, 1, plays, 1, examples) + normal(
+        scenario.interaction_sd, methods, plays, 1, examples
+    )
+    found += normal(scenario.shared_seed_sd, 1, plays, seeds, 1) + normal(
+        scenario.own_seed_sd, methods, plays, seeds, 1
+    )
     right = found + bars[:, None, None, None] > 0
-    if world.collapse:
-        collapsed = generator.random((methods, plays, seeds, 1)) < world.collapse
-        guessed = generator.random((1, plays, 1, examples)) < world.guess
+    if scenario.collapse:
+        collapsed = generator.random((methods, plays, seeds, 1)) < scenario.collapse
+        guessed = generator.random((1, plays, 1, examples)) < scenario.guess
         right = np.where(collapsed, guessed, right)
     return right
 
 
-def batches(world: World, gaps: tuple[float, ...], seeds: int, plays: int, key: str) -> Iterator[np.ndarray]:
+def batches(scenario: Scenario, gaps: tuple[float, ...], seeds: int, plays: int, key: str) -> Iterator[np.ndarray]:
     """The answers of that many plays, a few million at a time."""
-    size = max(1, _AT_ONCE // (len(gaps) * seeds * world.examples))
+    size = max(1, _AT_ONCE // (len(gaps) * seeds * scenario.examples))
     for start in range(0, plays, size):
         generator = numpy_generator("stat-rates", key, seeds, repr(gaps), start)
-        yield answers(world, gaps, seeds, min(size, plays - start), generator)
+        yield answers(scenario, gaps, seeds, min(size, plays - start), generator)
 
 
-def differences(world: World, gap: float, seeds: int, plays: int, key: str) -> Iterator[np.ndarray]:
+def differences(scenario: Scenario, gap: float, seeds: int, plays: int, key: str) -> Iterator[np.ndarray]:
     """(plays, S, N) +1, 0 or -1: the second method's answers less the first's."""
-    for right in batches(world, (0.0, gap), seeds, plays, key):
+    for right in batches(scenario, (0.0, gap), seeds, plays, key):
         yield right[1].astype(np.float64) - right[0]
 
 

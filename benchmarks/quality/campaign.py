@@ -1,0 +1,396 @@
+"""Compare `attentune auto` with tuned models, baselines and other libraries, at equal CPU time, on six tasks.
+
+    python -m benchmarks.quality.campaign --output_dir ../campaign [--tasks cola,rte] [--draws 5] [--rows 1000]
+        [--contenders auto,bert] [--seconds 300] [--jobs 2]
+    python -m benchmarks.quality.campaign --output_dir ../campaign --summary
+
+The protocol is in results/auto/README.md. Each cell (task, draw, contender) is one process with one thread; `--jobs`
+cells run side by side. A cell that has its record, `cells/TASK/DRAW/CONTENDER.json`, is not repeated, so the campaign
+can be stopped at any time and started again. Needs the tasks' files: $ATTENTUNE_DATA, else ../shared/data; SetFit for
+the contender `setfit`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import data_dir
+
+TASKS = ("cola", "rte", "mrpc", "stsb", "sst2", "sst5")
+# Rows that no draw uses, of those that are scored beside the official dev set.
+UNUSED_ROWS = 2000
+METHODS = ("ssa-hybrid", "sesame", "task-attention")
+BASELINES = ("majority", "tfidf-linear", "frozen-linear", "cosine")
+# Every tuned contender chooses among these on held-out training rows.
+GRID = {"training.learning_rate": [5e-5, 1e-4, 2e-4], "training.max_steps": [300, 600]}
+ATTENTION_METHODS = (*METHODS, *(f"{name}-2" for name in METHODS))
+
+Predict = Callable[[Any], np.ndarray]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output_dir", type=Path, required=True)
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--contenders", default=",".join(CONTENDERS))
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--shuffled", action="store_true", help="shuffle the training labels: all must be at chance")
+    parser.add_argument("--summary", action="store_true", help="print the table of the cells that are done")
+    parser.add_argument("--cell", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.cell:
+        task, draw, contender = given.cell.split(",")
+        run_cell(task, int(draw), contender, given)
+        return 0
+    if given.summary:
+        print(summary(given.output_dir))
+        return 0
+    cells = [
+        f"{task},{draw},{contender}"
+        for draw in range(1, given.draws + 1)
+        for task in given.tasks.split(",")
+        for contender in given.contenders.split(",")
+    ]
+    waiting = [cell for cell in cells if not record_file(given.output_dir, cell).is_file()]
+    print(f"{len(cells) - len(waiting)} of {len(cells)} cells are done", flush=True)
+    with ThreadPoolExecutor(given.jobs) as pool:
+        list(pool.map(lambda cell: run_process(cell, given), waiting))
+    return 0
+
+
+def record_file(folder: Path, cell: str) -> Path:
+    return folder / "cells" / f"{cell.replace(',', '/')}.json"
+
+
+def run_process(cell: str, given: argparse.Namespace) -> None:
+    """Run one cell in a process of its own, with one thread."""
+    settings = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    words = [sys.executable, "-m", "benchmarks.quality.campaign", "--cell", cell, "--output_dir", str(given.output_dir)]
+    words += ["--rows", str(given.rows), "--seconds", str(given.seconds), "--draws", str(given.draws)]
+    words += ["--shuffled"] if given.shuffled else []
+    log = record_file(given.output_dir, cell).with_suffix(".log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as file:
+        status = subprocess.run(words, env=os.environ | settings, stdout=file, stderr=file, check=False).returncode
+    print(f"{cell}: {'done' if status == 0 else f'failed, see {log}'}", flush=True)
+
+
+def run_cell(task: str, draw: int, contender: str, given: argparse.Namespace) -> None:
+    """Train one contender on one draw, score it, and write its record."""
+    from attentune.metrics.metrics import score_predictions
+    from attentune.results import to_json
+
+    data, scored = draw_of(task, draw, rows=given.rows, draws=given.draws, shuffled=given.shuffled)
+    target = record_file(given.output_dir, f"{task},{draw},{contender}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="cell-", dir=given.output_dir))
+    began, cpu_began = time.perf_counter(), cpu_seconds()
+    try:
+        trained = CONTENDERS[contender](data, folder, draw, given.seconds)
+        facts: dict[str, Any] = {"wall_seconds": time.perf_counter() - began, "cpu_seconds": cpu_seconds() - cpu_began}
+        if trained is None:
+            facts["not_applicable"] = True
+        else:
+            predict, details = trained
+            logits = {name: predict(rows) for name, rows in scored.items()}
+            facts["details"] = details
+            facts["scores"] = {
+                name: score_predictions(data.metrics, rows.labels, logits[name], data.label_space)
+                for name, rows in scored.items()
+            }
+            np.savez_compressed(target.with_suffix(".npz"), **logits)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    temporary = target.with_suffix(".part")
+    temporary.write_text(to_json({"task": task, "draw": draw, "contender": contender, "rows": given.rows, **facts}))
+    temporary.replace(target)
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and its finished children."""
+    times = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in times)
+
+
+def draw_of(task: str, draw: int, *, rows: int, draws: int, shuffled: bool) -> tuple[Any, dict[str, Any]]:
+    """Return the task with one stratified draw as its training rows, and the rows to score.
+
+    The draws share rows with each other, none with the rows of "unused".
+    """
+    from attentune.config import DataConfig
+    from attentune.data.load import load_data
+    from attentune.data.splits import stratified_sample
+    from attentune.seeding import numpy_generator
+
+    data = load_data(DataConfig(task=task, data_dir=str(data_dir())), seed=1, splits=("train", "validation"))
+    train = data.splits["train"]
+    drawn = [stratified_sample(train.labels, rows, "campaign", rows, number) for number in range(1, draws + 1)]
+    rest = np.setdiff1d(np.arange(len(train)), np.concatenate(drawn))
+    unused = rest[stratified_sample(train.labels[rest], min(UNUSED_ROWS, len(rest)), "campaign", "unused")]
+    chosen = train.take(drawn[draw - 1])
+    if shuffled:
+        chosen = replace(chosen, labels=numpy_generator("shuffled labels", draw).permutation(chosen.labels))
+    scored = {"dev": data.splits["validation"], "unused": train.take(unused)}
+    return replace(data, splits={"train": chosen}), scored
+
+
+def settings_for(data: Any, folder: Path, draw: int, **more: Any) -> dict[str, Any]:
+    return {
+        "data.max_length": 128,
+        "data.task_type": data.label_space.task_type,
+        "training.output_dir": str(folder),
+        "training.seed": draw,
+        "training.eval_strategy": "no",
+        "training.save_steps": 1_000_000,
+        "training.baselines": "none",
+        **more,
+    }
+
+
+def trained_run(data: Any, folder: Path, draw: int, preset: str, **more: Any) -> Predict:
+    """Train one run and return what predicts with it."""
+    from attentune.config import load_config
+    from attentune.inference.predictor import Predictor, predict_rows
+    from attentune.training.progress import ProgressDisplay
+    from attentune.training.train import train
+
+    config = load_config(preset=preset, overrides=settings_for(data, folder, draw, **more))
+    train(config, data=data, display=ProgressDisplay(quiet=True))
+    saved = Predictor.load(folder)
+    return lambda rows: predict_rows(saved, rows)
+
+
+def baseline(name: str) -> Callable[..., Any]:
+    def fitted(data: Any, folder: Path, draw: int, seconds: float) -> Any:
+        from attentune.baselines.registry import baselines_for, make_baseline
+        from attentune.config import ModelConfig
+
+        if name not in baselines_for(data):
+            return None
+        made = make_baseline(name, encoder=ModelConfig(), max_length=128, seed=draw)
+        return made.fit(data.splits["train"], data.label_space).logits, {}
+
+    return fitted
+
+
+def tuned(*presets: str) -> Callable[..., Any]:
+    """Choose preset, learning rate and updates on a fifth of the training rows, then train on all of them."""
+
+    def trained(data: Any, folder: Path, draw: int, seconds: float) -> Any:
+        from attentune.metrics.metrics import choose_metric, score_predictions
+
+        known = [name for name in presets if data.is_pair or not name.startswith("bi-encoder")]
+        if not known:
+            return None
+        inner, held = held_out(data, draw)
+        metric = choose_metric(None, data.metrics, data.label_space)
+        began, table = time.perf_counter(), []
+        points = [
+            (preset, {"training.learning_rate": rate, "training.max_steps": steps})
+            for steps in GRID["training.max_steps"]
+            for rate in (1e-4, 2e-4, 5e-5)
+            for preset in known
+        ]
+        last = 0.0
+        for number, (preset, point) in enumerate(points):
+            # Enough time has to be left for the final run, which takes about as long as the longest so far.
+            if number and time.perf_counter() - began + 2 * last > seconds:
+                break
+            started = time.perf_counter()
+            predict = trained_run(inner, folder / f"trial-{number}", draw, preset, **point)
+            score = score_predictions((metric.name,), held.labels, predict(held), data.label_space)[metric.name]
+            last = max(last, time.perf_counter() - started)
+            table.append({"preset": preset, **point, metric.name: score})
+        best = max(table, key=lambda line: -np.inf if line[metric.name] is None else line[metric.name])
+        point = {name: best[name] for name in GRID}
+        return trained_run(data, folder / "best", draw, best["preset"], **point), {"trials": table, "best": best}
+
+    return trained
+
+
+def held_out(data: Any, draw: int) -> tuple[Any, Any]:
+    """Return the task without a fifth of its training rows, and these."""
+    from attentune.data.splits import stratified_split
+
+    train = data.splits["train"]
+    kept, cut = stratified_split(train.labels, 0.2, draw, "campaign")
+    return replace(data, splits={"train": train.take(kept)}), train.take(cut)
+
+
+def bag(data: Any, folder: Path, draw: int, seconds: float) -> Any:
+    """Average `bert` runs of other seeds, with the default settings, as many as the time allows."""
+    from attentune.metrics.metrics import probabilities_of
+
+    began, parts, longest = time.perf_counter(), [], 0.0
+    while not parts or time.perf_counter() - began + longest < seconds:
+        started = time.perf_counter()
+        parts.append(trained_run(data, folder / f"run-{len(parts)}", 1000 * draw + len(parts), "bert"))
+        longest = max(longest, time.perf_counter() - started)
+
+    def predict(rows: Any) -> np.ndarray:
+        logits = [part(rows) for part in parts]
+        if data.label_space.task_type == "regression":
+            return np.mean(logits, axis=0)
+        return np.log(np.mean([probabilities_of(one, data.label_space) for one in logits], axis=0) + 1e-12)
+
+    return predict, {"models": len(parts)}
+
+
+def trainer(data: Any, folder: Path, draw: int, seconds: float) -> Any:
+    """transformers' own model and Trainer; learning rate chosen on a fifth of the training rows."""
+    from attentune.metrics.metrics import choose_metric, score_predictions
+
+    inner, held = held_out(data, draw)
+    metric = choose_metric(None, data.metrics, data.label_space)
+    table = []
+    for rate in (5e-5, 1e-4, 2e-4):
+        predict = trainer_run(inner, folder / f"trial-{rate}", draw, rate)
+        score = score_predictions((metric.name,), held.labels, predict(held), data.label_space)[metric.name]
+        table.append({"learning_rate": rate, metric.name: score})
+    best = max(table, key=lambda line: -np.inf if line[metric.name] is None else line[metric.name])
+    return trainer_run(data, folder / "best", draw, best["learning_rate"]), {"trials": table, "best": best}
+
+
+def trainer_run(data: Any, folder: Path, draw: int, rate: float) -> Predict:
+    from datasets import Dataset
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer
+
+    from attentune.integrations.hf_trainer.arguments import recommended_arguments
+    from attentune.models.build import resolve_encoder
+
+    tokenizer = AutoTokenizer.from_pretrained(resolve_encoder("embedded"))
+    model = AutoModelForSequenceClassification.from_pretrained(
+        resolve_encoder("embedded"), num_labels=data.label_space.num_labels
+    )
+
+    def tokenised(rows: Any) -> Dataset:
+        made = tokenizer(list(rows.texts), rows.pairs and list(rows.pairs), truncation=True, max_length=128)
+        return Dataset.from_dict(dict(made) | ({} if rows.labels is None else {"labels": rows.labels.tolist()}))
+
+    train = tokenised(data.splits["train"])
+    options = {"learning_rate": rate, "seed": draw, "report_to": "none", "use_cpu": True, "disable_tqdm": True}
+    arguments = recommended_arguments(model, train, output_dir=str(folder), **options, save_strategy="no")
+    made = Trainer(model, arguments, DataCollatorWithPadding(tokenizer), train_dataset=train)
+    made.train()
+    return lambda rows: np.asarray(made.predict(tokenised(rows)).predictions, dtype=np.float64)
+
+
+def setfit(data: Any, folder: Path, draw: int, seconds: float) -> Any:
+    """SetFit with its default head; steps by the time. Pairs are joined into one text; scores are not supported."""
+    if data.label_space.task_type == "regression":
+        return None
+    from datasets import Dataset
+    from setfit import SetFitModel, Trainer, TrainingArguments
+
+    from attentune.models.build import resolve_encoder
+
+    def texts(rows: Any) -> list[str]:
+        pairs = rows.pairs or [None] * len(rows)
+        return [one if two is None else f"{one} [SEP] {two}" for one, two in zip(rows.texts, pairs, strict=True)]
+
+    train = data.splits["train"]
+    model = SetFitModel.from_pretrained(resolve_encoder("embedded"))
+    rows = Dataset.from_dict({"text": texts(train), "label": train.labels.tolist()})
+
+    def fit(steps: int) -> float:
+        started = time.perf_counter()
+        arguments = TrainingArguments(batch_size=16, max_steps=steps, seed=draw, report_to="none", save_strategy="no")
+        made = Trainer(model=model, args=arguments, train_dataset=rows)
+        made.train()
+        return time.perf_counter() - started
+
+    probe = fit(10)
+    steps = int(np.clip(0.8 * (seconds - probe) / probe * 10, 50, 2000))
+    model = SetFitModel.from_pretrained(resolve_encoder("embedded"))
+    fit(steps)
+
+    def predict(scored: Any) -> np.ndarray:
+        shares = np.asarray(model.predict_proba(texts(scored), as_numpy=True), dtype=np.float64)
+        return np.log(np.maximum(shares, 1e-12))
+
+    return predict, {"steps": steps}
+
+
+def auto(*, exclude: Sequence[str] = (), deliver: str = "best") -> Callable[..., Any]:
+    def trained(data: Any, folder: Path, draw: int, seconds: float) -> Any:
+        from attentune.config import load_config
+        from attentune.experiments.auto.driver import auto as run_auto
+        from attentune.inference.predictor import Predictor, predict_rows
+
+        given = {"data.max_length": 128, "training.output_dir": str(folder / "auto"), "training.seed": draw}
+        run_auto(
+            load_config(overrides=given),
+            data=data,
+            time_limit_s=seconds,
+            exclude=[name for name in exclude if fits(name, data)],
+            deliver=deliver,
+            jobs=1,
+        )
+        saved = Predictor.load(folder / "auto")
+        board = json.loads((folder / "auto" / "auto" / "leaderboard.json").read_text())
+        return (lambda rows: predict_rows(saved, rows)), {"leaderboard": board}
+
+    return trained
+
+
+def fits(name: str, data: Any) -> bool:
+    """Return whether a portfolio member reads these rows."""
+    return not (data.is_pair and name.startswith("task-attention"))
+
+
+CONTENDERS: dict[str, Callable[..., Any]] = {
+    **{name: baseline(name) for name in BASELINES},
+    "bert": tuned("bert", "bert-mean"),
+    "bert-bag": bag,
+    **{name: tuned(name) for name in METHODS},
+    "bi-encoder": tuned("bi-encoder-cosine", "bi-encoder-concat"),
+    "trainer": trainer,
+    "setfit": setfit,
+    "auto": auto(),
+    "auto-without-methods": auto(exclude=ATTENTION_METHODS),
+    "auto-single": auto(deliver="single"),
+}
+
+
+def summary(folder: Path) -> str:
+    """Return a Markdown table: the mean score over draws of each contender on each task, on both sets of rows."""
+    cells = [json.loads(file.read_text()) for file in sorted((folder / "cells").rglob("*.json"))]
+    lines = []
+    for part in ("dev", "unused"):
+        lines += [f"| {part} | {' | '.join(TASKS)} | draws | CPU seconds |", "|---" * (len(TASKS) + 3) + "|"]
+        for contender in CONTENDERS:
+            mine = [cell for cell in cells if cell["contender"] == contender and "scores" in cell]
+            if not mine:
+                continue
+            means = []
+            for task in TASKS:
+                values = [next(iter(cell["scores"][part].values())) for cell in mine if cell["task"] == task]
+                spread = f" ± {100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+                means.append(f"{100 * np.mean(values):.1f}{spread}" if values else "")
+            draws = len({cell["draw"] for cell in mine})
+            cost = np.median([cell["cpu_seconds"] for cell in mine])
+            lines.append(f"| {contender} | {' | '.join(means)} | {draws} | {cost:.0f} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
