@@ -2,12 +2,13 @@
 
     python -m benchmarks.quality.campaign --output_dir ../campaign [--tasks cola,rte] [--draws 5] [--rows 1000]
         [--contenders auto,bert] [--seconds 300] [--jobs 2]
-    python -m benchmarks.quality.campaign --output_dir ../campaign --summary
+    python -m benchmarks.quality.campaign --output_dir ../campaign --pack results/auto
+    python -m benchmarks.quality.campaign_tables results/auto
 
-The protocol is in results/auto/README.md. Each cell (task, draw, contender) is one process with one thread; `--jobs`
-cells run side by side. A cell that has its record, `cells/TASK/DRAW/CONTENDER.json`, is not repeated, so the campaign
-can be stopped at any time and started again. Needs the tasks' files: $ATTENTUNE_DATA, else ../shared/data; SetFit for
-the contender `setfit`.
+The protocol is in results/auto/README.md. Each cell (rows, task, draw, contender) is one process with one thread;
+`--jobs` cells run side by side. A cell that has its record, in `cells/` of the output folder or in the packed records
+of `--records`, is not repeated, so the campaign can be stopped at any time and started again, on another machine too.
+Needs the tasks' files: $ATTENTUNE_DATA, else ../shared/data; SetFit for the contender `setfit`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ import numpy as np
 from benchmarks.common import data_dir
 
 TASKS = ("cola", "rte", "mrpc", "stsb", "sst2", "sst5")
+# Rules were chosen on these.
+DEVELOPMENT_TASKS = ("uci", "sick", "sick-r", "qnli", "quora")
 # Rows that no draw uses, of those that are scored beside the official dev set.
 UNUSED_ROWS = 2000
 METHODS = ("ssa-hybrid", "sesame", "task-attention")
@@ -53,74 +56,133 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--shuffled", action="store_true", help="shuffle the training labels: all must be at chance")
-    parser.add_argument("--summary", action="store_true", help="print the table of the cells that are done")
+    parser.add_argument("--records", type=Path, help="a folder of packed records, whose cells are not repeated")
+    parser.add_argument("--pack", type=Path, help="add the cells that are done to the packed records in this folder")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.cell:
-        task, draw, contender = given.cell.split(",")
-        run_cell(task, int(draw), contender, given)
+        run_cell(Cell.parse(given.cell), given)
         return 0
-    if given.summary:
-        print(summary(given.output_dir))
+    if given.pack:
+        print(f"{pack(given.output_dir, given.pack)} cells in {given.pack}")
         return 0
     cells = [
-        f"{task},{draw},{contender}"
+        Cell(f"{given.rows}{'-shuffled' * given.shuffled}", task, draw, contender)
         for draw in range(1, given.draws + 1)
         for task in given.tasks.split(",")
         for contender in given.contenders.split(",")
     ]
-    waiting = [cell for cell in cells if not record_file(given.output_dir, cell).is_file()]
+    known = {Cell.of(line) for line in packed_runs(given.records)} if given.records else set()
+    waiting = [cell for cell in cells if cell not in known and not cell.file(given.output_dir).is_file()]
     print(f"{len(cells) - len(waiting)} of {len(cells)} cells are done", flush=True)
     with ThreadPoolExecutor(given.jobs) as pool:
         list(pool.map(lambda cell: run_process(cell, given), waiting))
     return 0
 
 
-def record_file(folder: Path, cell: str) -> Path:
-    return folder / "cells" / f"{cell.replace(',', '/')}.json"
+@dataclass(frozen=True)
+class Cell:
+    """One contender, trained on one draw.
+
+    Attributes:
+        rows: the number of training rows, followed by "-shuffled" if their labels are shuffled.
+    """
+
+    rows: str
+    task: str
+    draw: int
+    contender: str
+
+    @classmethod
+    def parse(cls, text: str) -> Cell:
+        rows, task, draw, contender = text.split(",")
+        return cls(rows, task, int(draw), contender)
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> Cell:
+        return cls(*(record[field.name] for field in fields(cls)))
+
+    def __str__(self) -> str:
+        return f"{self.rows},{self.task},{self.draw},{self.contender}"
+
+    def file(self, folder: Path) -> Path:
+        return folder / "cells" / f"{str(self).replace(',', '/')}.json"
 
 
-def run_process(cell: str, given: argparse.Namespace) -> None:
+def packed_runs(folder: Path) -> list[dict[str, Any]]:
+    """Return the records that `pack` has written."""
+    file = folder / "runs.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+
+
+def pack(output_dir: Path, folder: Path) -> int:
+    """Add finished cells to runs.jsonl and predictions.npz; return the number of all.
+
+    In predictions.npz, ROWS/TASK/DRAW/CONTENDER/PART has class ids or scores, ROWS/TASK/labels/PART the labels.
+    """
+    runs = {str(Cell.of(line)): line for line in packed_runs(folder)}
+    file = folder / "predictions.npz"
+    arrays = dict(np.load(file)) if file.is_file() else {}
+    for record in sorted((output_dir / "cells").rglob("*.json")):
+        line = json.loads(record.read_text())
+        cell = Cell.of(line)
+        runs[str(cell)] = line
+        predictions = record.with_suffix(".npz")
+        for part, values in np.load(predictions).items() if predictions.is_file() else ():
+            kind, _, name = part.rpartition(".")
+            arrays["/".join([cell.rows, cell.task, *((kind,) if kind else (str(cell.draw), cell.contender)), name])] = (
+                values
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "runs.jsonl").write_text("".join(json.dumps(runs[name]) + "\n" for name in sorted(runs)))
+    np.savez_compressed(file, **{name: arrays[name] for name in sorted(arrays)})
+    return len(runs)
+
+
+def run_process(cell: Cell, given: argparse.Namespace) -> None:
     """Run one cell in a process of its own, with one thread."""
     settings = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-    words = [sys.executable, "-m", "benchmarks.quality.campaign", "--cell", cell, "--output_dir", str(given.output_dir)]
-    words += ["--rows", str(given.rows), "--seconds", str(given.seconds), "--draws", str(given.draws)]
-    words += ["--shuffled"] if given.shuffled else []
-    log = record_file(given.output_dir, cell).with_suffix(".log")
+    words = [sys.executable, "-m", "benchmarks.quality.campaign", "--cell", str(cell)]
+    words += ["--output_dir", str(given.output_dir), "--seconds", str(given.seconds), "--draws", str(given.draws)]
+    log = cell.file(given.output_dir).with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as file:
         status = subprocess.run(words, env=os.environ | settings, stdout=file, stderr=file, check=False).returncode
     print(f"{cell}: {'done' if status == 0 else f'failed, see {log}'}", flush=True)
 
 
-def run_cell(task: str, draw: int, contender: str, given: argparse.Namespace) -> None:
+def run_cell(cell: Cell, given: argparse.Namespace) -> None:
     """Train one contender on one draw, score it, and write its record."""
-    from attentune.metrics.metrics import score_predictions
+    from attentune.metrics.metrics import predictions_of, score_predictions
     from attentune.results import to_json
 
-    data, scored = draw_of(task, draw, rows=given.rows, draws=given.draws, shuffled=given.shuffled)
-    target = record_file(given.output_dir, f"{task},{draw},{contender}")
+    data, scored, pool = draw_of(cell, draws=given.draws)
+    target = cell.file(given.output_dir)
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="cell-", dir=given.output_dir))
     began, cpu_began = time.perf_counter(), cpu_seconds()
     try:
-        trained = CONTENDERS[contender](data, folder, draw, given.seconds)
+        trained = CONTENDERS[cell.contender](data, folder, cell.draw, given.seconds)
         facts: dict[str, Any] = {"wall_seconds": time.perf_counter() - began, "cpu_seconds": cpu_seconds() - cpu_began}
         if trained is None:
             facts["not_applicable"] = True
         else:
-            predict, details = trained
+            predict, details, *space = trained
+            label_space = space[0] if space else data.label_space
             logits = {name: predict(rows) for name, rows in scored.items()}
+            predicted = {name: predictions_of(values, label_space) for name, values in logits.items()}
             facts["details"] = details
             facts["scores"] = {
-                name: score_predictions(data.metrics, rows.labels, logits[name], data.label_space)
+                name: score_predictions(data.metrics, rows.labels, logits[name], label_space)
                 for name, rows in scored.items()
             }
-            np.savez_compressed(target.with_suffix(".npz"), **logits)
+            arrays = predicted | {f"labels.{name}": rows.labels for name, rows in scored.items()}
+            kind = np.float32 if label_space.task_type == "regression" else np.int8
+            np.savez_compressed(target.with_suffix(".npz"), **{name: one.astype(kind) for name, one in arrays.items()})
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     temporary = target.with_suffix(".part")
-    temporary.write_text(to_json({"task": task, "draw": draw, "contender": contender, "rows": given.rows, **facts}))
+    temporary.write_text(to_json({**asdict(cell), "pool": pool, **facts}))
     temporary.replace(target)
 
 
@@ -130,26 +192,48 @@ def cpu_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in times)
 
 
-def draw_of(task: str, draw: int, *, rows: int, draws: int, shuffled: bool) -> tuple[Any, dict[str, Any]]:
-    """Return the task with one stratified draw as its training rows, and the rows to score.
+def draw_of(cell: Cell, *, draws: int) -> tuple[Any, dict[str, Any], int]:
+    """Return the task with one stratified draw as its training rows, the rows to score, and how many were drawn from.
 
     The draws share rows with each other, none with the rows of "unused".
     """
-    from attentune.config import DataConfig
-    from attentune.data.load import load_data
     from attentune.data.splits import stratified_sample
     from attentune.seeding import numpy_generator
 
-    data = load_data(DataConfig(task=task, data_dir=str(data_dir())), seed=1, splits=("train", "validation"))
-    train = data.splits["train"]
+    data = uci_sentences() if cell.task == "uci" else published(cell.task)
+    count, _, shuffled = cell.rows.partition("-")
+    rows, train = int(count), data.splits["train"]
     drawn = [stratified_sample(train.labels, rows, "campaign", rows, number) for number in range(1, draws + 1)]
     rest = np.setdiff1d(np.arange(len(train)), np.concatenate(drawn))
-    unused = rest[stratified_sample(train.labels[rest], min(UNUSED_ROWS, len(rest)), "campaign", "unused")]
-    chosen = train.take(drawn[draw - 1])
+    chosen = train.take(drawn[cell.draw - 1])
     if shuffled:
-        chosen = replace(chosen, labels=numpy_generator("shuffled labels", draw).permutation(chosen.labels))
-    scored = {"dev": data.splits["validation"], "unused": train.take(unused)}
-    return replace(data, splits={"train": chosen}), scored
+        chosen = replace(chosen, labels=numpy_generator("shuffled labels", cell.draw).permutation(chosen.labels))
+    scored = {"dev": data.splits["validation"]} if "validation" in data.splits else {}
+    if len(rest):
+        unused = rest[stratified_sample(train.labels[rest], min(UNUSED_ROWS, len(rest)), "campaign", "unused")]
+        scored["unused"] = train.take(unused)
+    return replace(data, splits={"train": chosen}), scored, len(train)
+
+
+def published(task: str) -> Any:
+    from attentune.config import DataConfig
+    from attentune.data.load import load_data
+
+    return load_data(DataConfig(task=task, data_dir=str(data_dir())), seed=1, splits=("train", "validation"))
+
+
+def uci_sentences() -> Any:
+    """Return the 3,000 sentences of the demo as one task; a third of them is scored."""
+    from attentune.data.dataset import LabelSpace, TaskData, TextRows
+    from attentune.data.splits import stratified_split
+    from attentune.demo.domains import FILES, LABEL_NAMES, read_sentences
+
+    made = [one for domain in FILES for one in read_sentences(domain)]
+    labels = np.array([one.label for one in made])
+    rows = TextRows(tuple(one.id for one in made), tuple(one.text for one in made), None, labels, "uci")
+    kept, held = stratified_split(labels, 1 / 3, "campaign uci")
+    splits = {"train": rows.take(kept), "validation": rows.take(held)}
+    return TaskData("uci", LabelSpace("classification", LABEL_NAMES), ("accuracy",), splits)
 
 
 def settings_for(data: Any, folder: Path, draw: int, **more: Any) -> dict[str, Any]:
@@ -346,7 +430,7 @@ def auto(*, exclude: Sequence[str] = (), deliver: str = "best") -> Callable[...,
         )
         saved = Predictor.load(folder / "auto")
         board = json.loads((folder / "auto" / "auto" / "leaderboard.json").read_text())
-        return (lambda rows: predict_rows(saved, rows)), {"leaderboard": board}
+        return (lambda rows: predict_rows(saved, rows)), {"leaderboard": board}, saved.label_space
 
     return trained
 
@@ -368,28 +452,6 @@ CONTENDERS: dict[str, Callable[..., Any]] = {
     "auto-without-methods": auto(exclude=ATTENTION_METHODS),
     "auto-single": auto(deliver="single"),
 }
-
-
-def summary(folder: Path) -> str:
-    """Return a Markdown table: the mean score over draws of each contender on each task, on both sets of rows."""
-    cells = [json.loads(file.read_text()) for file in sorted((folder / "cells").rglob("*.json"))]
-    lines = []
-    for part in ("dev", "unused"):
-        lines += [f"| {part} | {' | '.join(TASKS)} | draws | CPU seconds |", "|---" * (len(TASKS) + 3) + "|"]
-        for contender in CONTENDERS:
-            mine = [cell for cell in cells if cell["contender"] == contender and "scores" in cell]
-            if not mine:
-                continue
-            means = []
-            for task in TASKS:
-                values = [next(iter(cell["scores"][part].values())) for cell in mine if cell["task"] == task]
-                spread = f" ± {100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-                means.append(f"{100 * np.mean(values):.1f}{spread}" if values else "")
-            draws = len({cell["draw"] for cell in mine})
-            cost = np.median([cell["cpu_seconds"] for cell in mine])
-            lines.append(f"| {contender} | {' | '.join(means)} | {draws} | {cost:.0f} |")
-        lines.append("")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,143 @@
+"""Tables and tests of the packed records of `benchmarks.quality.campaign`.
+
+    python -m benchmarks.quality.campaign_tables results/auto [--rows 1000] [--tasks cola,rte] [--baseline bert]
+
+Prints Markdown: the mean score of each contender on each task; the difference of each contender to the baseline on each
+task, with Holm-corrected p values; and the difference of the mean over tasks, with a bootstrap interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attentune.experiments.auto.selection import CONFUSION_SCORES, confusion_counts
+from attentune.seeding import numpy_generator
+from attentune.stats.compare import holm
+from attentune.stats.estimate import mean_over_seeds
+from benchmarks.common import table
+from benchmarks.quality.campaign import CONTENDERS, TASKS, packed_runs
+
+RESAMPLES = 2000
+# The first metric of each task whose metric is not accuracy.
+_METRICS = {"cola": "matthews_correlation", "mrpc": "f1", "stsb": "pearson", "sick-r": "pearson"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("records", type=Path)
+    parser.add_argument("--rows", default="1000")
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--baseline", default="bert")
+    given = parser.parse_args()
+    records = Records(given.records, given.rows, given.tasks.split(","))
+    for part in ("dev", "unused"):
+        print(f"### {part} rows\n")
+        print("\n".join([*records.scores_table(part), "", *records.differences_table(part, given.baseline), ""]))
+    return 0
+
+
+class Records:
+    """The packed records of one number of rows.
+
+    Attributes:
+        scores: by task, contender and draw, the score of the first metric on each part.
+    """
+
+    def __init__(self, folder: Path, rows: str, tasks: list[str]) -> None:
+        self.rows, self.tasks = rows, tasks
+        self.runs = [run for run in packed_runs(folder) if run["rows"] == rows and run["task"] in tasks]
+        self.arrays = dict(np.load(folder / "predictions.npz"))
+        self.pools = {run["task"]: run["pool"] for run in self.runs}
+
+    def of(self, task: str, contender: str, part: str) -> dict[int, float]:
+        """Return the score of each draw, in points."""
+        mine = [run for run in self.runs if run["task"] == task and run["contender"] == contender and "scores" in run]
+        name = _METRICS.get(task, "accuracy")
+        return {run["draw"]: 100 * (run["scores"][part][name] or 0.0) for run in mine if part in run["scores"]}
+
+    def contenders(self, part: str) -> list[str]:
+        return [name for name in CONTENDERS if any(self.of(task, name, part) for task in self.tasks)]
+
+    def scores_table(self, part: str) -> list[str]:
+        lines = []
+        for name in self.contenders(part):
+            values = {task: list(self.of(task, name, part).values()) for task in self.tasks}
+            whole = np.mean([np.mean(one) for one in values.values()]) if all(values.values()) else None
+            draws = sorted({len(one) for one in values.values() if one})
+            cost = np.median([run["cpu_seconds"] for run in self.runs if run["contender"] == name and "scores" in run])
+            cells = [_mean_and_spread(one) for one in values.values()]
+            count = "-".join(map(str, dict.fromkeys([draws[0], draws[-1]])))
+            lines.append([f"`{name}`", *cells, "" if whole is None else f"{whole:.1f}", count, f"{cost:.0f}"])
+        return table(["contender", *self.tasks, "mean", "draws", "CPU s"], lines)
+
+    def differences_table(self, part: str, baseline: str) -> list[str]:
+        lines = []
+        for name in self.contenders(part):
+            if name == baseline:
+                continue
+            cells, p_values, means = [], [], []
+            for task in self.tasks:
+                first, second = self.of(task, baseline, part), self.of(task, name, part)
+                differences = np.array([second[draw] - first[draw] for draw in sorted(first.keys() & second.keys())])
+                shared = min(0.99, int(self.rows.split("-")[0]) / self.pools.get(task, 10**9))
+                found = mean_over_seeds(differences, overlap=shared / (1 - shared)) if len(differences) else None
+                means.append(None if found is None else float(found.value))
+                p_values.append(np.nan if found is None else float(found.p))
+            known = [not np.isnan(p) for p in p_values]
+            corrected = iter(holm([p for p in p_values if not np.isnan(p)]) if any(known) else [])
+            for mean, there in zip(means, known, strict=True):
+                cells.append("" if mean is None else f"{mean:+.1f}" + (f" (p {next(corrected):.2g})" if there else ""))
+            lines.append([f"`{name}`", *cells, self.interval(name, baseline, part)])
+        return table([f"minus `{baseline}`", *self.tasks, "mean of all, 95 %"], lines)
+
+    def interval(self, name: str, baseline: str, part: str) -> str:
+        """Bootstrap the difference of the mean over tasks: draws and rows of each task are resampled."""
+        tasks = []
+        for task in self.tasks:
+            draws = sorted(self.of(task, name, part).keys() & self.of(task, baseline, part).keys())
+            keys = [[f"{self.rows}/{task}/{draw}/{who}/{part}" for draw in draws] for who in (name, baseline)]
+            if not draws or any(key not in self.arrays for key in (*keys[0], *keys[1])):
+                return ""
+            labels_N = self.arrays[f"{self.rows}/{task}/labels/{part}"]
+            tasks.append((task, labels_N, *(np.stack([self.arrays[key] for key in part_keys]) for part_keys in keys)))
+        generator = numpy_generator("campaign bootstrap", name, baseline, part)
+        values = [np.mean(list(_resampled(tasks, generator))) for _ in range(RESAMPLES)]
+        low, high = np.nanquantile(values, [0.025, 0.975])
+        mean = np.mean([_difference(_METRICS.get(task, "accuracy"), *rest) for task, *rest in tasks])
+        return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def _mean_and_spread(values: list[float]) -> str:
+    spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.1f}{spread}" if values else ""
+
+
+def _resampled(tasks: list[Any], generator: np.random.Generator) -> Iterator[float]:
+    for task, labels_N, first_SN, second_SN in tasks:
+        rows = generator.integers(0, len(labels_N), len(labels_N))
+        draws = generator.integers(0, len(first_SN), len(first_SN))
+        metric = _METRICS.get(task, "accuracy")
+        yield _difference(metric, labels_N[rows], first_SN[np.ix_(draws, rows)], second_SN[np.ix_(draws, rows)])
+
+
+def _difference(metric: str, labels_N: np.ndarray, first_SN: np.ndarray, second_SN: np.ndarray) -> float:
+    first, second = ([_score(metric, labels_N, row) for row in values] for values in (first_SN, second_SN))
+    return 100 * float(np.mean(first) - np.mean(second))
+
+
+def _score(metric: str, labels_N: np.ndarray, predictions_N: np.ndarray) -> float:
+    if metric == "pearson":
+        return float(np.corrcoef(labels_N, predictions_N)[0, 1])
+    size = int(max(labels_N.max(), predictions_N.max())) + 1
+    counts = confusion_counts(labels_N.astype(np.int64), predictions_N.astype(np.int64), max(2, size))
+    return float(CONFUSION_SCORES[metric](counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
