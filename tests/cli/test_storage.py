@@ -45,7 +45,8 @@ def command(tiny, home) -> tuple[object, ...]:
     """A run of three steps with a checkpoint (about 490 KiB) after each; all three are kept."""
     train, dev = write_reviews(home / "train.csv", 24, seed=1), write_reviews(home / "dev.csv", 10, seed=2)
     files = ("--train_file", train, "--validation_file", dev, "--model_name_or_path", tiny("bert"))
-    numbers = ("--num_train_epochs", 3, "--max_length", 32, "--save_total_limit", 9, "--logging_steps", 1)
+    numbers = ("--num_train_epochs", 3, "--per_device_train_batch_size", 32, "--max_length", 32)
+    numbers += ("--save_total_limit", 9, "--logging_steps", 1)
     return ("train", *files, *numbers, "--use_cpu", "--quiet", "--output_dir")
 
 
