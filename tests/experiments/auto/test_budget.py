@@ -91,7 +91,7 @@ def test_much_time_means_five_folds_and_all_updates():
 
 
 def test_less_time_means_fewer_updates_then_fewer_folds_then_a_held_out_part():
-    plans = [_plan(1000, seconds) for seconds in (3600, 400, 200, 100, 60)]
+    plans = [_plan(1000, seconds) for seconds in (3600, 200, 100, 50, 30)]
     assert [plan.folds for plan in plans] == sorted((plan.folds for plan in plans), reverse=True)
     assert [plan.updates for plan in plans] == sorted((plan.updates for plan in plans), reverse=True)
     assert (plans[0].folds, plans[-1].folds) == (5, 1)
@@ -101,12 +101,12 @@ def test_less_time_means_fewer_updates_then_fewer_folds_then_a_held_out_part():
 
 @pytest.mark.parametrize("rows", [100, 300, 1000, 5000, 20_000, 20_001, 100_000, 1_000_000])
 @pytest.mark.parametrize("jobs", [1, 2, 8])
-def test_the_baselines_and_two_members_fit_into_five_minutes(rows, jobs):
+def test_the_baselines_and_a_fine_tuned_member_fit_into_five_minutes(rows, jobs):
     plan = _plan(rows, 280, jobs=jobs)
     speed = _speed()
-    core = [member for member in MEMBERS if member.is_baseline or member.name in ("bert-mean", "ssa-hybrid")]
+    core = [member for member in MEMBERS if member.is_baseline or member.name == "bert-mean"]
     needed = sum(speed.seconds(member, plan.work(20)) for member in core) * plan.folds / jobs
-    assert needed <= 0.6 * 280
+    assert needed <= 0.7 * 280
     assert plan.updates >= 50
     assert plan.rows <= rows
 

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -368,12 +369,13 @@ class _AutoRun:
         self._announce()
 
     def _workers(self) -> tuple[int, int | None]:
-        """Return the number of workers and of threads of each."""
+        """Return the number of workers, and of threads of each: OMP_NUM_THREADS at most."""
         cores, one_thread = default_jobs([{"training.use_cpu": self.config.training.use_cpu}])
         if not one_thread:
             return self.jobs or cores, None
         size = self.jobs or cores
-        return size, max(1, cores // size)
+        most = os.environ.get("OMP_NUM_THREADS", "")
+        return size, max(1, min(cores // size, int(most) if most.isdigit() else cores))
 
     def _probes(self, encoders: Sequence[str]) -> list[ProbeTask]:
         limit_s = max(3.0, _PROBE_SHARE * self.time_limit_s / max(1, len(encoders)))

@@ -2,8 +2,9 @@
 
 Four kinds, from simple to flexible: one member alone, greedy ensemble selection, non-negative weights, and a linear
 model on top. Each is scored by cross-fitting: its predictions of a fold come from a fit on the other folds, so no row's
-label is used for its own prediction. A more flexible kind is delivered only if it beats the simpler ones by more than
-one standard error.
+label is used for its own prediction. The kind is chosen by the loss of these predictions, cross-entropy or squared
+error, which needs far fewer rows than accuracy to tell two models apart: on four data sets that no table of results
+uses, that choice gained 0.5 to 4 points of accuracy on other rows over a choice by accuracy (results/auto).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from attentune.errors import ConfigError
 from attentune.experiments.auto.selection import choose_simplest, paired_gain, utility
 from attentune.inference.fusion import FUSION_KINDS, Fusion, fusion_features
 from attentune.metrics.metrics import Metric, predictions_of, probabilities_of
+from attentune.stats.calibration import fit_temperature
 from attentune.stats.decisions import predict_labels
 
 _LOWEST = 1e-6  # probabilities are clipped here before their logarithm is taken
@@ -32,6 +34,10 @@ _GREEDY_ROUNDS, _GREEDY_PATIENCE = 20, 5
 _EM_STEPS = 300
 _SMALLEST_WEIGHT = 0.02  # a member below this costs its whole running time for next to nothing
 _INVERSE_STRENGTHS = (0.001, 0.01, 0.1, 1.0)
+# By how many standard errors a kind must be ahead of one with less freedom, or be behind a member alone, to count.
+_CLEARLY = 2.0
+# Fusions of several members, the preferred one first.
+_BY_FREEDOM = ("weights", "greedy", "linear")
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ class FusionResult:
         fusion: fitted on all rows.
         logits: (N, C) the cross-fitted logits of the delivered kind; NaN in rows that were left out.
         scores: the cross-fitted score of each kind. The chosen one's is slightly optimistic; `estimate` corrects that.
+        losses: the cross-fitted loss of each kind: cross-entropy, or squared error, after calibration.
         member_scores: the out-of-fold score of each member.
         simplest_member: the simplest good member: the first that no member beats by more than one standard error.
         dropped: the members that were left out, because they lack out-of-fold logits that others have.
@@ -51,6 +58,7 @@ class FusionResult:
     fusion: Fusion
     logits: np.ndarray
     scores: dict[str, float]
+    losses: dict[str, float]
     member_scores: dict[str, float]
     simplest_member: str
     dropped: tuple[str, ...]
@@ -70,8 +78,9 @@ def fit_fusion(
 ) -> FusionResult:
     """Fit all kinds of fusion, choose one of them, and fit it on all rows.
 
-    Among members, and then among kinds, the simplest is chosen that the best one does not beat by more than one
-    standard error of the paired difference: members in the given order, kinds in the order of `FUSION_KINDS`.
+    Non-negative weights are delivered if their cross-fitted loss is below that of the simplest good member and their
+    score is not clearly worse; another fusion of several members if its loss is clearly lower still. The simplest good
+    member is the first that the best one does not beat by more than one standard error of the paired difference.
 
     Args:
         logits: (N, C) out-of-fold logits by member, cheap members first. Members with NaN in rows that others have are
@@ -82,7 +91,7 @@ def fit_fusion(
         folds: (N,) the fold of each row. If the rows that can be used lie in one fold, they are divided into five.
         seed: for subsamples of more than 10,000 rows.
         kinds: the kinds to try; "single" always is.
-        standard_errors: by how many standard errors the best must be ahead of a simpler choice.
+        standard_errors: by how many standard errors the best member must be ahead of a simpler one.
 
     Raises:
         ConfigError: an unknown kind, or no row that a member has predicted.
@@ -105,35 +114,30 @@ def fit_fusion(
     ).with_folds()
     tried = [kind for kind in FUSION_KINDS if kind == "single" or (kind in kinds and len(members) > 1)]
     fused = {kind: _cross_fit(kind, problem) for kind in tried}
-    predictions = [predictions_of(values, problem.space) for values in fused.values()]
-    place, best = choose_simplest(metric, problem.labels, predictions, standard_errors=standard_errors)
-    kind = tried[place]
+    losses = {kind: _calibrated_losses(values, problem) for kind, values in fused.items()}
+    kind = _choose_kind(fused, losses, problem)
     simplest = _fit_single(problem).members[0]
     fusion = _fit(kind, problem)
     if len(fusion.members) == 1 and fusion.kind in ("greedy", "weights"):
         fusion = _only(fusion.members[0], problem)
-    gain, error = paired_gain(metric, problem.labels, predictions[0], predictions[best if place == 0 else place])
-    ahead = f"{gain:.4g} (standard error {error:.2g})"
+    scores = {name: problem.score(values) for name, values in fused.items()}
     if len(members) == 1:
         reason = f"{simplest} is delivered: it is the only member with out-of-fold predictions."
     elif fusion.kind != "single":
         reason = (
-            f"The fusion of {len(fusion.members)} members ({kind}) is delivered: its cross-fitted {metric.name} is"
-            f" better than that of the simplest good member, {simplest}, by {ahead}."
+            f"The fusion of {len(fusion.members)} members ({kind}) is delivered: on rows that it was not fitted on, its"
+            f" loss is lower than that of the simplest good member, {simplest}: {losses[kind].mean():.4f} against"
+            f" {losses['single'].mean():.4f} ({metric.name} {scores[kind]:.4f} against {scores['single']:.4f})."
         )
-    elif best == 0 or kind != "single":
-        reason = f"{fusion.members[0]} is delivered: no fusion of several members has a better {metric.name}."
     else:
-        reason = (
-            f"{fusion.members[0]} is delivered: the best fusion ({tried[best]}) has a cross-fitted {metric.name} that"
-            f" is better by only {ahead}."
-        )
+        reason = f"{fusion.members[0]} is delivered: no fusion of several members is better."
     whole_NC = np.full((len(labels), fused[kind].shape[1]), np.nan)
     whole_NC[rows] = fused[kind]
     return FusionResult(
         fusion=fusion,
         logits=whole_NC,
-        scores={name: problem.score(values) for name, values in fused.items()},
+        scores=scores,
+        losses={name: float(values.mean()) for name, values in losses.items()},
         member_scores={name: problem.score(values) for name, values in problem.logits.items()},
         simplest_member=simplest,
         dropped=tuple(name for name in logits if name not in members),
@@ -209,6 +213,50 @@ def _cross_fit(kind: str, problem: _Problem) -> np.ndarray:
         fitted = _fit(kind, other) if other is not None else _only(next(iter(problem.logits)), problem)
         fused_NC[inside] = fitted.apply(problem.take(inside).logits)
     return fused_NC
+
+
+def _choose_kind(fused: Mapping[str, np.ndarray], losses: Mapping[str, np.ndarray], problem: _Problem) -> str:
+    """Choose a kind by the losses of its cross-fitted predictions."""
+    several = [kind for kind in _BY_FREEDOM if kind in fused]
+    if not several:
+        return "single"
+    chosen = several[0]
+    for kind in several[1:]:
+        difference_N = losses[kind] - losses[chosen]
+        if difference_N.mean() < -_CLEARLY * np.std(difference_N, ddof=1) / math.sqrt(len(difference_N)):
+            chosen = kind
+    predictions = [predictions_of(fused[kind], problem.space) for kind in ("single", chosen)]
+    gain, error = paired_gain(problem.metric, problem.labels, *predictions)
+    is_better = losses[chosen].mean() < losses["single"].mean() and gain >= -_CLEARLY * error
+    return chosen if is_better else "single"
+
+
+def _calibrated_losses(logits_NC: np.ndarray, problem: _Problem) -> np.ndarray:
+    """Return the (N,) losses of cross-fitted logits, after a temperature or a line that other folds determine.
+
+    Without it an overconfident member would lose to a fusion that only damps it.
+    """
+    losses_N = np.empty(len(problem.labels))
+    for fold in np.unique(problem.folds):
+        inside = problem.folds == fold
+        fitted, given = (~inside, inside) if not inside.all() else (inside, inside)
+        labels = problem.labels[given]
+        if problem.space.task_type == "regression":
+            slope, start = _line(logits_NC[fitted, 0], problem.labels[fitted])
+            losses_N[inside] = (slope * logits_NC[given, 0] + start - labels) ** 2
+            continue
+        scaled_NC = logits_NC[given] / fit_temperature(logits_NC[fitted], problem.labels[fitted])
+        truth = np.log(_of_truth(probabilities_of(scaled_NC, problem.space), labels))
+        losses_N[inside] = -truth if truth.ndim == 1 else -truth.mean(axis=1)
+    return losses_N
+
+
+def _line(scores_N: np.ndarray, labels_N: np.ndarray) -> tuple[float, float]:
+    """Return slope and intercept of least squares."""
+    centred_N = scores_N - scores_N.mean()
+    size = float(centred_N @ centred_N)
+    slope = float(centred_N @ labels_N) / size if size > 0 else 0.0
+    return slope, float(labels_N.mean() - slope * scores_N.mean())
 
 
 def _fit(kind: str, problem: _Problem) -> Fusion:

@@ -39,7 +39,7 @@ FOLD_FILE, HELD_OUT_FILE, REFIT_FOLDER = "fold.json", "heldout.safetensors", "al
 WEIGHTS_FILE = "model.safetensors"
 # After a stop request, workers have this many seconds to save.
 SAVE_S = 30.0
-_PROBE_ROWS, _PROBE_STEPS = 256, 8
+_PROBE_ROWS, _PROBE_STEPS = 256, 24
 # The data settings of a member's runs: how rows are read. They get the rows themselves.
 _DATA_SETTINGS = (
     "text_column",
@@ -544,9 +544,9 @@ def _probe(task: ProbeTask) -> EncoderSpeed:
     trained_s = time.perf_counter() - began
     steps = [(0, 0.0), *callback.steps]
     increments = [(after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(steps)]
-    # The first step also compiles and allocates.
-    tokens, seconds = np.array(increments[1:] or increments or [(1, task.limit_s)]).sum(axis=0)
-    train_tokens_per_s = float(tokens / max(seconds, 1e-6))
+    # The first steps also compile and allocate, also for each new length of a batch.
+    later = increments[len(increments) // 3 :] or [(1, task.limit_s)]
+    train_tokens_per_s = float(np.median([tokens / max(seconds, 1e-6) for tokens, seconds in later]))
     speed = EncoderSpeed(
         train_tokens_per_s=train_tokens_per_s,
         predict_tokens_per_s=3 * train_tokens_per_s,  # forward and backward pass cost three times the forward pass
