@@ -136,6 +136,32 @@ def test_ctrl_c_delivers_the_best_so_far_and_resume_trains_the_rest(tiny, tmp_pa
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("similar", [True, False])
+def test_the_cosine_bi_encoder_comes_first_where_similarity_decides(attentune, tiny, tmp_path, similar):
+    """Labels say whether the texts are equal, or whether the second one has a certain word."""
+    generator = random.Random(1)
+    words = ["phone", "battery", "screen", "case", "sound", "price", "cable", "car"]
+    with (tmp_path / "train.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["first", "second", "label"])
+        for number in range(80):
+            first = " ".join(generator.sample(words, 4))
+            second = first if number % 2 and similar else " ".join(generator.sample(words, 4))
+            label = number % 2 if similar else int("phone" in second)
+            writer.writerow([first, second, "yes" if label else "no"])
+    columns = ("--text_column", "first", "--text_pair_column", "second", "--label_column", "label")
+    members = ("--portfolio", "majority,tfidf-linear,cosine,bert,bi-encoder-cosine", "--cv_folds", "2", "--jobs", "1")
+    given = ("--train_file", tmp_path / "train.csv", *columns, *members, *LONG, *SMALL)
+    status, _, err = attentune(
+        "auto", *given, "--model_name_or_path", tiny("bert"), "--output_dir", tmp_path / "best", "--quiet"
+    )
+    assert status == 0, err
+    fine_tuned = [name for _, name in tasks(tmp_path) if "fold" in name and name.split(",")[0].startswith(("be", "bi"))]
+    assert fine_tuned[0] == ("bi-encoder-cosine, fold 1" if similar else "bert, fold 1")
+    assert len(fine_tuned) == 4
+
+
+@pytest.mark.integration
 def test_a_killed_worker_s_fold_is_trained_again(tiny, tmp_path):
     flags = ("--portfolio", "majority,bert-mean", "--cv_folds", "3", "--jobs", "2")
     process = start(words(tmp_path, tiny("bert"), *flags, *LONG))

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -83,6 +84,8 @@ _CHECKPOINT_S = 120.0
 _COUNTED_ROWS = 2000
 # A started member is given up when its remaining folds need more than this multiple of the time left.
 _PATIENCE = 1.2
+# Tried first among fine-tuned members of pairs where similarity decides.
+_SIMILARITY_MEMBER = "bi-encoder-cosine"
 
 
 def auto(
@@ -237,6 +240,7 @@ class _AutoRun:
     pool: WorkerPool | None = None
     unlabeled: TextRows | None = None
     fusion_s: float | None = None
+    is_ordered: bool = False
     data: TaskData = field(init=False)
     rows: TextRows = field(init=False)
     metric: Metric = field(init=False)
@@ -515,6 +519,7 @@ class _AutoRun:
         pool = self.pool
         self.display.start()
         while not stop.requested:
+            self._put_similarity_first()
             self._give_up_late_members()
             while pool.free and (task := self._next_task()) is not None:
                 pool.submit(task)
@@ -625,17 +630,38 @@ class _AutoRun:
         logits_NC = held_out_logits(state.folder, state.folds, len(self.rows))
         with storage_errors(state.folder):
             save_file({"logits": logits_NC}, state.folder / OOF_FILE)
-        there = np.flatnonzero(self.folds_N > 0)
-        assert self.rows.labels is not None
-        labels = self.rows.labels[there]
-        score = score_predictions([self.metric.name], labels, logits_NC[there], self.space)[self.metric.name]
         self.display.member_ended(
             state.member.name,
             metric=self.metric.name,
-            score=score,
+            score=self._score(logits_NC),
             seconds=state.seconds,
             left_s=self.left_s,
         )
+
+    def _score(self, logits_NC: np.ndarray) -> Any:
+        """Return the out-of-fold score of a member; None if it is undefined."""
+        there = np.flatnonzero(self.folds_N > 0)
+        assert self.rows.labels is not None
+        labels = self.rows.labels[there]
+        return score_predictions([self.metric.name], labels, logits_NC[there], self.space)[self.metric.name]
+
+    def _put_similarity_first(self) -> None:
+        """Try the cosine bi-encoder before other fine-tuned members if similarity is what the labels are about.
+
+        That is so if the frozen cosine of the texts predicts the labels better than a linear model on TF-IDF features.
+        """
+        baselines = {state.member.name: state for state in self.states if state.is_complete}
+        if self.is_ordered or not {"cosine", "tfidf-linear"} <= baselines.keys():
+            return
+        self.is_ordered = True
+        scores = [
+            self._score(held_out_logits(baselines[name].folder, baselines[name].folds, len(self.rows)))
+            for name in ("cosine", "tfidf-linear")
+        ]
+        sign = 1 if self.metric.greater_is_better else -1
+        cosine, tfidf = (-math.inf if score is None else sign * score for score in scores)
+        if cosine > tfidf:
+            self.states.sort(key=lambda state: not state.member.is_baseline and state.member.name != _SIMILARITY_MEMBER)
 
     def _show(self) -> None:
         assert self.pool is not None
