@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -104,6 +106,25 @@ def test_the_estimate_on_held_out_rows(ensemble, task, tmp_path):
     again = replace(config, training=replace(config.training, resume=True))
     resumed = distill(ensemble, data, again, out_of_fold=out_of_fold, output_dir=single, display=QUIET)
     assert (resumed.scores, len(resumed.notes)) == (result.scores, len(result.notes))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("splits", [("train",), ("train", "validation")])
+def test_the_student_has_the_ensembles_decision_thresholds(ensemble, task, tmp_path, splits):
+    config, data, out_of_fold = task
+    teacher = Path(shutil.copytree(ensemble, tmp_path / "teacher"))
+    content = json.loads((teacher / "ensemble.json").read_text())
+    content["label_space"]["thresholds"] = [0.999]
+    (teacher / "ensemble.json").write_text(json.dumps(content))
+    data = replace(data, splits={name: data.splits[name] for name in splits})
+    single = tmp_path / "single"
+    result = distill(teacher, data, config, out_of_fold=out_of_fold, output_dir=single, display=QUIET)
+    assert Predictor.load(single).label_space.thresholds == (0.999,)
+    facts = result.train["distillation"]
+    # With that threshold nearly every row is of the first class, for the ensemble and for the student.
+    labels = data.splits[splits[-1]].labels
+    assert facts["ensemble"] == pytest.approx(np.mean(labels == 0), abs=0.15)
+    assert facts["single"] == pytest.approx(facts["ensemble"], abs=0.15)
 
 
 @pytest.mark.integration

@@ -2,13 +2,14 @@
 
 The encoder starts from the pre-trained weights, with the settings of the ensemble's best neural member, and learns soft
 targets: a mix of each row's label and of what the members predicted for it out of fold, that is, without having seen
-it. Unlabelled rows have the ensemble's predictions as targets.
+it. Unlabelled rows have the ensemble's predictions as targets. The ensemble's decision thresholds hold for the encoder.
 
 Source: Hinton, Vinyals and Dean 2015, with temperature 1.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from attentune.errors import ConfigError, DataError
 from attentune.experiments.auto.folds import make_folds
 from attentune.inference.ensemble import EnsemblePredictor
 from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
-from attentune.io.files import write_text
+from attentune.io.files import read_json, write_text
 from attentune.metrics.metrics import choose_metric, predictions_of, probabilities_of, score_predictions
 from attentune.results import RESULT_FILE, RunResult
 from attentune.training.progress import ProgressDisplay
@@ -124,14 +125,15 @@ def distill(
     if unlabeled is not None and len(unlabeled):
         soft = _with_unlabeled(soft, unlabeled, teacher)
     result = train(student, data=replace(data, splits={**data.splits, "train": soft}), display=display)
-    single = Predictor.load(output_dir)
+    single = _with_thresholds(Path(output_dir), teacher.label_space)
     held_out = _held_out(data)
     if held_out is not None:
         score = _score_held_out(teacher, single, data, held_out)
     else:
         if folds is None:
             folds = make_folds(rows, data.label_space, folds=_FOLDS, seed=config.training.seed)
-        score = _score_without_a_fold(student, data, soft, out_of_fold, folds, display)
+        with_thresholds = replace(data, label_space=teacher.label_space)
+        score = _score_without_a_fold(student, with_thresholds, soft, out_of_fold, folds, display)
     timed = rows.take(range(min(len(rows), _TIMED_ROWS)))
     comparison = Comparison(
         **score,
@@ -315,11 +317,12 @@ def _score_without_a_fold(
     kept = np.setdiff1d(np.arange(len(soft)), np.flatnonzero(in_fold_N))
     place = Path(str(student.training.output_dir)) / ESTIMATE_FOLDER
     config = replace(student, training=replace(student.training, output_dir=str(place)))
-    train(config, data=TaskData(data.name, space, data.metrics, {"train": soft.take(kept)}), display=display)
+    plain = replace(space, thresholds=None)
+    train(config, data=TaskData(data.name, plain, data.metrics, {"train": soft.take(kept)}), display=display)
     metric = choose_metric(student.training.metric_for_best_model, data.metrics, space).name
     fold = replace(rows.take(scored), labels=None)
     labels = np.asarray(rows.labels)[scored]
-    single = Predictor.load(place)
+    single = _with_thresholds(place, space)
     return {
         "metric": metric,
         "ensemble": score_predictions([metric], labels, out_of_fold[scored], space)[metric],
@@ -327,6 +330,14 @@ def _score_without_a_fold(
         "rows": len(scored),
         "estimate": "out of fold",
     }
+
+
+def _with_thresholds(folder: Path, space: LabelSpace) -> Predictor:
+    """Give a distilled model the decision thresholds of its ensemble, whose probabilities it has learned; load it."""
+    if space.thresholds is not None:
+        content = read_json(folder / "config.json") | {"thresholds": list(space.thresholds)}
+        write_text(folder / "config.json", json.dumps(content, indent=2, sort_keys=True) + "\n")
+    return Predictor.load(folder)
 
 
 def _seconds(run: Predictor, rows: TextRows) -> float:
