@@ -38,7 +38,7 @@ class SSACallback(TrainerCallback):
         collator: the `data_collator` for the Trainer, for both training and evaluation.
         facts: a mapping for each epoch: the numbers of scored texts and of labels.
 
-    Source: SSA (Kou et al. 2020, sections 3.2 and 3.3).
+    Source: SSA (Kou et al. 2020, sections 3.1 and 3.2).
     """
 
     def __init__(
