@@ -125,26 +125,74 @@ def leave_one_out_labels(source: LabelSource, rows: Iterable[int], *, soft: bool
     return flat(source, given), facts
 
 
-def released_samples(
+def released_spans(
+    length: int, random: np.random.RandomState, *, chance: float = 0.1, longest: float = 0.7
+) -> set[int]:
+    """Mask a text of `length` tokens as the released program does, one token after another."""
+    cut_1, cut_2, cut_3 = (np.percentile(np.arange(length), share) for share in (25, 50, 75))
+    masked: set[int] = set()
+    for token in range(length):
+        if random.rand() > chance:
+            continue
+        if token < cut_1:
+            start, end = 0.0, cut_1
+        elif token < cut_2:
+            start, end = cut_1, cut_2
+        elif token < cut_3:
+            start, end = cut_2, cut_3
+        else:
+            start, end = cut_3, float(length)
+        if end - start <= 1:
+            continue
+        last, p = random.randint(int(start), int(end)), random.rand()
+        if p > longest and last >= start + 2:
+            masked |= {last, last - 1, last - 2}
+        elif 2 * longest - 1 < p < longest and last >= start + 1:
+            masked |= {last, last - 1}
+        else:
+            masked |= {last}
+    return masked
+
+
+def released_shares(each: float, epochs: int) -> list[float]:
+    """Return the share of kept samples by epoch: it rises while the next value is below 1."""
+    shares, share = [], 0.0
+    for _ in range(epochs):
+        shares.append(share)
+        if share + each < 1.0:
+            share += each
+    return shares
+
+
+def released_pool(
     source: LabelSource, epoch: int, *, wanted: int, ask: Any = answer, assumed_correct: Iterable[int] = ()
 ) -> list[tuple[int, list[int]]]:
-    """Return the selected rows with the positions masked in each, testing one row after another.
+    """Return the pool of kept samples, rows with their masked positions, testing one row after another.
 
     Rows in `assumed_correct` are scored only with masks.
     """
     trusted = set(assumed_correct)
-    kept: list[tuple[int, list[int]]] = []
-    for row in map(int, numpy_generator("candidates", source.seed, epoch).permutation(len(source.features))):
-        if len(kept) == wanted:
+    pool: list[tuple[int, list[int]]] = []
+    for number in range(20):
+        if len(pool) >= wanted:
             break
-        if row not in trusted and not is_right(source, row, ask(source, row)):
-            continue
-        key = (source.seed, epoch, row)
-        places = random_spans(source.features, row, chance=0.1, rm_threshold=0.7, key=key).tolist()
-        masked_C = ask(source, row, places)
-        if is_right(source, row, masked_C) if row in trusted else is_same(source, ask(source, row), masked_C):
-            kept.append((row, places))
-    return kept
+        for row in range(len(source.features)):
+            if row not in trusted and not is_right(source, row, ask(source, row)):
+                continue
+            key = (source.seed, epoch, row) if number == 0 else (source.seed, epoch, row, number)
+            places = random_spans(source.features, row, chance=0.1, rm_threshold=0.7, key=key).tolist()
+            masked_C = ask(source, row, places)
+            kept = is_right(source, row, masked_C) if row in trusted else is_same(source, ask(source, row), masked_C)
+            if kept and (row, places) not in pool:
+                pool.append((row, places))
+    return pool
+
+
+def released_samples(source: LabelSource, epoch: int, *, wanted: int, **options: Any) -> list[tuple[int, list[int]]]:
+    """Return the kept samples of an epoch: a draw from the pool, in the pool's order."""
+    pool = released_pool(source, epoch, wanted=wanted, **options)
+    drawn = numpy_generator("kept samples", source.seed, epoch).permutation(len(pool))[:wanted]
+    return [pool[place] for place in sorted(drawn)]
 
 
 class _Given(nn.Module):

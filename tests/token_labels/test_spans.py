@@ -1,6 +1,4 @@
-"""Random spans as the released program draws them: in quarters, of one to three tokens, cut at the quarter's start."""
-
-from collections import Counter
+"""Random spans as the released program draws them: in quarters of each text, of one to three tokens."""
 
 import numpy as np
 import pytest
@@ -9,6 +7,7 @@ from hypothesis import strategies as st
 
 from attentune.token_labels import masking
 from attentune.token_labels.masking import random_spans
+from helpers.label_references import released_spans
 from helpers.label_sources import features_of
 
 
@@ -39,7 +38,7 @@ def spans_by_hand(
         return random_spans(features_of(row), 0, chance=chance, rm_threshold=rm_threshold, key=(1,)).tolist()
 
 
-SIXTEEN = "s" + "o" * 16 + "s"  # quarters begin at the places 1, 5, 9 and 13
+SEVENTEEN = "s" + "o" * 17 + "s"  # quarters of the tokens begin at 0, 4, 8 and 12, at the places 1, 5, 9 and 13
 
 
 @pytest.mark.parametrize(
@@ -47,27 +46,46 @@ SIXTEEN = "s" + "o" * 16 + "s"  # quarters begin at the places 1, 5, 9 and 13
     [
         ({}, []),
         ({4: (0.75, 0.71)}, [6, 7, 8]),  # the second quarter's last token and two to its left
-        ({7: (0.99, 0.70)}, [7, 8]),  # wherever in the quarter it started; 0.7 itself is not above
+        ({7: (0.99, 0.69)}, [7, 8]),  # wherever in the quarter it started
+        ({7: (0.99, 0.70)}, [8]),  # 0.7 itself is neither above nor below
         ({5: (0.99, 0.41)}, [7, 8]),
         ({5: (0.99, 0.39)}, [8]),
         ({5: (0.99, 0.0)}, [8]),
-        ({5: (0.0, 0.99)}, [5]),  # cut at the quarter's start
-        ({5: (0.26, 0.99)}, [5, 6]),
-        ({0: (0.5, 0.9), 1: (0.5, 0.1), 15: (0.0, 0.5)}, [1, 2, 3, 13]),  # overlapping spans are one
+        ({5: (0.0, 0.99)}, [5]),  # too near to the quarter's start: one token, not a cut span
+        ({5: (0.26, 0.99)}, [6]),
+        ({5: (0.26, 0.5)}, [5, 6]),
+        ({16: (0.99, 0.99)}, [15, 16, 17]),  # the last quarter has the last token
+        ({0: (0.75, 0.9), 1: (0.5, 0.1), 16: (0.0, 0.5)}, [2, 3, 4, 13]),  # overlapping spans are one
     ],
 )
 def test_spans_by_hand(starting: dict[int, tuple[float, float]], places: list[int]) -> None:
-    assert spans_by_hand(SIXTEEN, starting) == places
+    assert spans_by_hand(SEVENTEEN, starting) == places
+
+
+def test_the_ends_of_a_quarter_count_by_their_whole_parts() -> None:
+    row = "o" * 12  # quarters begin at 2.75, 5.5 and 8.25: the second is drawn from 2, 3 and 4
+    assert [spans_by_hand(row, {3: (share, 0.0)}) for share in (0.0, 0.34, 0.67)] == [[2], [3], [4]]
+    # A span of two needs a token at or after 3.75, one of three at or after 4.75.
+    assert [spans_by_hand(row, {3: (share, 0.5)}) for share in (0.0, 0.34, 0.67)] == [[2], [3], [3, 4]]
+    assert [spans_by_hand(row, {3: (share, 0.9)}) for share in (0.0, 0.34, 0.67)] == [[2], [3], [4]]
+
+
+def test_short_texts_have_spans_in_the_last_quarter_only() -> None:
+    every = dict.fromkeys(range(4), (0.99, 0.99))
+    assert spans_by_hand("oooo", every) == [3]
+    assert spans_by_hand("o", {0: (0.5, 0.5)}) == []
 
 
 def test_the_threshold_sets_the_lengths() -> None:
-    lengths = [len(spans_by_hand(SIXTEEN, {8: (0.99, p)}, rm_threshold=0.9)) for p in (0.91, 0.9, 0.81, 0.8, 0.1)]
-    assert lengths == [3, 2, 2, 1, 1]
+    lengths = [len(spans_by_hand(SEVENTEEN, {8: (0.99, p)}, rm_threshold=0.9)) for p in (0.91, 0.9, 0.81, 0.8, 0.1)]
+    assert lengths == [3, 1, 2, 1, 1]
 
 
-def test_spans_count_ordinary_tokens_only_and_leave_special_ones() -> None:
-    row = "s" + "oo" + "s" + "oooooo" + "s"  # eight non-special tokens at 1, 2, 4 .. 9: quarters of two
-    assert spans_by_hand(row, {0: (0.99, 0.99), 2: (0.99, 0.99)}) == [1, 2, 4, 5]
+def test_each_text_of_a_pair_has_quarters_of_its_own() -> None:
+    row = "s" + "o" * 9 + "s" + "o" * 17 + "s"  # texts at 1 to 9 and 11 to 27
+    assert spans_by_hand(row, {8: (0.99, 0.99)}) == [7, 8, 9]
+    assert spans_by_hand(row, {9: (0.99, 0.99)}) == [12, 13, 14]  # the second text's first token
+    assert spans_by_hand(row, {25: (0.99, 0.99)}) == [25, 26, 27]
 
 
 @settings(max_examples=300, deadline=None)
@@ -76,9 +94,13 @@ def test_a_span_stays_in_the_quarter_of_the_token_that_started_it(count: int, da
     token = data.draw(st.integers(0, count - 1))
     where, p = data.draw(st.floats(0, 1, exclude_max=True)), data.draw(st.floats(0, 1, exclude_max=True))
     chosen = spans_by_hand("o" * count, {token: (where, p)})
-    assert 1 <= len(chosen) <= 3
-    assert chosen == list(range(chosen[0], chosen[-1] + 1))
-    assert {4 * place // count for place in chosen} == {4 * token // count}
+    bounds = [0.0, *(np.percentile(np.arange(count), share) for share in (25, 50, 75)), float(count)]
+    quarter = max(number for number in range(4) if token >= bounds[number])
+    start, end = bounds[quarter], bounds[quarter + 1]
+    assert len(chosen) <= 3
+    assert bool(chosen) == (end - start > 1)
+    assert chosen == list(range(chosen[0], chosen[-1] + 1)) if chosen else True
+    assert all(int(start) <= place < end for place in chosen)
 
 
 @settings(max_examples=200, deadline=None)
@@ -93,35 +115,32 @@ def test_spans_are_ordinary_tokens_and_a_function_of_the_key(
     alone = random_spans(features_of(row), 0, chance=chance, rm_threshold=rm_threshold, key=(seed, 1))
     assert np.array_equal(places, alone)
     assert chance > 0 or len(places) == 0
-    assert chance < 1 or len({4 * row[:place].count("o") // row.count("o") for place in places}) == min(
-        4, row.count("o")
-    )
+    assert chance < 1 or len(places) > 0 or max(map(len, row.split("s"))) <= 1
 
 
-def test_ends_lengths_and_numbers_of_spans_are_distributed_as_released() -> None:
-    features = features_of("o" * 8)
-    draws = [
-        random_spans(features, 0, chance=0.1, rm_threshold=0.7, key=(seed, 1, 0)).tolist() for seed in range(12000)
-    ]
-    assert sum(not places for places in draws) / len(draws) == pytest.approx(0.9**8, abs=0.015)
-    # Quarters of two tokens. A span masks the first where it ends there (a half), both where it ends at the second and
-    # is longer than one (half x 0.6), else the second; one of the tokens starts a span, or both do.
-    pairs = Counter(tuple(place for place in places if place < 2) for places in draws)
-    both_of_one, first_of_one, second_of_one = 0.5 * 0.6, 0.5, 0.5 * 0.4
-    one, two = 2 * 0.1 * 0.9, 0.1 * 0.1
-    assert pairs[0,] / len(draws) == pytest.approx(one * first_of_one + two * first_of_one**2, abs=0.01)
-    assert pairs[1,] / len(draws) == pytest.approx(one * second_of_one + two * second_of_one**2, abs=0.007)
-    both = two * (1 - first_of_one**2 - second_of_one**2)
-    assert pairs[0, 1] / len(draws) == pytest.approx(one * both_of_one + both, abs=0.009)
+@pytest.mark.slow
+@pytest.mark.parametrize(("length", "mean"), [(4, 0.10), (8, 0.80), (12, 1.34), (24, 3.45), (48, 7.59)])
+def test_100_000_draws_are_distributed_as_those_of_a_plain_loop(length: int, mean: float) -> None:
+    check_distribution(length, mean, draws=100_000)
 
 
-@pytest.mark.integration
-def test_of_uncut_spans_three_in_ten_have_three_tokens_and_three_two() -> None:
-    features = features_of("o" * 40)  # a start in 500 tokens: nearly always one span a text
-    draws = [random_spans(features, 0, chance=0.002, rm_threshold=0.7, key=(seed, 2)) for seed in range(25000)]
-    spans = [places for places in draws if len(places) and places[-1] % 10 >= 2 and places[-1] - places[0] < 3]
-    lengths = Counter(map(len, spans))
-    assert lengths.keys() == {1, 2, 3}
-    assert [lengths[size] / len(spans) for size in (1, 2, 3)] == pytest.approx([0.4, 0.3, 0.3], abs=0.05)
-    ends = np.bincount([places[-1] // 10 for places in spans], minlength=4) / len(spans)
-    assert ends == pytest.approx(np.full(4, 0.25), abs=0.05)
+@pytest.mark.parametrize(("length", "mean"), [(4, 0.10), (12, 1.34), (24, 3.45)])
+def test_draws_are_distributed_as_those_of_a_plain_loop(length: int, mean: float) -> None:
+    check_distribution(length, mean, draws=4_000)
+
+
+def check_distribution(length: int, mean: float, *, draws: int) -> None:
+    """Numbers of masked tokens and their positions: means and shares within five standard errors of each other."""
+    features, random = features_of("o" * length), np.random.RandomState(1)
+    ours, theirs = np.zeros((2, draws, length), dtype=bool)
+    for seed in range(draws):
+        ours[seed, random_spans(features, 0, chance=0.1, rm_threshold=0.7, key=(seed, 1))] = True
+        theirs[seed, sorted(released_spans(length, random))] = True
+    counts = [part.sum(axis=1) for part in (ours, theirs)]
+    error = np.hypot(*(part.std() for part in counts)) / np.sqrt(draws)
+    assert counts[0].mean() == pytest.approx(mean, abs=0.01 + 5 * error)
+    assert counts[0].mean() == pytest.approx(counts[1].mean(), abs=5 * error)
+    for first, second in ((ours, theirs), *(tuple(one[:, None] == n for one in counts) for n in range(7))):
+        share_P = (first.mean(axis=0) + second.mean(axis=0)) / 2
+        errors_P = np.sqrt(2 * share_P * (1 - share_P) / draws)
+        assert (np.abs(first.mean(axis=0) - second.mean(axis=0)) <= 5 * errors_P + 1e-9).all()

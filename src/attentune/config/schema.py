@@ -225,15 +225,18 @@ class LabelsConfig:
     )
     shuffle: bool = setting(False, "control: shuffle an epoch's labels among the labelled tokens")
     aug_ratio_each: float = setting(
-        0.2, "released: how much the share of labelled samples rises each epoch", minimum=0, maximum=1
+        0.2,
+        "released: how much the share of labelled samples rises each epoch, while it stays below 1",
+        minimum=0,
+        maximum=1,
     )
     aug_threshold: float = setting(
         0.1, "released: the probability that a token starts a masked span", minimum=0, maximum=1
     )
     rm_threshold: float = setting(
-        0.7, "released: a draw above it masks 3 tokens, one above 2 x this - 1 masks 2, else 1", minimum=0, maximum=1
+        0.7, "released: a draw above it masks 3 tokens, one between 2 x this - 1 and it 2, else 1", minimum=0, maximum=1
     )
-    double_ori: bool = setting(False, "released: add all original rows to each epoch's samples")
+    double_ori: bool = setting(False, "released: add all original rows to the samples of each epoch but the first")
     steps: int = setting(16, "integrated-gradients: points on the path from the masked text to the text", minimum=1)
     samples: int = setting(64, "lime: masked copies per text", minimum=2)
 

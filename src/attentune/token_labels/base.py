@@ -85,8 +85,12 @@ class LabelGenerator:
 
     @property
     def samples_per_epoch(self) -> int:
-        """Number of samples in each epoch; known before training, for the learning-rate schedule."""
+        """Number of samples in most epochs; known before training, for the learning-rate schedule."""
         return len(self.source.features)
+
+    def samples_in_epoch(self, epoch: int) -> int:
+        """Return the number of samples in one epoch, counted from 0, if it differs between them."""
+        return self.samples_per_epoch
 
     def plan(self, epoch: int) -> EpochPlan:
         """Make the plan of an epoch, counted from 0."""

@@ -271,9 +271,11 @@ def rows_per_batch(inputs: RunInputs) -> int:
     return chosen(inputs.config.training.per_device_train_batch_size) * inputs.accelerator.num_processes
 
 
-def count_steps_per_epoch(inputs: RunInputs, planner: EpochPlanner) -> int:
-    """Return the number of optimiser steps in one epoch."""
-    batches = math.ceil(planner.generator.samples_per_epoch / rows_per_batch(inputs))
+def count_steps_per_epoch(inputs: RunInputs, planner: EpochPlanner, epoch: int | None = None) -> int:
+    """Return the number of optimiser steps in most epochs, or in the given one."""
+    generator = planner.generator
+    samples = generator.samples_per_epoch if epoch is None else generator.samples_in_epoch(epoch)
+    batches = math.ceil(samples / rows_per_batch(inputs))
     return math.ceil(batches / inputs.config.training.gradient_accumulation_steps)
 
 
@@ -282,8 +284,10 @@ def count_steps(inputs: RunInputs, planner: EpochPlanner) -> int:
     training = inputs.config.training
     if training.max_steps > 0:
         return training.max_steps
+    rest, whole = math.modf(chosen(training.num_train_epochs))
+    steps = sum(count_steps_per_epoch(inputs, planner, epoch) for epoch in range(int(whole)))
     # Rounded first: 0.07 epochs of 100 steps are 7, not 7.000000000000001.
-    return max(1, math.ceil(round(chosen(training.num_train_epochs) * count_steps_per_epoch(inputs, planner), 6)))
+    return max(1, math.ceil(round(steps + rest * count_steps_per_epoch(inputs, planner, int(whole)), 6)))
 
 
 def build_schedule(inputs: RunInputs, planner: EpochPlanner) -> LearningRateSchedule:

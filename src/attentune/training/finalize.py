@@ -30,7 +30,7 @@ from attentune.token_labels.plan import save_labels
 from attentune.training.baseline_comparison import compare_with_baselines
 from attentune.training.calibrating import calibrate
 from attentune.training.checkpoint import TEMPORARY, verify_checkpoint
-from attentune.training.components import TrainingComponents
+from attentune.training.components import TrainingComponents, count_steps_per_epoch
 from attentune.training.inputs import RunInputs
 from attentune.training.memory import peak_memory_bytes
 from attentune.training.model_card import CARD_FILE, CardFacts, model_card
@@ -239,6 +239,7 @@ def _train_facts(
         **row_facts(inputs.data.splits["train"]),
         "steps": state.step,
         "steps_per_epoch": components.loop.config.steps_per_epoch,
+        "steps_first_epoch": count_steps_per_epoch(inputs, components.planner, 0),
         "final_step": final_step,
         "stopped_early": state.stopped_early,
         "precision": inputs.precision,

@@ -171,9 +171,15 @@ def _is_there(task: str, split: str, data_dir: str | None) -> bool:
     return True
 
 
+def _epoch_of_step(train: Mapping[str, Any]) -> int:
+    """Return the epoch of a run's final step, counted from 0."""
+    first = train["steps_first_epoch"]
+    return max(0, -((first - train["final_step"]) // train["steps_per_epoch"]))
+
+
 def _write_results(scored: _Scored, result: RunResult, values: Mapping[str, Any], home: Path, run: Path) -> Outcome:
     score = scored.scores.chosen
-    best_epoch = (result.train["final_step"] - 1) // result.train["steps_per_epoch"]
+    best_epoch = _epoch_of_step(result.train)
     seconds = sum(result.train[name] for name in ("seconds", "evaluation_seconds", "label_seconds"))
     lines: dict[str, Any] = {
         **scored.losses,
