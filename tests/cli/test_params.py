@@ -104,7 +104,7 @@ def test_a_table(attentune: Command, tiny: Tiny) -> None:
     assert [line.split()[0] for line in out.splitlines()[2:9]] == [
         "encoder", "blur", "layer", "token", "head", "classifier", "total",
     ]  # fmt: skip
-    assert "5,120 in the head's attention matrices, 1,024 in the projection" in out
+    assert "5,120 in the head's attention matrices (with 1,024 that the paper counts" in out
     status, out, _ = attentune("params", "bert", "--model_name_or_path", tiny("bert"))
     assert "matrices" not in out
 

@@ -64,4 +64,5 @@ def transformer_block_of(block: Any, queries: Text, key_tokens: Text) -> Text:
 
 
 def cross_attention_block_of(block: Any, queries: Text, key_tokens: Text) -> Text:
-    return [linear_of(block.dense, attention_of(block.attention, token, key_tokens)) for token in queries]
+    mixed = [attention_of(block.attention, token, key_tokens) for token in queries]
+    return mixed if block.dense is None else [linear_of(block.dense, token) for token in mixed]

@@ -17,6 +17,7 @@ from attentune.nn.attention_block import (
     UniformInitLinear,
     attend,
     attention_matrices,
+    unused_matrices,
 )
 from helpers.attention_references import attention_of, cross_attention_block_of, texts_of, transformer_block_of
 
@@ -70,8 +71,10 @@ def test_a_transformer_block_is_the_plain_loop(with_dense: bool) -> None:
     check(block(query_NQD, key_NTD, MASK_NT), expected)
 
 
-def test_a_cross_attention_block_is_the_plain_loop() -> None:
-    block = shaken(CrossAttentionBlock(shape()))
+@pytest.mark.parametrize("with_dense", [False, True])
+def test_a_cross_attention_block_is_the_plain_loop(with_dense: bool) -> None:
+    block = shaken(CrossAttentionBlock(shape(), with_dense=with_dense))
+    assert (block.dense is not None) == with_dense
     query_NQD, key_NTD = tokens(1, 3, 5, 6), tokens(2, 3, 4, 6)
     key_texts = [text[:length] for text, length in zip(texts_of(key_NTD), KEY_LENGTHS, strict=True)]
     expected = [cross_attention_block_of(block, *pair) for pair in zip(texts_of(query_NQD), key_texts, strict=True)]
@@ -179,6 +182,10 @@ def test_matrices_are_counted_as_the_poster_does(blocks: tuple[bool | None, ...]
         for dense in blocks
     ]
     assert attention_matrices(torch.nn.ModuleList(made)) == squares * 6 * 6
+    # The program's dense layer of a bare block is counted, whether it is there or not.
+    assert unused_matrices(torch.nn.ModuleList(made)) == blocks.count(None) * 6 * 6
+    applied = CrossAttentionBlock(shape(), with_dense=True)
+    assert (attention_matrices(applied), unused_matrices(applied)) == (5 * 6 * 6, 0)
     assert attention_matrices(torch.nn.Linear(3, 3)) == 0
 
 

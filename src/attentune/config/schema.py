@@ -101,6 +101,9 @@ class HeadConfig:
         minimum=0,
     )
     bare: bool = setting(False, "cross-attention: add one block without feed-forward part after the full ones")
+    bare_dense: bool = setting(
+        False, "with bare: end that block with a dense layer, which the paper's program creates and never applies"
+    )
     init: str = setting(
         "default",
         "attention blocks: initialisation of queries, keys and values; uniform draws from 0.9 to 1",

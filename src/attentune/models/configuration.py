@@ -13,6 +13,7 @@ _LAST_LAYER = {"kind": "last", "squeeze": False, "ratio": 3}
 _NO_BLOCKS = {
     "layers": 0,
     "bare": False,
+    "bare_dense": True,  # of models of 0.1.0, which did not save it; new ones have False
     "init": "default",
     "attention_heads": None,
     "combine": None,
@@ -30,7 +31,7 @@ class AttentuneConfig(PreTrainedConfig):
         layer_mix: {"kind": ..., "squeeze": ..., "ratio": ...}; the kind is one of `nn.layer_mix.LAYER_MIXES`.
         token_gate: {"kind": ..., "beta": ..., "share_weights": ..., "attention_threshold": ...}.
         head: {"kind": ..., "beta": ..., "with_pooler": ..., "dropout": ...}; for attention blocks "layers", "bare",
-            "init" and "attention_heads" too, for a bi-encoder "combine" and "projection".
+            "bare_dense", "init" and "attention_heads" too, for a bi-encoder "combine" and "projection".
         task_type: "classification", "regression", "ordinal" or "multi_label".
         special_token_ids: ids of special tokens ([CLS], [SEP], padding; not the mask token).
         max_seq_length: maximum length of a text or pair in tokens.

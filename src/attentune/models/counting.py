@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from attentune.models.modeling import AttentuneForSequenceClassification
-from attentune.nn.attention_block import attention_matrices
+from attentune.nn.attention_block import attention_matrices, unused_matrices
 from attentune.nn.classifiers import projection_weights
 
 PARTS = ("encoder", "blur", "layer_mix", "token_gate", "head", "classifier")
@@ -34,15 +34,17 @@ class ParameterCounts:
         parts: by encoder and slot.
         total: of the whole model.
         attention_matrices: weights in the matrices of the head's attention blocks, without biases, normalisations and
-            feed-forward networks.
+            feed-forward networks; with `unused_matrices`.
+        unused_matrices: of these, what the poster counts but no model of ours has, as its program never applies it.
         projection_matrix: weights of the projection before a dot product, without its bias.
 
-    Source: the last two are what table 2 of task-specific attention (Jia 2024) counts.
+    Source: matrices are what table 2 of task-specific attention (Jia 2024) counts.
     """
 
     parts: dict[str, Count]
     total: Count
     attention_matrices: int
+    unused_matrices: int
     projection_matrix: int
 
 
@@ -55,6 +57,7 @@ def count_parameters(model: AttentuneForSequenceClassification) -> ParameterCoun
         parts={part: _count(parameters) for part, parameters in by_part.items()},
         total=_count([parameter for parameters in by_part.values() for parameter in parameters]),
         attention_matrices=attention_matrices(model.head),
+        unused_matrices=unused_matrices(model.head),
         projection_matrix=projection_weights(model.classifier),
     )
 

@@ -47,6 +47,7 @@ def settle_head(
         "dropout": head.dropout,
         "layers": _layers(kind, head.layers, bare=head.bare),
         "bare": head.bare and kind == "cross-attention",
+        "bare_dense": head.bare_dense,
         "init": head.init,
         "attention_heads": _attention_heads(kind, head.attention_heads, encoder_config),
         "combine": head.combine if is_bi else None,

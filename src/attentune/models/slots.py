@@ -96,6 +96,7 @@ def head_slot(config: AttentuneConfig) -> nn.Module:
         with_pooler=head["with_pooler"],
         layers=head["layers"],
         bare=head["bare"],
+        bare_dense=head["bare_dense"],
         shape=shape,
     )
 

@@ -110,16 +110,24 @@ class Attention(nn.Module):
 
 
 class CrossAttentionBlock(nn.Module):
-    """Cross-attention and a dense layer only, without residual connection or normalisation."""
+    """Cross-attention only, without residual connection or normalisation.
 
-    def __init__(self, shape: BlockShape) -> None:
+    Args:
+        shape: its sizes.
+        with_dense: add a dense layer. The authors' program creates it and never applies it.
+
+    Source: task-specific attention (Jia 2024), as its program computes it.
+    """
+
+    def __init__(self, shape: BlockShape, *, with_dense: bool = False) -> None:
         super().__init__()
         self.attention = Attention(shape)
-        self.dense = nn.Linear(shape.hidden_size, shape.hidden_size)
+        self.dense = nn.Linear(shape.hidden_size, shape.hidden_size) if with_dense else None
 
     def forward(self, query_NQD: Tensor, key_NTD: Tensor, mask_NT: Tensor) -> Tensor:
         """Attend from queries to keys; returns (N, Q, D), a function of the values only."""
-        return self.dense(self.attention(query_NQD, key_NTD, mask_NT))
+        mixed_NQD = self.attention(query_NQD, key_NTD, mask_NT)
+        return mixed_NQD if self.dense is None else self.dense(mixed_NQD)
 
 
 class TransformerBlock(nn.Module):
@@ -155,8 +163,8 @@ class TransformerBlock(nn.Module):
 def attention_matrices(module: nn.Module) -> int:
     """Count the weights in the attention matrices of all blocks inside a module, as the poster's table 2 does.
 
-    Four matrices per block of self-attention, five per block of cross-attention; no biases, normalisations or
-    feed-forward networks.
+    Four matrices per block of self-attention, five per block of cross-attention, of which a bare block does not use the
+    fifth; no biases, normalisations or feed-forward networks.
     """
     count = 0
     for block in module.modules():
@@ -164,4 +172,13 @@ def attention_matrices(module: nn.Module) -> int:
             attention = block.attention
             linears = (attention.query, attention.key, attention.value, attention.output, block.dense)
             count += sum(linear.weight.numel() for linear in linears if linear is not None)
-    return count
+    return count + unused_matrices(module)
+
+
+def unused_matrices(module: nn.Module) -> int:
+    """Count the weights that the poster counts and these bare blocks do not have.
+
+    They are those of the dense layer that the poster's program creates for a bare block and never applies.
+    """
+    bare = (block for block in module.modules() if isinstance(block, CrossAttentionBlock) and block.dense is None)
+    return sum(block.attention.output.weight.numel() for block in bare)

@@ -96,16 +96,18 @@ class CrossAttentionHead(nn.Module):
         shape: sizes of the blocks.
         layers: number of full transformer blocks; may be 0 with `bare`.
         bare: add one bare `CrossAttentionBlock` after them.
+        bare_dense: whether the bare block ends with a dense layer.
 
     Source: task-specific attention (Jia 2024), on pairs.
     """
 
-    def __init__(self, shape: BlockShape, *, layers: int, bare: bool) -> None:
+    def __init__(self, shape: BlockShape, *, layers: int, bare: bool, bare_dense: bool = False) -> None:
         super().__init__()
         if layers < 1 and not bare:
             raise ValueError("layers: got 0 without bare, expected at least one block for cross-attention")
         blocks: list[nn.Module] = [TransformerBlock(shape, with_dense=True) for _ in range(layers)]
-        self.blocks = nn.ModuleList([*blocks, CrossAttentionBlock(shape)] if bare else blocks)
+        last = [CrossAttentionBlock(shape, with_dense=bare_dense)] if bare else []
+        self.blocks = nn.ModuleList([*blocks, *last])
 
     def forward(self, hidden_NTD: Tensor, mask_NT: Tensor, ordinary_NT: Tensor) -> Tensor:
         """Pool N / 2 pairs, all first texts before all second texts, to (N, D)."""
@@ -141,6 +143,7 @@ class HeadOptions:
         layers: number of transformer blocks of self- and cross-attention.
         bare: whether cross-attention ends with a bare block.
         shape: sizes of the blocks.
+        bare_dense: whether that block ends with a dense layer.
     """
 
     hidden_size: int
@@ -149,6 +152,7 @@ class HeadOptions:
     layers: int = 1
     bare: bool = False
     shape: BlockShape | None = None
+    bare_dense: bool = False
 
     @property
     def block_shape(self) -> BlockShape:
@@ -165,7 +169,7 @@ HEADS: dict[str, Callable[[HeadOptions], nn.Module]] = {
     "cls-mean": lambda options: ClsMeanHead(share_of_cls=options.share_of_cls),
     "self-attention": lambda options: SelfAttentionHead(options.block_shape, layers=options.layers),
     "cross-attention": lambda options: CrossAttentionHead(
-        options.block_shape, layers=options.layers, bare=options.bare
+        options.block_shape, layers=options.layers, bare=options.bare, bare_dense=options.bare_dense
     ),
 }
 # Heads that need a bi-encoder.
@@ -181,6 +185,7 @@ def build_head(
     layers: int = 1,
     bare: bool = False,
     shape: BlockShape | None = None,
+    bare_dense: bool = False,
 ) -> nn.Module:
     """Build a head by its kind, a key of `HEADS`; see `HeadOptions` for the other arguments."""
-    return HEADS[kind](HeadOptions(hidden_size, share_of_cls, with_pooler, layers, bare, shape))
+    return HEADS[kind](HeadOptions(hidden_size, share_of_cls, with_pooler, layers, bare, shape, bare_dense))
