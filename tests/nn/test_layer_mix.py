@@ -127,7 +127,7 @@ def test_the_bottleneck_has_a_ratios_part_of_the_layers_and_at_least_one(count: 
 
 
 def test_the_first_weights_are_those_of_the_released_program() -> None:
-    """Biases 0.8; weights drawn around 0 with the variance 2 / inputs."""
+    """Biases 0.8; weights drawn around 0 with the variance 2 / inputs, from a truncated normal distribution."""
     torch.manual_seed(0)
     excitation = Excitation(num_layers=600, ratio=3)
     for linear, inputs in ((excitation.squeeze, 600), (excitation.excite, 200)):
@@ -135,7 +135,8 @@ def test_the_first_weights_are_those_of_the_released_program() -> None:
         weights = linear.weight.detach() * math.sqrt(inputs / 2)  # 120 000 draws
         assert abs(weights.mean().item()) < 0.02
         assert weights.var().item() == pytest.approx(1, abs=0.03)
-        assert 0.64 < (weights.abs() < 1).float().mean().item() < 0.72, "normal, not uniform"
+        assert 0.64 < (weights.abs() < 1).float().mean().item() < 0.66, "normal, not uniform"
+        assert 2.2 < weights.abs().max().item() <= 2 * math.sqrt(1.3) + 1e-6
     before = excitation.squeeze.weight.detach().clone()
     excitation.squeeze.reset_parameters()
     assert not torch.equal(excitation.squeeze.weight, before)

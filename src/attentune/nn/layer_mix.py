@@ -5,6 +5,7 @@ Source: SESAME (Su and Cheng 2019), section 3.1 and table 3; initialisation as i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,10 +37,15 @@ def layer_means(layers: Sequence[Tensor], mask_BT: Tensor) -> Tensor:
 
 
 class ExcitationLinear(nn.Linear):
-    """A linear layer initialised as in the released program: variance-scaled (He) weights and biases of 0.8."""
+    """A linear layer initialised as in the released program: variance-scaled (He) weights and biases of 0.8.
+
+    The weights are drawn from a normal distribution that is truncated at two standard deviations, with a standard
+    deviation of sqrt(1.3 x 2 / inputs) before the truncation, which makes the variance 2 / inputs again.
+    """
 
     def reset_parameters(self) -> None:
-        nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
+        deviation = math.sqrt(1.3 * 2 / self.in_features)
+        nn.init.trunc_normal_(self.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
         nn.init.constant_(self.bias, 0.8)
 
 
