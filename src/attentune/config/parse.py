@@ -9,6 +9,8 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+import yaml
+
 T = TypeVar("T")
 
 _TRUE = {"true", "yes", "on", "1"}
@@ -53,10 +55,22 @@ def parse_section(cls: type[T], values: Mapping[str, Any], path: str, problems: 
                 facts = fields[key].metadata
                 # YAML reads a bare `no` as false.
                 plain = "no" if value is False and "no" in facts.get("choices", ()) else value
+                plain = mapping_from(plain) if facts.get("mapping") else plain
                 filled[key] = _checked(coerce(plain, hints[key]), facts)
             except ValueError as error:
                 problems.append(f"{where}: got {format_value(value)}, expected {error}")
     return cls(**filled)
+
+
+def mapping_from(value: Any) -> Any:
+    """Read a mapping in YAML, as it is written on the command line; anything else is returned unchanged."""
+    if not isinstance(value, str):
+        return value
+    try:
+        read = yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+    return read if isinstance(read, Mapping) else value
 
 
 def coerce(value: Any, hint: Any) -> Any:

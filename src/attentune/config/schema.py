@@ -364,7 +364,9 @@ class DataConfig:
         None, "several known tasks in one command: one run each, or one shared encoder with multi_task"
     )
     task_settings: Any = setting(
-        None, "with tasks: settings of single tasks, such as {sts: {objective.loss: pearson}}; a mapping by task"
+        None,
+        "with tasks: settings of single tasks, a mapping by task such as {sts: {objective.loss: pearson}}",
+        mapping=True,
     )
     data_dir: str | None = setting(None, "the folder of the task's files, as they were published")
     dataset_name: str | None = setting(None, "a Hugging Face data set: a hub name, or a folder from save_to_disk")

@@ -78,7 +78,10 @@ def test_own_settings_go_before_common_ones_and_those_of_a_task_before_both(tmp_
     named = read_methods(tmp_path / "methods.yaml")
     common = {"training.learning_rate": 1e-4, "training.num_train_epochs": 2}
     by_task = {"sst2": {"training.num_train_epochs": 9}, "rte": {"training.num_train_epochs": 5}}
-    grid = plan(*named.values(), overrides={**common, "data.task_settings": by_task}, seeds=[7])
+    given = {**common, "data.task_settings": by_task}
+    grid = plan(*named.values(), overrides=given, seeds=[7])
+    text = "{sst2: {training.num_train_epochs: 9}, RTE: {training: {num_train_epochs: 5}}}"
+    assert plan(*named.values(), overrides={**given, "data.task_settings": text}, seeds=[7]) == grid
     found = {
         (run.method, run.task): (
             grid.config(run, FOLDER).training.learning_rate,
@@ -134,6 +137,7 @@ def test_presets_are_looked_up_in_the_file_first():
         ({"overrides": {"data.task_settings": {"cola": {"training.seed": 1}}}},
          ["data.task_settings.cola: training.seed is the same for all"]),
         ({"overrides": {"data.task_settings": 7}}, ["data.task_settings: got 7, expected settings"]),
+        ({"overrides": {"data.task_settings": "{cola: "}}, ["data.task_settings: got '{cola: ', expected settings"]),
     ],
 )  # fmt: skip
 def test_mistakes_are_all_told_and_each_once(options, messages):

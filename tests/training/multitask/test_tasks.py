@@ -223,8 +223,14 @@ def test_the_leaderboards_score() -> None:
 
 
 @pytest.mark.integration
-def test_settings_of_one_task(place: Path, tiny: Tiny) -> None:
-    own = {"STS": {"objective.loss": "pearson"}, "sst5": {"objective.loss": "corn"}}
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"STS": {"objective.loss": "pearson"}, "sst5": {"objective.loss": "corn"}},
+        "{STS: {objective.loss: pearson}, sst5: {objective.loss: corn}}",
+    ],
+)
+def test_settings_of_one_task(place: Path, tiny: Tiny, own: Any) -> None:
     train(place, tiny("bert"), data__task_settings=own, training__multi_task=True)
     assert [Predictor.load(place / "run", task).model.config.loss for task in TASKS] == [
         "corn",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import flatten, preset_names
-from attentune.config.parse import did_you_mean
+from attentune.config.parse import did_you_mean, mapping_from
 from attentune.config.yaml_files import read_yaml
 from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
@@ -122,6 +122,7 @@ def _refuse_common(settings: Mapping[str, Any], where: str, problems: list[str])
 
 
 def _mapping(value: Any, where: str, problems: list[str]) -> Mapping[str, Any]:
+    value = mapping_from(value)
     if value is None or isinstance(value, Mapping):
         return value or {}
     problems.append(f"{where}: got {value!r}, expected settings and their values.")
