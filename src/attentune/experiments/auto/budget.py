@@ -216,8 +216,8 @@ def make_plan(
     plan = first
     for count, share in options:
         plan = _sized(rows, count, share, batch, epochs)
-        needed = sum(speed.seconds(member, plan.work(tokens_per_row)) for member in core)
-        if needed * plan.folds / jobs <= _CORE_SHARE * seconds:
+        needed = [speed.seconds(member, plan.work(tokens_per_row)) for member in core for _ in range(plan.folds)]
+        if time_needed(needed, jobs) <= _CORE_SHARE * seconds:
             break
     else:
         # Not even one fine-tuned member fits: the baselines, which are cheap, get the best scores they can have.
