@@ -90,8 +90,27 @@ class AutoResult:
         }
 
 
+class AutoFolder:
+    """The folders and labels of a call of `auto`, from its configuration and rows."""
+
+    config: Config
+    data: TaskData
+
+    @property
+    def folder(self) -> Path:
+        return Path(str(self.config.training.output_dir))
+
+    @property
+    def work(self) -> Path:
+        return self.folder / WORK_FOLDER
+
+    @property
+    def space(self) -> LabelSpace:
+        return self.data.label_space
+
+
 @dataclass(frozen=True, kw_only=True)
-class Delivery:
+class Delivery(AutoFolder):
     """Delivers the best model of finished members.
 
     Attributes:
@@ -115,18 +134,6 @@ class Delivery:
     seconds: Callable[[], float]
     deliver: str = "best"
     unlabeled: TextRows | None = None
-
-    @property
-    def folder(self) -> Path:
-        return Path(str(self.config.training.output_dir))
-
-    @property
-    def work(self) -> Path:
-        return self.folder / WORK_FOLDER
-
-    @property
-    def space(self) -> LabelSpace:
-        return self.data.label_space
 
     @property
     def _scored_rows(self) -> np.ndarray:

@@ -43,7 +43,7 @@ from attentune.experiments.auto.budget import (
     make_plan,
     time_needed,
 )
-from attentune.experiments.auto.delivery import WORK_FOLDER, AutoResult, Delivery, clear_folder
+from attentune.experiments.auto.delivery import WORK_FOLDER, AutoFolder, AutoResult, Delivery, clear_folder
 from attentune.experiments.auto.folds import make_folds
 from attentune.experiments.auto.fusion import fit_fusion
 from attentune.experiments.auto.leaderboard import AutoProgress
@@ -221,7 +221,7 @@ def _work_folder(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[Non
 
 
 @dataclass(kw_only=True)
-class _AutoRun:
+class _AutoRun(AutoFolder):
     """One call of `auto`."""
 
     config: Config
@@ -251,20 +251,8 @@ class _AutoRun:
     folds_N: np.ndarray = field(init=False)
 
     @property
-    def folder(self) -> Path:
-        return Path(str(self.config.training.output_dir))
-
-    @property
-    def work(self) -> Path:
-        return self.folder / WORK_FOLDER
-
-    @property
     def seed(self) -> int:
         return self.config.training.seed
-
-    @property
-    def space(self) -> LabelSpace:
-        return self.data.label_space
 
     @property
     def spent_s(self) -> float:
@@ -518,8 +506,8 @@ class _AutoRun:
         assert self.pool is not None
         pool = self.pool
         self.display.start()
+        self._put_similarity_first()
         while not stop.requested:
-            self._put_similarity_first()
             self._give_up_late_members()
             while pool.free and (task := self._next_task()) is not None:
                 pool.submit(task)
@@ -612,6 +600,7 @@ class _AutoRun:
             self.speed.observe(state.member, self.plan.work(self.tokens_per_row), result.seconds / len(task.folds))
             if state.is_complete:
                 self._complete(state)
+                self._put_similarity_first()
                 self._time_fusion()
         self._save_plan()
 
@@ -650,14 +639,13 @@ class _AutoRun:
 
         That is so if the frozen cosine of the texts predicts the labels better than a linear model on TF-IDF features.
         """
-        baselines = {state.member.name: state for state in self.states if state.is_complete}
-        if self.is_ordered or not {"cosine", "tfidf-linear"} <= baselines.keys():
+        by_name = {state.member.name: state for state in self.states}
+        states = [by_name.get("cosine"), by_name.get("tfidf-linear")]
+        baselines = [state for state in states if state is not None and state.is_complete]
+        if self.is_ordered or len(baselines) < 2:
             return
         self.is_ordered = True
-        scores = [
-            self._score(held_out_logits(baselines[name].folder, baselines[name].folds, len(self.rows)))
-            for name in ("cosine", "tfidf-linear")
-        ]
+        scores = [self._score(held_out_logits(state.folder, state.folds, len(self.rows))) for state in baselines]
         sign = 1 if self.metric.greater_is_better else -1
         cosine, tfidf = (-math.inf if score is None else sign * score for score in scores)
         if cosine > tfidf:
