@@ -12,7 +12,7 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -226,6 +226,25 @@ def make_plan(
             note = "Time is too short for fine-tuned members; only baselines are tried."
             return replace(first, notes=(note, *_notes(first, first, rows)))
     return replace(plan, notes=tuple(_notes(plan, first, rows)))
+
+
+def with_fewer_updates(plan: BudgetPlan, needed_s: Callable[[BudgetPlan], float], seconds: float) -> BudgetPlan | None:
+    """Lower the updates of a plan until the time suffices; None if even 50 updates need more.
+
+    Args:
+        plan: its folds and rows are kept.
+        needed_s: predicts the seconds of the work with a plan.
+        seconds: the time that is left.
+    """
+    updates = plan.updates
+    while needed_s(plan) > seconds:
+        if plan.updates <= _FEWEST_UPDATES:
+            return None
+        plan = replace(plan, updates=max(_FEWEST_UPDATES, int(plan.updates * 0.8)))
+    if plan.updates == updates:
+        return plan
+    note = f"Time became short: fine-tuned members train for {plan.updates:,} updates instead of {updates:,}."
+    return replace(plan, notes=(*plan.notes, note))
 
 
 def _options(rows: int, folds: int | None, *, is_fixed: bool) -> list[tuple[int, float]]:

@@ -42,8 +42,10 @@ from attentune.experiments.auto.budget import (
     jobs_for_memory,
     make_plan,
     time_needed,
+    with_fewer_updates,
 )
 from attentune.experiments.auto.delivery import WORK_FOLDER, AutoFolder, AutoResult, Delivery, clear_folder
+from attentune.experiments.auto.estimate import PARTS
 from attentune.experiments.auto.folds import make_folds
 from attentune.experiments.auto.fusion import fit_fusion
 from attentune.experiments.auto.leaderboard import AutoProgress
@@ -274,8 +276,8 @@ class _AutoRun(AutoFolder):
         if not hasattr(self, "plan"):
             return seconds * (3 if self.deliver == "single" else 1)
         count = sum(state.is_complete for state in self.states)
-        if self.fusion_s is not None:  # the estimate repeats the fusion without each fold
-            seconds += self.fusion_s * count * (1 + max(5, self.plan.folds))
+        if self.fusion_s is not None:  # the estimate repeats the fusion without each part
+            seconds += self.fusion_s * count * (1 + max(PARTS, self.plan.folds))
         scored_rows = sum(len(rows) for name, rows in self.data.splits.items() if name != "train")
         if scored_rows and self.speed.encoders:
             slowest = min(speed.predict_tokens_per_s for speed in self.speed.encoders.values())
@@ -511,6 +513,8 @@ class _AutoRun(AutoFolder):
             self._give_up_late_members()
             while pool.free and (task := self._next_task()) is not None:
                 pool.submit(task)
+            if not pool.running and self._lower_updates():
+                continue
             if not pool.running or self.training_left_s <= 0:
                 break
             self._show()
@@ -575,6 +579,29 @@ class _AutoRun(AutoFolder):
             save_steps=every,
             deadline=time.time() + self.training_left_s,
         )
+
+    def _lower_updates(self) -> bool:
+        """Lower the updates if no fine-tuned member has begun, and none fits into the time left any more.
+
+        Baselines took longer than was predicted, or the machine has other work. Returns whether they were lowered.
+        """
+        fine_tuned = [state for state in self.states if not state.member.is_baseline and not state.note]
+        is_fixed = self.config.training.num_train_epochs is not None
+        if is_fixed or not fine_tuned or any(state.is_started for state in fine_tuned):
+            return False
+        first = fine_tuned[0]
+
+        def needed_s(plan: BudgetPlan) -> float:
+            fold_s = self.speed.seconds(first.member, plan.work(self.tokens_per_row))
+            return time_needed([fold_s] * len(first.waiting), self._cores())
+
+        plan = with_fewer_updates(self.plan, needed_s, self.training_left_s)
+        if plan is None or plan == self.plan:
+            return False
+        self.plan = plan
+        self.notes.append(plan.notes[-1])
+        self.display.info(plan.notes[-1])
+        return True
 
     def _give_up_late_members(self) -> None:
         """Give up started members that cannot end in time, so that cheaper ones may."""
