@@ -159,6 +159,80 @@ def test_an_undefined_score_counts_as_the_guess(tmp_path):
     assert (found.method_mean, found.method_collapsed, found.over) == (0.0, (1, 2, 3), "seeds")
 
 
+def write_two_metrics(folder: Path, *, sizes=(None,), splits=("validation",)) -> None:
+    """Write runs with accuracy and F1 on each split; "good" is better on the first split, "same" nowhere."""
+    for method, chance in {"bert": 0.6, "good": 0.85, "same": 0.6}.items():
+        for size in sizes:
+            for seed in range(1, 6):
+                scores, files = {}, {}
+                for place, split in enumerate(splits):
+                    draw = numpy_generator("two-metrics", method, size or 0, seed, split)
+                    labels = numpy_generator("labels", split).integers(2, size=200)
+                    right = draw.random(200) < (chance if place == 0 else 0.7)
+                    given = np.where(right, labels, 1 - labels)
+                    values = {name: METRICS[name].score(labels, given) for name in ("accuracy", "f1")}
+                    scores[split] = values
+                    files[split] = f"seed-{seed}.{split}.csv"
+                    names = np.array(["no", "yes"])
+                    rows = predictions(list(names[labels]), list(names[given]), ("no", "yes"))
+                    file = folder / f"records/mrpc/{size or 'all'}/{method}/{files[split]}"
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    file.write_text("".join(",".join(row) + "\n" for row in rows))
+                run, first = Run("mrpc", size, method, seed), scores[splits[0]]["accuracy"]
+                write_record(folder, run, None, score=first, scores=scores, predictions=files)
+
+
+def test_further_metrics_and_splits_are_a_family_of_their_own(tmp_path):
+    write_two_metrics(tmp_path, splits=("validation_matched", "validation_mismatched"))
+    found = verdicts_of(tmp_path)
+    assert [(one.task, one.metric, one.family) for one in found.comparisons] == [("mrpc", "accuracy", 2)] * 2
+    names = ["mrpc (f1)", "mrpc (validation_mismatched accuracy)", "mrpc (validation_mismatched f1)"]
+    assert [(one.result.task, one.result.method) for one in found.others] == [
+        (name, method) for name in names for method in ("good", "same")
+    ]
+    assert {one.result.family for one in found.others} == {6}
+    assert [one.split for one in found.others[:4:2]] == ["validation_matched", "validation_mismatched"]
+    assert [one.result.shown for one in found.others] == [True, False, False, False, False, False]
+    # The same as comparing these values alone.
+    runs = []
+    for method in CHANCES:
+        scores, examples = {}, {}
+        for seed in range(1, 6):
+            read = read_predictions(tmp_path / f"records/mrpc/all/{method}/seed-{seed}.validation_mismatched.csv")
+            scores[seed] = METRICS["f1"].score(read.labels_N, read.predictions_N)
+            examples[seed] = example_values("f1", read.labels_N, read.predictions_N)
+        guess = baseline_score("f1", read.labels_N, is_regression=False)
+        runs.append(Runs(method, names[2], "f1", scores, examples, majority_score=guess))
+    for one, plain in zip(found.others[4:], compare_all(runs, "bert"), strict=True):
+        assert (one.result.p, one.result.low) == pytest.approx((plain.p, plain.low))
+        assert one.result.examples == 200
+    assert "Further metrics and validation splits (6 comparisons, corrected among themselves):" in found.text()
+    assert "  good beats bert on mrpc (f1) by " in found.text()
+    content = found.to_dict()["other_comparisons"]
+    assert [(one["task"], one["split"], one["metric"]) for one in content[2:6:2]] == [
+        ("mrpc", "validation_mismatched", "accuracy"),
+        ("mrpc", "validation_mismatched", "f1"),
+    ]
+
+
+def test_further_metrics_are_compared_by_training_size(tmp_path):
+    write_two_metrics(tmp_path, sizes=(250, None))
+    found = verdicts_of(tmp_path)
+    assert [one.result.task for one in found.others[::2]] == ["mrpc (250 rows, f1)", "mrpc (all rows, f1)"]
+    assert [one.size for one in found.others[::2]] == ["250", "all"]
+
+
+def test_glue_tasks_are_averaged(tmp_path):
+    write_comparison(tmp_path, CHANCES, tasks=("rte", "sst2", "other"))
+    found = verdicts_of(tmp_path)
+    assert [(one.method, one.tasks) for one in found.averages] == [(name, ("sst2", "rte")) for name in CHANCES]
+    cells = {(cell.task, cell.method): cell.runs.scores for cell in found.cells}
+    for one in found.averages:
+        for seed, value in one.scores.items():
+            assert value == pytest.approx((cells["rte", one.method][seed] + cells["sst2", one.method][seed]) / 2)
+    assert "mean of 2 GLUE tasks (sst2, rte): bert " in found.text()
+
+
 def test_invalid_baselines_and_predictions_are_refused(tmp_path):
     write_comparison(tmp_path, CHANCES)
     with pytest.raises(ConfigError, match=r"--baseline: got 'godo', expected one of bert, good, same\. Did you mean"):

@@ -99,7 +99,16 @@ def test_a_rich_comparison_has_every_figure_and_table_once(rich):
         f"hans-{rich.name}",
         f"layers-{rich.name}",
     ]
-    assert list(tables_of(report)) == ["scores", "verdicts", "differences", "spreads", "cost", "methods", "common"]
+    assert list(tables_of(report)) == [
+        "scores",
+        "verdicts",
+        "differences",
+        "glue-average",
+        "spreads",
+        "cost",
+        "methods",
+        "common",
+    ]
     assert [section.title for section in report.sections[:2]] == ["Results", "Advantages"]
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.stats import rankdata
 
 from attentune.metrics.metrics import METRICS
 from attentune.stats.paired_tests import jackknife_values
+
+# Ranks that are held in memory at once.
+_VALUES_AT_ONCE = 4_000_000
 
 
 def example_values(metric: str, labels_N: np.ndarray, predictions_N: np.ndarray) -> np.ndarray:
@@ -33,6 +37,8 @@ def example_values(metric: str, labels_N: np.ndarray, predictions_N: np.ndarray)
         return ((labels_N - predictions_N) ** 2).astype(np.float64)
     if metric == "pearson" and len(labels_N) > 2:
         return _pearson_values(labels_N, predictions_N)
+    if metric == "spearmanr" and len(labels_N) > 2:
+        return _spearman_values(labels_N, predictions_N)
     score = METRICS[metric].score
     # Rows with equal label and prediction have equal values, so they are computed once.
     _, kind_N = np.unique(np.column_stack([labels_N, predictions_N]), axis=0, return_inverse=True)
@@ -50,6 +56,28 @@ def _pearson_values(labels_N: np.ndarray, predictions_N: np.ndarray) -> np.ndarr
     with np.errstate(divide="ignore", invalid="ignore"):
         without_N = ((x_N * y_N).sum() - share * x_N * y_N) / np.sqrt(xx_N * yy_N)
     whole = METRICS["pearson"].score(labels_N, predictions_N)
+    return whole + (rows - 1) * (without_N.mean() - without_N)
+
+
+def _spearman_values(labels_N: np.ndarray, predictions_N: np.ndarray) -> np.ndarray:
+    """The jackknife values of Spearman's correlation: without a row, ranks above it fall by 1, equal ones by 1/2."""
+    rows = len(labels_N)
+    without_N = np.empty(rows)
+    ranks = [rankdata(values_N) for values_N in (labels_N, predictions_N)]
+    step = max(1, _VALUES_AT_ONCE // rows)
+    for start in range(0, rows, step):
+        left_out = np.arange(start, min(start + step, rows))
+        centred = []
+        for rank_N in ranks:
+            removed = rank_N[left_out, None]
+            rank_BN = rank_N - (rank_N > removed) - 0.5 * (rank_N == removed)
+            rank_BN[np.arange(len(left_out)), left_out] = rows / 2  # the mean of the others: counts nothing
+            centred.append(rank_BN - rows / 2)
+        x_BN, y_BN = centred
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scale_B = np.sqrt((x_BN**2).sum(axis=1) * (y_BN**2).sum(axis=1))
+            without_N[left_out] = (x_BN * y_BN).sum(axis=1) / scale_B
+    whole = METRICS["spearmanr"].score(labels_N, predictions_N)
     return whole + (rows - 1) * (without_N.mean() - without_N)
 
 

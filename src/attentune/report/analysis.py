@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.errors import CheckpointError, ConfigError
 from attentune.experiments.comparison.records import Predictions
+from attentune.metrics.glue_average import GLUE_TASKS, glue_average
 from attentune.metrics.metrics import METRICS
 from attentune.metrics.per_example import baseline_score, example_values
 from attentune.report.load import RecordedRun
@@ -48,6 +51,49 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class OtherComparison:
+    """A comparison on another metric or another validation split than the task's first ones.
+
+    Attributes:
+        task: the task's name.
+        size: the number of training rows, or "all".
+        split: the split that is scored.
+        result: the comparison; its task names size, split and metric too, such as "mrpc (f1)".
+    """
+
+    task: str
+    size: str
+    split: str
+    result: Comparison
+
+
+@dataclass(frozen=True)
+class AverageCell:
+    """One method's mean score over GLUE tasks, by the rule of `metrics.glue_average`.
+
+    Attributes:
+        name: "GLUE average", or what is averaged if tasks are missing.
+        tasks: the averaged tasks.
+        size: the number of training rows, or "all".
+        method: the method's name.
+        scores: by seed, between 0 and 1; NaN if a score is undefined.
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    size: str
+    method: str
+    scores: dict[int, float]
+
+    @property
+    def text(self) -> str:
+        """Return the mean over seeds in points, with the standard deviation if there are several."""
+        values = [100 * value for value in self.scores.values()]
+        spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+        return f"{statistics.fmean(values):.1f}{spread}"
+
+
+@dataclass(frozen=True)
 class Verdicts:
     """The comparisons of all methods with the baseline.
 
@@ -55,7 +101,10 @@ class Verdicts:
         baseline: the method that the others are compared with.
         methods: all methods, in order.
         cells: by task, size and method.
-        comparisons: one per task, size and method other than the baseline, corrected together for multiple testing.
+        comparisons: one per task, size and method other than the baseline, on the task's first metric and validation
+            split, corrected together for multiple testing.
+        others: the same on each further metric and split of a task, corrected together: a family of their own.
+        averages: by training size and method, the mean over GLUE tasks by seed, if there are several such tasks.
         notes: remarks that concern several comparisons.
     """
 
@@ -63,6 +112,8 @@ class Verdicts:
     methods: tuple[str, ...]
     cells: tuple[Cell, ...]
     comparisons: tuple[Comparison, ...]
+    others: tuple[OtherComparison, ...]
+    averages: tuple[AverageCell, ...]
     notes: tuple[str, ...]
 
     def comparison(self, cell: Cell) -> Comparison | None:
@@ -79,8 +130,17 @@ class Verdicts:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers and sentences, ready for JSON."""
-        comparisons = [{**asdict(one), "shown": one.shown, "sentence": one.sentence} for one in self.comparisons]
-        return {"baseline": self.baseline, "comparisons": comparisons, "notes": list(self.notes)}
+        others = [
+            {**_comparison_dict(one.result), "task": one.task, "train_size": one.size, "split": one.split}
+            for one in self.others
+        ]
+        return {
+            "baseline": self.baseline,
+            "comparisons": [_comparison_dict(one) for one in self.comparisons],
+            "other_comparisons": others,
+            "glue_averages": [asdict(one) for one in self.averages],
+            "notes": list(self.notes),
+        }
 
     def text(self) -> str:
         """Return the sentences with their notes, for standard output; empty without a comparison."""
@@ -88,7 +148,29 @@ class Verdicts:
         for comparison in self.comparisons:
             lines.append(f"{comparison.sentence}.")
             lines += [f"  {note}" for note in comparison.notes]
+        lines += [*self.other_lines(), *self.average_lines()]
         return "".join(f"{line}\n" for line in (*lines, *self.notes))
+
+    def other_lines(self) -> list[str]:
+        """Return the sentences on further metrics and splits, below a line that names their family."""
+        if not self.others:
+            return []
+        head = f"Further metrics and validation splits ({len(self.others)} comparisons, corrected among themselves):"
+        return [head, *(f"  {one.result.sentence}." for one in self.others)]
+
+    def average_lines(self) -> list[str]:
+        """Return the mean over GLUE tasks of each method, a line for each training size."""
+        lines = []
+        for size in dict.fromkeys(one.size for one in self.averages):
+            of_size = [one for one in self.averages if one.size == size]
+            methods = ", ".join(f"{one.method} {one.text}" for one in of_size)
+            rows = "" if size == "all" else f", {int(size):,} rows"
+            lines.append(f"{of_size[0].name} ({', '.join(of_size[0].tasks)}{rows}): {methods}.")
+        return lines
+
+
+def _comparison_dict(comparison: Comparison) -> dict[str, Any]:
+    return {**asdict(comparison), "shown": comparison.shown, "sentence": comparison.sentence}
 
 
 def compare_methods(recorded: Sequence[RecordedRun], baseline: str | None = None) -> Verdicts:
@@ -114,8 +196,67 @@ def compare_methods(recorded: Sequence[RecordedRun], baseline: str | None = None
     notes: list[str] = []
     for task in dict.fromkeys(run.record.run.task for run in recorded):
         cells += _cells([run for run in recorded if run.record.run.task == task], methods, name_sizes, notes)
-    comparable = _comparable(cells, baseline, notes)
-    return Verdicts(baseline, methods, tuple(cells), tuple(compare_all(comparable, baseline)), tuple(notes))
+    comparisons = compare_all(_comparable(cells, baseline, notes), baseline)
+    others = tuple(_other_comparisons(cells, baseline, name_sizes))
+    return Verdicts(baseline, methods, tuple(cells), tuple(comparisons), others, _averages(cells), tuple(notes))
+
+
+def _other_comparisons(cells: Sequence[Cell], baseline: str, name_sizes: bool) -> Iterator[OtherComparison]:
+    """Compare on each metric and validation split of the tasks but the first of each, in a family of their own."""
+    places: dict[str, tuple[str, str, str]] = {}
+    runs: list[Runs] = []
+    for task in dict.fromkeys(cell.task for cell in cells):
+        of_task = [cell for cell in cells if cell.task == task]
+        for split, metric in _further_scores(of_task):
+            builder = _RunsBuilder(task, metric, split)
+            built = []
+            for cell in of_task:
+                parts = [f"{cell.size_text} rows"] if name_sizes else []
+                parts.append(metric if split is None else f"{split} {metric}")
+                name = f"{task} ({', '.join(parts)})"
+                scored = builder.build(name, cell.method, cell.recorded)
+                if scored is not None:
+                    first = next(run.split for run in cell.recorded if run.split is not None)
+                    places[name] = (task, cell.size, split or first)
+                    built.append(replace(cell, runs=scored))
+            built = [_without_examples(cell) for cell in built] if builder.examples_differ else built
+            runs += _comparable(built, baseline, [])
+    for result in compare_all(runs, baseline):
+        yield OtherComparison(*places[result.task], result)
+
+
+def _further_scores(cells: Sequence[Cell]) -> list[tuple[str | None, str]]:
+    """Return the splits and metrics of a task beside the primary one; the split is None where it is the first."""
+    done = [run.record for cell in cells for run in cell.recorded if run.record.is_done]
+    if not done:
+        return []
+    splits = [split for split in done[0].scores if split.startswith("validation")]
+    return [
+        (None if split == splits[0] else split, metric)
+        for split in splits
+        for metric in done[0].scores[split]
+        if metric in METRICS and (split, metric) != (splits[0], done[0].metric)
+    ]
+
+
+def _averages(cells: Sequence[Cell]) -> tuple[AverageCell, ...]:
+    """Average the scores over GLUE tasks, by training size and method, for the seeds that scored all of them."""
+    tasks = [task for task in GLUE_TASKS if any(cell.task == task for cell in cells)]
+    averages = []
+    for size, method in dict.fromkeys((cell.size, cell.method) for cell in cells):
+        by_seed: dict[int, dict[str, Any]] = {}
+        for cell in cells:
+            if (cell.size, cell.method) == (size, method) and cell.task in tasks:
+                for run in cell.recorded:
+                    if run.record.is_done:
+                        by_seed.setdefault(run.record.run.seed, {})[cell.task] = run.record.scores
+        found = {seed: glue_average(scores) for seed, scores in by_seed.items() if len(scores) == len(tasks)}
+        known = {seed: one for seed, one in found.items() if one is not None}
+        if known:
+            first = next(iter(known.values()))
+            scores = {seed: one.value for seed, one in sorted(known.items())}
+            averages.append(AverageCell(first.name, first.tasks, size, method, scores))
+    return tuple(averages)
 
 
 def _comparable(cells: Sequence[Cell], baseline: str, notes: list[str]) -> list[Runs]:
@@ -154,11 +295,18 @@ def _without_examples(cell: Cell) -> Cell:
 
 
 class _RunsBuilder:
-    """Builds `Runs` from one task's records, and checks whether all were scored on the same examples."""
+    """Builds `Runs` from one task's records, and checks whether all were scored on the same examples.
 
-    def __init__(self, task: str, metric: str | None) -> None:
+    Args:
+        task: the task's name.
+        metric: the metric to compare by.
+        split: the split to compare on; None for the split of the records' score.
+    """
+
+    def __init__(self, task: str, metric: str | None, split: str | None = None) -> None:
         self.task = task
         self.metric = metric
+        self.split = split
         self.examples_differ = False
         self.notes: list[str] = []
         self._first: Predictions | None = None
@@ -170,11 +318,12 @@ class _RunsBuilder:
         examples: dict[int, np.ndarray] = {}
         guess, overlap, fold_guesses = None, 0.0, []
         for run in recorded:
-            if not run.record.is_done or run.split is None:
+            split = self.split or run.split
+            if not run.record.is_done or split not in run.record.scores:
                 continue
-            seed, score = run.record.run.seed, run.record.scores[run.split].get(self.metric)
+            seed, score = run.record.run.seed, run.record.scores[split].get(self.metric)
             scores[seed] = score
-            predictions = run.predictions()
+            predictions = run.predictions(split)
             if predictions is not None and len(predictions.ids) < 2:
                 predictions = None
             folds = run.record.config.get("data", {}).get("folds")
@@ -187,7 +336,7 @@ class _RunsBuilder:
             elif predictions is not None:
                 self._check_examples(predictions)
                 guess = self._guess(predictions)
-                examples[seed] = self._example_values(run, predictions, score)
+                examples[seed] = self._example_values(run.files[split], predictions, score)
         if not scores:
             return None
         greater_is_better = METRICS[self.metric].greater_is_better
@@ -209,14 +358,14 @@ class _RunsBuilder:
                 " over seeds only."
             )
 
-    def _example_values(self, run: RecordedRun, predictions: Predictions, score: float | None) -> np.ndarray:
+    def _example_values(self, file: Path, predictions: Predictions, score: float | None) -> np.ndarray:
         values_N = example_values(str(self.metric), predictions.labels_N, predictions.predictions_N)
         if score is None or not np.isfinite(values_N).all():
             return np.full(len(values_N), math.nan)
         mean = float(values_N.mean())
         if not math.isclose(mean, score, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
             raise CheckpointError(
-                f"{run.files[str(run.split)]}: its predictions score {self.metric} {mean:.4f}, but its record says"
+                f"{file}: its predictions score {self.metric} {mean:.4f}, but its record says"
                 f" {score:.4f}; they are not from the same run. Delete both and repeat the command to run it again."
             )
         return values_N + (score - mean)

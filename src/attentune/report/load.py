@@ -46,15 +46,16 @@ class RecordedRun:
         """The split that the score is of: the first validation split; None if the run failed or has none."""
         return self.record.split
 
-    def predictions(self) -> Predictions | None:
-        """Return the predictions on the split of the score; None where there are none.
+    def predictions(self, split: str | None = None) -> Predictions | None:
+        """Return the predictions on a split, by default that of the score; None where there are none.
 
         Raises:
             CheckpointError: the file cannot be read.
         """
-        if self.packed is not None or self.split is None:
-            return self.packed
-        file = self.files.get(self.split)
+        split = self.split if split is None else split
+        if self.packed is not None or split is None:
+            return self.packed if split == self.split else None
+        file = self.files.get(split)
         return None if file is None or not file.is_file() else read_predictions(file)
 
 

@@ -33,8 +33,10 @@ from attentune.report.sections.score_figures import (
     sizes_section,
 )
 from attentune.report.sections.score_tables import (
+    averages_table,
     differences_table,
     has_scores,
+    others_table,
     results,
     scores_table,
     sentences_table,
@@ -109,7 +111,8 @@ def _results_section(verdicts: Verdicts) -> Section:
     tables = [scores_table(verdicts)]
     if verdicts.comparisons:
         tables += [sentences_table(verdicts), differences_table(verdicts)]
-    return Section("Results", (*tables, spreads_table(verdicts)))
+    further = [table for table in (others_table(verdicts), averages_table(verdicts)) if table is not None]
+    return Section("Results", (*tables, *further, spreads_table(verdicts)))
 
 
 def _table_section(title: str, tables: Sequence[Table | None]) -> Section | None:

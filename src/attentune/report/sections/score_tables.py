@@ -144,6 +144,49 @@ def differences_table(verdicts: Verdicts) -> Table:
     return Table("differences", f"Differences to {verdicts.baseline}", header, rows, left=2, notes=(note,))
 
 
+def others_table(verdicts: Verdicts) -> Table | None:
+    """Make the table of comparisons on further metrics and validation splits; None without any."""
+    if not verdicts.others:
+        return None
+    header = ("task", "method", "baseline", "method's mean", "difference", "95 % CI", "p", "p after Holm", "verdict")
+    results = [other.result for other in verdicts.others]
+    rows = tuple(
+        (
+            one.task,
+            one.method,
+            format_score(one.baseline_mean, one.metric),
+            format_score(one.method_mean, one.metric),
+            format_score(one.difference, one.metric, sign=True),
+            format_interval(one.low, one.high, one.metric),
+            format_p(one.p),
+            format_p(one.p_holm),
+            (BETTER if one.difference > 0 else WORSE) if one.shown else NOTHING,
+        )
+        for one in results
+    )
+    note = (
+        "The task's first metric on its first validation split decides; these are the others. Holm's method corrects"
+        f" these {len(rows)} comparisons among themselves."
+    )
+    return Table("other-metrics", "Further metrics and validation splits", header, rows, left=2, notes=(note,))
+
+
+def averages_table(verdicts: Verdicts) -> Table | None:
+    """Make the table of means over GLUE tasks; None with fewer than two such tasks."""
+    if not verdicts.averages:
+        return None
+    rows = tuple(
+        (f"{one.name} ({', '.join(one.tasks)})", one.method, one.size, one.text, str(len(one.scores)))
+        for one in verdicts.averages
+    )
+    note = (
+        "Each task counts once, with the mean of its metrics and of its validation splits. With all eight tasks WNLI is"
+        " counted too, as the majority class (65.1); AX is left out."
+    )
+    header = ("average", "method", "rows", "mean", "seeds")
+    return Table("glue-average", "Mean over GLUE tasks", header, rows, left=2, notes=(note,))
+
+
 def spreads_table(verdicts: Verdicts) -> Table:
     """Make the table of each method's mean, standard deviation and single scores."""
     header = (
