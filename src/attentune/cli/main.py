@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "fine-tune an encoder, evaluate it and save it",
     "auto": "find and train the best model for your rows within a time limit",
     "compare": "train presets on tasks with several seeds in parallel, and test their differences",
+    "compare-runs": "compare trained runs on the same rows: paired tests over rows, and rows that changed",
     "report": "report comparisons and runs: tables, verdicts and figures as HTML, Markdown, LaTeX or CSV",
     "reproduce": "reproduce a table or figure of a paper, next to the published numbers",
     "search": "search hyperparameters on a task, and write the best settings as a configuration",
