@@ -127,7 +127,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     Each checkpoint is built once per session (and xdist worker).
     """
-    from helpers.tiny import build_tiny
+    from attentune.testing.tiny import build_tiny
 
     built: dict[tuple[object, ...], Path] = {}
 

@@ -6,8 +6,11 @@ import argparse
 import contextlib
 import dataclasses
 import importlib
+import os
 import re
 import shlex
+import subprocess
+import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -168,6 +171,15 @@ def test_internal_links_lead_somewhere(path: Path) -> None:
 def test_every_page_is_in_the_navigation() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert sorted(pages_of(yaml.safe_load(text)["nav"])) == [path.name for path in PAGES]
+
+
+@pytest.mark.integration
+def test_the_documentation_builds_without_warnings(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    assert (tmp_path / "site/plugins/index.html").is_file()
 
 
 def pages_of(nav: list[dict[str, Any]]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import torch
 from tokenizers import Regex, pre_tokenizers
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
-from helpers.tiny import CORPUS, FAMILIES, MAX_POSITIONS, build_tiny
+from attentune.testing.tiny import CORPUS, FAMILIES, MAX_POSITIONS, build_tiny
 
 Tiny = Callable[..., Path]
 

@@ -76,6 +76,6 @@ def test_the_source_archive_has_what_its_makefile_and_tests_need(archives: tuple
         names = {name.split("/", 1)[1] for name in opened.getnames() if "/" in name}
     for wanted in ("Makefile", "README.md", "CHANGELOG.md", "LICENSE", "CITATION.cff", "requirements/constraints.txt"):
         assert wanted in names
-    assert {"tests/helpers/tiny.py", "docs/index.md", "src/attentune/config/presets/bert.yaml"} <= names
+    assert {"tests/helpers/tiny_models.py", "docs/index.md", "src/attentune/config/presets/bert.yaml"} <= names
     assert {f"src/attentune/demo/sentences/{name}" for name in ("NOTICE.md", "imdb_labelled.txt")} <= names
     assert not {name for name in names if name.startswith(("results/", "runs/", ".venv/"))}

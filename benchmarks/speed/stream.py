@@ -64,7 +64,7 @@ def tiny_run(folder: Path) -> Path:
         "from pathlib import Path\n"
         "from attentune.config.schema import TokenGateConfig\n"
         "from attentune.models.saving import save_model\n"
-        "from helpers.tiny import build_tiny\n"
+        "from attentune.testing.tiny import build_tiny\n"
         "from helpers.tiny_models import build\n"
         f"encoder = build_tiny('bert', {str(folder / 'encoder')!r}, layers=1)\n"
         "model, tokenizer = build(encoder, token_gate=TokenGateConfig(kind='ssa'))\n"

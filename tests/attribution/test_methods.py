@@ -18,11 +18,11 @@ from attentune.config.schema import BlurConfig
 from attentune.errors import ConfigError, UnsupportedEncoderError
 from attentune.explain.explainer import Explainer
 from attentune.inference.predictor import Predictor
+from attentune.testing.tiny import FAMILIES
 from helpers import explain_references as loops
 from helpers.explain_references import OneText
 from helpers.explain_runs import KINDS, SPACES, hooks_of, rows_for, tiny_run
 from helpers.tiers import covering
-from helpers.tiny import FAMILIES
 
 Tiny = Callable[..., Path]
 SETTINGS = Settings(seed=3, steps=6, samples=24)

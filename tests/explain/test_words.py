@@ -16,7 +16,7 @@ from attentune.data.tokenization import token_spans
 from attentune.explain.explanation import token_dicts, token_json
 from attentune.explain.words import Subword, merge_subwords, word_spans, word_spans_by_character
 from attentune.models.build import load_tokenizer
-from helpers.tiny import FAMILIES
+from attentune.testing.tiny import FAMILIES
 from helpers.tiny_models import rows_of
 
 Tiny = Callable[..., Path]

@@ -15,7 +15,7 @@ from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, UnsupportedEncoderError
 from attentune.models.precision import BFloat16Copy
 from attentune.models.saving import load_model, save_model
-from helpers.tiny import FAMILIES
+from attentune.testing.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, Built, build, encoded, encoded_apart
 
 Tiny = Callable[..., Path]

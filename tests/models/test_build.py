@@ -17,7 +17,7 @@ from attentune.models.architectures import pooler_dense, readable_positions
 from attentune.models.build import build_model, load_tokenizer, pooler_is_trained, resolve_encoder
 from attentune.models.saving import label_space_of
 from attentune.nn.heads import Pooler
-from helpers.tiny import FAMILIES, MAX_POSITIONS
+from attentune.testing.tiny import FAMILIES, MAX_POSITIONS
 from helpers.tiny_models import FIRST, LONG, SECOND, TWO, build, encoded, logits_of
 
 Tiny = Callable[..., Path]

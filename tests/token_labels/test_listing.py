@@ -18,12 +18,12 @@ from attentune.data.tokenization import encode_rows, token_spans
 from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.predictor import Predictor
 from attentune.models.build import load_tokenizer
+from attentune.testing.tiny import FAMILIES
 from attentune.token_labels.listing import list_tokens
 from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
-from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, rows_of
 
 Tiny = Callable[..., Path]

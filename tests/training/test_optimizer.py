@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from attentune.config import BlurConfig, LayerMixConfig, TrainingConfig
+from attentune.testing.tiny import FAMILIES
 from attentune.training.components import embedding_weight_decay
 from attentune.training.optimizer import (
     LearningRateSchedule,
@@ -27,7 +28,6 @@ from attentune.training.optimizer import (
     optimizer_tensors,
     set_learning_rate,
 )
-from helpers.tiny import FAMILIES
 from helpers.tiny_models import build
 
 Tiny = Callable[..., Path]

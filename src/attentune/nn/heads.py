@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from attentune.nn.attention_block import BlockShape, CrossAttentionBlock, TransformerBlock
 from attentune.nn.masked import fall_back, masked_mean
+from attentune.plugins import is_plugin, load_plugin, part_of
 
 
 class Pooler(nn.Module):
@@ -176,6 +177,13 @@ HEADS: dict[str, Callable[[HeadOptions], nn.Module]] = {
 PAIR_HEADS = ("cross-attention",)
 
 
+def needs_pairs(kind: str) -> bool:
+    """Return whether a head needs a bi-encoder; heads of other packages say so by the attribute `needs_pairs`."""
+    return kind in PAIR_HEADS or (
+        is_plugin(kind) and getattr(load_plugin("attentune.heads", kind), "needs_pairs", False)
+    )
+
+
 def build_head(
     kind: str,
     *,
@@ -187,5 +195,9 @@ def build_head(
     shape: BlockShape | None = None,
     bare_dense: bool = False,
 ) -> nn.Module:
-    """Build a head by its kind, a key of `HEADS`; see `HeadOptions` for the other arguments."""
-    return HEADS[kind](HeadOptions(hidden_size, share_of_cls, with_pooler, layers, bare, shape, bare_dense))
+    """Build a head by its kind, a key of `HEADS` or a part of another package.
+
+    See `HeadOptions` for the other arguments.
+    """
+    factory = part_of(HEADS, "attentune.heads", kind)
+    return factory(HeadOptions(hidden_size, share_of_cls, with_pooler, layers, bare, shape, bare_dense))

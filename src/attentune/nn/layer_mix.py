@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attentune.plugins import is_plugin, load_plugin
+
 # Combinations without parameters: from the outputs of layers 1..L, each (B, T, D), to one (B, T, D).
 SELECTIONS: dict[str, Callable[[Sequence[Tensor]], Tensor]] = {
     "first": lambda layers: layers[0],
@@ -26,6 +28,13 @@ LAYER_MIXES: tuple[str, ...] = (*SELECTIONS, "weighted", "concat-last-4")
 
 # The fewest layers that an encoder must have for each kind.
 MINIMUM_LAYERS: dict[str, int] = {"second": 2, "second-to-last": 2, "sum-last-4": 4, "concat-last-4": 4}
+
+
+def minimum_layers(kind: str) -> int:
+    """Return the fewest layers for a kind; those of other packages say it by the attribute `minimum_layers`."""
+    if is_plugin(kind):
+        return int(getattr(load_plugin("attentune.layer_mixes", kind), "minimum_layers", 1))
+    return MINIMUM_LAYERS.get(kind, 1)
 
 
 def layer_means(layers: Sequence[Tensor], mask_BT: Tensor) -> Tensor:
@@ -75,8 +84,8 @@ class LayerMix(nn.Module):
     """Rescales the layers by squeeze-and-excitation if configured, then selects or combines them.
 
     Args:
-        kind: one of `LAYER_MIXES`. "weighted" is the mean weighted by excitation with squeeze; without it, by learned
-            weights (softmax), initially equal.
+        kind: one of `LAYER_MIXES`, or a part of another package. "weighted" is the mean weighted by excitation with
+            squeeze; without it, by learned weights (softmax), initially equal.
         num_layers: L.
         hidden_size: D.
         squeeze: rescale each layer by its excitation.
@@ -90,6 +99,11 @@ class LayerMix(nn.Module):
         is_learned = kind == "weighted" and not squeeze
         self.layer_weights = nn.Parameter(torch.zeros(num_layers)) if is_learned else None
         self.linear = nn.Linear(4 * hidden_size, hidden_size) if kind == "concat-last-4" else None
+        self.combination: nn.Module | None = None
+        if is_plugin(kind):
+            self.combination = load_plugin("attentune.layer_mixes", kind)(
+                num_layers=num_layers, hidden_size=hidden_size
+            )
 
     def forward(self, layers: Sequence[Tensor], mask_BT: Tensor) -> tuple[Tensor, Tensor | None]:
         """Combine the layers.
@@ -103,11 +117,13 @@ class LayerMix(nn.Module):
         """
         if self.excitation is None:
             shares_L = None if self.layer_weights is None else self.layer_weights.float().softmax(dim=0)
-            return self._combine(layers if shares_L is None else _Scaled(layers, shares_L[None]), None), None
+            return self._combine(layers if shares_L is None else _Scaled(layers, shares_L[None]), mask_BT, None), None
         weights_BL = self.excitation(layers, mask_BT)
-        return self._combine(_Scaled(layers, weights_BL), weights_BL.sum(dim=1)), weights_BL
+        return self._combine(_Scaled(layers, weights_BL), mask_BT, weights_BL.sum(dim=1)), weights_BL
 
-    def _combine(self, layers: Sequence[Tensor], total_B: Tensor | None) -> Tensor:
+    def _combine(self, layers: Sequence[Tensor], mask_BT: Tensor, total_B: Tensor | None) -> Tensor:
+        if self.combination is not None:
+            return self.combination(layers, mask_BT)
         if self.linear is not None:
             return self.linear(torch.cat(tuple(layers[-4:]), dim=-1).to(self.linear.weight.dtype))
         if self.kind != "weighted":

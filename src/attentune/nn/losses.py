@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attentune.plugins import is_plugin, load_plugin
+
 
 @dataclass(frozen=True)
 class RowLosses:
@@ -216,6 +218,13 @@ LOSSES: dict[str, tuple[str, ...]] = {
 }
 
 
+def loss_task_types(loss: str) -> tuple[str, ...]:
+    """Return the task types of a loss; those of other packages say it by the attribute `task_types`."""
+    if is_plugin(loss):
+        return tuple(load_plugin("attentune.losses", loss).task_types)
+    return LOSSES[loss]
+
+
 def resolve_loss(loss: str, task_type: str) -> str:
     """Resolve "auto": "mse" for regression, "cross-entropy" for classification and ordinal classes, and
     "binary-cross-entropy" for multi-label tasks.
@@ -236,6 +245,10 @@ def row_losses(
 
     Labels of two dimensions are multi-label, or with "cross-entropy" the target probabilities of classes.
     """
+    if is_plugin(kind):
+        return load_plugin("attentune.losses", kind)(
+            logits_BC, labels_B, class_weights_C=class_weights_C, label_smoothing=label_smoothing
+        )
     if kind in ("mse", "pearson", "corn"):
         return {"mse": squared_error_rows, "pearson": pearson_rows, "corn": corn_rows}[kind](logits_BC, labels_B)
     if labels_B.ndim == 2 and kind == "cross-entropy":

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from attentune.config import LabelsConfig
+from attentune.plugins import part_of
 from attentune.token_labels.attribution import IntegratedGradients, Lime
 from attentune.token_labels.base import LabelGenerator, LabelSource
 from attentune.token_labels.flip import Flip, LeaveOneOut, ProbabilityDrop
@@ -56,4 +57,4 @@ def build_generator(settings: LabelsConfig, source: LabelSource) -> LabelGenerat
     Raises:
         ConfigError: it needs a package that is not installed.
     """
-    return GENERATORS[settings.generator](settings, source)
+    return part_of(GENERATORS, "attentune.label_generators", settings.generator)(settings, source)

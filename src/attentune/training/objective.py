@@ -13,7 +13,15 @@ from torch import nn
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, NonFiniteLossError
 from attentune.metrics.metrics import Metric
-from attentune.nn.losses import LOSSES, RowLosses, corn_task_counts, resolve_loss, row_losses, token_label_sums
+from attentune.nn.losses import (
+    LOSSES,
+    RowLosses,
+    corn_task_counts,
+    loss_task_types,
+    resolve_loss,
+    row_losses,
+    token_label_sums,
+)
 
 _SHOWN_ROWS = 8
 
@@ -211,7 +219,7 @@ def build_objective(
 
 
 def _check_loss(loss: str, label_space: LabelSpace) -> None:
-    if label_space.task_type not in LOSSES[loss]:
+    if label_space.task_type not in loss_task_types(loss):
         fitting = ", ".join(name for name, kinds in LOSSES.items() if label_space.task_type in kinds)
         hint = " (data.task_type ordinal says that classes have an order)" if loss == "corn" else ""
         kind = f"{'an' if label_space.task_type == 'ordinal' else 'a'} {label_space.task_type} task"

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from attentune.data.tokenization import Features
 from attentune.explain.explainer import Explainer
 from attentune.explain.faithfulness.erasure import ERASURES, Eraser, without_tokens
+from attentune.testing.tiny import FAMILIES
 from helpers.explain_references import OneText
 from helpers.explain_runs import rows_for, tiny_run
 from helpers.faith_references import chances
-from helpers.tiny import FAMILIES
 
 Tiny = Callable[..., Path]
 

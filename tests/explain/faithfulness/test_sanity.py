@@ -15,8 +15,8 @@ from attentune.explain.explainer import Attribution, Explainer
 from attentune.explain.faithfulness.cost import PLAIN, measure_cost, of_length
 from attentune.explain.faithfulness.ordering import agreements
 from attentune.explain.faithfulness.sanity import check_sanity, parts_from_the_head, shuffled_from_the_head
+from attentune.testing.tiny import FAMILIES
 from helpers.explain_runs import hooks_of, rows_for, tiny_run
-from helpers.tiny import FAMILIES
 
 Tiny = Callable[..., Path]
 

@@ -123,8 +123,15 @@ def search(
         pruner: "none", "median" or "halving", on the first seed's scores during training; if None, "median" with tpe,
             else "none".
         startup: the number of finished trials before TPE models them, and before the median pruner prunes.
-        preset, config, overrides: settings of all trials, as for `load_config`.
-        storage, study, jobs, retry_failed, heartbeat_s, display: as for `compare`.
+        preset: the preset of all trials.
+        config: a file of settings of all trials, as for `load_config`.
+        overrides: settings of all trials by dotted name.
+        storage: as for `compare`, and so are the following.
+        study: the search's name in the database.
+        jobs: parallel runs.
+        retry_failed: repeat trials that are recorded as failed.
+        heartbeat_s: seconds between heartbeats.
+        display: shows progress.
 
     Raises:
         AttentuneError: an error that the user can correct. Errors of single trials are recorded instead.

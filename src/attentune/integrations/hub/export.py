@@ -24,6 +24,7 @@ from attentune.integrations.onnx.checking import made_up_rows
 from attentune.io.files import storage_errors, write_text
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.saving import save_model
+from attentune.plugins import is_plugin
 
 TOLERANCE = 1e-5
 Say = Callable[[str], None]
@@ -85,13 +86,14 @@ def export_for_transformers(
     Raises:
         ExportError: the export does not load without Attentune, or its logits differ by more than 1e-5. Nothing is
             left behind.
-        ConfigError: the folder is not empty.
+        ConfigError: the folder is not empty, or the model has a part of another package.
         CheckpointError: `run` holds no saved run.
     """
     target = Path(output_dir)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"--output_dir: {target} is there and not an empty folder; name another or remove it.")
     saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("export")
+    _check_own_parts(saved.model.config)
     saved.model.to("cpu").float().eval()
     temporary = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.tmp")
     with storage_errors(target):
@@ -108,6 +110,21 @@ def export_for_transformers(
         raise
     own_pipeline = has_own_answers(saved.model.config)
     return TransformersExport(target, files, len(inputs["input_ids"]), difference, own_pipeline)
+
+
+def _check_own_parts(config: AttentuneConfig) -> None:
+    """Check that the model has no part whose code is not ours to copy.
+
+    Raises:
+        ConfigError: it has one.
+    """
+    kinds = [config.head["kind"], config.layer_mix["kind"], config.token_gate["kind"], config.blur.get("kind")]
+    others = [kind for kind in kinds if is_plugin(kind)]
+    if others:
+        raise ConfigError(
+            f"export: the model has {', '.join(others)} of another package, whose code is not copied. Export it as ONNX"
+            " (attentune export RUN), or install Attentune and that package where it is used."
+        )
 
 
 def _fill(saved: ModelPredictor, folder: Path) -> tuple[str, ...]:

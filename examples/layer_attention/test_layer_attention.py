@@ -1,0 +1,7 @@
+"""The contract of every part that another package adds to Attentune."""
+
+from attentune.testing import check_package
+
+
+def test_contracts(tmp_path):
+    assert check_package("attentune-layer-attention", tmp_path) == ["attentune-layer-attention/layer-attention"]

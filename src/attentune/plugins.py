@@ -1,0 +1,118 @@
+"""Parts from other packages: heads, layer mixes, token gates, blurs, losses, metrics and token-label generators.
+
+A package offers a part as an entry point, for example in its `pyproject.toml`:
+
+    [project.entry-points."attentune.heads"]
+    layer-max = "my_package.heads:LayerMax"
+
+The part is then a value of its setting (`--head layer-max`). Settings and saved models name it with its package,
+`my-package/layer-max`, so that a run says which package it needs. docs/plugins.md has what each kind of part is called
+with; `attentune.testing` checks it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from typing import Any, TypeVar
+
+from attentune.errors import ConfigError
+
+GROUPS = (
+    "attentune.heads",
+    "attentune.layer_mixes",
+    "attentune.token_gates",
+    "attentune.blurs",
+    "attentune.losses",
+    "attentune.metrics",
+    "attentune.label_generators",
+)
+# Between the package and the name of a part.
+MARK = "/"
+
+T = TypeVar("T")
+
+
+@cache
+def plugin_names(group: str) -> tuple[str, ...]:
+    """Return the full names, package/name, of the installed parts of a group, sorted."""
+    return tuple(sorted(_entry_points(group)))
+
+
+@cache
+def _entry_points(group: str) -> Mapping[str, metadata.EntryPoint]:
+    found = {}
+    for point in metadata.entry_points(group=group):
+        package = "" if point.dist is None else point.dist.name
+        found[f"{package}{MARK}{point.name}"] = point
+    return found
+
+
+def full_name(group: str, name: str) -> str:
+    """Return the full name of a part.
+
+    Args:
+        group: one of `GROUPS`.
+        name: its name, with or without its package.
+
+    Raises:
+        ValueError: no installed package has it, or several have; the message completes "expected ...".
+    """
+    known = plugin_names(group)
+    if name in known:
+        return name
+    package, _, short = name.rpartition(MARK)
+    alike = [one for one in known if not package and one.rpartition(MARK)[2] == short]
+    if len(alike) == 1:
+        return alike[0]
+    if alike:
+        raise ValueError(f"one of {', '.join(alike)}: several packages have a part of this name.")
+    if package:
+        raise ValueError(
+            f"the package {package}, which has this part; it is not installed here, or in another version. Install it:"
+            f" pip install {package}"
+        )
+    near = difflib.get_close_matches(name, [one.rpartition(MARK)[2] for one in known], n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"one of {', '.join(known) or 'the parts of installed packages (there are none)'}.{hint}")
+
+
+def is_plugin(name: Any) -> bool:
+    """Return whether this is the full name of a part of another package."""
+    return isinstance(name, str) and MARK in name
+
+
+def load_plugin(group: str, name: str) -> Any:
+    """Import a part.
+
+    Args:
+        group: one of `GROUPS`.
+        name: its full name.
+
+    Raises:
+        ConfigError: its package is not installed, or fails to import.
+    """
+    try:
+        point = _entry_points(group)[full_name(group, name)]
+    except ValueError as error:
+        raise ConfigError(f"{name}: got a part of another package, expected {error}") from error
+    try:
+        return point.load()
+    except Exception as error:  # any error of another package
+        raise ConfigError(
+            f"{name}: {point.value} of another package cannot be imported ({type(error).__name__}: {error}). Update or"
+            f" remove the package {name.partition(MARK)[0]}."
+        ) from error
+
+
+def part_of(table: Mapping[str, T], group: str, name: str) -> T:
+    """Return the entry of a table of ours, or the part of another package with this full name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name in table or not is_plugin(name):
+        return table[name]
+    return load_plugin(group, name)

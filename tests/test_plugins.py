@@ -1,0 +1,188 @@
+"""Parts of other packages: known to settings, trained and saved like ours, missed by name, and checked by contracts."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from attentune.config import Config, HeadConfig, load_config
+from attentune.errors import ConfigError
+from attentune.inference.predictor import predict
+from attentune.metrics.metrics import METRICS
+from attentune.plugins import full_name, plugin_names
+from attentune.testing import check_package, check_part
+from helpers.doc_blocks import ROOT
+from helpers.plugin_package import BROKEN, NAME, PARTS, forget, write_package
+from helpers.samples import write_reviews
+from helpers.tiny_models import build
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package of all parts is installed."""
+    monkeypatch.syspath_prepend(str(write_package(tmp_path / "site")))
+    forget()
+    yield
+    monkeypatch.undo()
+    forget()
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package of broken parts is installed."""
+    monkeypatch.syspath_prepend(str(write_package(tmp_path / "site", name="attentune-broken", parts=BROKEN)))
+    forget()
+    yield
+    monkeypatch.undo()
+    forget()
+
+
+SETTINGS = {
+    "model.head.kind": "max",
+    "model.layer_mix.kind": "first-and-last",
+    "model.token_gate.kind": "soft",
+    "model.blur.kind": "wide",
+    "objective.loss": "squared",
+    "labels.generator": "shuffled",
+}
+
+
+def test_settings_know_parts_by_their_short_and_full_names(package):
+    config = load_config(overrides=SETTINGS)
+    assert config.model.head.kind == f"{NAME}/max"
+    assert config.objective.loss == f"{NAME}/squared"
+    assert load_config(overrides={"model.head.kind": f"{NAME}/max"}).model.head == config.model.head
+    assert load_config(overrides={"model.head.kind": "mean"}).model.head.kind == "mean"
+    with pytest.raises(ConfigError, match=rf"got 'maxx', expected one of cls, .*{NAME}/max.* Did you mean 'max'"):
+        load_config(overrides={"model.head.kind": "maxx"})
+    assert "cubed_error" in METRICS
+    assert not METRICS["cubed_error"].greater_is_better
+
+
+def test_without_the_package_a_setting_says_which_is_missing():
+    with pytest.raises(ConfigError, match=rf"expected the package {NAME}, which has this part.*pip install {NAME}"):
+        load_config(overrides={"model.head.kind": f"{NAME}/max"})
+    with pytest.raises(ConfigError, match=r"got 'max', expected one of cls, mean"):
+        load_config(overrides={"model.head.kind": "max"})
+    assert plugin_names("attentune.heads") == ()
+
+
+def test_a_name_that_two_packages_use_needs_its_package(package, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(write_package(tmp_path / "other", name="attentune-other")))
+    forget()
+    with pytest.raises(ValueError, match=rf"one of {NAME}/max, attentune-other/max: several packages"):
+        full_name("attentune.heads", "max")
+    assert full_name("attentune.heads", "attentune-other/max") == "attentune-other/max"
+
+
+def test_a_run_with_every_kind_of_part_trains_loads_and_says_what_it_needs(
+    package, attentune, tiny, tmp_path, monkeypatch
+):
+    write_reviews(tmp_path / "train.csv", 40)
+    write_reviews(tmp_path / "dev.csv", 20)
+    flags = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
+    flags += ["--set", "model.blur.where=context", "--metric_for_best_model", "recall_of_no"]
+    files = ("--train_file", tmp_path / "train.csv", "--validation_file", tmp_path / "dev.csv", "--use_cpu")
+    encoder = ("--model_name_or_path", tiny("bert"), "--num_train_epochs", "1", "--output_dir", tmp_path / "run")
+    status, _, err = attentune("train", *files, *encoder, *flags)
+    assert status == 0, err
+    assert json.loads((tmp_path / "run/config.json").read_text())["head"]["kind"] == f"{NAME}/max"
+    texts = ["a fine film", "a dull film"]
+    before = predict(tmp_path / "run", texts)
+    forget()  # the package is found and imported anew
+    assert predict(tmp_path / "run", texts) == before
+    monkeypatch.setattr("sys.path", [part for part in __import__("sys").path if "site" not in part.split("/")[-1:]])
+    forget()
+    status, out, err = attentune("predict", tmp_path / "run", "--text", "a fine film")
+    assert (status, out) == (2, "")
+    assert f"the package {NAME}" in err
+    assert "Traceback" not in err
+
+
+def test_loss_and_metric_and_broken_ones(package, broken):
+    for group, name in (("attentune.losses", "squared"), ("attentune.metrics", "cubed_error")):
+        check_part(group, name)
+    for group, name, says in (
+        ("attentune.losses", "mean", r"got losses and weights of shapes \(\(\), \(\)\), expected \(8,\)"),
+        ("attentune.metrics", "turned", "perfect predictions score 0, random ones"),
+    ):
+        with pytest.raises(AssertionError, match=says):
+            check_part(group, name)
+
+
+BROKEN_HEADS = {
+    "padded": "padding has an effect",
+    "idle": r"weights without a gradient: head\.dense",
+    "random": "other logits the second time",
+    "constant": "tokens have no effect",
+    "forgetful": "a saved and loaded model gives other logits",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_HEADS)
+def test_a_broken_head_is_told_what_is_wrong(broken, tmp_path, name):
+    with pytest.raises(AssertionError, match=BROKEN_HEADS[name]):
+        check_part("attentune.heads", name, tmp_path)
+
+
+def test_what_cannot_be_imported_or_found_is_named(broken, tmp_path):
+    with pytest.raises(ConfigError, match=r"attentune-broken/absent: attentune_broken:NoSuchHead .* cannot be"):
+        check_part("attentune.heads", "absent", tmp_path)
+    with pytest.raises(ConfigError, match="got a part of attentune.heads, expected"):
+        check_part("attentune.heads", "nothing", tmp_path)
+    with pytest.raises(ConfigError, match="no-package: has no entry points"):
+        check_package("no-package", tmp_path)
+
+
+@pytest.mark.integration
+def test_a_generator_whose_choices_are_not_functions_of_the_seed_is_found(broken, tmp_path):
+    with pytest.raises(AssertionError, match="two runs with one seed end with other weights"):
+        check_part("attentune.label_generators", "careless", tmp_path)
+
+
+def test_a_model_with_such_a_part_is_not_exported_with_our_code_alone(package, tiny, tmp_path):
+    from attentune.integrations.hub.export import _check_own_parts
+
+    settings = replace(Config().model, name_or_path=str(tiny("bert")), head=HeadConfig(kind=f"{NAME}/max"))
+    model, _ = build(tiny("bert"), settings=settings)
+    with pytest.raises(ConfigError, match=rf"export: the model has {NAME}/max of another package"):
+        _check_own_parts(model.config)
+
+
+@pytest.mark.integration
+def test_the_example_passes_its_contract(tmp_path, monkeypatch):
+    example = ROOT / "examples/layer_attention"
+    project = tomllib.loads((example / "pyproject.toml").read_text())["project"]
+    site = tmp_path / "site"
+    info = site / "attentune_layer_attention-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
+    points = [
+        line
+        for group, parts in project["entry-points"].items()
+        for line in (f"[{group}]", *(f"{name} = {target}" for name, target in parts.items()))
+    ]
+    (info / "entry_points.txt").write_text("\n".join(points) + "\n")
+    code = (example / "layer_attention.py").read_text()
+    (site / "layer_attention.py").write_text(code)
+    assert len(code.splitlines()) < 60
+    monkeypatch.syspath_prepend(str(site))
+    forget()
+    assert check_package(project["name"], tmp_path) == ["attentune-layer-attention/layer-attention"]
+    methods = yaml.safe_load((example / "methods.yaml").read_text())
+    for method in methods.values():
+        load_config(preset=method["preset"], overrides=method.get("set", {}))
+    monkeypatch.undo()
+    forget()
+
+
+@pytest.mark.integration
+def test_every_kind_of_part_passes_its_contract(package, tmp_path):
+    names = check_package(NAME, tmp_path)
+    assert names == [f"{NAME}/{point}" for points in PARTS.values() for point in sorted(points)]
