@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from attentune.config import load_config
 from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.grid import plan_grid
 from attentune.experiments.comparison.methods import methods_from, select_methods
 from attentune.reproduction.paper_comparison import method_of_row
+from attentune.reproduction.planning import Part
 from attentune.reproduction.recipe import BETWEEN, SECONDS, load_recipe, recipe_names
+from attentune.reproduction.searching import plan_searches
 
 # The tables and figures of the three papers that hold results.
 WANTED = {
@@ -52,6 +55,42 @@ def test_published_rows_belong_to_methods(name):
         return
     assert {method_of_row(row, recipe) for row in published.rows} == set(recipe.methods)
     assert len([column for column in published.columns if column != SECONDS]) == len(recipe.tasks)
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if load_recipe(name).search is not None])
+def test_searched_methods_and_settings_are_known(name):
+    recipe = load_recipe(name)
+    parts = [Part(task, task, None, {"training.learning_rate": 2e-5}, {}) for task in recipe.tasks]
+    searches = plan_searches(recipe, recipe.encoder, parts, {}, None)
+    assert len(searches) == len(recipe.tasks) * len(recipe.search.spaces)
+    assert set(recipe.search.spaces) <= set(recipe.methods)
+    assert recipe.search.instead_of
+    for one in searches:
+        for point in one.space.points():
+            load_config(preset=one.method.preset, overrides={**one.settings, **one.space.settings_of(point)})
+        assert not set(one.settings) & {part.name for part in one.space.dimensions}
+    # A number of trials is the same for all methods, up to the size of their grids; fixed settings are not searched.
+    few = plan_searches(recipe, recipe.encoder, parts, {}, 3)
+    assert {(one.trials, one.sampler) for one in few} == {(3, "random")}
+    fixed = {part.name: part.choices[0] for one in searches for part in one.space.dimensions}
+    assert plan_searches(recipe, recipe.encoder, parts, fixed, None) == []
+    assert plan_searches(recipe, recipe.encoder, parts, {}, "none") == []
+
+
+def test_an_embedded_encoder_has_values_of_its_own():
+    recipe = load_recipe("ssa-table-2")
+    parts = [Part("rte", "rte", None, {}, {})]
+    rates = {
+        encoder: {
+            value
+            for one in plan_searches(recipe, encoder, parts, {}, None)
+            for part in one.space.dimensions
+            if part.name == "training.learning_rate"
+            for value in part.choices
+        }
+        for encoder in ("embedded", "bert-base-uncased")
+    }
+    assert rates == {"embedded": {5e-5, 1e-4}, "bert-base-uncased": {1e-5, 2e-5}}
 
 
 def test_an_unknown_name():

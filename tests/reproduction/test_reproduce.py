@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -62,6 +63,10 @@ def test_layers_on_what_is_at_hand(attentune, tiny, tmp_path):
     [
         (("ssa-table-9", "--output_dir", "x"), "'ssa-table-9': there is no such recipe"),
         (("ssa-table-2",), "--output_dir: is missing"),
+        (
+            ("ssa-table-2", "--output_dir", "x", "--search", "all"),
+            "--search: got 'all', expected grid, none or a number",
+        ),
         (("ssa-table-2", "--output_dir", "x", "--fraction", "2"), "--fraction: got '2', expected a number above 0"),
         (("ssa-table-2", "--output_dir", "x", "--preset", "bert"), "--preset: is set by the recipe"),
         (("--seeds", "2", "--output_dir", "x"), "got no recipe"),
@@ -82,12 +87,63 @@ def test_without_any_data_it_says_where_to_get_them(attentune, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+SEARCHED = ("--set", "training.num_train_epochs=1", "--set", "training.per_device_train_batch_size=16")
+
+
+@pytest.mark.integration
+def test_a_recipe_searches_each_method_and_trains_the_winners(attentune, tiny, tmp_path):
+    write_glue(tmp_path / "data", rows=80)
+    for name in ("STS-B", "MNLI"):
+        shutil.rmtree(tmp_path / "data" / name)
+    place = ("--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"), "--seeds", "1", "--fraction", "0.9")
+    short = ("--max_length", "24", "--use_cpu", "--quiet", *SEARCHED)
+    words = ("reproduce", "sesame-table-1", *place, *short, "--output_dir", tmp_path / "out", "--search", "2")
+    status, out, err = attentune(*words)
+    assert status == 0, err
+    folder = tmp_path / "out/search"
+    tasks = sorted(path.name for path in folder.iterdir())
+    assert tasks == ["cola", "rte"]
+    assert "Chosen settings" in out
+    assert "Sigma is chosen on a fifth" in out
+    assert "as the search was left out" not in out
+    for task in tasks:
+        found = json.loads((folder / task / "SesameBERT/trials.json").read_text())
+        assert [trial["status"] for trial in found["trials"]] == ["done", "done"]
+        best = found["trials"][0]["params"]["model.blur.sigma"]
+        record = json.loads((tmp_path / f"out/comparison/records/{task}/72/SesameBERT/seed-1.json").read_text())
+        assert record["config"]["model"]["blur"]["sigma"] == best
+        assert record["run"]["train_size"] == 72  # all rows of the fraction, not those of the search
+    # Again: nothing is trained twice, and another search is refused.
+    stamps = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("seed-*.json")}
+    assert attentune(*words)[0] == 0
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("seed-*.json")} == stamps
+    status, _, err = attentune(*words[:-1], "none")
+    assert status == 2
+    assert "name another --output_dir" in err
+
+
+def test_the_plan_counts_runs_and_predicts_their_time(attentune, tiny, tmp_path):
+    write_glue(tmp_path / "data", rows=80)
+    place = ("--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"), "--use_cpu", "--max_length", "24")
+    words = ("reproduce", "sesame-table-1", *place, "--seeds", "2", "--plan", "--jobs", "2", "--quiet")
+    lines = {}
+    for search in ("grid", "none"):
+        status, out, err = attentune(*words, "--search", search)
+        assert status == 0, err
+        lines[search] = next(line.split() for line in out.splitlines() if line.startswith("rte "))
+    assert lines["grid"][:4] == ["rte", "80", "4", "4"]
+    assert lines["none"][:4] == ["rte", "80", "0", "4"]
+    assert "hours with 2 runs in parallel" in out
+    status, out, _ = attentune("reproduce", "task-attention-table-2", "--plan")
+    assert (status, out) == (0, "Parameters are counted; nothing is trained.\n")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", recipe_names())
 def test_each_recipe_on_real_rows(name, attentune, tiny, data_dir, tmp_path):
     status, out, err = attentune(
         *("reproduce", name, "--data_dir", data_dir, "--model_name_or_path", tiny("bert"), "--seeds", "1"),
-        *("--fraction", "0.02", "--output_dir", tmp_path / "out", *FAST),
+        *("--fraction", "0.02", "--output_dir", tmp_path / "out", "--search", "1", *FAST),
     )
     assert status == 0, err
     assert "Not as in the paper:" in out

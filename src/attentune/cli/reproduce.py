@@ -12,7 +12,8 @@ from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
   attentune reproduce                                     (lists the recipes)
-  attentune reproduce ssa-table-2 --data_dir data --fraction 0.02 --output_dir reproduced/ssa-table-2
+  attentune reproduce ssa-table-2 --data_dir data --fraction 0.02 --search 4 --plan
+  attentune reproduce ssa-table-2 --data_dir data --fraction 0.02 --search 4 --output_dir reproduced/ssa-table-2
   attentune reproduce sesame-table-3 --data_dir data --model_name_or_path bert-base-uncased --output_dir layers
 
 A recipe is one table or figure of a paper, run with its settings on the given encoder and data. The report shows the
@@ -30,6 +31,12 @@ def parser() -> Parser:
     made.add_argument("name", metavar="NAME", nargs="?", help="the recipe (default: list all recipes)")
     made.add_argument("--seeds", default="3", help="number of seeds, or a list such as 3,7,11 (default: 3)")
     made.add_argument("--fraction", default="1", help="fraction of the rows of each task, such as 0.02 (default: 1)")
+    made.add_argument(
+        "--search",
+        metavar="grid|none|N",
+        help="for tables whose paper searched settings: the whole grid (default), none, or a number of trials",
+    )
+    made.add_argument("--plan", action="store_true", help="print the planned runs and their time, and end")
     made.add_argument("--jobs", metavar="N", help="runs in parallel (default: one per core on a CPU, otherwise 1)")
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
     add_config_flags(made)
@@ -50,8 +57,12 @@ def run(arguments: Sequence[str]) -> int:
     load_recipe(options["name"])  # report a misspelt name before PyTorch is loaded
     from attentune.experiments.comparison.progress import ComparisonProgress
     from attentune.experiments.comparison.runner import ComparisonStopped
-    from attentune.reproduction.reproduce import REPORT_FILES, reproduce
+    from attentune.reproduction.reproduce import REPORT_FILES, plan_reproduction, reproduce
 
+    if parsed.plan:
+        options.pop("output_dir")
+        print(_plan_text(plan_reproduction(**options, display=ComparisonProgress(quiet=parsed.quiet))), end="")
+        return 0
     try:
         report = reproduce(**options, display=ComparisonProgress(quiet=parsed.quiet))
     except ComparisonStopped as stop:
@@ -69,7 +80,7 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
         problems.append("reproduce: got no recipe; `attentune reproduce` alone lists them.")
     overrides = overrides_of(parsed, problems)
     folder = overrides.pop("training.output_dir", None)
-    if folder is None:
+    if folder is None and not parsed.plan:
         problems.append("--output_dir: is missing; name a folder: --output_dir reproduced/ssa-table-2")
     fixed = {"--preset": parsed.preset, "--task": overrides.pop("data.task", None)}
     for flag, value in (fixed | {"--tasks": overrides.pop("data.tasks", None)}).items():
@@ -83,8 +94,38 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
         "seeds": seed_numbers(parsed.seeds, problems),
         "fraction": _fraction(parsed.fraction, problems),
         "overrides": overrides,
+        "search": _search(parsed.search, problems),
         "jobs": whole_number("--jobs", parsed.jobs, problems),
     }
+
+
+def _plan_text(planned: Any) -> str:
+    """Format the planned work on each task, with its time."""
+    from attentune.cli.output import table
+
+    lines = list(planned.notes)
+    if planned.times:
+        rows = [
+            (one.task, f"{one.rows:,}", f"{one.trials:,}", f"{one.runs:,}", f"{one.hours:,.1f}")
+            for one in planned.times
+        ]
+        header = ("task", "rows", "trials", "runs", "hours")
+        lines += ["", table(header, rows, right=range(1, 5)), ""]
+        lines.append(
+            f"About {planned.hours:,.1f} hours with {planned.jobs} runs in parallel, by the speed of each method on a"
+            " few rows of the first task; loading and scoring come on top."
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _search(text: str | None, problems: list[str]) -> str | int | None:
+    from attentune.reproduction.recipe import parse_search
+
+    try:
+        return parse_search(text)
+    except ConfigError as error:
+        problems += error.problems
+        return None
 
 
 def _fraction(text: str, problems: list[str]) -> float:

@@ -18,6 +18,8 @@ LAYOUTS = ("tasks", "methods")
 BETWEEN = " - "
 # The title of a column with the training time, summed over all tasks.
 SECONDS = "seconds"
+# What `--search` may be besides a number of trials.
+GRID, NONE = "grid", "none"
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,23 @@ class Sentence:
 
 
 @dataclass(frozen=True)
+class RecipeSearch:
+    """Which settings the paper searched for each task.
+
+    Attributes:
+        spaces: by method, the name of a search space, or the values of each setting by dotted name.
+        choose: how trials are ranked, as for `attentune search`.
+        on_embedded: values that replace those of a space when the embedded encoder is used.
+        instead_of: what the report says if the search is left out.
+    """
+
+    spaces: dict[str, Any]
+    choose: str = "score"
+    on_embedded: dict[str, list[Any]] = field(default_factory=dict)
+    instead_of: str = ""
+
+
+@dataclass(frozen=True)
 class Recipe:
     """The recipe of one table or figure.
 
@@ -62,6 +81,7 @@ class Recipe:
         settings, task_settings: the paper's settings, for all tasks and by task.
         on_embedded: settings that override them when the embedded encoder is used.
         instead: the substitutes for tasks whose data may be unavailable, by task.
+        search: the search of settings for each method and task; None for none.
         then: a further evaluation of the trained models, "hans" or "layers"; None for none.
         sentences: sentences to explain.
         published: the published values; None if the paper has no table.
@@ -81,10 +101,24 @@ class Recipe:
     task_settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     on_embedded: dict[str, Any] = field(default_factory=dict)
     instead: dict[str, str] = field(default_factory=dict)
+    search: RecipeSearch | None = None
     then: str | None = None
     sentences: tuple[Sentence, ...] = ()
     published: Published | None = None
     claims: tuple[str, ...] = ()
+
+
+def parse_search(text: str | int | None) -> str | int | None:
+    """Parse the value of `--search`: "grid", "none" or a number of trials; None for the default.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if text is None or text in (GRID, NONE):
+        return text
+    if str(text).isdigit() and int(text) > 0:
+        return int(text)
+    raise ConfigError(f"--search: got {text!r}, expected grid, none or a number of trials, such as 8.")
 
 
 @cache
@@ -119,6 +153,8 @@ def _parse(name: str, raw: dict[str, Any]) -> Recipe:
     for key in ("tasks", "differences", "claims"):
         values[key] = tuple(values.get(key, ()))
     values["sentences"] = tuple(Sentence(**one) for one in values.get("sentences", ()))
+    if "search" in values:
+        values["search"] = RecipeSearch(**values["search"])
     published = values.pop("published", None)
     if published is not None:
         rows = {title: tuple(entries) for title, entries in published.pop("rows").items()}

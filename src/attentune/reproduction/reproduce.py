@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,16 @@ from attentune.report.writing import write_figures, write_report
 from attentune.reproduction.counting import count_parts
 from attentune.reproduction.paper_comparison import count_section, score_section
 from attentune.reproduction.planning import EMBEDDED, Part, Plan, plan
-from attentune.reproduction.recipe import Recipe, load_recipe
+from attentune.reproduction.recipe import GRID, Recipe, load_recipe, parse_search
+from attentune.reproduction.searching import (
+    PlannedSearch,
+    methods_with,
+    plan_searches,
+    run_searches,
+    search_tables,
+)
 from attentune.reproduction.steps import explain_sentences, measure_layers, score_on_hans
+from attentune.reproduction.timing import TaskTime, expected_times, planned_jobs
 from attentune.results import to_json
 
 REPORT_FILES = ("report.html", "report.md")
@@ -37,6 +46,7 @@ def reproduce(
     seeds: int | Sequence[int] = 3,
     fraction: float = 1.0,
     overrides: Mapping[str, Any] | None = None,
+    search: str | int | None = None,
     jobs: int | None = None,
     display: ComparisonProgress | None = None,
 ) -> Report:
@@ -50,6 +60,8 @@ def reproduce(
         seeds: the number of seeds, or the seeds.
         fraction: the share of each task's rows to use, above 0 and at most 1.
         overrides: settings, by dotted name, that override the recipe's.
+        search: for recipes whose paper searched settings for each task: "grid" or None for all points of its grid,
+            "none" to leave the search out, or the number of trials of each method and task.
         jobs: the number of runs in parallel.
         display: the progress display; by default on standard error.
 
@@ -72,26 +84,79 @@ def reproduce(
     planned = plan(recipe, encoder, data_dir=data_dir, fraction=fraction, overrides=overrides)
     for note in planned.notes:
         shown.info(note)
-    _agree(folder, recipe, planned, fraction)
+    wanted = parse_search(search)
+    searches = plan_searches(recipe, encoder, planned.parts, overrides or {}, wanted)
+    for line in plan_lines(recipe, planned, searches, seeds):
+        shown.info(line)
+    _agree(folder, recipe, planned, fraction, wanted)
+    choose = "score" if recipe.search is None else recipe.search.choose
+    chosen = run_searches(searches, folder, choose=choose, jobs=jobs, display=shown)
+    methods = methods_with(recipe, chosen)
     compared = folder / COMPARISON_FOLDER
     keep = recipe.kind == "explanation" or recipe.then is not None
     records = [
         record
         for part in planned.parts
-        for record in _compare(recipe, part, compared, seeds=seeds, jobs=jobs, keep_runs=keep, display=shown)
+        for record in _compare(methods, part, compared, seeds=seeds, jobs=jobs, keep_runs=keep, display=shown)
     ]
     first = score_section(recipe, records, {part.task: part.trained_on for part in planned.parts})
-    sections = [] if first is None else [first]
+    searched = search_tables(chosen, choose)
+    sections = [] if first is None else [Section(first.title, (*first.parts, *searched), first.sentences)]
     runs = {record.run: compared / "runs" / record.run.name for record in records if record.is_done} if keep else {}
     further = _further(recipe, runs, folder, planned, fraction, data_dir)
     made = make_report(collect([str(compared), *further]))
-    return _written(_report(recipe, planned, [*sections, *_explained(recipe, runs)], made), folder)
+    report = _report(recipe, planned, [*sections, *_explained(recipe, runs)], made, searched=bool(chosen))
+    return _written(report, folder)
 
 
-def _compare(recipe: Recipe, part: Part, folder: Path, **options: Any) -> list[RunRecord]:
+@dataclass(frozen=True)
+class ReproductionPlan:
+    """What a reproduction would run.
+
+    Attributes:
+        notes: differences from the recipe, and the numbers of runs, in sentences.
+        times: the work on each task; empty for recipes without training.
+        jobs: the number of runs in parallel.
+    """
+
+    notes: tuple[str, ...]
+    times: tuple[TaskTime, ...]
+    jobs: int
+
+    @property
+    def hours(self) -> float:
+        """The expected time with this number of runs in parallel."""
+        return sum(one.hours for one in self.times) / self.jobs
+
+
+def plan_reproduction(
+    name: str,
+    *,
+    encoder: str = EMBEDDED,
+    data_dir: str | None = None,
+    seeds: int | Sequence[int] = 3,
+    fraction: float = 1.0,
+    overrides: Mapping[str, Any] | None = None,
+    search: str | int | None = None,
+    jobs: int | None = None,
+    display: ComparisonProgress | None = None,
+) -> ReproductionPlan:
+    """Count the runs of a recipe and predict their time, without starting them; the arguments are `reproduce`'s."""
+    recipe, shown = load_recipe(name), display or ComparisonProgress()
+    if recipe.kind == "parameters":
+        return ReproductionPlan(("Parameters are counted; nothing is trained.",), (), 1)
+    planned = plan(recipe, encoder, data_dir=data_dir, fraction=fraction, overrides=overrides)
+    searches = plan_searches(recipe, encoder, planned.parts, overrides or {}, parse_search(search))
+    count = seeds if isinstance(seeds, int) else len(seeds)
+    times = expected_times(recipe, planned.parts, searches, count, shown)
+    notes = (*planned.notes, *plan_lines(recipe, planned, searches, seeds))
+    return ReproductionPlan(notes, tuple(times), planned_jobs(planned.parts, jobs))
+
+
+def _compare(methods: Mapping[str, Any], part: Part, folder: Path, **options: Any) -> list[RunRecord]:
     return compare(
         folder,
-        settings=recipe.methods,
+        settings=methods,
         tasks=[part.trained_on],
         train_sizes=[part.train_size],
         overrides={**part.settings, "data.task_settings": {part.trained_on: part.own}},
@@ -115,21 +180,43 @@ def _explained(recipe: Recipe, runs: Mapping[Run, Path]) -> list[Section]:
     return [explain_sentences(recipe.sentences, runs)] if recipe.sentences else []
 
 
-def _report(recipe: Recipe, planned: Plan, sections: Sequence[Section], made: Report) -> Report:
+def _report(
+    recipe: Recipe, planned: Plan, sections: Sequence[Section], made: Report, *, searched: bool = False
+) -> Report:
     sentences = [f"{recipe.source}. Made with attentune {__version__} by: attentune reproduce {recipe.name}."]
     sentences += [f"The paper says: {claim}" for claim in recipe.claims]
-    sentences += [f"Not as in the paper: {text}" for text in (*planned.notes, *recipe.differences)]
+    left_out = [] if recipe.search is None or searched else [recipe.search.instead_of]
+    sentences += [f"Not as in the paper: {text}" for text in (*planned.notes, *recipe.differences, *left_out)]
     return Report(recipe.title, (*sentences, *made.sentences), (*sections, *made.sections), made.results)
 
 
-def _agree(folder: Path, recipe: Recipe, planned: Plan, fraction: float) -> None:
-    """Record the recipe, encoder and fraction in the output folder, or check them against an earlier record.
+def plan_lines(
+    recipe: Recipe, planned: Plan, searches: Sequence[PlannedSearch], seeds: int | Sequence[int]
+) -> list[str]:
+    """Return how many runs are planned, in sentences."""
+    count = seeds if isinstance(seeds, int) else len(seeds)
+    tasks = ", ".join(
+        f"{part.trained_on} ({'all' if part.train_size is None else f'{part.train_size:,}'} rows)"
+        for part in planned.parts
+    )
+    runs = len(planned.parts) * len(recipe.methods) * count
+    lines = [f"{runs} runs: {len(recipe.methods)} methods, {count} seeds, {tasks}."]
+    if searches:
+        trials = sum(one.trials for one in searches)
+        lines.insert(0, f"{trials} trials of {len(searches)} searches first, each on four fifths of the training rows.")
+    return lines
+
+
+def _agree(folder: Path, recipe: Recipe, planned: Plan, fraction: float, search: str | int | None) -> None:
+    """Record the recipe, encoder, fraction and search in the output folder, or check them against an earlier record.
 
     Raises:
-        ConfigError: the folder belongs to a reproduction with another recipe, encoder or fraction.
+        ConfigError: the folder belongs to a reproduction with other ones.
     """
     file = folder / RECIPE_FILE
-    settings = {"recipe": recipe.name, "encoder": planned.encoder, "fraction": fraction}
+    settings: dict[str, Any] = {"recipe": recipe.name, "encoder": planned.encoder, "fraction": fraction}
+    if recipe.search is not None:
+        settings["search"] = search or GRID
     if file.is_file():
         try:
             before = read_json(file)
