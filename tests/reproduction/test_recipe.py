@@ -23,7 +23,9 @@ WANTED = {
 
 
 def test_all_tables_and_figures_have_one():
-    assert set(recipe_names()) == WANTED | {"sesame-original", "task-attention-original"}
+    assert set(recipe_names()) == WANTED | {
+        *("ssa-original", "ssa-original-large", "sesame-original", "task-attention-original")
+    }
 
 
 @pytest.mark.integration
@@ -75,6 +77,24 @@ def test_searched_methods_and_settings_are_known(name):
     fixed = {part.name: part.choices[0] for one in searches for part in one.space.dimensions}
     assert plan_searches(recipe, recipe.encoder, parts, fixed, None) == []
     assert plan_searches(recipe, recipe.encoder, parts, {}, "none") == []
+
+
+def test_the_released_programs_settings_by_task():
+    """The settings published with the program's checkpoints: beta, shared weights and threshold of base and large."""
+    tasks = ("cola", "mrpc", "rte", "stsb", "sst2", "qnli", "qqp", "mnli")
+    betas = {
+        "ssa-original": dict(zip(tasks, (0.999, 0.5, 0.5, 0.9, 0.5, 0.7, 0.9, 0.999), strict=True)),
+        "ssa-original-large": dict(zip(tasks, (0.9, 0.5, 0.5, 0.5, 0.999, 0.9, 0.999, 0.2), strict=True)),
+    }
+    for name, by_task in betas.items():
+        recipe = load_recipe(name)
+        method = methods_from(recipe.methods, name)["SSA-Hybrid"]
+        for task, beta in by_task.items():
+            settings = {**recipe.settings, **recipe.task_settings.get(task, {}), **method.by_task[task]}
+            gate = load_config(preset=method.preset, overrides=settings).model.token_gate
+            unshared = task == "rte" or (name, task) == ("ssa-original", "stsb")
+            threshold = 0.1 if (name, task) == ("ssa-original-large", "mnli") else 0.3
+            assert (gate.beta, gate.share_weights, gate.attention_threshold) == (beta, not unshared, threshold)
 
 
 def test_an_embedded_encoder_has_values_of_its_own():
