@@ -214,7 +214,7 @@ def test_methods_on_offer(runs: dict[str, Predictor], monkeypatch: pytest.Monkey
     assert "ssa" in desk_of(runs["classification"]).methods
     plain = desk_of(runs["plain"])
     assert "ssa" not in plain.methods
-    assert plain.default_method == "gradient"
+    assert plain.default_method == "leave-one-out"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert set(plain.methods) == {"gradient", "leave-one-out", "attention", "attention-gradient", "random"}
 

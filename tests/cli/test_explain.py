@@ -233,8 +233,14 @@ def test_several_mistakes_are_told_at_once(run: Path, attentune: Command) -> Non
     assert len(err.strip().splitlines()) == 4
 
 
+def test_a_run_without_token_gate_is_explained_by_leaving_words_out(plain_run: Path, attentune: Command) -> None:
+    status, out, err = attentune("explain", plain_run, "--text", "a", "--text_pair", "b")
+    assert status == 0, err
+    assert "leave-one-out" in out
+
+
 def test_a_run_without_token_gate_is_told_what_works(plain_run: Path, attentune: Command) -> None:
-    for words in (("explain",), ("predict", "--explain")):
+    for words in (("explain", "--method", "ssa"), ("predict", "--explain")):
         status, out, err = attentune(words[0], plain_run, "--text", "a", "--text_pair", "b", *words[1:])
         assert (status, out) == (2, "")
         assert "ssa needs a model that scores tokens" in err

@@ -94,11 +94,8 @@ class ExplanationService:
 
     @property
     def default_method(self) -> str:
-        """The cheapest informative method."""
-        if "ssa" in self.methods:
-            return "ssa"
-        first = default_method(self.runs[0][1])
-        return "gradient" if first == "ssa" else first
+        """The method that is shown first: ssa if a run supports it, else leave-one-out."""
+        return "ssa" if "ssa" in self.methods else default_method(self.runs[0][1])
 
     @property
     def layers(self) -> int:

@@ -39,7 +39,7 @@ def parser() -> Parser:
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
     made.add_argument(
         "--method",
-        help="one or several methods, comma-separated (default: ssa; leave-one-out for baselines and ensembles)",
+        help="one or several methods, comma-separated (default: ssa for runs with a token gate, else leave-one-out)",
     )
     made.add_argument("--target", help="the class to explain (default: the predicted one)")
     made.add_argument("--unit", choices=("word", "token"), default="word", help="score words or tokens (default: word)")

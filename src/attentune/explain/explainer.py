@@ -373,5 +373,9 @@ def check_method(name: str, saved: Predictor) -> None:
 
 
 def default_method(saved: Predictor) -> str:
-    """Return the method that is used if none is named: ssa for models, leave-one-out for baselines and ensembles."""
-    return "ssa" if isinstance(saved, ModelPredictor) else "leave-one-out"
+    """Return the method that is used if none is named: ssa for models with a token gate, else leave-one-out.
+
+    Leave-one-out works on every run, and no method was more faithful (docs/faithfulness.md).
+    """
+    has_gate = isinstance(saved, ModelPredictor) and saved.model.token_gate is not None
+    return "ssa" if has_gate else "leave-one-out"
