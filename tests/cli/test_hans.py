@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attentune.results import to_json
-from attentune.suites.hans import score_hans
+from attentune.suites.hans import HansLine, score_hans
 from helpers.glue_samples import write_glue, write_run
 from helpers.hans_samples import write_hans
 
@@ -52,11 +52,23 @@ def test_tables_of_a_trained_run(attentune: Command) -> None:
     assert "trained  trained  entailment     neutral, contradiction" in out
     lines = [line.split() for line in out.splitlines()]
     report = score_hans(["trained"], DATA[1])
+
+    def shown(line: HansLine) -> list[str]:
+        low, high = line.intervals[0]
+        return [str(line.rows), f"{line.means[0]:.4f}", f"[{low:.3f},", f"{high:.3f}]"]
+
     for line in report.cells:
-        assert [line.heuristic, line.gold_label, str(line.rows), f"{line.means[0]:.4f}"] in lines
+        assert [line.heuristic, line.gold_label, *shown(line)] in lines
     for line in report.subcases:
-        assert [line.subcase, line.gold_label, str(line.rows), f"{line.means[0]:.4f}"] in lines
-    assert ["all", "all", "36", f"{report.overall.means[0]:.4f}"] in lines
+        assert [line.subcase, line.gold_label, *shown(line)] in lines
+    assert ["all", "all", *shown(report.overall)] in lines
+    assert "temp1" not in out
+    status, out, err = attentune("hans", "trained", *DATA, "--by_template")
+    assert status == 0, err
+    lines = [line.split() for line in out.splitlines()]
+    assert len(report.templates) > 12
+    for line in report.templates:
+        assert [line.subcase, line.template, line.gold_label, *shown(line)] in lines
     assert "trained: 36 of 36 rows" in err
 
 
@@ -94,6 +106,7 @@ def test_json_and_a_part_and_the_known_task_s_folder(attentune: Command, tmp_pat
     assert report == score_hans(["seed-1"], data_dir=".", max_samples=12, seed=3).to_dict() | {
         "runs": [{**report["runs"][0], "non_entailment": ["neutral", "contradiction"]}],
         "lines": report["lines"],
+        "templates": report["templates"],
     }
     assert out == (tmp_path / "hans.json").read_text()
     assert "a sample of the rows" in err

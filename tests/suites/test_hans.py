@@ -18,6 +18,7 @@ from attentune.errors import ConfigError, DataError, LabelError
 from attentune.inference.predictor import Predictor, predict
 from attentune.models.saving import save_model
 from attentune.results import to_json
+from attentune.stats.estimate import wilson_interval
 from attentune.suites import hans
 from attentune.suites.hans import HEURISTICS, HansRows, entailment_class, read_hans, score_hans, short_names
 from helpers.hans_samples import hans_lines, write_hans
@@ -88,6 +89,15 @@ def test_every_cell_is_that_of_a_plain_loop(model: Callable[..., Path], file: Pa
     assert [key_of(line)[:2] for line in report.cells] == [
         (heuristic, label) for heuristic in HEURISTICS for label in ("entailment", "non-entailment")
     ]
+    for line in report.lines:
+        hits = round(line.accuracies[0] * line.rows)
+        assert line.intervals[0] == wilson_interval(hits, line.rows)
+    # Templates divide the subcases.
+    for subcase in report.subcases:
+        parts = [line for line in report.templates if key_of(line) == key_of(subcase)]
+        assert sum(line.rows for line in parts) == subcase.rows
+        right = sum(line.rows * line.accuracies[0] for line in parts)
+        assert right == pytest.approx(subcase.rows * subcase.accuracies[0])
     assert report.lines[0] is report.overall
     assert len(report.subcases) == len({line.subcase for line in report.subcases}) == 12
 

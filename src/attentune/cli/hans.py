@@ -19,6 +19,9 @@ HANS has two classes: every class of a model but entailment counts as non-entail
 averaged; +- is their standard deviation."""
 
 
+_HEADING = "accuracy (chance is 0.5), with the 95 % interval over rows where each run has a column of its own"
+
+
 def parser() -> Parser:
     """Build the parser of this command."""
     made = Parser(
@@ -33,6 +36,7 @@ def parser() -> Parser:
     made.add_argument("--labels", metavar="NAME,NAME,...", help="one name per run; runs with equal names are averaged")
     made.add_argument("--max_samples", metavar="N", help="use a sample of this many rows, stratified by subcase")
     made.add_argument("--seed", default="42", help="random seed of the sample (default: 42)")
+    made.add_argument("--by_template", action="store_true", help="also print a line for each of the 118 templates")
     made.add_argument("--output_dir", metavar="DIR", help="also write hans.json, hans.png and predictions.txt here")
     add_precision_flag(made, predicts=True)
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
@@ -69,19 +73,19 @@ def run(arguments: Sequence[str]) -> int:
         progress=progress_lines(),
     )
     # Printed first, so that a full disk does not lose the scores.
-    print(to_json(report.to_dict()) if parsed.format == "json" else _text(report), end="")
+    print(to_json(report.to_dict()) if parsed.format == "json" else _text(report, parsed.by_template), end="")
     if parsed.output_dir is not None:
         _write(report, Path(parsed.output_dir))
     return 0
 
 
-def _text(report: Any) -> str:
+def _text(report: Any, by_template: bool) -> str:
     from attentune.cli.output import table
 
     part = "" if report.rows == report.rows_in_file else f" of {report.rows_in_file:,}"
     lines = [f"{report.rows:,}{part} rows of {report.data}", ""]
     runs = [(run.name, run.method, run.entailment, ", ".join(run.non_entailment)) for run in report.runs]
-    lines += [table(("run", "column", "entailment is", "non-entailment is"), runs), "", "accuracy (chance is 0.5)", ""]
+    lines += [table(("run", "column", "entailment is", "non-entailment is"), runs), "", _HEADING, ""]
     header = ("heuristic", "gold label", "rows", *report.methods)
     right = range(2, len(header))
     cells = [
@@ -91,14 +95,30 @@ def _text(report: Any) -> str:
     lines += [table(header, cells, right=right), ""]
     subcases = [(line.subcase, line.gold_label, f"{line.rows:,}", *_means(line)) for line in report.subcases]
     lines += [table(("subcase", *header[1:]), subcases, right=right), ""]
+    if by_template:
+        templates = [
+            (line.subcase, line.template, line.gold_label, f"{line.rows:,}", *_means(line)) for line in report.templates
+        ]
+        places = range(3, 3 + len(header))
+        lines += [table(("subcase", "template", *header[1:]), templates, right=places), ""]
     return "\n".join(lines)
 
 
 def _means(line: Any) -> list[str]:
     from attentune.cli.output import number
 
-    pairs = zip(line.means, line.deviations, strict=True)
-    return [number(mean) + ("" if spread is None else f" +- {number(spread)}") for mean, spread in pairs]
+    # Several runs of a method vary; a single one is uncertain over rows.
+    single = iter(line.intervals) if len(line.means) == len(line.intervals) else None
+    texts = []
+    for mean, spread in zip(line.means, line.deviations, strict=True):
+        interval = None if single is None else next(single)
+        if spread is not None:
+            texts.append(f"{number(mean)} +- {number(spread)}")
+        elif interval is not None and interval[0] == interval[0]:
+            texts.append(f"{number(mean)} [{number(interval[0], 3)}, {number(interval[1], 3)}]")
+        else:
+            texts.append(number(mean))
+    return texts
 
 
 def _write(report: Any, folder: Path) -> None:

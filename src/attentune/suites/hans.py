@@ -23,9 +23,10 @@ from attentune.data.splits import stratified_sample
 from attentune.errors import ConfigError, LabelError
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of
+from attentune.stats.estimate import wilson_interval
 
 HEURISTICS = ("lexical_overlap", "subsequence", "constituent")
-_HEURISTIC, _SUBCASE = "heuristic", "subcase"
+_HEURISTIC, _SUBCASE, _TEMPLATE = "heuristic", "subcase", "template"
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,13 @@ class HansRows:
         rows: texts, ids and gold labels (0 entailment, 1 non-entailment).
         heuristics: the heuristic of each row, one of `HEURISTICS`.
         subcases: the subcase of each row, such as "ln_passive".
+        templates: the template that made each row, such as "temp1"; None if the file has no such column.
     """
 
     rows: TextRows
     heuristics: tuple[str, ...]
     subcases: tuple[str, ...]
+    templates: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -57,6 +60,7 @@ class HansRows:
             self.rows.take(places),
             tuple(self.heuristics[place] for place in places),
             tuple(self.subcases[place] for place in places),
+            None if self.templates is None else tuple(self.templates[place] for place in places),
         )
 
 
@@ -77,7 +81,7 @@ def read_hans(path: str | Path) -> HansRows:
     spec = load_spec("hans")
     split = spec.splits["validation"]
     columns = [split.label, split.text, str(split.pair), str(split.id), _HEURISTIC, _SUBCASE]
-    table = read_delimited(path, Dialect("\t", spec.quoting), keep=columns)
+    table = read_delimited(path, Dialect("\t", spec.quoting), keep=[*columns, _TEMPLATE])
     for column in columns:
         require_column(table, column, spec)
     labels = LabelReader(LabelSpace(spec.task_type, spec.label_names), spec.label_values).read(table, split.label)
@@ -85,7 +89,7 @@ def read_hans(path: str | Path) -> HansRows:
     heuristics, subcases = table.texts(_HEURISTIC), table.texts(_SUBCASE)
     _check(table, ids, heuristics, subcases)
     rows = TextRows(ids, table.texts(split.text), table.texts(str(split.pair)), labels, table.source, table.lines)
-    return HansRows(rows, heuristics, subcases)
+    return HansRows(rows, heuristics, subcases, table.texts(_TEMPLATE) if _TEMPLATE in table.columns else None)
 
 
 def _check(table: Table, ids: Sequence[str], heuristics: Sequence[str], subcases: Sequence[str]) -> None:
@@ -133,11 +137,13 @@ class HansLine:
     """The accuracy on a subset of the rows.
 
     Attributes:
-        heuristic, gold_label, subcase: the subset; None selects all values. A line with a subcase has all three.
+        heuristic, gold_label, subcase, template: the subset; None selects all values. A line with a subcase has the
+            first three, a line with a template all four.
         rows: the number of rows in the subset.
         accuracies: the accuracy of each run; NaN for an empty subset.
         means: the mean accuracy of each method over its runs.
         deviations: each method's sample standard deviation (ddof=1) over its runs; None for a single run.
+        intervals: the 95 % Wilson interval of each run's accuracy over the rows; NaN for an empty subset.
     """
 
     heuristic: str | None
@@ -147,6 +153,8 @@ class HansLine:
     accuracies: tuple[float, ...]
     means: tuple[float, ...]
     deviations: tuple[float | None, ...]
+    intervals: tuple[tuple[float, float], ...] = ()
+    template: str | None = None
 
 
 @dataclass(frozen=True)
@@ -160,6 +168,7 @@ class HansReport:
         runs: the scored runs, in the order given.
         methods: the names of the methods, in the order of their first runs.
         lines: the accuracies: on all rows, then by heuristic and gold label, then by subcase.
+        templates: the accuracies by template; empty if the file does not name them.
         ids: the ids of the scored rows, in the file's order.
         entails_RN: whether each of the R runs predicts entailment for each of the N rows.
     """
@@ -171,6 +180,7 @@ class HansReport:
     runs: tuple[HansRun, ...]
     methods: tuple[str, ...]
     lines: tuple[HansLine, ...]
+    templates: tuple[HansLine, ...]
     ids: tuple[str, ...]
     entails_RN: np.ndarray
 
@@ -198,7 +208,8 @@ class HansReport:
             "seed": self.seed,
             "runs": [asdict(run) for run in self.runs],
             "methods": list(self.methods),
-            "lines": [asdict(line) for line in self.lines],
+            "lines": [_line_dict(line, "template") for line in self.lines],
+            "templates": [_line_dict(line) for line in self.templates],
         }
 
     def predictions_text(self, run: int) -> str:
@@ -211,6 +222,10 @@ class HansReport:
             f"{key},{GOLD_LABELS[not entails]}\n" for key, entails in zip(self.ids, self.entails_RN[run], strict=True)
         )
         return "pairID,gold_label\n" + "".join(lines)
+
+
+def _line_dict(line: HansLine, *without: str) -> dict[str, Any]:
+    return {name: value for name, value in asdict(line).items() if name not in without}
 
 
 def score_hans(
@@ -271,7 +286,7 @@ def score_hans(
         None if len(rows) == len(whole) else seed,
         tuple(described),
         tuple(dict.fromkeys(methods)),
-        _lines(rows, entails_RN == rows.entails, methods),
+        *_lines(rows, entails_RN == rows.entails, methods),
         rows.rows.ids,
         entails_RN,
     )
@@ -355,23 +370,43 @@ def _part(rows: HansRows, size: int, seed: int) -> HansRows:
     return rows.take(stratified_sample(strata, size, seed, "hans"))
 
 
-def _lines(rows: HansRows, right_RN: np.ndarray, methods: Sequence[str]) -> tuple[HansLine, ...]:
+def _lines(
+    rows: HansRows, right_RN: np.ndarray, methods: Sequence[str]
+) -> tuple[tuple[HansLine, ...], tuple[HansLine, ...]]:
+    """Return the lines on all rows, cells and subcases, and those by template."""
     gold = np.where(rows.entails, *GOLD_LABELS)
     heuristics, subcases = np.array(rows.heuristics), np.array(rows.subcases)
 
-    def line(heuristic: str | None, gold_label: str | None, subcase: str | None) -> HansLine:
-        wanted = [(heuristics, heuristic), (gold, gold_label), (subcases, subcase)]
+    templates = None if rows.templates is None else np.array(rows.templates)
+
+    def line(
+        heuristic: str | None, gold_label: str | None, subcase: str | None, template: str | None = None
+    ) -> HansLine:
+        wanted = [(heuristics, heuristic), (gold, gold_label), (subcases, subcase), (templates, template)]
         chosen = np.ones(len(rows), dtype=bool)
         for values, value in wanted:
             chosen &= True if value is None else values == value
         count = int(chosen.sum())
-        accuracies = [float(right_N[chosen].mean()) if count else float("nan") for right_N in right_RN]
-        return HansLine(heuristic, gold_label, subcase, count, tuple(accuracies), *_by_method(accuracies, methods))
+        right = [int(right_N[chosen].sum()) for right_N in right_RN]
+        accuracies = tuple(hits / count if count else float("nan") for hits in right)
+        intervals = tuple(wilson_interval(hits, count) for hits in right)
+        means, deviations = _by_method(accuracies, methods)
+        return HansLine(heuristic, gold_label, subcase, count, accuracies, means, deviations, intervals, template)
 
     cells = [(heuristic, label) for heuristic in HEURISTICS for label in GOLD_LABELS]
-    groups = dict.fromkeys(zip(rows.heuristics, gold.tolist(), rows.subcases, strict=True))
+    keys = rows.heuristics, gold.tolist(), rows.subcases
+    groups = dict.fromkeys(zip(*keys, strict=True))
     ordered = sorted(groups, key=lambda key: (cells.index(key[:2]), key[2]))
-    return (line(None, None, None), *(line(*cell, None) for cell in cells), *(line(*key) for key in ordered))
+    lines = [line(None, None, None), *(line(*cell, None) for cell in cells), *(line(*key) for key in ordered)]
+    parts = dict.fromkeys(zip(*keys, rows.templates, strict=True)) if rows.templates is not None else {}
+    by_template = sorted(parts, key=lambda key: (cells.index(key[:2]), key[2], _number(key[3])))
+    return tuple(lines), tuple(line(*key) for key in by_template)
+
+
+def _number(template: str) -> tuple[int, str]:
+    """Return a sort key for temp1, temp2, ..., temp10."""
+    digits = re.sub(r"\D", "", template)
+    return int(digits or 0), template
 
 
 def _by_method(values: Sequence[float], methods: Sequence[str]) -> tuple[tuple[float, ...], tuple[float | None, ...]]:
