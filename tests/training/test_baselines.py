@@ -107,13 +107,13 @@ def test_a_baseline_that_fails_does_not_cost_the_run(
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr("attentune.baselines.tfidf.TfidfLinear._fit", fail)
-    changes = {"training__baselines": "tfidf-linear", "training__max_steps": 1}
+    changes = {"training__baselines": "tfidf-linear,frozen-linear", "training__max_steps": 1}
     result = train(load_config(overrides=settings(tmp_path, encoder, **changes)))
-    assert "baselines could not be fitted (RuntimeError: out of memory); only majority is compared" in (
+    assert "the baseline tfidf-linear could not be fitted (RuntimeError: out of memory); it is left out" in (
         " ".join(capfd.readouterr().err.split())
     )
     assert result.baselines is not None
-    assert [one["name"] for one in result.baselines["methods"]] == ["this model"]
+    assert [one["name"] for one in result.baselines["methods"]] == ["frozen-linear", "this model"]
 
 
 @pytest.mark.integration

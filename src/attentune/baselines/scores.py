@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +44,7 @@ def score_baselines(
     names: Sequence[str] | None = None,
     metrics: Sequence[str] | None = None,
     use_cpu: bool = False,
+    on_error: Callable[[str, Exception], None] | None = None,
 ) -> list[BaselineResult]:
     """Fit baselines on the split `train` and score all other splits but that for calibration.
 
@@ -55,6 +56,7 @@ def score_baselines(
         names: names of baselines, in this order; default: all that fit the rows.
         metrics: names of metrics; default: the task's.
         use_cpu: run the encoder on the CPU even where there is an accelerator.
+        on_error: called with the name of a baseline that fails, which is then left out; by default its error is raised.
 
     Raises:
         ConfigError: a name is invalid or does not fit the rows.
@@ -67,20 +69,37 @@ def score_baselines(
     frozen = FrozenEncoder(encoder, max_length, use_cpu=use_cpu)
     results = []
     for name in fitting if names is None else names:
-        shared = frozen.seconds
-        started = time.perf_counter()
-        baseline = make_baseline(name, encoder=encoder, max_length=max_length, seed=seed, frozen=frozen)
-        baseline.fit(data.splits["train"], data.label_space)
-        logits = {
-            split: baseline.logits(rows) for split, rows in data.splits.items() if split not in ("train", CALIBRATION)
-        }
-        seconds = time.perf_counter() - started
-        if hasattr(baseline, "frozen"):  # texts that an earlier baseline has encoded count here too
-            seconds += shared
-        scores = {}
-        for split, logits_NC in logits.items():
-            labels = data.splits[split].labels
-            if labels is not None and len(labels):
-                scores[split] = score_predictions(metrics or data.metrics, labels, logits_NC, data.label_space)
-        results.append(BaselineResult(name, scores, logits, seconds, baseline.notes))
+        try:
+            results.append(_fitted(name, data, frozen, encoder, max_length, seed, metrics or data.metrics))
+        except Exception as error:
+            if on_error is None:
+                raise
+            on_error(name, error)
     return results
+
+
+def _fitted(
+    name: str,
+    data: TaskData,
+    frozen: FrozenEncoder,
+    encoder: ModelConfig,
+    max_length: int,
+    seed: int,
+    metrics: Sequence[str],
+) -> BaselineResult:
+    shared = frozen.seconds
+    started = time.perf_counter()
+    baseline = make_baseline(name, encoder=encoder, max_length=max_length, seed=seed, frozen=frozen)
+    baseline.fit(data.splits["train"], data.label_space)
+    logits = {
+        split: baseline.logits(rows) for split, rows in data.splits.items() if split not in ("train", CALIBRATION)
+    }
+    seconds = time.perf_counter() - started
+    if hasattr(baseline, "frozen"):  # texts that an earlier baseline has encoded count here too
+        seconds += shared
+    scores = {}
+    for split, logits_NC in logits.items():
+        labels = data.splits[split].labels
+        if labels is not None and len(labels):
+            scores[split] = score_predictions(metrics, labels, logits_NC, data.label_space)
+    return BaselineResult(name, scores, logits, seconds, baseline.notes)

@@ -105,11 +105,13 @@ def _fitted(inputs: RunInputs, split: str, names: tuple[str, ...], display: Prog
         "use_cpu": inputs.accelerator.device.type == "cpu",
     }
     data = replace(inputs.data, splits=splits)
-    try:
-        return score_baselines(data, names=wanted, **options)
-    except Exception as error:
-        display.warning(f"baselines could not be fitted ({type(error).__name__}: {error}); only {MAJORITY} is compared")
-        return score_baselines(data, names=(MAJORITY,), **options)
+
+    def failed(name: str, error: Exception) -> None:
+        if name == MAJORITY:
+            raise error
+        display.warning(f"the baseline {name} could not be fitted ({type(error).__name__}: {error}); it is left out")
+
+    return score_baselines(data, names=wanted, on_error=failed, **options)
 
 
 def _scored(name: str, metric: str, labels: np.ndarray, predictions: np.ndarray) -> _Scored:

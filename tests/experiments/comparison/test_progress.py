@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from attentune.experiments.comparison.grid import Run
@@ -30,6 +32,15 @@ def test_runs_are_expected_to_last_as_those_like_them():
     assert seconds_left(done, [run(seed=3)], {run(seed=4): 5.0, run(seed=5): 99.0}, 2) == pytest.approx(11.5)
     # The last run does not end sooner for two workers.
     assert seconds_left(done, [], {run(task="rte", seed=3): 10.0, run(seed=4): 15.0}, 2) == 100
+
+
+def test_baselines_say_nothing_about_the_time_of_trained_runs():
+    baseline = replace(small_record(run(method="tfidf-linear"), seconds=0.5), config={"baseline": "tfidf-linear"})
+    assert seconds_left([baseline], [run()], {}, 1) is None
+    assert seconds_left([baseline], [], {run(): 3.0}, 1) is None
+    assert seconds_left([baseline], [run(method="tfidf-linear", seed=2)], {}, 1) == 0.5
+    trained = small_record(run(), seconds=60)
+    assert seconds_left([baseline, baseline, trained], [run(method="sesame")], {}, 1) == 60
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,11 @@ from attentune.experiments.comparison.record_store import RunRecord
 def seconds_left(
     done: Sequence[RunRecord], waiting: Sequence[Run], running: Mapping[Run, float], workers: int
 ) -> float | None:
-    """Estimate the seconds that the remaining runs take; None before the first run is done.
+    """Estimate the seconds that the remaining runs take; None while only baselines are done, which take seconds.
 
-    The estimate for a run is the (lower) median over the runs of its task, size and method, else of its task and size,
-    else over all runs. A median, because the times of runs that were suspended with the machine are outliers.
+    The estimate for a run is the (lower) median over the runs of its task, size and method, else over the trained runs
+    of its task and size, else over all trained runs. A median, because the times of runs that were suspended with the
+    machine are outliers.
 
     Args:
         done: finished runs.
@@ -26,17 +27,19 @@ def seconds_left(
         running: running runs, with the seconds since their start.
         workers: number of workers.
     """
-    if not done:
+    trained = [record for record in done if not record.config.get("baseline")]
+    known = {(record.run.task, record.run.size, record.run.method) for record in done}
+    if not done or (not trained and any((run.task, run.size, run.method) not in known for run in (*waiting, *running))):
         return None
 
     def expected(run: Run) -> float:
-        likes = (
-            [record for record in done if (record.run.task, record.run.size) == (run.task, run.size)],
-            list(done),
-        )
-        same = [record for record in likes[0] if record.run.method == run.method]
-        chosen = same or likes[0] or likes[1]
+        place = run.task, run.size
+        same = [record for record in done if (*place, run.method) == (*place_of(record), record.run.method)]
+        chosen = same or [record for record in trained if place_of(record) == place] or trained
         return statistics.median_low(record.wall_seconds for record in chosen)
+
+    def place_of(record: RunRecord) -> tuple[str, str]:
+        return record.run.task, record.run.size
 
     seconds = sum(expected(run) for run in waiting)
     rest = [max(0.0, expected(run) - since) for run, since in running.items()]
