@@ -23,7 +23,7 @@ from attentune.data.dataset import LabelSpace, TaskData
 from attentune.metrics.metrics import METRICS, score_predictions
 from attentune.results import RunResult
 from attentune.stats.estimate import wilson_interval
-from attentune.training.model_card import CardFacts, front_matter, model_card, one_line, plain, score_interval, table
+from attentune.training.model_card import CardFacts, front_matter, metric_interval, model_card, one_line, plain, table
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.samples import settings
@@ -184,7 +184,7 @@ def test_every_preset_is_told_with_its_source(preset: str) -> None:
 )
 def test_other_metrics_have_an_interval_around_the_score(space: LabelSpace, metric: str) -> None:
     made = facts(space, metric=metric, pair=True)
-    low, high = score_interval(made, made.data.splits["validation"], made.logits["validation"])
+    low, high = metric_interval(made, made.data.splits["validation"], made.logits["validation"])
     score = made.result.scores["validation"][metric]
     assert low < score < high
     card = model_card(made)

@@ -1,15 +1,24 @@
-"""`attentune evaluate`: score a saved run."""
+"""`attentune evaluate`: score a saved run, and show what it gets wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, data_from
+from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, data_from, whole_number
 
 _EXAMPLES = """examples:
   attentune evaluate runs/cola                                   (on the validation rows of its training)
   attentune evaluate runs/mine --validation_file other.csv --text_column text --label_column label
+  attentune evaluate runs/mine --split test --errors_file errors.csv
   attentune evaluate runs/mnli --task mnli --data_dir glue_data --format json"""
+# Larger confusion tables are not printed.
+_MOST_CLASSES = 12
+_TEXT_CHARACTERS = 90
 
 
 def parser() -> Parser:
@@ -17,11 +26,15 @@ def parser() -> Parser:
     made = Parser(
         prog="attentune evaluate",
         usage="attentune evaluate RUN [flags]",
-        description="Evaluate a saved run on labelled texts. Labels are matched by name.",
+        description="Evaluate a saved run on labelled texts: scores with intervals, by class, and the worst errors."
+        " Labels are matched by name.",
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
     made.add_argument("--split", default="validation", help="split: validation, test or train (default: validation)")
+    made.add_argument("--show_errors", metavar="N", default="5", help="worst errors to print (default: 5)")
+    made.add_argument("--errors_file", metavar="FILE", help="write all wrong rows to this CSV file, worst first")
+    made.add_argument("--details", action="store_true", help="with --format json: also intervals, classes, confusions")
     add_precision_flag(made, predicts=True)
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     add_config_flags(made, sections=("data",))
@@ -31,15 +44,91 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Score; return the exit status."""
     parsed, problems = parser().parse(arguments)
+    shown = whole_number("--show_errors", parsed.show_errors, problems, minimum=0) or 0
     data_config = data_from(parsed, problems)
 
-    from attentune.cli.output import scores_table
-    from attentune.inference.predictor import evaluate
+    from attentune.inference.predictor import evaluate_in_detail
     from attentune.results import to_json
 
-    scores = evaluate(parsed.run, data_config, splits=(parsed.split,), precision=parsed.precision)
-    print(
-        to_json(scores) if parsed.format == "json" else scores_table(scores),
-        end="" if parsed.format == "json" else "\n",
-    )
+    found, data = evaluate_in_detail(parsed.run, data_config, splits=(parsed.split,), precision=parsed.precision)
+    if parsed.format == "json":
+        content: dict[str, Any] = {split: {m.name: m.value for m in one.metrics} for split, one in found.items()}
+        if parsed.details:
+            content["details"] = {split: one.to_dict() for split, one in found.items()}
+        print(to_json(content), end="")
+    else:
+        print("\n".join(_lines(found, data, shown)))
+    if parsed.errors_file is not None:
+        _write_errors(Path(parsed.errors_file), found, data)
     return 0
+
+
+def _lines(found: Mapping[str, Any], data: Any, shown: int) -> Iterator[str]:
+    from attentune.cli.output import number, table
+
+    scores = [
+        (split, metric.name, number(metric.value), _interval(metric))
+        for split, one in found.items()
+        for metric in one.metrics
+    ]
+    yield table(("split", "metric", "value", "95 % interval"), scores, right=(2,))
+    for split, one in found.items():
+        if one.classes:
+            yield ""
+            yield f"{split}: {one.rows:,} rows by class"
+            yield ""
+            by_class = [
+                (c.name, number(c.precision), number(c.recall), number(c.f1), f"{c.rows:,}", f"{c.predicted:,}")
+                for c in one.classes
+            ]
+            header = ("class", "precision", "recall", "f1", "rows", "predicted")
+            yield table(header, by_class, right=range(1, 6))
+        if one.confusion is not None and len(one.classes) <= _MOST_CLASSES:
+            names = [c.name for c in one.classes]
+            yield ""
+            yield table(
+                ("true class, predicted as", *names),
+                [(name, *map(str, counts)) for name, counts in zip(names, one.confusion, strict=True)],
+                right=range(1, len(names) + 1),
+            )
+        if one.calibration_error is not None:
+            yield ""
+            yield f"Expected calibration error {one.calibration_error:.4f}."
+        yield from _error_lines(one, data.splits[split], shown)
+
+
+def _interval(metric: Any) -> str:
+    from attentune.cli.output import number
+
+    return "" if metric.low != metric.low else f"{number(metric.low)} to {number(metric.high)}"
+
+
+def _error_lines(one: Any, rows: Any, shown: int) -> Iterator[str]:
+    if not shown or not one.errors:
+        return
+    yield ""
+    yield f"{len(one.errors):,} rows are wrong; the worst:" if one.classes else "The largest errors:"
+    for error in one.errors[:shown]:
+        text = rows.texts[error.row] if rows.pairs is None else f"{rows.texts[error.row]} | {rows.pairs[error.row]}"
+        text = " ".join(text.split())
+        text = text if len(text) <= _TEXT_CHARACTERS else f"{text[: _TEXT_CHARACTERS - 3]}..."
+        yield f"  {error.id}: {error.prediction}, not {error.label} ({error.size:.3f}): {text}"
+
+
+def _write_errors(file: Path, found: Mapping[str, Any], data: Any) -> None:
+    from attentune.io.files import write_text
+
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    is_pair = any(data.splits[split].pairs is not None for split in found)
+    writer.writerow(["split", "id", "label", "prediction", "error", "text", *(["text_pair"] if is_pair else [])])
+    count = 0
+    for split, one in found.items():
+        rows = data.splits[split]
+        for error in one.errors:
+            pair = [rows.pairs[error.row]] if is_pair else []
+            texts = [rows.texts[error.row], *pair]
+            writer.writerow([split, error.id, error.label, error.prediction, f"{error.size:.6f}", *texts])
+            count += 1
+    write_text(file, buffer.getvalue())
+    print(f"{count:,} rows written to {file}", file=sys.stderr)

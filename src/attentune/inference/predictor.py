@@ -21,6 +21,7 @@ from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
 from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import CheckpointError, ConfigError, DataError
+from attentune.inference.evaluation import SplitEvaluation, evaluate_split
 from attentune.inference.evaluator import Evaluator, ModelEvaluator
 from attentune.inference.scoring import make_accelerator
 from attentune.metrics.metrics import predictions_of, probabilities_of
@@ -293,6 +294,36 @@ def evaluate(
     if not scores:
         raise DataError(f"{rows.name}: {', '.join(splits)} has no labels to score against; use predict for such rows.")
     return scores
+
+
+def evaluate_in_detail(
+    run: str | Path | Predictor,
+    data: DataConfig | None = None,
+    *,
+    splits: Sequence[str] = ("validation",),
+    precision: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[dict[str, SplitEvaluation], TaskData]:
+    """Evaluate a saved run: scores with intervals, by class, confusions and wrong rows; arguments as for `evaluate`.
+
+    Returns:
+        The evaluation of each labelled split, and the rows.
+
+    Raises:
+        AttentuneError: as for `evaluate`.
+    """
+    saved = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
+    rows = saved.data(data, splits)
+    evaluator = saved.predictor(rows, precision=precision)
+    evaluator.score(tuple(rows.splits), progress=progress)
+    found = {
+        split: evaluate_split(split, rows.splits[split], evaluator.logits[split], saved.label_space, evaluator.metrics)
+        for split in rows.splits
+        if rows.splits[split].labels is not None
+    }
+    if not found:
+        raise DataError(f"{rows.name}: {', '.join(splits)} has no labels to score against; use predict for such rows.")
+    return found, rows
 
 
 def predict_rows(

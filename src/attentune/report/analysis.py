@@ -336,7 +336,7 @@ class _RunsBuilder:
             elif predictions is not None:
                 self._check_examples(predictions)
                 guess = self._guess(predictions)
-                examples[seed] = self._example_values(run.files[split], predictions, score)
+                examples[seed] = self._example_values(run.files.get(split, split), predictions, score)
         if not scores:
             return None
         greater_is_better = METRICS[self.metric].greater_is_better
@@ -358,7 +358,7 @@ class _RunsBuilder:
                 " over seeds only."
             )
 
-    def _example_values(self, file: Path, predictions: Predictions, score: float | None) -> np.ndarray:
+    def _example_values(self, file: Path | str, predictions: Predictions, score: float | None) -> np.ndarray:
         values_N = example_values(str(self.metric), predictions.labels_N, predictions.predictions_N)
         if score is None or not np.isfinite(values_N).all():
             return np.full(len(values_N), math.nan)

@@ -15,12 +15,11 @@ import yaml
 from attentune.config import Config, to_flat
 from attentune.config.load import load_preset
 from attentune.data.dataset import CUSTOM_NAME, TaskData, TextRows
-from attentune.metrics.metrics import METRICS, Metric, predictions_of
+from attentune.metrics.intervals import score_interval
+from attentune.metrics.metrics import Metric, predictions_of
 from attentune.models.build import hub_name
 from attentune.results import RunResult
 from attentune.seeding import numpy_generator
-from attentune.stats.bootstrap import bootstrap_interval
-from attentune.stats.estimate import wilson_interval
 
 
 @dataclass(frozen=True)
@@ -241,22 +240,16 @@ def _interval(facts: CardFacts, split: str, name: str) -> str:
     rows = facts.data.splits[split]
     if name != facts.metric.name or rows.labels is None or split not in facts.logits:
         return ""
-    low, high = score_interval(facts, rows, facts.logits[split])
+    low, high = metric_interval(facts, rows, facts.logits[split])
     return f"{low:.4f} to {high:.4f}" if math.isfinite(low) and math.isfinite(high) else ""
 
 
-def score_interval(facts: CardFacts, rows: TextRows, logits_NC: np.ndarray) -> tuple[float, float]:
+def metric_interval(facts: CardFacts, rows: TextRows, logits_NC: np.ndarray) -> tuple[float, float]:
     """Return the 95 % interval of the chosen metric over these labelled rows; NaN if there is none."""
     labels, predicted = np.asarray(rows.labels), predictions_of(logits_NC, facts.data.label_space)
-    if facts.metric.name == "accuracy":
-        return wilson_interval(int(np.sum(labels == predicted)), len(labels))
-    score = METRICS[facts.metric.name].score
-    return bootstrap_interval(
-        lambda places: score(labels[places], predicted[places]),
-        len(labels),
-        generator=numpy_generator("model card", facts.result.seed),
-        resamples=_RESAMPLES,
-    )
+    generator = numpy_generator("model card", facts.result.seed)
+    _, low, high = score_interval(facts.metric, labels, predicted, generator=generator, resamples=_RESAMPLES)
+    return low, high
 
 
 def _data(facts: CardFacts) -> str:

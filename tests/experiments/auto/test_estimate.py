@@ -5,9 +5,10 @@ import pytest
 from scipy.stats import binom
 
 from attentune.data.dataset import LabelSpace
-from attentune.experiments.auto.estimate import estimate_score, score_interval
+from attentune.experiments.auto.estimate import estimate_score
 from attentune.experiments.auto.fusion import fit_fusion
 from attentune.experiments.auto.thresholds import fit_thresholds
+from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import METRICS, predictions_of
 from attentune.stats.estimate import wilson_interval
 
@@ -106,9 +107,9 @@ def test_intervals_of_accuracy_and_of_groups():
     labels = np.ones(200, dtype=np.int64)
     predictions = right_G.astype(np.int64)[groups]
     metric = METRICS["accuracy"]
-    value, low, high = score_interval(metric, labels, predictions)
+    value, low, high = score_interval(metric, labels, predictions, generator=generator)
     assert (value, low, high) == (predictions.mean(), *wilson_interval(int(predictions.sum()), 200))
-    _, group_low, group_high = score_interval(metric, labels, predictions, groups=groups)
+    _, group_low, group_high = score_interval(metric, labels, predictions, generator=generator, groups=groups)
     # Five equal rows count as one: the interval is wider by the root of five.
     assert (group_high - group_low) / (high - low) == pytest.approx(np.sqrt(5), rel=0.15)
 
@@ -117,7 +118,7 @@ def test_intervals_of_correlations_are_bootstrap_intervals():
     generator = np.random.default_rng(4)
     labels = generator.normal(size=300)
     predictions = labels + generator.normal(size=300)
-    value, low, high = score_interval(METRICS["pearson"], labels, predictions)
+    value, low, high = score_interval(METRICS["pearson"], labels, predictions, generator=generator)
     # Fisher's interval.
     wanted = np.tanh(np.arctanh(value) + np.array([-1.96, 1.96]) / np.sqrt(297))
     np.testing.assert_allclose([low, high], wanted, atol=0.03)

@@ -12,10 +12,9 @@ from attentune.errors import ConfigError
 from attentune.experiments.auto.fusion import fit_fusion, usable_members
 from attentune.experiments.auto.thresholds import fit_thresholds
 from attentune.inference.fusion import FUSION_KINDS
+from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import Metric, predictions_of
 from attentune.seeding import numpy_generator
-from attentune.stats.bootstrap import bootstrap_interval
-from attentune.stats.estimate import wilson_interval
 
 # Fewer rows than this are divided into at least so many parts: rules fitted on three quarters of few rows are worse.
 _MANY_ROWS, PARTS = 5000, 10
@@ -131,8 +130,8 @@ def estimate_score(
         metric,
         labels[rows],
         predictions[rows],
+        generator=numpy_generator("auto estimate", seed),
         groups=None if groups is None else groups[rows],
-        seed=seed,
         resamples=resamples,
     )
     low, high = _widened(value, low, high, scores)
@@ -162,42 +161,3 @@ def _widened(value: float, low: float, high: float, scores: Sequence[float]) -> 
     """Widen an interval over rows by the variation of the scores of the rules fitted without one part each."""
     spread = 1.96 * np.std(scores)
     return float(value - np.hypot(value - low, spread)), float(value + np.hypot(high - value, spread))
-
-
-def score_interval(
-    metric: Metric,
-    labels: np.ndarray,
-    predictions: np.ndarray,
-    *,
-    groups: np.ndarray | None = None,
-    seed: int = 0,
-    resamples: int = 1000,
-) -> tuple[float, float, float]:
-    """Score predictions, with the 95 % interval over rows, or over groups of rows.
-
-    Args:
-        metric: the metric.
-        labels: the labels.
-        predictions: as `predictions_of` returns them.
-        groups: (N,) the group of each row, if rows depend on each other.
-        seed: draws the resamples.
-        resamples: the number of bootstrap resamples.
-
-    Returns:
-        The score and the bounds; NaN if undefined.
-    """
-    value = metric.score(labels, predictions)
-    group_N = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
-    count = int(group_N.max()) + 1
-    if count == len(labels) and metric.name == "accuracy":
-        low, high = wilson_interval(int((labels == predictions).sum()), len(labels))
-        return value, low, high
-    members = np.split(np.argsort(group_N, kind="stable"), np.cumsum(np.bincount(group_N))[:-1])
-
-    def statistic(drawn: np.ndarray) -> float:
-        chosen = drawn if count == len(labels) else np.concatenate([members[group] for group in drawn])
-        return metric.score(labels[chosen], predictions[chosen])
-
-    generator = numpy_generator("auto estimate", seed)
-    low, high = bootstrap_interval(statistic, count, generator=generator, resamples=resamples)
-    return value, low, high

@@ -12,9 +12,10 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from attentune.experiments.auto.estimate import score_interval
 from attentune.experiments.comparison.progress import as_duration
+from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import Metric
+from attentune.seeding import numpy_generator
 
 LEADERBOARD_FILE = "leaderboard.json"
 _RESAMPLES, _FEWER_RESAMPLES, _MANY_ROWS = 1000, 200, 3000
@@ -55,7 +56,9 @@ class LeaderboardRow:
 def scored(metric: Metric, labels: np.ndarray, predictions: np.ndarray, *, seed: int) -> dict[str, Any]:
     """Return `score`, `low` and `high` of predictions of rows that the model was not trained on."""
     resamples = _RESAMPLES if len(labels) <= _MANY_ROWS else _FEWER_RESAMPLES
-    values = score_interval(metric, labels, predictions, seed=seed, resamples=resamples)
+    values = score_interval(
+        metric, labels, predictions, generator=numpy_generator("auto estimate", seed), resamples=resamples
+    )
     return {name: _defined(value) for name, value in zip(("score", "low", "high"), values, strict=True)}
 
 
