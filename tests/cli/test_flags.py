@@ -169,6 +169,13 @@ ALIASES = {
     ("--label_names", "[bad, good]"): {"data.label_names": ("bad", "good")},
     ("--label_names", "bad, good"): {"data.label_names": ("bad", "good")},
     ("--text_column", "[body]"): {"data.text_column": "[body]"},
+    ("--lr", "1e-4", "--epochs", "2"): {"training.learning_rate": 1e-4, "training.num_train_epochs": 2.0},
+    ("--batch-size", "8"): {"training.per_device_train_batch_size": 8},
+    ("--model", "roberta-base"): {"model.name_or_path": "roberta-base"},
+    ("--text", "body", "--label", "stars"): {"data.text_column": "body", "data.label_column": "stars"},
+    ("reviews.csv", "--target", "stars"): {"data.train_file": "reviews.csv", "data.label_column": "stars"},
+    ("--lr", "0.1", "reviews.csv"): {"data.train_file": "reviews.csv", "training.learning_rate": 0.1},
+    ("reviews.csv", "--train_file", "reviews.csv"): {"data.train_file": "reviews.csv"},
 }
 
 
@@ -185,6 +192,9 @@ def test_other_spellings(words):
     [
         (("--task", "cola", "--task_name", "rte"), "--task_name: sets data.task = rte, but another flag sets cola"),
         (("--max_length", "8", "--max_seq_length", "9"), "--max_seq_length: sets data.max_length = 9"),
+        (("--lr", "1", "--learning_rate", "2"), "--lr: sets training.learning_rate = 1, but another flag sets 2"),
+        (("a.csv", "--train_file", "b.csv"), "a.csv: is given, and so is --train_file b.csv. Give one."),
+        (("a.csv", "b.csv"), "'b.csv': unexpected argument."),
         (("--bf16", "--fp16"), "--fp16: sets training.precision = fp16, but another flag sets bf16"),
         (("--bf16", "--precision", "fp32"), "--bf16: sets training.precision = bf16, but another flag sets fp32"),
         (("--bf16", "maybe"), "--bf16: got 'maybe', expected true or false"),

@@ -104,7 +104,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "unknown flag": ("--lerning-rate 1", "--lerning_rate: unknown flag", "Did you mean '--learning_rate'"),
     "unknown setting": ("--set training.sede=1", "training.sede: there is no such setting", "Did you mean 'seed'"),
     "set without section": ("--set seed=1", "--set seed=1: expected SECTION.KEY=VALUE"),
-    "stray word": ("stray", "'stray': unexpected argument", "--help"),
+    "stray word": ("stray", "stray: is given, and so is --train_file train.csv. Give one."),
     "flag without value": ("--seed", "argument --seed: expected one argument", "--help"),
     "unknown choice": ("--eval_strategy epochs", "training.eval_strategy: got 'epochs', expected one of epoch, steps"),
     "rate nan": ("--learning_rate nan", "training.learning_rate: got 'nan', expected a number"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attentune.cli.flags import Parser, add_config_flags, config_from
+from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from
 
 _EXAMPLES = """examples:
   attentune doctor --task rte --data_dir glue_data
@@ -21,6 +21,7 @@ def parser() -> Parser:
     )
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     made.add_argument("--seed", dest="training.seed", help="the seed of the splits and samples (default: 42)")
+    add_train_file(made)
     add_config_flags(made, sections=("data", "model"))
     return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -12,8 +13,19 @@ from attentune.config.parse import coerce, did_you_mean
 from attentune.config.schema import DataConfig, ModelConfig, ObjectiveConfig, TrainingConfig
 from attentune.errors import ConfigError
 
-# Names that other tools use for our settings.
+# Names that people and other tools use for our settings.
 _ALIASES = {
+    "lr": "learning_rate",
+    "batch_size": "per_device_train_batch_size",
+    "train_batch_size": "per_device_train_batch_size",
+    "epochs": "num_train_epochs",
+    "num_epochs": "num_train_epochs",
+    "model": "name_or_path",
+    "model_name": "name_or_path",
+    "text": "text_column",
+    "text_pair": "text_pair_column",
+    "label": "label_column",
+    "target": "label_column",
     "task_name": "task",
     "text_column_name": "text_column",
     "text_column_names": "text_column",
@@ -25,6 +37,8 @@ _ALIASES = {
     "metric_name": "metric_for_best_model",
     "no_cuda": "use_cpu",
 }
+# The name of the file of training rows that is given without a flag.
+_FILE = "FILE"
 # Flags that set a setting to a fixed value.
 _SHORTHANDS = {
     "bf16": ("training.precision", "bf16"),
@@ -56,7 +70,11 @@ class Parser(argparse.ArgumentParser):
         empty = [argument for argument in arguments if argument.startswith("--") and argument.endswith("=--")]
         if empty:
             raise ConfigError([f"{argument}: expected a value after the equals sign." for argument in empty])
-        parsed, unknown = self.parse_known_args([_normalised(argument) for argument in arguments])
+        words = [_normalised(argument) for argument in arguments]
+        parsed, unknown = self.parse_known_args(words)
+        file = getattr(parsed, _FILE.lower(), None)
+        if any(before in unknown and word == file for before, word in itertools.pairwise(words)):
+            setattr(parsed, _FILE.lower(), None)  # the value of an unknown flag, not a file
         known = [flag for action in self._actions for flag in action.option_strings]
         problems = []
         for argument in unknown:
@@ -98,9 +116,20 @@ def add_config_flags(parser: argparse.ArgumentParser, sections: Iterable[str] = 
                     _add_flag(group, section, field)
     shown = {action.dest.split(".")[-1] for action in parser._actions if "." in action.dest}
     meant = {**_ALIASES, **{name: setting.split(".")[1] for name, (setting, _) in _SHORTHANDS.items()}}
-    for name in (name for name, setting in meant.items() if setting in shown):
+    taken = {flag for action in parser._actions for flag in action.option_strings}
+    for name in (name for name, setting in meant.items() if setting in shown and f"--{name}" not in taken):
         takes_none: dict[str, Any] = {"nargs": "?", "const": "true"} if name in (*_SHORTHANDS, "no_cuda") else {}
         parser.add_argument(f"--{name}", dest=f"alias:{name}", help=argparse.SUPPRESS, **takes_none)
+
+
+def add_train_file(parser: argparse.ArgumentParser) -> None:
+    """Add the file of training rows as an argument without a flag: `attentune train reviews.csv`."""
+    parser.add_argument(
+        _FILE.lower(),
+        metavar=_FILE,
+        nargs="?",
+        help="the file of training rows, as --train_file",
+    )
 
 
 def _add_flag(group: argparse._ArgumentGroup, section: str, field: dataclasses.Field) -> None:
@@ -149,6 +178,9 @@ def overrides_of(parsed: argparse.Namespace, problems: list[str]) -> dict[str, A
             given[name.strip()] = value
     flags = {name: value for name, value in values.items() if "." in name and value is not None}
     by_name = {name.split(".")[1]: name for name in values if "." in name}
+    file = values.get(_FILE.lower())
+    if file is not None and flags.setdefault("data.train_file", file) != file:
+        problems.append(f"{file}: is given, and so is --train_file {flags['data.train_file']}. Give one.")
     for name, value in ((name[6:], value) for name, value in values.items() if name.startswith("alias:")):
         if value is not None:
             for setting, meaning in _meant(name, value, by_name, problems).items():

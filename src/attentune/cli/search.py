@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, overrides_of, whole_number
+from attentune.cli.flags import Parser, add_config_flags, add_train_file, overrides_of, whole_number
 from attentune.config.parse import coerce
 from attentune.errors import ConfigError
 
@@ -31,6 +31,7 @@ def parser() -> Parser:
     )
     _add_search_flags(made)
     _add_work_flags(made)
+    add_train_file(made)
     add_config_flags(made)
     return made
 
