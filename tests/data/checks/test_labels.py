@@ -104,3 +104,23 @@ def test_classes_without_rows_and_constant_labels() -> None:
     scores = {"train": make_rows(distinct(2), [2.5, 2.5])}
     constant = find(examine(make_task(scores, task_type="regression")), "constant")
     assert constant[0].message == "train: all rows have the score 2.5."
+
+
+@pytest.mark.parametrize(
+    ("names", "counts", "told"),
+    [
+        (("Positive", "positive ", "negative"), (40, 30, 30), ["'Positive' (40 rows) and 'positive ' (30)"]),
+        (("positive", "postive", "negative"), (60, 3, 40), ["'positive' (60 rows) and 'postive' (3)"]),
+        (("negative", "positive"), (60, 4), []),  # opposites that are spelt alike
+        (("positive", "postive", "negative"), (60, 30, 40), []),  # both are frequent
+        (("class 10", "class 11"), (60, 1), []),
+        (("bad", "bat"), (60, 1), []),
+        (("acceptable", "unacceptable"), (60, 3), []),
+    ],
+)
+def test_class_names_that_look_like_one_class(names, counts, told):
+    labels = [place for place, count in enumerate(counts) for _ in range(count)]
+    report = examine(make_task({"train": make_rows(distinct(len(labels)), labels)}, names=names))
+    found = find(report, "alike-classes")
+    assert [one.message for one in found] == [f"train: the labels {pair} look like one class." for pair in told]
+    assert all(one.level == "warning" and names[0] in one.cure for one in found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +16,9 @@ from attentune.stats.power import minimum_detectable_accuracy_difference, minimu
 
 IMBALANCE_SHARE = 0.8
 SMALL_GAP = 0.05
+# Class names of which one may be a misspelling of the other: how alike and how long they are, how rare the one is, and
+# how many names are compared.
+_ALIKE, _FEWEST_LETTERS, _RARE_SHARE, _MOST_NAMES = 0.85, 5, 0.1, 300
 
 
 def label_facts(name: str, labels: np.ndarray, train: TextRows | None, data: TaskData) -> dict[str, Any]:
@@ -88,6 +93,33 @@ def label_findings(name: str, split: SplitReport, data: TaskData) -> list[Findin
     return findings
 
 
+def _name_findings(name: str, counts: dict[str, int]) -> list[Finding]:
+    """Find class names that are probably one class: equal but for case and spaces, or a rare misspelling."""
+    findings = []
+    names = [label for label, count in counts.items() if count][:_MOST_NAMES]
+    for first, second in itertools.combinations(names, 2):
+        rare, common = sorted((first, second), key=lambda label: counts[label])
+        plain = [" ".join(label.casefold().split()) for label in (rare, common)]
+        is_rare = counts[rare] <= max(1, _RARE_SHARE * counts[common])
+        if plain[0] == plain[1] or (is_rare and _are_spelt_alike(*plain)):
+            message = (
+                f"{name}: the labels {common!r} ({counts[common]:,} rows) and {rare!r} ({counts[rare]:,}) look like one"
+                " class."
+            )
+            cure = f"If they are one, write {common!r} in all of these rows."
+            findings.append(Finding("warning", "alike-classes", name, message, cure))
+    return findings
+
+
+def _are_spelt_alike(first: str, second: str) -> bool:
+    """Return whether two words differ by a letter or two; numbers, short names and opposites are different classes."""
+    if first.endswith(second) or second.endswith(first):  # acceptable and unacceptable
+        return False
+    if min(len(first), len(second)) < _FEWEST_LETTERS or any(sign.isdigit() for sign in first + second):
+        return False
+    return difflib.SequenceMatcher(None, first, second).ratio() >= _ALIKE
+
+
 def _constant(name: str, what: str) -> Finding:
     cure = "Check the label column; equal labels can neither be learnt from nor measured on."
     return Finding("warning", "constant", name, f"{name}: all rows have the {what}.", cure)
@@ -113,7 +145,7 @@ def _class_findings(name: str, counts: dict[str, int], rows: int, data: TaskData
     present = [label for label, count in counts.items() if count]
     if len(present) == 1:
         return [_constant(name, f"label {present[0]!r}")]
-    findings = []
+    findings = _name_findings(name, counts) if name == "train" else []
     missing = ", ".join(repr(label) for label in counts if label not in present)
     if missing and name == "train":
         cure = "Add rows of it, or remove it from the label names: it cannot be learnt."

@@ -16,6 +16,7 @@ FINDING_KINDS = (
     "constant",
     "empty",
     "missing-class",
+    "alike-classes",
     "conflicts",
     "cut",
     "imbalance",
