@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.predictor import Predictor, Progress
 from attentune.inference.scoring import score_rows
 from attentune.metrics.metrics import predictions_of
+from attentune.stats.estimate import wilson_interval
 from attentune.token_labels.plan import LABELS_FILE, EpochPlan, load_labels
 
 
@@ -127,3 +129,85 @@ def _tokens(
         token = {"text": line[where][start:end], "start": start, "end": end, "in": where}
         listed.append(token | {"label": label, "score": score})
     return listed
+
+
+@dataclass(frozen=True)
+class WordImportance:
+    """How often a word was important in the rows of a class.
+
+    Attributes:
+        word: the word, lower-cased.
+        rows: the number of rows in which it has a training label (or without labels, a score).
+        important: the share of these in which it is important: a label, or without labels a score, of at least 0.5.
+        low: the lower bound of the share's 95 % Wilson interval, by which words are ranked.
+        high: the upper bound.
+        score: its mean importance by the token head; NaN without one.
+    """
+
+    word: str
+    rows: int
+    important: float
+    low: float
+    high: float
+    score: float
+
+
+def important_words(
+    lines: Iterable[dict[str, Any]], *, least_rows: int = 3, top: int = 15
+) -> dict[str, list[WordImportance]]:
+    """Rank the words of each class by how often they were labelled important.
+
+    Args:
+        lines: from `list_tokens`.
+        least_rows: rows in which a word must have a label or score.
+        top: words of each class.
+
+    Returns:
+        By class (the gold one, else the predicted one), the most important words; scores are one class.
+    """
+    seen: dict[str, dict[str, list[tuple[float | None, float | None]]]] = {}
+    for line in lines:
+        name = line.get("gold", line["predicted"])
+        of_class = seen.setdefault(name if isinstance(name, str) else "all rows", {})
+        best: dict[str, tuple[float | None, float | None]] = {}
+        for word, label, score in _words(line["tokens"]):
+            before = best.get(word, (None, None))
+            best[word] = _larger(before[0], label), _larger(before[1], score)
+        for word, values in best.items():
+            of_class.setdefault(word, []).append(values)
+    return {name: _ranked(words, least_rows)[:top] for name, words in sorted(seen.items())}
+
+
+def _words(tokens: Iterable[dict[str, Any]]) -> Iterator[tuple[str, float | None, float | None]]:
+    """Join subwords; a word has the largest label and score of its tokens."""
+    text, label, score, end = "", None, None, None
+    for token in tokens:
+        joins = end == (token["in"], token["start"]) and text[-1:].isalnum() and token["text"][:1].isalnum()
+        if not joins:
+            if any(sign.isalnum() for sign in text):
+                yield text, label, score
+            text, label, score = "", None, None
+        text += token["text"].casefold()
+        label, score = _larger(label, token["label"]), _larger(score, token["score"])
+        end = (token["in"], token["end"])
+    if any(sign.isalnum() for sign in text):
+        yield text, label, score
+
+
+def _larger(first: float | None, second: float | None) -> float | None:
+    return max((value for value in (first, second) if value is not None), default=None)
+
+
+def _ranked(words: dict[str, list[tuple[float | None, float | None]]], least_rows: int) -> list[WordImportance]:
+    has_labels = any(label is not None for values in words.values() for label, _ in values)
+    found = []
+    for word, values in words.items():
+        shown = [label if has_labels else score for label, score in values]
+        known = [value for value in shown if value is not None]
+        if len(known) < least_rows:
+            continue
+        hits = sum(value >= 0.5 for value in known)
+        scores = [score for _, score in values if score is not None]
+        mean = sum(scores) / len(scores) if scores else float("nan")
+        found.append(WordImportance(word, len(known), hits / len(known), *wilson_interval(hits, len(known)), mean))
+    return sorted(found, key=lambda one: (-one.low, -one.rows, one.word))
