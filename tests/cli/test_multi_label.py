@@ -123,6 +123,10 @@ def test_token_labels_and_explanations_name_sets(attentune, files: Path, trained
     lines = [json.loads(line) for line in out.splitlines()]
     train = [json.loads(line) for line in (files / "train.jsonl").read_text().splitlines()]
     assert [line["gold"] for line in lines] == ["|".join(row["topics"]) for row in train[:5]]
+    status, out, err = attentune("label", trained, "--by_class")
+    assert status == 0, err
+    assert {line.strip() for line in out.splitlines()} >= {"|".join(row["topics"]) for row in train}
+    assert out.count("mean score") == len({"|".join(row["topics"]) for row in train})
     for method in ("leave-one-out", "gradient", "ssa"):
         words = ("explain", trained, "--text", "the soup was a song", "--method", method, "--format", "json")
         status, out, err = attentune(*words)
