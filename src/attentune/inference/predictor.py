@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
 from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import CheckpointError, ConfigError, DataError
-from attentune.inference.evaluation import SplitEvaluation, evaluate_split
 from attentune.inference.evaluator import Evaluator, ModelEvaluator
 from attentune.inference.scoring import make_accelerator
 from attentune.metrics.metrics import predictions_of, probabilities_of
@@ -32,6 +31,9 @@ from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.precision import INT8, TRUE_BF16, bf16_copy, int8_copy
 from attentune.models.saving import label_space_of, load_model
 from attentune.results import TASKS_FILE
+
+if TYPE_CHECKING:
+    from attentune.inference.evaluation import SplitEvaluation
 
 Progress = Callable[[int], None]
 Encode = Callable[..., Features]
@@ -312,6 +314,8 @@ def evaluate_in_detail(
     Raises:
         AttentuneError: as for `evaluate`.
     """
+    from attentune.inference.evaluation import evaluate_split  # imports scikit-learn
+
     saved = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
     rows = saved.data(data, splits)
     evaluator = saved.predictor(rows, precision=precision)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy import stats
-from sklearn import metrics as sk
 
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import LabelSpace
@@ -35,22 +34,26 @@ class Metric:
     needs: str = "classes"
 
 
-def _correlation(function: Callable) -> Score:
+# scikit-learn and scipy are imported when a metric is computed: they take a second, and predicting needs neither.
+
+
+def _correlation(function: str) -> Score:
     def score(labels: np.ndarray, predictions: np.ndarray) -> float:
         # The correlation with a constant is undefined, not zero.
         if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
             return float("nan")
-        return float(function(labels, predictions).statistic)
+        return float(getattr(importlib.import_module("scipy.stats"), function)(labels, predictions).statistic)
 
     return score
 
 
-def _averaged(function: Callable, average: str) -> Score:
+def _averaged(function: str, average: str) -> Score:
     """F1, precision or recall: of the second class ("binary"), or averaged over classes; 0 for 0 / 0."""
 
     def score(labels: np.ndarray, predictions: np.ndarray) -> float:
         # For samples, no labels and no predictions are correct; for classes, 0 / 0 counts as 0.
-        return float(function(labels, predictions, average=average, zero_division=float(average == "samples")))
+        compute = getattr(importlib.import_module("sklearn.metrics"), function)
+        return float(compute(labels, predictions, average=average, zero_division=float(average == "samples")))
 
     return score
 
@@ -60,20 +63,24 @@ def _balanced_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def _matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
+    from sklearn.metrics import matthews_corrcoef
+
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore"
         )  # for a single label scikit-learn returns 0, as GLUE does, but warns about the shape
-        return float(sk.matthews_corrcoef(labels, predictions))
+        return float(matthews_corrcoef(labels, predictions))
 
 
 def _quadratic_kappa(labels: np.ndarray, predictions: np.ndarray) -> float:
+    from sklearn.metrics import cohen_kappa_score
+
     if np.array_equal(labels, predictions):
         return 1.0
     # Include all classes in between, so that distances do not depend on which classes occur.
     both = np.concatenate([labels, predictions])
     classes = np.arange(both.min(), both.max() + 1)
-    return float(sk.cohen_kappa_score(labels, predictions, labels=classes, weights="quadratic"))
+    return float(cohen_kappa_score(labels, predictions, labels=classes, weights="quadratic"))
 
 
 class _MetricTable(Mapping[str, Metric]):
@@ -107,15 +114,15 @@ METRICS: Mapping[str, Metric] = _MetricTable(
     (
         Metric("accuracy", lambda labels, predictions: float(np.mean(labels == predictions))),
         Metric("balanced_accuracy", _balanced_accuracy),
-        Metric("f1", _averaged(sk.f1_score, "binary"), needs="two classes"),
-        Metric("precision", _averaged(sk.precision_score, "binary"), needs="two classes"),
-        Metric("recall", _averaged(sk.recall_score, "binary"), needs="two classes"),
-        Metric("f1_macro", _averaged(sk.f1_score, "macro"), needs="classes or sets"),
-        Metric("f1_micro", _averaged(sk.f1_score, "micro"), needs="classes or sets"),
-        Metric("f1_weighted", _averaged(sk.f1_score, "weighted"), needs="classes or sets"),
-        Metric("precision_macro", _averaged(sk.precision_score, "macro"), needs="classes or sets"),
-        Metric("recall_macro", _averaged(sk.recall_score, "macro"), needs="classes or sets"),
-        Metric("f1_samples", _averaged(sk.f1_score, "samples"), needs="sets"),
+        Metric("f1", _averaged("f1_score", "binary"), needs="two classes"),
+        Metric("precision", _averaged("precision_score", "binary"), needs="two classes"),
+        Metric("recall", _averaged("recall_score", "binary"), needs="two classes"),
+        Metric("f1_macro", _averaged("f1_score", "macro"), needs="classes or sets"),
+        Metric("f1_micro", _averaged("f1_score", "micro"), needs="classes or sets"),
+        Metric("f1_weighted", _averaged("f1_score", "weighted"), needs="classes or sets"),
+        Metric("precision_macro", _averaged("precision_score", "macro"), needs="classes or sets"),
+        Metric("recall_macro", _averaged("recall_score", "macro"), needs="classes or sets"),
+        Metric("f1_samples", _averaged("f1_score", "samples"), needs="sets"),
         Metric(
             "subset_accuracy",
             lambda labels, predictions: float(np.mean((labels == predictions).all(axis=1))),
@@ -129,8 +136,8 @@ METRICS: Mapping[str, Metric] = _MetricTable(
         ),
         Metric("matthews_correlation", _matthews),
         Metric("quadratic_weighted_kappa", _quadratic_kappa),
-        Metric("pearson", _correlation(stats.pearsonr), needs="an order"),
-        Metric("spearmanr", _correlation(stats.spearmanr), needs="an order"),
+        Metric("pearson", _correlation("pearsonr"), needs="an order"),
+        Metric("spearmanr", _correlation("spearmanr"), needs="an order"),
         Metric(
             "mean_absolute_error",
             lambda labels, predictions: float(np.mean(np.abs(labels - predictions))),
