@@ -201,7 +201,7 @@ def test_the_time_limit_is_kept_to_a_tenth(attentune, tiny, tmp_path):
         "--jobs",
         "1",
         "--set",
-        "training.num_train_epochs=4000",
+        "training.num_train_epochs=800",
         "--format",
         "json",
     )

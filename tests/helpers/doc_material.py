@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from helpers import tiny
+from attentune.testing import tiny
 from helpers.samples import BAD, FILLER, GOOD, write_reviews
 
 WORDS = (*GOOD, *BAD, *FILLER)
