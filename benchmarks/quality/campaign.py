@@ -430,6 +430,7 @@ def auto(*, exclude: Sequence[str] = (), deliver: str = "best") -> Callable[...,
         )
         saved = Predictor.load(folder / "auto")
         board = json.loads((folder / "auto" / "auto" / "leaderboard.json").read_text())
+        board.pop("folder")  # a path of this machine
         return (lambda rows: predict_rows(saved, rows)), {"leaderboard": board}, saved.label_space
 
     return trained
