@@ -148,14 +148,14 @@ def test_a_command_on_a_kind_of_run(home, tmp_path, capsys, words, kind, wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_leave_one_out_is_the_default_of_other_runs_than_models(home, capsys, kind):
+def test_leave_one_out_is_the_default_of_runs_without_a_token_gate(home, capsys, kind):
     assert main(["explain", str(home / kind), "--text", TEXT, "--format", "json"]) == 0
     line = json.loads(capsys.readouterr().out)
     assert line["method"] == "leave-one-out"
     assert [token["text"] for token in line["tokens"]] == TEXT.split()
     assert line["passes"] == 5 * (3 if kind == "ensemble" else 1)
-    assert main(["explain", str(home / "model"), "--text", TEXT]) == 2
-    assert "ssa needs a model that scores tokens" in capsys.readouterr().err
+    assert main(["explain", str(home / "model"), "--text", TEXT, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["method"] == "leave-one-out"
 
 
 def test_hans_scores_baselines_and_ensembles_of_pairs(tiny, tmp_path, home):

@@ -26,7 +26,6 @@ class BlurConfig:
         "what a Gaussian blur along the tokens is applied to in each layer",
         choices=("none", "context", "value", "scores"),
     )
-    kind: str = setting("gaussian", "the kernel of the blur", choices=("gaussian",), plugins="attentune.blurs")
     sigma: float = setting(0.3, "standard deviation of the blur in tokens", minimum=0.001, maximum=100)
     size: int = setting(3, "window of the blur in tokens, odd", minimum=1)
     layers: str = setting("all", "which layers are blurred: all, or comma-separated numbers from 1")
@@ -35,6 +34,7 @@ class BlurConfig:
         "learn sigma, initialised with the given value: one per layer, or one per head",
         choices=("no", "layer", "head"),
     )
+    kind: str = setting("gaussian", "the kernel of the blur", choices=("gaussian",), plugins="attentune.blurs")
 
 
 @dataclass(frozen=True)
