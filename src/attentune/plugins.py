@@ -13,6 +13,7 @@ with; `attentune.testing` checks it.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
@@ -31,6 +32,7 @@ GROUPS = (
 )
 # Between the package and the name of a part.
 MARK = "/"
+_FULL_NAME = re.compile(rf"[A-Za-z0-9][\w.-]*{MARK}[\w.-]+")
 
 T = TypeVar("T")
 
@@ -80,8 +82,8 @@ def full_name(group: str, name: str) -> str:
 
 
 def is_plugin(name: Any) -> bool:
-    """Return whether this is the full name of a part of another package."""
-    return isinstance(name, str) and MARK in name
+    """Return whether this has the form of the full name of a part of another package."""
+    return isinstance(name, str) and _FULL_NAME.fullmatch(name) is not None
 
 
 def load_plugin(group: str, name: str) -> Any:
