@@ -24,9 +24,8 @@ from attentune.experiments.auto.portfolio import all_members
 from attentune.inference.fusion import FUSION_KINDS
 from attentune.metrics.metrics import choose_metric, predictions_of
 from benchmarks.common import table
-from benchmarks.quality.campaign import Cell, draw_of
+from benchmarks.quality.campaign import BASELINES, Cell, draw_of
 
-BASELINES = ("majority", "tfidf-linear", "cosine", "frozen-linear")
 SCORED_ROWS = 1500
 
 
@@ -70,6 +69,7 @@ def run(given: argparse.Namespace) -> None:
             logits = [predict_rows(Predictor.load(folder), rows) for folder in models]
             found[f"oof {file.parent.name}"] = load_file(file)["logits"].astype(np.float32)
             found[f"scored {file.parent.name}"] = _mean_of(logits)
+            found[f"models {file.parent.name}"] = np.stack(logits).astype(np.float32)
     how = (
         f"{task}, draw {draw}, {'all members' if names is None else given.portfolio}, folds {given.folds or 'by time'}"
     )

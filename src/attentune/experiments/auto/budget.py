@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import math
 import os
 import re
@@ -29,6 +30,8 @@ FOLD_CHOICES = (5, 3, 2, 1)
 # The share of the time that the baselines and the first fine-tuned member may take. All folds of one member are worth
 # more than one held-out part of many: a mean of five models, each trained on four fifths, and choices on all rows.
 _CORE_SHARE, _CORE_FINE_TUNED = 0.7, 1
+# Shares of the updates that a fine-tuned member has in each fold when time is short.
+_SHARES = (0.5, 0.33)
 # The fewest updates of a fine-tuned member when time is short.
 _FEWEST_UPDATES = 50
 # Seconds for loading, splitting and tokenising rows in a worker, and for scikit-learn, per row.
@@ -194,9 +197,9 @@ def make_plan(
     """Choose the number of folds, of rows and of updates.
 
     The first of these is taken at which the baselines and the first fine-tuned member need at most 70 % of the time:
-    five folds; five with half of the updates; three and two with half of them; one held-out part; with fewer and
-    fewer updates, at least 50. If no fine-tuned member fits at all, the baselines have five folds. Above 20,000 rows
-    one part is held out from the start, and no more rows are used than the updates read.
+    five folds; five with half or a third of the updates; so three and two folds, and one held-out part; then with
+    fewer and fewer updates, at least 50. If no fine-tuned member fits at all, the baselines have five folds. Above
+    20,000 rows one part is held out from the start, and no more rows are used than the updates read.
 
     Args:
         rows: the labelled rows.
@@ -228,23 +231,32 @@ def make_plan(
     return replace(plan, notes=tuple(_notes(plan, first, rows)))
 
 
-def with_fewer_updates(plan: BudgetPlan, needed_s: Callable[[BudgetPlan], float], seconds: float) -> BudgetPlan | None:
+def with_fewer_updates(plan: BudgetPlan, needed_s: Callable[[int], float], seconds: float) -> BudgetPlan | None:
     """Lower the updates of a plan until the time suffices; None if even 50 updates need more.
 
     Args:
         plan: its folds and rows are kept.
-        needed_s: predicts the seconds of the work with a plan.
+        needed_s: predicts the seconds of the work with a number of updates.
         seconds: the time that is left.
     """
-    updates = plan.updates
-    while needed_s(plan) > seconds:
-        if plan.updates <= _FEWEST_UPDATES:
-            return None
-        plan = replace(plan, updates=max(_FEWEST_UPDATES, int(plan.updates * 0.8)))
-    if plan.updates == updates:
-        return plan
-    note = f"Time became short: fine-tuned members train for {plan.updates:,} updates instead of {updates:,}."
-    return replace(plan, notes=(*plan.notes, note))
+    updates = fitting_updates(plan.updates, needed_s, seconds, fewest=_FEWEST_UPDATES)
+    if updates is None or updates == plan.updates:
+        return None if updates is None else plan
+    note = f"Time became short: fine-tuned members train for {updates:,} updates instead of {plan.updates:,}."
+    return replace(plan, updates=updates, notes=(*plan.notes, note))
+
+
+def fitting_updates(updates: int, needed_s: Callable[[int], float], seconds: float, *, fewest: int) -> int | None:
+    """Return the most updates, of these or fewer, for which the time suffices; None if even the fewest need more."""
+    if needed_s(updates) <= seconds:
+        return updates
+    low, high = min(fewest, updates), updates
+    if needed_s(low) > seconds:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if needed_s(middle) <= seconds else (low, middle)
+    return low
 
 
 def _options(rows: int, folds: int | None, *, is_fixed: bool) -> list[tuple[int, float]]:
@@ -253,7 +265,7 @@ def _options(rows: int, folds: int | None, *, is_fixed: bool) -> list[tuple[int,
         options = [(1, 1.0)]
     else:
         counts = [folds] if folds is not None else [count for count in FOLD_CHOICES if rows >= 4 * count]
-        options = [(counts[0], 1.0), *((count, 0.5) for count in counts)]
+        options = [(counts[0], 1.0), *itertools.product(counts, _SHARES)]
     if is_fixed:
         return [(count, 1.0) for count in dict.fromkeys(count for count, _ in options)]
     last, share = options[-1]

@@ -1,7 +1,7 @@
 """`auto`: the best model for some rows within a time limit.
 
     rows -> probe of each encoder -> plan: folds, rows, updates      (`budget`)
-    members on folds, in worker processes -> out-of-fold logits      (`portfolio`, `members`)
+    members on folds, in worker processes -> out-of-fold logits      (`portfolio`, `schedule`, `members`)
     fusion, thresholds, estimate                                     (`fusion`, `thresholds`, `estimate`)
     delivery: one model or an ensemble, as an ordinary run folder; leaderboard
 
@@ -42,7 +42,6 @@ from attentune.experiments.auto.budget import (
     jobs_for_memory,
     make_plan,
     time_needed,
-    with_fewer_updates,
 )
 from attentune.experiments.auto.delivery import WORK_FOLDER, AutoFolder, AutoResult, Delivery, clear_folder
 from attentune.experiments.auto.estimate import PARTS
@@ -63,6 +62,7 @@ from attentune.experiments.auto.members import (
     settings_of,
 )
 from attentune.experiments.auto.portfolio import Member, choose_members
+from attentune.experiments.auto.schedule import Schedule
 from attentune.experiments.auto.workers import MAX_KILLS, WorkerPool
 from attentune.experiments.execution.scheduler import default_jobs
 from attentune.io.files import read_json, storage_errors, write_text
@@ -84,8 +84,6 @@ _PROBE_SHARE = 0.1
 _CHECKPOINT_S = 120.0
 # Rows whose tokens are counted.
 _COUNTED_ROWS = 2000
-# A started member is given up when its remaining folds need more than this multiple of the time left.
-_PATIENCE = 1.2
 # Tried first among fine-tuned members of pairs where similarity decides.
 _SIMILARITY_MEMBER = "bi-encoder-cosine"
 
@@ -238,7 +236,6 @@ class _AutoRun(AutoFolder):
     began: float = field(default_factory=time.monotonic)
     spent_before_s: float = 0.0
     notes: list[str] = field(default_factory=list)
-    states: list[MemberState] = field(default_factory=list)
     pool: WorkerPool | None = None
     unlabeled: TextRows | None = None
     fusion_s: float | None = None
@@ -247,10 +244,18 @@ class _AutoRun(AutoFolder):
     rows: TextRows = field(init=False)
     metric: Metric = field(init=False)
     members: tuple[Member, ...] = field(init=False)
-    plan: BudgetPlan = field(init=False)
-    speed: SpeedModel = field(init=False)
     tokens_per_row: float = field(init=False)
+    schedule: Schedule = field(init=False)
     folds_N: np.ndarray = field(init=False)
+
+    @property
+    def plan(self) -> BudgetPlan:
+        return self.schedule.plan
+
+    @property
+    def states(self) -> list[MemberState]:
+        """The members, in the order in which they are tried."""
+        return self.schedule.states
 
     @property
     def seed(self) -> int:
@@ -273,17 +278,20 @@ class _AutoRun(AutoFolder):
     def _delivery_s(self) -> float:
         """Predict the seconds of what follows training: fusion, distillation, and scoring of other rows."""
         seconds = _DELIVERY_S + _DELIVERY_SHARE * self.time_limit_s
-        if not hasattr(self, "plan"):
+        if not hasattr(self, "schedule"):
             return seconds * (3 if self.deliver == "single" else 1)
         count = sum(state.is_complete for state in self.states)
         if self.fusion_s is not None:  # the estimate repeats the fusion without each part
             seconds += self.fusion_s * count * (1 + max(PARTS, self.plan.folds))
         scored_rows = sum(len(rows) for name, rows in self.data.splits.items() if name != "train")
-        if scored_rows and self.speed.encoders:
-            slowest = min(speed.predict_tokens_per_s for speed in self.speed.encoders.values())
+        encoders = self.schedule.speed.encoders
+        if scored_rows and encoders:
+            slowest = min(speed.predict_tokens_per_s for speed in encoders.values())
             fine_tuned = sum(len(state.folds) for state in self.states if not state.member.is_baseline and state.done)
             seconds += scored_rows * self.tokens_per_row / slowest * (1 + fine_tuned) / self._cores()
-        fine_tuned_s = [self._seconds(state) for state in self.states if not state.member.is_baseline and state.done]
+        fine_tuned_s = [
+            self.schedule.seconds(state) for state in self.states if not state.member.is_baseline and state.done
+        ]
         if self.deliver == "single" and fine_tuned_s:
             # One training run, and another one to compare where no other rows are scored.
             seconds += max(fine_tuned_s) * 1.25 * (1 if scored_rows else 2)
@@ -343,12 +351,16 @@ class _AutoRun(AutoFolder):
         if probes:
             self.pool.submit(probes[0])
         self._examine()
-        self.speed = SpeedModel({**known, **self._probed(probes)})
+        speed = SpeedModel({**known, **self._probed(probes)})
         if saved is None:
-            self._make_plan(size)
+            plan = self._make_plan(speed, size)
+            self.folds_N = _fold_numbers(self.rows, self.space, plan, self.seed)
+            save_folds(self.work / FOLDS_FILE, self.folds_N)
         else:
-            self.plan = BudgetPlan(**{**saved["plan"], "notes": tuple(saved["plan"]["notes"])})
+            plan = BudgetPlan(**{**saved["plan"], "notes": tuple(saved["plan"]["notes"])})
             self.folds_N = load_folds(self.work / FOLDS_FILE)
+        is_fixed = self.config.training.num_train_epochs is not None
+        self.schedule = Schedule(plan, speed, self.tokens_per_row, has_fixed_updates=is_fixed)
         self._limit_memory()
         self._save_plan()
         count = max(1, int(self.folds_N.max()))
@@ -405,25 +417,23 @@ class _AutoRun(AutoFolder):
         for line in (*self.data.notes, *summary_lines(examine(self.data, max_length=self.config.data.max_length))):
             self.display.info(line)
 
-    def _make_plan(self, size: int) -> None:
-        self.plan = make_plan(
+    def _make_plan(self, speed: SpeedModel, size: int) -> BudgetPlan:
+        return make_plan(
             rows=len(self.rows),
             tokens_per_row=self.tokens_per_row,
             members=self.members,
-            speed=self.speed,
+            speed=speed,
             seconds=max(1.0, self.training_left_s),
             jobs=size,
             batch_size=self.config.training.per_device_train_batch_size,
             epochs=self.config.training.num_train_epochs,
             folds=self.folds,
         )
-        self.folds_N = _fold_numbers(self.rows, self.space, self.plan, self.seed)
-        save_folds(self.work / FOLDS_FILE, self.folds_N)
 
     def _limit_memory(self) -> None:
         """Use fewer workers if memory does not suffice for all."""
         assert self.pool is not None
-        needed = max((speed.memory_bytes for speed in self.speed.encoders.values()), default=0)
+        needed = max((speed.memory_bytes for speed in self.schedule.speed.encoders.values()), default=0)
         size = jobs_for_memory(self.pool.size, int(needed * 1.3), available_memory_bytes())
         if size < self.pool.size:
             note = (
@@ -465,7 +475,7 @@ class _AutoRun(AutoFolder):
             "identity": self._identity(),
             "plan": dataclasses.asdict(self.plan),
             "tokens_per_row": self.tokens_per_row,
-            "encoders": {name: dataclasses.asdict(speed) for name, speed in self.speed.encoders.items()},
+            "encoders": {name: dataclasses.asdict(speed) for name, speed in self.schedule.speed.encoders.items()},
             "seconds": round(self.spent_s, 3),
         }
         write_text(self.work / PLAN_FILE, to_json(content))
@@ -510,10 +520,10 @@ class _AutoRun(AutoFolder):
         self.display.start()
         self._put_similarity_first()
         while not stop.requested:
-            self._give_up_late_members()
-            while pool.free and (task := self._next_task()) is not None:
-                pool.submit(task)
-            if not pool.running and self._lower_updates():
+            self.schedule.give_up_late_members(self.training_left_s, self._cores())
+            while pool.free and (state := self.schedule.next_member(self.training_left_s, self._cores())) is not None:
+                pool.submit(self._task(state))
+            if not pool.running and self._lower_plan():
                 continue
             if not pool.running or self.training_left_s <= 0:
                 break
@@ -532,86 +542,33 @@ class _AutoRun(AutoFolder):
             elif stop.requested:
                 state.note = "stopped"
             else:
-                needed = time_needed(self._remaining(state), self._cores())
+                needed = time_needed(self.schedule.remaining(state), self._cores())
                 state.note = f"no time: it needs about {needed:.0f} s more" if needed else "stopped as the time was up"
         self._save_plan()
-
-    def _seconds(self, state: MemberState) -> float:
-        """Predict the seconds of one fold."""
-        return self.speed.seconds(state.member, self.plan.work(self.tokens_per_row))
-
-    def _remaining(self, state: MemberState) -> list[float]:
-        """Predict the seconds of each task of a member that is waiting or running."""
-        seconds = self._seconds(state)
-        if state.member.is_baseline:
-            folds = len(state.waiting) + len(state.running)
-            return [seconds * (folds + 1)] if folds else []
-        return [seconds] * len(state.waiting) + [seconds / 2] * len(state.running)
-
-    def _next_task(self) -> FoldTask | None:
-        """Return the next task: of started members first, then of the first member that fits into the time left."""
-        left, size = self.training_left_s, self._cores()
-        open_states = [state for state in self.states if not state.note]
-        begun = [part for state in open_states if state.is_started for part in self._remaining(state)]
-        for state in sorted(open_states, key=lambda state: not state.is_started):
-            if not state.waiting:
-                continue
-            if not state.is_started:
-                needed = time_needed([*begun, *self._remaining(state)], size)
-                if needed > left:
-                    continue  # asked again later: the prediction may change
-            return self._task(state)
-        return None
 
     def _task(self, state: MemberState) -> FoldTask:
         folds = tuple(state.waiting) if state.member.is_baseline else (state.waiting[0],)
         state.waiting = [fold for fold in state.waiting if fold not in folds]
         state.running |= set(folds)
-        seconds = max(self._seconds(state), 1e-3)
-        every = max(1, int(self.plan.updates * min(1.0, _CHECKPOINT_S / seconds)))
+        seconds, updates = max(self.schedule.seconds(state), 1e-3), self.schedule.updates_of(state)
+        every = max(1, int(updates * min(1.0, _CHECKPOINT_S / seconds)))
         return FoldTask(
             member=state.member,
             folds=folds,
             folder=str(state.folder),
             folds_file=str(self.work / FOLDS_FILE),
-            updates=self.plan.updates,
+            updates=updates,
             batch_size=self.plan.batch_size,
             save_steps=every,
             deadline=time.time() + self.training_left_s,
         )
 
-    def _lower_updates(self) -> bool:
-        """Lower the updates if no fine-tuned member has begun, and none fits into the time left any more.
-
-        Baselines took longer than was predicted, or the machine has other work. Returns whether they were lowered.
-        """
-        fine_tuned = [state for state in self.states if not state.member.is_baseline and not state.note]
-        is_fixed = self.config.training.num_train_epochs is not None
-        if is_fixed or not fine_tuned or any(state.is_started for state in fine_tuned):
-            return False
-        first = fine_tuned[0]
-
-        def needed_s(plan: BudgetPlan) -> float:
-            fold_s = self.speed.seconds(first.member, plan.work(self.tokens_per_row))
-            return time_needed([fold_s] * len(first.waiting), self._cores())
-
-        plan = with_fewer_updates(self.plan, needed_s, self.training_left_s)
-        if plan is None or plan == self.plan:
-            return False
-        self.plan = plan
-        self.notes.append(plan.notes[-1])
-        self.display.info(plan.notes[-1])
-        return True
-
-    def _give_up_late_members(self) -> None:
-        """Give up started members that cannot end in time, so that cheaper ones may."""
-        left = self.training_left_s
-        for state in self.states:
-            if state.note or not state.waiting or not state.done or state.member.is_baseline:
-                continue
-            needed = time_needed(self._remaining(state), self._cores())
-            if needed > _PATIENCE * max(left, 0.0):
-                state.note = f"given up: its other folds need about {needed:.0f} s, {max(left, 0.0):.0f} s were left"
+    def _lower_plan(self) -> bool:
+        note = self.schedule.lower_plan(self.training_left_s, self._cores())
+        if note is not None:
+            self.notes.append(note)
+            self.display.info(note)
+        return note is not None
 
     def _ended(self, task: Any, result: TaskResult | None) -> None:
         state = next(state for state in self.states if state.member.name == task.member.name)
@@ -624,7 +581,7 @@ class _AutoRun(AutoFolder):
         elif result.status == "stopped":
             pass  # at the deadline, or on request; `train_members` says which
         else:
-            self.speed.observe(state.member, self.plan.work(self.tokens_per_row), result.seconds / len(task.folds))
+            self.schedule.observe(state, task.updates, result.seconds / len(task.folds))
             if state.is_complete:
                 self._complete(state)
                 self._put_similarity_first()
@@ -643,6 +600,11 @@ class _AutoRun(AutoFolder):
 
     def _complete(self, state: MemberState) -> None:
         """Write a member's out-of-fold logits, and show its score."""
+        if state.updates:
+            self.notes.append(
+                f"{state.member.name}: some folds were trained for {state.updates:,} of {self.plan.updates:,} updates,"
+                " which fitted into the time left."
+            )
         logits_NC = held_out_logits(state.folder, state.folds, len(self.rows))
         with storage_errors(state.folder):
             save_file({"logits": logits_NC}, state.folder / OOF_FILE)

@@ -22,6 +22,7 @@ from attentune.data.dataset import LabelSpace
 from attentune.data.splits import stratified_folds, stratified_sample
 from attentune.errors import ConfigError
 from attentune.experiments.auto.selection import choose_simplest, paired_gain, utility
+from attentune.experiments.auto.thresholds import can_have_thresholds, fit_thresholds
 from attentune.inference.fusion import FUSION_KINDS, Fusion, fusion_features
 from attentune.metrics.metrics import Metric, predictions_of, probabilities_of
 from attentune.stats.calibration import fit_temperature
@@ -33,12 +34,12 @@ _GREEDY_ROUNDS, _GREEDY_PATIENCE = 20, 5
 _EM_STEPS = 300
 _SMALLEST_WEIGHT = 0.02  # a member below this costs its whole running time for next to nothing
 _INVERSE_STRENGTHS = (0.001, 0.01, 0.1, 1.0)
-# By how many standard errors a kind must be ahead of one with less freedom, or be behind a member alone, to count.
+# A fusion that is this many standard errors behind a member alone is not delivered, whatever its loss.
 _CLEARLY = 2.0
 # The models of two folds have seen half of the rows, a delivered baseline sees all: coefficients fitted on the former
 # do not hold for the latter. Non-negative weights of probabilities suffer less.
-_FOLDS_OF_LINEAR = 4
-# Fusions of several members, the preferred one first.
+_FOLDS_OF_LINEAR = 3
+# Fusions of several members; of equally good ones the first is delivered.
 _BY_FREEDOM = ("weights", "greedy", "linear")
 
 
@@ -80,9 +81,9 @@ def fit_fusion(
 ) -> FusionResult:
     """Fit all kinds of fusion, choose one of them, and fit it on all rows.
 
-    Non-negative weights are delivered if their cross-fitted loss is below that of the simplest good member and their
-    score is not clearly worse; another fusion of several members if its loss is clearly lower still. The simplest good
-    member is the first that the best one does not beat by more than one standard error of the paired difference.
+    The kind with the lowest cross-fitted loss is delivered if this loss is below that of the simplest good member and
+    its score, of two classes with thresholds, is not clearly worse. The simplest good member is the first that the best
+    one does not beat by more than one standard error of the paired difference.
 
     Args:
         logits: (N, C) out-of-fold logits by member, cheap members first. Members with NaN in rows that others have are
@@ -222,17 +223,23 @@ def _choose_kind(fused: Mapping[str, np.ndarray], losses: Mapping[str, np.ndarra
     several = [kind for kind in _BY_FREEDOM if kind in fused]
     if not several:
         return "single"
-    chosen = several[0]
-    for kind in several[1:]:
-        if kind == "linear" and 1 < len(np.unique(problem.folds)) < _FOLDS_OF_LINEAR:
-            continue
-        difference_N = losses[kind] - losses[chosen]
-        if difference_N.mean() < -_CLEARLY * np.std(difference_N, ddof=1) / math.sqrt(len(difference_N)):
-            chosen = kind
-    predictions = [predictions_of(fused[kind], problem.space) for kind in ("single", chosen)]
-    gain, error = paired_gain(problem.metric, problem.labels, *predictions)
+    if 1 < len(np.unique(problem.folds)) < _FOLDS_OF_LINEAR:
+        several = [kind for kind in several if kind != "linear"] or several
+    chosen = min(several, key=lambda kind: losses[kind].mean())
+    gain, error = paired_gain(
+        problem.metric, problem.labels, *(_decided(fused[kind], problem) for kind in ("single", chosen))
+    )
     is_better = losses[chosen].mean() < losses["single"].mean() and gain >= -_CLEARLY * error
     return chosen if is_better else "single"
+
+
+def _decided(logits_NC: np.ndarray, problem: _Problem) -> np.ndarray:
+    """Return predictions as they would be delivered: of two classes with thresholds, where these are better."""
+    if problem.space.num_labels == 2 and can_have_thresholds(problem.space, problem.metric):
+        return fit_thresholds(
+            logits_NC, problem.labels, problem.space, metric=problem.metric, folds=problem.folds
+        ).predictions
+    return predictions_of(logits_NC, problem.space)
 
 
 def _calibrated_losses(logits_NC: np.ndarray, problem: _Problem) -> np.ndarray:

@@ -219,6 +219,7 @@ class MemberState:
         waiting: folds that no worker has taken.
         running: folds that a worker works on.
         kills: killed workers by task.
+        updates: the updates of its next folds, if they are fewer than the plan's; else 0.
         note: why the member was left out; empty if it was not.
     """
 
@@ -228,6 +229,7 @@ class MemberState:
     waiting: list[int]
     running: set[int] = field(default_factory=set)
     kills: dict[tuple[int, ...], int] = field(default_factory=dict)
+    updates: int = 0
     note: str = ""
 
     @property
@@ -457,7 +459,7 @@ def _train(task: FoldTask, folder: Path, trained: np.ndarray, fold: int) -> None
         shutil.rmtree(folder, ignore_errors=True)
     overrides = {
         **_settings(task.member, fold),
-        "training.max_steps": task.updates,
+        "training.max_steps": _begun_updates(folder) if resume else task.updates,
         "training.per_device_train_batch_size": task.batch_size,
         "training.save_steps": task.save_steps,
         "training.output_dir": str(folder),
@@ -470,6 +472,11 @@ def _train(task: FoldTask, folder: Path, trained: np.ndarray, fold: int) -> None
         print(f"{error}\nStarting again.", flush=True)
         shutil.rmtree(folder, ignore_errors=True)
         _train_once(overrides, method, trained, _callback(task.deadline))
+
+
+def _begun_updates(folder: Path) -> int:
+    """Return the updates that a run was begun with; time may allow more or fewer by now."""
+    return load_config(folder / "config.yaml").training.max_steps
 
 
 def _train_once(overrides: dict[str, Any], method: str, trained: np.ndarray, callback: Any) -> None:

@@ -1,0 +1,135 @@
+"""Which member of `attentune auto` is trained next, and with how many updates, so that the time left is used.
+
+Pure functions of the members' states and of the time left. A member that does not fit with the updates of the plan is
+trained with fewer ones; one whose first folds took longer than predicted goes on with fewer. Only a member that does
+not fit with half of the updates is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from attentune.experiments.auto.budget import (
+    BudgetPlan,
+    FoldWork,
+    SpeedModel,
+    fitting_updates,
+    time_needed,
+    with_fewer_updates,
+)
+from attentune.experiments.auto.members import MemberState
+
+# The fewest updates of a member, as a share of the plan's.
+_FEWEST_SHARE = 0.5
+# Lowered updates are to end within this share of the time left; a started member is given up when even the fewest
+# updates need more than this multiple of it.
+_FILLED, _PATIENCE = 0.95, 1.2
+
+
+@dataclass
+class Schedule:
+    """The plan, the members and their speed.
+
+    Attributes:
+        plan: folds, rows and updates.
+        speed: predicts and learns the seconds of folds.
+        tokens_per_row: mean tokens of a row after truncation.
+        has_fixed_updates: whether a user has set the epochs, which are then kept.
+        states: the members, in the order in which they are tried.
+    """
+
+    plan: BudgetPlan
+    speed: SpeedModel
+    tokens_per_row: float
+    has_fixed_updates: bool = False
+    states: list[MemberState] = field(default_factory=list)
+
+    def updates_of(self, state: MemberState) -> int:
+        """Return the updates of a member's next fold."""
+        return state.updates or self.plan.updates
+
+    def seconds(self, state: MemberState, updates: int | None = None) -> float:
+        """Predict the seconds of one fold of a member, with its updates or others."""
+        return self.speed.seconds(state.member, self._work(updates or self.updates_of(state)))
+
+    def remaining(self, state: MemberState, updates: int | None = None) -> list[float]:
+        """Predict the seconds of each task of a member that is running or, with these updates, waiting."""
+        seconds = self.seconds(state, updates)
+        if state.member.is_baseline:
+            folds = len(state.waiting) + len(state.running)
+            return [seconds * (folds + 1)] if folds else []
+        return [seconds] * len(state.waiting) + [self.seconds(state) / 2] * len(state.running)
+
+    def observe(self, state: MemberState, updates: int, seconds: float) -> None:
+        """Learn from the measured seconds of one fold."""
+        self.speed.observe(state.member, self._work(updates), seconds)
+
+    def next_member(self, left_s: float, workers: int) -> MemberState | None:
+        """Return the member whose next fold is to be trained; None if no further one fits into the time left.
+
+        Members that are begun come first, then the first one that fits, then the first that fits with fewer updates.
+        """
+        open_states = [state for state in self.states if not state.note]
+        begun = [state for state in open_states if state.is_started]
+        waiting = [state for state in begun if state.waiting]
+        if waiting:
+            return waiting[0]
+        others = [part for state in begun for part in self.remaining(state)]
+        new = [state for state in open_states if not state.is_started and state.waiting]
+        for state in new:
+            if time_needed([*others, *self.remaining(state)], workers) <= left_s:
+                return state
+        # Asked again later: the prediction may change.
+        return next((state for state in new if self._lower_updates(state, left_s, workers, others)), None)
+
+    def give_up_late_members(self, left_s: float, workers: int) -> None:
+        """Have begun members that cannot end in time go on with fewer updates, or give them up for cheaper ones."""
+        for state in self.states:
+            if state.note or not state.waiting or not state.done or state.member.is_baseline:
+                continue
+            needed_s = time_needed(self.remaining(state), workers)
+            if needed_s <= left_s or self._lower_updates(state, left_s, workers):
+                continue
+            if needed_s > _PATIENCE * max(left_s, 0.0):
+                state.note = (
+                    f"given up: its other folds need about {needed_s:.0f} s, {max(left_s, 0.0):.0f} s were left"
+                )
+
+    def lower_plan(self, left_s: float, workers: int) -> str | None:
+        """Lower the plan's updates if no fine-tuned member has begun, and none fits into the time left any more.
+
+        Baselines took longer than was predicted, or the machine has other work. Returns a note if they were lowered.
+        """
+        fine_tuned = [state for state in self.states if not state.member.is_baseline and not state.note]
+        if self.has_fixed_updates or not fine_tuned or any(state.is_started for state in fine_tuned):
+            return None
+
+        def needed_s(updates: int) -> float:
+            return time_needed(self.remaining(fine_tuned[0], updates), workers)
+
+        plan = with_fewer_updates(self.plan, needed_s, left_s)
+        if plan is None or plan == self.plan:
+            return None
+        self.plan = plan
+        return plan.notes[-1]
+
+    def _lower_updates(self, state: MemberState, left_s: float, workers: int, others: Sequence[float] = ()) -> bool:
+        """Lower the updates of a fine-tuned member so that its waiting folds fit into the time left, if they can."""
+        planned = self.updates_of(state)
+        if state.member.is_baseline or self.has_fixed_updates:
+            return False
+
+        def needed_s(updates: int) -> float:
+            return time_needed([*others, *self.remaining(state, updates)], workers)
+
+        fewest = math.ceil(_FEWEST_SHARE * self.plan.updates)
+        updates = fitting_updates(planned, needed_s, _FILLED * left_s, fewest=fewest)
+        if updates is None or updates >= planned:
+            return False
+        state.updates = updates
+        return True
+
+    def _work(self, updates: int) -> FoldWork:
+        return replace(self.plan, updates=updates).work(self.tokens_per_row)

@@ -1,0 +1,131 @@
+"""The order of members, and their updates when time gets short, with plain numbers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from attentune.experiments.auto.budget import BudgetPlan, EncoderSpeed, SpeedModel
+from attentune.experiments.auto.members import FOLD_FILE, MemberState, fold_folder
+from attentune.experiments.auto.portfolio import Member
+from attentune.experiments.auto.schedule import Schedule
+
+FOLDS = (1, 2, 3, 4, 5)
+
+
+@pytest.fixture
+def schedule(tmp_path):
+    """A baseline and two fine-tuned members; a fold of the first takes 10 seconds, one of the second 20."""
+    speed = SpeedModel({"tiny": EncoderSpeed(train_tokens_per_s=800.0, predict_tokens_per_s=1e9, overhead_s=0.0)})
+    plan = BudgetPlan(folds=5, train_rows=80, held_rows=20, updates=100, batch_size=16)
+    made = Schedule(plan, speed, tokens_per_row=5.0)
+    for name, kind, cost in (
+        ("tfidf-linear", "baseline", 1.0),
+        ("bert", "fine-tuned", 1.0),
+        ("sesame", "fine-tuned", 2.0),
+    ):
+        member = Member(name, kind, name, encoder=None if kind == "baseline" else "tiny", cost=cost)
+        made.states.append(MemberState(member, tmp_path / name, FOLDS, list(FOLDS)))
+    return made
+
+
+def finish(state: MemberState, *folds: int) -> None:
+    for fold in folds:
+        state.waiting.remove(fold)
+        folder = fold_folder(state.folder, fold)
+        folder.mkdir(parents=True)
+        (folder / FOLD_FILE).write_text(json.dumps({"seconds": 1.0, "rows": 20}))
+
+
+def begin(state: MemberState, fold: int) -> None:
+    state.waiting.remove(fold)
+    state.running.add(fold)
+
+
+def test_a_fold_takes_what_its_tokens_take(schedule):
+    _, bert, sesame = schedule.states
+    assert schedule.remaining(bert) == pytest.approx([10] * 5, rel=0.01)
+    assert schedule.remaining(sesame, 50) == pytest.approx([10] * 5, rel=0.01)
+
+
+def test_a_running_fold_counts_half(schedule):
+    bert = schedule.states[1]
+    begin(bert, 1)
+    assert schedule.remaining(bert) == pytest.approx([10] * 4 + [5], rel=0.01)
+
+
+def test_members_are_tried_in_their_order_and_begun_ones_first(schedule):
+    tfidf, bert, sesame = schedule.states
+    assert schedule.next_member(1000, 1) is tfidf
+    finish(tfidf, *FOLDS)
+    assert schedule.next_member(1000, 1) is bert
+    begin(sesame, 1)
+    assert schedule.next_member(1000, 1) is sesame
+
+
+def test_a_member_that_fits_goes_before_one_that_needs_fewer_updates(schedule):
+    tfidf, bert, sesame = schedule.states
+    finish(tfidf, *FOLDS)
+    schedule.states.sort(key=lambda state: state is not sesame)
+    assert schedule.next_member(60, 1) is bert
+    assert (bert.updates, sesame.updates) == (0, 0)
+
+
+def test_updates_are_lowered_to_fit_into_the_time_left(schedule):
+    tfidf, bert, sesame = schedule.states
+    finish(tfidf, *FOLDS)
+    finish(bert, *FOLDS)
+    assert schedule.next_member(80, 1) is sesame
+    assert schedule.updates_of(sesame) == pytest.approx(0.95 * 80, abs=2)
+    assert sum(schedule.remaining(sesame)) <= 80
+
+
+def test_no_member_has_less_than_half_of_the_updates(schedule):
+    tfidf, bert, sesame = schedule.states
+    finish(tfidf, *FOLDS)
+    finish(bert, *FOLDS)
+    assert schedule.next_member(50, 1) is None
+    assert sesame.updates == 0
+
+
+def test_epochs_that_a_user_sets_are_kept(schedule):
+    schedule.has_fixed_updates = True
+    tfidf, bert, _ = schedule.states
+    finish(tfidf, *FOLDS)
+    assert schedule.next_member(49, 1) is None
+    assert schedule.lower_plan(20, 1) is None
+    finish(bert, 1)
+    schedule.give_up_late_members(30, 1)
+    assert bert.note.startswith("given up: its other folds need about 40 s, 30 s were left")
+
+
+def test_a_member_that_is_late_goes_on_with_fewer_updates(schedule):
+    bert = schedule.states[1]
+    finish(bert, 1)
+    schedule.give_up_late_members(30, 1)
+    assert not bert.note
+    assert schedule.updates_of(bert) == pytest.approx(0.95 * 30 / 40 * 100, abs=2)
+
+
+def test_a_member_that_is_far_too_late_is_given_up(schedule):
+    bert = schedule.states[1]
+    finish(bert, 1)
+    schedule.give_up_late_members(15, 1)
+    assert bert.note.startswith("given up: its other folds need about 40 s")
+
+
+def test_a_fold_that_took_longer_raises_the_prediction_of_the_others(schedule):
+    bert = schedule.states[1]
+    schedule.observe(bert, updates=50, seconds=10.0)
+    assert schedule.seconds(bert) == pytest.approx(20, rel=0.01)
+
+
+def test_the_plan_is_lowered_before_the_first_fine_tuned_member_begins(schedule):
+    tfidf, bert, _ = schedule.states
+    finish(tfidf, *FOLDS)
+    assert schedule.lower_plan(60, 1) is None
+    assert "instead of 100" in schedule.lower_plan(30, 1)
+    assert schedule.plan.updates == pytest.approx(60, abs=1)
+    begin(bert, 1)
+    assert schedule.lower_plan(10, 1) is None
