@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from attentune.token_labels.base import LabelGenerator, LabelSource
+from attentune.token_labels.flip import predict_masked_copies
 from attentune.token_labels.training_pass import TrainingPredictions
 from helpers.label_references import probing_labels, released_samples
 from helpers.label_sources import Tiny, bag_source, generator, tiny_source, watched
@@ -67,7 +70,10 @@ def test_a_training_pass_that_is_true_changes_no_label(name: str) -> None:
     made = trusting.plan(1)
     assert np.array_equal(made.token_labels.values, expected.token_labels.values)
     assert np.array_equal(made.rows, expected.rows)
+    reused = {name: made.facts.pop(name) for name in ("reused", "reused_checked", "reused_wrong_share")}
     assert made.facts == expected.facts
+    assert reused["reused"] > 150
+    assert (reused["reused_checked"], reused["reused_wrong_share"]) == (math.ceil(reused["reused"] / 10), 0.0)
     # Asked for as they are: the rows it was wrong on, and (flip) those whose masked copy is predicted wrong.
     assert 0 < len(scorer.plain) < 0.5 * questions
 
@@ -81,6 +87,23 @@ def test_a_row_that_was_unlearned_is_labelled_only_if_its_masked_copy_is_right()
     found = [labels.sample(row) for row in wrong_now]
     assert not any((own == 1).any() for own in found)
     assert 0 < sum((own == 0).any() for own in found) < len(wrong_now) / 2
+
+
+@pytest.mark.parametrize("name", ["flip", "released"])
+def test_a_sample_of_the_rows_whose_prediction_is_reused_is_predicted(name: str) -> None:
+    source = bag_source(2000)
+    maker = generator(name, source, **({"aug_ratio_each": 0.5} if name == "released" else {}))
+    tell(maker, np.ones(2000, dtype=bool))
+    reused = np.arange(2000)
+    if name == "flip":  # a row whose masked copy is wrong is predicted again
+        reused = predict_masked_copies(source, 1.0, 0.3, 1, np.ones(2000, dtype=bool)).reused
+    facts = maker.plan(1).facts
+    assert (facts["reused"], facts["reused_checked"]) == (len(reused), 64)
+    assert "reused" not in maker.plan(2).facts  # no training pass since
+
+    tell(maker, np.ones(2000, dtype=bool))
+    shares = [maker.check_reused(reused, epoch)["reused_wrong_share"] for epoch in range(200)]
+    assert np.mean(shares) == pytest.approx(1 - right_now(source)[reused].mean(), rel=0.1)
 
 
 def test_released_keeps_what_the_loop_keeps_with_the_same_rows_believed() -> None:

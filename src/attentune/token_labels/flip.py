@@ -24,6 +24,7 @@ class MaskedCopies:
         plain_MC: logits of the unmasked sentence.
         masked_MC: logits of the copy.
         probed: number of copies drawn, incorrectly predicted sentences included.
+        reused: the rows that were taken as correct without being predicted unmasked.
     """
 
     rows: np.ndarray
@@ -31,6 +32,7 @@ class MaskedCopies:
     plain_MC: np.ndarray
     masked_MC: np.ndarray
     probed: int
+    reused: np.ndarray
 
 
 def predict_masked_copies(
@@ -69,6 +71,7 @@ def predict_masked_copies(
         plain_MC=plain.logits(rows[keep], masked_MC.shape[1]),
         masked_MC=masked_MC[keep],
         probed=len(copies),
+        reused=np.unique(rows[is_assumed_correct_N[rows] & ~doubted]),
     )
 
 
@@ -99,7 +102,7 @@ class Flip(ReusesTrainingPredictions, RowLabelGenerator):
     With classes and `reuse_predictions`, sentences that the last training pass predicted correctly are assumed to be
     correct, so that only the others, and those whose masked copy is predicted incorrectly, are predicted unmasked. One
     difference remains: a sentence that the model has unlearned since, but predicts correctly when masked, gets labels 0
-    instead of none.
+    instead of none. `check_reused` estimates how many these are.
 
     Source: SSA (Kou et al. 2020, section 3.1).
     """
@@ -114,8 +117,9 @@ class Flip(ReusesTrainingPredictions, RowLabelGenerator):
         sums = LabelSums(source.features.starts)
         for row, places, flipped in zip(copies.rows, copies.masks, flipped_M, strict=True):
             sums.add(int(row), places, float(flipped))
+        facts = _facts(copies, flipped_M) | self.check_reused(copies.reused, epoch)
         self.reset_predictions()
-        return sums.means(), _facts(copies, flipped_M)
+        return sums.means(), facts
 
 
 class ProbabilityDrop(RowLabelGenerator):

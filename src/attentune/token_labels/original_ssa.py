@@ -77,7 +77,8 @@ class OriginalSSA(ReusesTrainingPredictions):
         if wanted == 0:
             return np.zeros(0, dtype=np.int64), [], facts
         rows = np.arange(len(source.features))
-        unsure = np.flatnonzero(~self.assumed_correct())
+        assumed_correct = self.assumed_correct()
+        unsure = np.flatnonzero(~assumed_correct)
         plain_UC = source.scorer.logits(unsure)
         is_right_U = source.comparator.correct(plain_UC, source.gold[unsure])
         correct = np.setdiff1d(rows, unsure[~is_right_U])
@@ -109,6 +110,7 @@ class OriginalSSA(ReusesTrainingPredictions):
             "kept_share": round(len(pool) / max(1, len(tried)), 4),
             "kept_tokens": round(float(tokens_N[chosen_rows].mean()), 2) if chosen else 0.0,
             "row_tokens": round(float(tokens_N.mean()), 2),
+            **self.check_reused(np.flatnonzero(assumed_correct), epoch),
         }
         return chosen_rows, [places for _, places in chosen], facts
 

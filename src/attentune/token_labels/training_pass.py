@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 from torch import Tensor
 
 from attentune.config import LabelsConfig
+from attentune.seeding import numpy_generator
 from attentune.token_labels.base import LabelGenerator, LabelSource
+
+# Of the rows whose prediction is reused, this share is predicted to tell how many are wrong, and at most so many.
+_CHECKED_SHARE, _CHECKED_ROWS = 0.1, 64
 
 
 class TrainingPredictions:
@@ -67,6 +74,25 @@ class ReusesTrainingPredictions(LabelGenerator):
             return np.zeros(len(self.source.features), dtype=bool)
         seen_N, correct_N = self._pass.summed()
         return (seen_N > 0) & (correct_N == seen_N)
+
+    def check_reused(self, rows: np.ndarray, epoch: int) -> dict[str, Any]:
+        """Predict a sample of the rows that are taken as correct because training predicted them correctly.
+
+        Args:
+            rows: their indices.
+            epoch: the epoch, which draws the sample with the run's seed.
+
+        Returns:
+            For the log: the number of rows (`reused`), of rows of the sample (`reused_checked`: a tenth, at most 64),
+            and the share of these that the present model predicts incorrectly (`reused_wrong_share`). Empty if no
+            prediction was reused.
+        """
+        if self._pass is None or not len(rows):
+            return {}
+        source, count = self.source, min(_CHECKED_ROWS, math.ceil(_CHECKED_SHARE * len(rows)))
+        sample = np.sort(numpy_generator("reused predictions", source.seed, epoch).permutation(rows)[:count])
+        is_wrong = ~source.comparator.correct(source.scorer.logits(sample), source.gold[sample])
+        return {"reused": len(rows), "reused_checked": count, "reused_wrong_share": round(float(is_wrong.mean()), 4)}
 
     def reset_predictions(self) -> None:
         """Reset the counts after planning an epoch."""
