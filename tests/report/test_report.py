@@ -451,6 +451,28 @@ def test_loss_curves_have_the_time_of_token_labels_and_their_middle_is_that_of_s
     assert xs == [4.5, 7.5]
 
 
+def test_the_samples_of_token_labels_are_drawn_by_epoch(tmp_path):
+    write_comparison(tmp_path, {"bert": 0.6, "released": 0.7}, seeds=2)
+    for seed, share in ((1, 0.5), (2, 0.7)):
+        file = tmp_path / f"records/rte/all/released/seed-{seed}.json"
+        content = json.loads(file.read_text())
+        content["labels_by_epoch"] = [
+            {"epoch": 0, "ones": 0, "zeros": 0},
+            {"epoch": 1, "kept_share": share, "kept_tokens": 6.0, "row_tokens": 8.0, "reused_wrong_share": 0.1},
+        ]
+        file.write_text(json.dumps(content))
+    figures = figures_of(report_of(tmp_path))
+    assert "labels-rte" not in figures
+    drawn = figures["samples-rte"].draw()
+    assert [axis.get_title() for axis in drawn.axes if axis.get_title()] == [
+        "masked copies kept",
+        "length of kept samples",
+        "reused predictions wrong",
+    ]
+    points = [(x, y) for xs, ys in drawn_numbers(drawn) for x, y in zip(xs, ys, strict=True)]
+    assert all(any(x == 2 and y == pytest.approx(mean) for x, y in points) for mean in (60, 75, 10))
+
+
 def test_a_suspended_run_leaves_the_loss_figure_at_the_right(tmp_path):
     write_comparison(tmp_path, {"bert": 0.6, "good": 0.8}, seeds=3)
     axis = figures_of(report_of(tmp_path))["loss-rte"].draw().axes[0]

@@ -97,27 +97,53 @@ def mean_curve(curves: Sequence[Curve]) -> tuple[list[float], list[float]]:
 
 
 def labels_section(verdicts: Verdicts) -> Section | None:
-    """Draw the share of positive token labels and the token head's accuracy by epoch: one figure per task."""
+    """Draw what is logged of the token labels by epoch: one figure per task, and one for their samples.
+
+    Of the labels these are the share of label 1 and the token head's accuracy; of the samples how many masked copies of
+    `released` keep their prediction and how long they are, and how many reused predictions are wrong.
+    """
     figures = []
-    for task, cells in largest_cells(verdicts).items():
-        positive = _label_lines(verdicts, cells, _positive_share)
-        accuracy = _label_lines(verdicts, cells, lambda labels: labels.get("token_accuracy"))
-        if not positive:
-            continue
-        panels = {"tokens labelled 1": positive} | ({"token head's accuracy": accuracy} if accuracy else {})
-        epochs = sorted({x for lines in panels.values() for line in lines.values() for x in line.xs})
-        figures.append(
-            Figure(
-                slug("labels", task),
-                f"{verdicts.title(cells[0])}: token labels by epoch",
-                "Share of the labelled tokens with label 1, and share that the token head predicts correctly in the"
-                " epoch: means over seeds with the minimum and maximum. Epochs without token labels are omitted.",
-                functools.partial(
-                    lines_figure, panels, x_label="epoch", y_label="% of labelled tokens", ticks=epochs, from_zero=True
-                ),
-            )
+    for cells in largest_cells(verdicts).values():
+        labels = {
+            "tokens labelled 1": _positive_share,
+            "token head's accuracy": lambda labels: labels.get("token_accuracy"),
+        }
+        text = (
+            "Share of the labelled tokens with label 1, and share that the token head predicts correctly in the epoch:"
+            " means over seeds with the minimum and maximum. Epochs without token labels are omitted."
         )
+        figures += _epochs_figure(verdicts, cells, "token labels", labels, text, y_label="% of labelled tokens")
+        samples = {
+            "masked copies kept": lambda labels: labels.get("kept_share"),
+            "length of kept samples": _kept_length,
+            "reused predictions wrong": lambda labels: labels.get("reused_wrong_share"),
+        }
+        text = (
+            "Masked copies that keep their prediction, in % of those that were predicted; the length of the samples"
+            " drawn from them, in % of the mean length of all rows; reused training-time predictions that the present"
+            " model gets wrong, in % of a sample of them. Means over seeds with the minimum and maximum."
+        )
+        figures += _epochs_figure(verdicts, cells, "token-label samples", samples, text, y_label="%")
     return Section("Token labels", tuple(figures)) if figures else None
+
+
+def _epochs_figure(
+    verdicts: Verdicts,
+    cells: Sequence[Cell],
+    name: str,
+    values: Mapping[str, Callable[[Mapping[str, Any]], float | None]],
+    text: str,
+    *,
+    y_label: str,
+) -> list[Figure]:
+    """Return a figure with a panel for each value that is logged; none if no value is."""
+    drawn = {title: _label_lines(verdicts, cells, value_of) for title, value_of in values.items()}
+    panels = {title: lines for title, lines in drawn.items() if lines}
+    if not panels:
+        return []
+    epochs = sorted({x for lines in panels.values() for line in lines.values() for x in line.xs})
+    draw = functools.partial(lines_figure, panels, x_label="epoch", y_label=y_label, ticks=epochs, from_zero=True)
+    return [Figure(slug(name.split()[-1], cells[0].task), f"{verdicts.title(cells[0])}: {name} by epoch", text, draw)]
 
 
 def _label_lines(
@@ -146,6 +172,11 @@ def _label_lines(
 def _positive_share(labels: Mapping[str, Any]) -> float | None:
     ones, zeros = labels.get("ones"), labels.get("zeros")
     return None if ones is None or zeros is None or ones + zeros == 0 else ones / (ones + zeros)
+
+
+def _kept_length(labels: Mapping[str, Any]) -> float | None:
+    kept, all_rows = labels.get("kept_tokens"), labels.get("row_tokens")
+    return kept / all_rows if kept and all_rows else None
 
 
 def confusion_section(verdicts: Verdicts) -> Section | None:
