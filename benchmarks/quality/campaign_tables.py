@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.experiments.auto.selection import CONFUSION_SCORES, confusion_counts
+from attentune.metrics.confusion import CONFUSION_SCORES, confusion_counts
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import holm
 from attentune.stats.estimate import mean_over_seeds

@@ -122,6 +122,32 @@ def test_a_recipe_searches_each_method_and_trains_the_winners(attentune, tiny, t
     assert "name another --output_dir" in err
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize("has_labels", [True, False])
+def test_models_of_mnli_are_scored_on_ax(attentune, tiny, tmp_path, has_labels):
+    write_glue(tmp_path / "data", rows=40)
+    for name in ("CoLA", "STS-B", "RTE"):
+        shutil.rmtree(tmp_path / "data" / name)
+    if not has_labels:
+        (tmp_path / "data/diagnostic/diagnostic-full.tsv").unlink()
+    place = ("--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"), "--seeds", "2", "--search", "none")
+    short = ("--max_length", "24", "--use_cpu", "--quiet", *SEARCHED)
+    status, _, err = attentune("reproduce", "sesame-table-1", *place, *short, "--output_dir", tmp_path / "out")
+    assert status == 0, err
+    report = (tmp_path / "out/report.md").read_text()
+    assert "BERT 34.2, SesameBERT 35.8" in report
+    if not has_labels:
+        assert "AX is not scored: " in report
+        return
+    row = next(line for line in report.splitlines() if line.startswith("| Logic | Negation | 40 |"))
+    runs = [tmp_path / "out/comparison/runs/mnli/all/BERT" / f"seed-{seed}" for seed in (1, 2)]
+    scores = []
+    for run in runs:
+        words = ("evaluate", run, "--task", "ax", "--data_dir", tmp_path / "data", "--format", "json")
+        scores.append(json.loads(attentune(*words)[1])["validation"]["matthews_correlation"])
+    assert row.split("|")[4].strip() == f"{100 * sum(scores) / 2:.1f}"
+
+
 def test_the_plan_counts_runs_and_predicts_their_time(attentune, tiny, tmp_path):
     write_glue(tmp_path / "data", rows=80)
     place = ("--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"), "--use_cpu", "--max_length", "24")

@@ -55,6 +55,9 @@ def run(arguments: Sequence[str]) -> int:
         content: dict[str, Any] = {split: {m.name: m.value for m in one.metrics} for split, one in found.items()}
         if parsed.details:
             content["details"] = {split: one.to_dict() for split, one in found.items()}
+            content["details"] |= (
+                {"phenomena": [one.to_dict() for one in scores]} if (scores := _phenomena(found, data)) else {}
+            )
         print(to_json(content), end="")
     else:
         print("\n".join(_lines(found, data, shown)))
@@ -95,6 +98,25 @@ def _lines(found: Mapping[str, Any], data: Any, shown: int) -> Iterator[str]:
             yield ""
             yield f"Expected calibration error {one.calibration_error:.4f}."
         yield from _error_lines(one, data.splits[split], shown)
+    if by_phenomenon := _phenomena(found, data):
+        yield ""
+        yield "Matthews correlation by phenomenon; a row may have several"
+        yield ""
+        lines = [
+            (one.category or "all", one.phenomenon or "all", f"{one.rows:,}", number(one.score), _interval(one))
+            for one in by_phenomenon
+        ]
+        yield table(("category", "phenomenon", "rows", "value", "95 % interval"), lines, right=(2, 3))
+
+
+def _phenomena(found: Mapping[str, Any], data: Any) -> tuple[Any, ...]:
+    """Return the scores by phenomenon of GLUE's diagnostic set; nothing for other tasks."""
+    from attentune.suites.diagnostic import read_phenomena, score_phenomena
+
+    if data.name != "ax" or "validation" not in found:
+        return ()
+    rows = data.splits["validation"]
+    return score_phenomena(rows.labels, found["validation"].predictions, read_phenomena(rows.source, rows.lines))
 
 
 def _interval(metric: Any) -> str:

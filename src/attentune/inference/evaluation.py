@@ -80,6 +80,7 @@ class SplitEvaluation:
         confusion: (C, C) counts, rows are true classes; None for scores and several labels.
         calibration_error: the expected calibration error; None for scores.
         errors: the wrong rows, worst first; for scores all rows.
+        predictions: (N,) class ids or scores, or (N, C) ones and zeros.
     """
 
     split: str
@@ -89,9 +90,10 @@ class SplitEvaluation:
     confusion: np.ndarray | None
     calibration_error: float | None
     errors: tuple[RowError, ...]
+    predictions: np.ndarray
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the errors, ready for JSON."""
+        """Return everything but the errors and predictions, ready for JSON."""
         return {
             "rows": self.rows,
             "intervals": {one.name: [one.low, one.high] for one in self.metrics},
@@ -143,6 +145,7 @@ def evaluate_split(
         confusion=confusion_matrix(labels, predictions, labels=ids) if single else None,
         calibration_error=None if is_regression else error_of(logits_NC, labels, label_space),
         errors=_errors(rows, labels, predictions, logits_NC, label_space),
+        predictions=predictions,
     )
 
 

@@ -82,7 +82,7 @@ class Recipe:
         on_embedded: settings that override them when the embedded encoder is used.
         instead: the substitutes for tasks whose data may be unavailable, by task.
         search: the search of settings for each method and task; None for none.
-        then: a further evaluation of the trained models, "hans" or "layers"; None for none.
+        then: a further evaluation of the trained models, "hans", "layers" or "ax"; None for none.
         sentences: sentences to explain.
         published: the published values; None if the paper has no table.
         claims: statements of the paper that the result can be compared with.

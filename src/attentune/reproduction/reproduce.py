@@ -29,7 +29,7 @@ from attentune.reproduction.searching import (
     run_searches,
     search_tables,
 )
-from attentune.reproduction.steps import explain_sentences, measure_layers, score_on_hans
+from attentune.reproduction.steps import explain_sentences, measure_layers, score_on_ax, score_on_hans
 from attentune.reproduction.timing import TaskTime, expected_times, planned_jobs
 from attentune.results import to_json
 
@@ -93,20 +93,32 @@ def reproduce(
     chosen = run_searches(searches, folder, choose=choose, jobs=jobs, display=shown)
     methods = methods_with(recipe, chosen)
     compared = folder / COMPARISON_FOLDER
-    keep = recipe.kind == "explanation" or recipe.then is not None
+    kept = [part.trained_on for part in planned.parts if _keeps_runs(recipe, part.trained_on)]
     records = [
         record
         for part in planned.parts
-        for record in _compare(methods, part, compared, seeds=seeds, jobs=jobs, keep_runs=keep, display=shown)
+        for record in _compare(
+            methods, part, compared, seeds=seeds, jobs=jobs, keep_runs=part.trained_on in kept, display=shown
+        )
     ]
     first = score_section(recipe, records, {part.task: part.trained_on for part in planned.parts})
     searched = search_tables(chosen, choose)
     sections = [] if first is None else [Section(first.title, (*first.parts, *searched), first.sentences)]
-    runs = {record.run: compared / "runs" / record.run.name for record in records if record.is_done} if keep else {}
+    runs = {one.run: compared / "runs" / one.run.name for one in records if one.is_done and one.run.task in kept}
     further = _further(recipe, runs, folder, planned, fraction, data_dir)
     made = make_report(collect([str(compared), *further]))
-    report = _report(recipe, planned, [*sections, *_explained(recipe, runs)], made, searched=bool(chosen))
+    more, notes = _further_sections(recipe, runs, data_dir)
+    for note in notes:
+        shown.info(note)
+    report = _report(recipe, planned, [*sections, *more], made, searched=bool(chosen), notes=notes)
     return _written(report, folder)
+
+
+def _keeps_runs(recipe: Recipe, task: str) -> bool:
+    """Whether the trained models of a task are needed after the comparison."""
+    if recipe.then == "ax":
+        return task == "mnli"
+    return recipe.kind == "explanation" or recipe.then is not None
 
 
 @dataclass(frozen=True)
@@ -176,17 +188,29 @@ def _further(
     return []
 
 
-def _explained(recipe: Recipe, runs: Mapping[Run, Path]) -> list[Section]:
-    return [explain_sentences(recipe.sentences, runs)] if recipe.sentences else []
+def _further_sections(
+    recipe: Recipe, runs: Mapping[Run, Path], data_dir: str | None
+) -> tuple[list[Section], list[str]]:
+    """Return the sections of the recipe's further evaluations, and sentences on what could not be evaluated."""
+    if recipe.then == "ax":
+        return score_on_ax(runs, data_dir)
+    return ([explain_sentences(recipe.sentences, runs)] if recipe.sentences else []), []
 
 
 def _report(
-    recipe: Recipe, planned: Plan, sections: Sequence[Section], made: Report, *, searched: bool = False
+    recipe: Recipe,
+    planned: Plan,
+    sections: Sequence[Section],
+    made: Report,
+    *,
+    searched: bool = False,
+    notes: Sequence[str] = (),
 ) -> Report:
     sentences = [f"{recipe.source}. Made with attentune {__version__} by: attentune reproduce {recipe.name}."]
     sentences += [f"The paper says: {claim}" for claim in recipe.claims]
     left_out = [] if recipe.search is None or searched else [recipe.search.instead_of]
     sentences += [f"Not as in the paper: {text}" for text in (*planned.notes, *recipe.differences, *left_out)]
+    sentences += notes
     return Report(recipe.title, (*sentences, *made.sentences), (*sections, *made.sections), made.results)
 
 

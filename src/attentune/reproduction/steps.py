@@ -1,4 +1,4 @@
-"""Further evaluations of a recipe's trained models: HANS, layer weights and explanations of sentences."""
+"""Further evaluations of a recipe's trained models: HANS, AX, layer weights and explanations of sentences."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
+from attentune.config import DataConfig
+from attentune.data.builtin import find_builtin_file
 from attentune.data.dataset import TextRows
+from attentune.errors import ConfigError, DataError
 from attentune.experiments.comparison.records import Run
 from attentune.explain.answers import MaskedWord, answer, answer_masked, words_read
 from attentune.explain.explanation import HeadAttention
 from attentune.explain.heads import head_attention
 from attentune.explain.layers import layer_weights
-from attentune.inference.predictor import Predictor
+from attentune.inference.predictor import Predictor, evaluate_in_detail
 from attentune.io.files import storage_errors, write_text
 from attentune.report.document import Figure, Section, Table
 from attentune.report.figures.tokens import heads_figure
 from attentune.report.load import HANS_FILE, LAYERS_FILE
 from attentune.reproduction.recipe import Sentence
 from attentune.results import to_json
+from attentune.suites.diagnostic import PhenomenonScore, read_phenomena, score_phenomena
 from attentune.suites.hans import score_hans
 
 _HANS_ROWS, _FEWEST_ROWS = 30_000, 300
@@ -37,6 +43,49 @@ def score_on_hans(runs: Mapping[Run, Path], folder: Path, *, data_dir: str | Non
     rows = None if fraction >= 1 else max(_FEWEST_ROWS, math.ceil(fraction * _HANS_ROWS))
     report = score_hans(list(runs.values()), data_dir=data_dir, methods=[run.method for run in runs], max_samples=rows)
     _write(folder / HANS_FILE, to_json(report.to_dict()))
+
+
+def score_on_ax(runs: Mapping[Run, Path], data_dir: str | None) -> tuple[list[Section], list[str]]:
+    """Score the runs trained on MNLI on AX, GLUE's diagnostic set, by phenomenon.
+
+    Returns:
+        A section with the mean over each method's runs, and sentences: why there is none.
+    """
+    trained = {run: place for run, place in runs.items() if run.task == "mnli"}
+    try:
+        file = find_builtin_file("ax", "validation", data_dir)
+    except (ConfigError, DataError) as error:
+        return [], [f"AX is not scored: {error}"]
+    if not trained:
+        return [], ["AX is not scored: it needs runs trained on MNLI."]
+    by_method: dict[str, list[tuple[PhenomenonScore, ...]]] = {}
+    for run, place in trained.items():
+        config = DataConfig(task="ax", data_dir=data_dir)
+        found, data = evaluate_in_detail(place, config, splits=("validation",))
+        rows = data.splits["validation"]
+        scores = score_phenomena(
+            np.asarray(rows.labels), found["validation"].predictions, read_phenomena(file, rows.lines)
+        )
+        by_method.setdefault(run.method, []).append(scores)
+    first = next(iter(by_method.values()))[0]
+    means = {
+        method: np.mean([[one.score for one in scores] for scores in found], axis=0)
+        for method, found in by_method.items()
+    }
+    lines = [
+        (
+            one.category or "all",
+            one.phenomenon or "all",
+            f"{one.rows:,}",
+            *(f"{100 * m[place]:.1f}" for m in means.values()),
+        )
+        for place, one in enumerate(first)
+    ]
+    header = ("category", "phenomenon", "rows", *by_method)
+    notes = ("Matthews correlation, in points; means over seeds. A row may have several phenomena.",)
+    return [
+        Section("AX, GLUE's diagnostic set", (Table("ax", "AX by phenomenon", header, tuple(lines), 2, notes),))
+    ], []
 
 
 def measure_layers(runs: Mapping[Run, Path], folder: Path) -> list[Path]:

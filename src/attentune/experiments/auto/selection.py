@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from attentune.metrics.confusion import CONFUSION_SCORES, confusion_counts, ratio
 from attentune.metrics.metrics import Metric
 from attentune.metrics.per_example import example_values
 from attentune.seeding import numpy_generator
@@ -16,63 +17,6 @@ _ONE_PASS = ("subset_accuracy", "hamming_loss", "mean_absolute_error", "mean_squ
 _RESAMPLES = 50
 
 
-def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """Divide, with 0 for 0 / 0."""
-    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator != 0)
-
-
-def _f1_of_classes(counts: np.ndarray) -> np.ndarray:
-    diagonal = np.diagonal(counts, axis1=-2, axis2=-1)
-    return _ratio(2 * diagonal, counts.sum(axis=-1) + counts.sum(axis=-2))
-
-
-def _macro_f1(counts: np.ndarray) -> np.ndarray:
-    there = (counts.sum(axis=-1) + counts.sum(axis=-2)) > 0
-    return _f1_of_classes(counts).sum(axis=-1) / there.sum(axis=-1)
-
-
-def _balanced_accuracy(counts: np.ndarray) -> np.ndarray:
-    rows = counts.sum(axis=-1)
-    return _ratio(np.diagonal(counts, axis1=-2, axis2=-1), rows).sum(axis=-1) / (rows > 0).sum(axis=-1)
-
-
-def _accuracy(counts: np.ndarray) -> np.ndarray:
-    return np.trace(counts, axis1=-2, axis2=-1) / counts.sum(axis=(-2, -1))
-
-
-def _matthews(counts: np.ndarray) -> np.ndarray:
-    true, predicted, total = counts.sum(axis=-1), counts.sum(axis=-2), counts.sum(axis=(-2, -1))
-    covariance = np.trace(counts, axis1=-2, axis2=-1) * total - (true * predicted).sum(axis=-1)
-    squares = (total**2 - (true**2).sum(axis=-1)) * (total**2 - (predicted**2).sum(axis=-1))
-    return _ratio(covariance, np.sqrt(squares))
-
-
-def _kappa(counts: np.ndarray) -> np.ndarray:
-    classes = np.arange(counts.shape[-1])
-    squares = (classes[:, None] - classes) ** 2
-    expected = counts.sum(axis=-1)[..., :, None] * counts.sum(axis=-2)[..., None, :]
-    observed = (squares * counts).sum(axis=(-2, -1)) * counts.sum(axis=(-2, -1))
-    return 1 - _ratio(observed, (squares * expected).sum(axis=(-2, -1)))
-
-
-# Scores of (..., C, C) confusion counts: labels by predictions. A call of scikit-learn's takes a millisecond whatever
-# the number of rows, and ensemble selection, thresholds and jackknives need thousands.
-CONFUSION_SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "accuracy": _accuracy,
-    "balanced_accuracy": _balanced_accuracy,
-    "f1": lambda counts: _f1_of_classes(counts)[..., 1],
-    "f1_macro": _macro_f1,
-    "matthews_correlation": _matthews,
-    "quadratic_weighted_kappa": _kappa,
-}
-
-
-def confusion_counts(labels: np.ndarray, predictions: np.ndarray, classes: int | None = None) -> np.ndarray:
-    """Count (C, C) float64: rows with each label (first axis) and prediction."""
-    size = classes or max(2, int(labels.max()) + 1, int(predictions.max()) + 1)
-    return np.bincount(labels * size + predictions, minlength=size * size).reshape(size, size).astype(np.float64)
-
-
 def utility(metric: Metric, labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the score, negated if lower is better; -inf if it is undefined."""
     if _has_counts(metric, labels):
@@ -80,7 +24,7 @@ def utility(metric: Metric, labels: np.ndarray, predictions: np.ndarray) -> floa
     if labels.ndim == 2 and metric.name in ("f1_macro", "f1_micro"):
         parts = np.stack([2.0 * (labels & predictions).sum(axis=0), (labels + predictions).sum(axis=0)])
         hits, sizes = parts if metric.name == "f1_macro" else parts.sum(axis=1, keepdims=True)
-        return float(_ratio(hits, sizes.astype(np.float64)).mean())
+        return float(ratio(hits, sizes.astype(np.float64)).mean())
     score = metric.score(labels, predictions)
     return -math.inf if math.isnan(score) else score if metric.greater_is_better else -score
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attentune.data.dataset import LabelSpace
-from attentune.experiments.auto.selection import CONFUSION_SCORES, paired_gain, utility
+from attentune.experiments.auto.selection import paired_gain, utility
+from attentune.metrics.confusion import CONFUSION_SCORES
 from attentune.metrics.metrics import Metric, predictions_of, probabilities_of
 from attentune.stats.calibration import best_threshold
 

@@ -1,0 +1,104 @@
+"""AX, GLUE's diagnostic set, by linguistic phenomenon.
+
+Each row names the phenomena that it tests in four categories, several of them with ";" between. The score is Matthews
+correlation of three classes.
+
+Source: Wang et al., "GLUE", ICLR 2019, section 5 and appendix E.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attentune.data.readers.csv import Dialect
+from attentune.data.readers.read import read_delimited
+from attentune.errors import DataError
+from attentune.metrics.confusion import CONFUSION_SCORES, bootstrap_confusion_interval, confusion_counts
+from attentune.seeding import numpy_generator
+
+CATEGORIES = ("Lexical Semantics", "Predicate-Argument Structure", "Logic", "Knowledge")
+_METRIC = "matthews_correlation"
+
+
+@dataclass(frozen=True)
+class PhenomenonScore:
+    """The score on the rows of a category or of one phenomenon.
+
+    Attributes:
+        category: one of `CATEGORIES`; None for all rows.
+        phenomenon: such as "Negation"; None for all rows of the category.
+        rows: the number of rows; a row may have several phenomena.
+        score: Matthews correlation; 0 where it is undefined.
+        low, high: the 95 % interval over rows, by bootstrap.
+    """
+
+    category: str | None
+    phenomenon: str | None
+    rows: int
+    score: float
+    low: float
+    high: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_phenomena(file: str | Path, lines: Sequence[int] | None = None) -> dict[str, tuple[frozenset[str], ...]]:
+    """Read the phenomena of rows of `diagnostic-full.tsv`, by category.
+
+    Args:
+        file: the file.
+        lines: the lines at which the rows begin, from 1; default: all rows.
+
+    Raises:
+        DataError: the file is missing or malformed, or lacks the columns of the categories.
+    """
+    table = read_delimited(file, Dialect("\t", "none"), keep=CATEGORIES)
+    missing = [name for name in CATEGORIES if name not in table.columns]
+    if missing:
+        raise DataError(
+            f"{file}: has no column {missing[0]!r}, expected those of diagnostic-full.tsv:"
+            f" {', '.join(CATEGORIES)}. It is at https://gluebenchmark.com/diagnostics."
+        )
+    place_of = dict(zip(table.lines or (), range(len(table)), strict=True))
+    places = range(len(table)) if lines is None else [place_of[line] for line in lines]
+    texts = {name: table.texts(name) for name in CATEGORIES}
+    return {name: tuple(_parts(cells[place]) for place in places) for name, cells in texts.items()}
+
+
+def _parts(cell: str) -> frozenset[str]:
+    return frozenset(part.strip() for part in cell.split(";") if part.strip())
+
+
+def score_phenomena(
+    labels: np.ndarray, predictions: np.ndarray, phenomena: dict[str, tuple[frozenset[str], ...]], *, seed: int = 0
+) -> tuple[PhenomenonScore, ...]:
+    """Score predictions on all rows, by category, and by phenomenon.
+
+    Args:
+        labels: (N,) class ids.
+        predictions: (N,) class ids.
+        phenomena: from `read_phenomena`, of the same rows.
+        seed: draws the resamples of the intervals.
+    """
+    classes = int(max(labels.max(), predictions.max())) + 1
+
+    def score(category: str | None, phenomenon: str | None, chosen: Sequence[bool] | np.ndarray) -> PhenomenonScore:
+        inside = np.asarray(chosen, dtype=bool)
+        counts = confusion_counts(labels[inside], predictions[inside], classes)
+        generator = numpy_generator("diagnostic", seed)
+        low, high = bootstrap_confusion_interval(_METRIC, counts, generator)
+        return PhenomenonScore(
+            category, phenomenon, int(inside.sum()), float(CONFUSION_SCORES[_METRIC](counts)), low, high
+        )
+
+    found = [score(None, None, np.ones(len(labels)))]
+    for category, rows in phenomena.items():
+        found.append(score(category, None, [bool(names) for names in rows]))
+        found += [score(category, name, [name in names for names in rows]) for name in sorted(frozenset().union(*rows))]
+    return tuple(one for one in found if one.rows)
