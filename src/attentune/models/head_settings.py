@@ -30,17 +30,7 @@ def settle_head(
         ConfigError: the head does not fit the rows, the labels or the encoder.
     """
     head, is_bi = settings.head, is_bi_encoder(settings, is_pair=is_pair)
-    kind = head.kind
-    if kind == "task-attention":
-        kind = "cross-attention" if is_pair else "self-attention"
-    if needs_pairs(kind):
-        _check_texts(head.kind, kind, is_pair=is_pair, is_bi=is_bi)
-    if is_bi and head.combine in ("dot", "cosine") and (label_space.num_labels > 2 or label_space.is_multilabel):
-        at_once = " at once" if label_space.is_multilabel else ""
-        raise ConfigError(
-            f"model.head.combine: got {head.combine}, which gives one number, for a score or two classes, but this task"
-            f" has {label_space.num_labels} ({', '.join(label_space.names)}){at_once}. Set it to concat."
-        )
+    kind = check_head(settings, label_space, is_pair=is_pair)
     return {
         "kind": kind,
         "beta": head.beta,
@@ -54,6 +44,27 @@ def settle_head(
         "combine": head.combine if is_bi else None,
         "projection": head.projection,
     }
+
+
+def check_head(settings: ModelConfig, label_space: LabelSpace, *, is_pair: bool) -> str:
+    """Check that the head fits the rows and the labels, without loading an encoder; return its kind.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    head, is_bi = settings.head, is_bi_encoder(settings, is_pair=is_pair)
+    kind = head.kind
+    if kind == "task-attention":
+        kind = "cross-attention" if is_pair else "self-attention"
+    if needs_pairs(kind):
+        _check_texts(head.kind, kind, is_pair=is_pair, is_bi=is_bi)
+    if is_bi and head.combine in ("dot", "cosine") and (label_space.num_labels > 2 or label_space.is_multilabel):
+        at_once = " at once" if label_space.is_multilabel else ""
+        raise ConfigError(
+            f"model.head.combine: got {head.combine}, which gives one number, for a score or two classes, but this task"
+            f" has {label_space.num_labels} ({', '.join(label_space.names)}){at_once}. Set it to concat."
+        )
+    return kind
 
 
 def is_bi_encoder(settings: ModelConfig, *, is_pair: bool) -> bool:

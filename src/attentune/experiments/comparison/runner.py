@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attentune.config import Config
+from attentune.data.dataset import TaskData
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.fingerprints import (
     DataFingerprints,
@@ -138,6 +140,7 @@ def _check_inputs(grid: RunGrid, runs: Sequence[Run], display: ComparisonProgres
     """
     from attentune.models.build import load_tokenizer
 
+    problems: list[str] = []
     data_fingerprints: DataFingerprints = {}
     for task in dict.fromkeys(run.task for run in runs):
         task_runs = [run for run in runs if run.task == task]
@@ -145,12 +148,18 @@ def _check_inputs(grid: RunGrid, runs: Sequence[Run], display: ComparisonProgres
         data_fingerprints |= fingerprint_rows(task, data)
         methods = dict.fromkeys(run.method for run in task_runs)
         firsts = [next(run for run in task_runs if run.method == method) for method in methods]
-        data_fingerprints |= fingerprint_extra_rows(task, data, [grid.config(run, Path(os.devnull)) for run in firsts])
+        configs = {run.method: grid.config(run, Path(os.devnull)) for run in firsts}
+        problems += [
+            text for method, config in configs.items() for text in _misfits(f"{method} on {task}", config, data)
+        ]
+        data_fingerprints |= fingerprint_extra_rows(task, data, list(configs.values()))
         rows = len(data.splits["train"]) if "train" in data.splits else 0
         for size in sorted(
             {run.train_size for run in task_runs if run.train_size is not None and run.train_size > rows}
         ):
             display.warning(f"{task}: has {rows:,} rows to train on, so the size {size:,} is the same as all")
+    if problems:
+        raise ConfigError(problems)
     encoders = {}
     for run in runs:
         flat = grid.configs[run.method][run.task]
@@ -158,6 +167,23 @@ def _check_inputs(grid: RunGrid, runs: Sequence[Run], display: ComparisonProgres
             encoders[name] = grid.config(run, Path(os.devnull))
             load_tokenizer(encoders[name].model)
     return data_fingerprints | fingerprint_encoders(encoders.values())
+
+
+def _misfits(name: str, config: Config, data: TaskData) -> list[str]:
+    """Return why a method does not fit the rows of a task; nothing if it does."""
+    from attentune.baselines.registry import baselines_for
+    from attentune.models.head_settings import check_head
+
+    if config.baseline is not None:
+        known = baselines_for(data)
+        if config.baseline in known:
+            return []
+        return [f"{name}: needs pairs of texts, but the rows are single texts; expected one of {', '.join(known)}."]
+    try:
+        check_head(config.model, data.label_space, is_pair=data.is_pair)
+    except ConfigError as error:
+        return [f"{name}: {problem}" for problem in error.problems]
+    return []
 
 
 def _forget_failed(record_store: RecordStore, runs: Sequence[Run]) -> None:
