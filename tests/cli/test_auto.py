@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import random
 import re
 import signal
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attentune.config import load_config
+from attentune.experiments.auto import delivery
 from attentune.inference.predictor import Predictor, predict
 from helpers.comparisons import finish, kill, start, wait_for
 
@@ -224,6 +228,21 @@ def test_a_single_model_learns_from_the_best(attentune, tiny, tmp_path):
     assert not (best / "ensemble.json").exists()
     assert "Distilled from an ensemble" in out
     assert predict(best, ["Great phone."])[0]["prediction"] in ("bad", "good")
+
+
+def without_time(distill: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    return distill(*arguments, **{**options, "left_s": lambda: 0.0})
+
+
+@pytest.mark.integration
+def test_without_time_to_distil_the_ensemble_is_delivered(attentune, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(delivery, "distill", functools.partial(without_time, delivery.distill))
+    flags = ("--portfolio", "bert-mean", "--cv_folds", "2", "--jobs", "2", "--deliver", "single")
+    status, out, err = attentune(*words(tmp_path, tiny("bert"), *flags, *LONG))
+    assert status == 0, err
+    assert "No time was left to distil it into one encoder: give more with --time_limit and --resume." in out
+    assert (tmp_path / "best/ensemble.json").is_file()
+    assert predict(tmp_path / "best", ["Great phone."])[0]["prediction"] in ("bad", "good")
 
 
 REFUSALS = {

@@ -17,7 +17,7 @@ from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
 from attentune.errors import ConfigError, DataError
 from attentune.experiments.auto import distill as module
-from attentune.experiments.auto.distill import distill, predicted_targets, soft_targets, student_config
+from attentune.experiments.auto.distill import OutOfTime, distill, predicted_targets, soft_targets, student_config
 from attentune.inference.ensemble import save_ensemble
 from attentune.inference.fusion import Fusion
 from attentune.inference.predictor import ModelPredictor, predict_rows
@@ -146,14 +146,33 @@ def test_the_estimate_out_of_fold(ensemble, task, tmp_path):
 
 
 @pytest.mark.integration
+def test_the_time_may_be_up_before_the_comparison_or_before_the_encoder_is_trained(ensemble, task, tmp_path):
+    config, data, out_of_fold = task
+    data = replace(data, splits={"train": data.splits["train"]})
+    options: dict[str, Any] = {"out_of_fold": out_of_fold, "max_steps": 5, "display": QUIET}
+    asked = iter([1.0] * 7 + [0.0] * 10)
+    single = tmp_path / "single"
+    result = distill(ensemble, data, config, output_dir=single, left_s=lambda: next(asked), **options)
+    assert len(list(asked)) == 9  # five updates, then three of the run without a fold
+    assert result.train["steps"] == 5
+    assert "distillation" not in result.train
+    assert RunResult.load(single / "run.json").notes[-1] == (
+        "Distilled from an ensemble; no time was left to compare the two."
+    )
+    assert isinstance(Predictor.load(single), ModelPredictor)
+    with pytest.raises(OutOfTime):
+        distill(ensemble, data, config, output_dir=tmp_path / "none", left_s=lambda: 0.0, **options)
+
+
+@pytest.mark.integration
 def test_unlabelled_rows_have_the_ensembles_predictions_as_targets(ensemble, task, tmp_path, monkeypatch):
     config, data, out_of_fold = task
     seen: list[TextRows] = []
     original = module.train
 
-    def train(config: Config, *, data: TaskData, display: ProgressDisplay) -> RunResult:
+    def train(config: Config, *, data: TaskData, **options: Any) -> RunResult:
         seen.append(data.splits["train"])
-        return original(config, data=data, display=display)
+        return original(config, data=data, **options)
 
     monkeypatch.setattr(module, "train", train)
     known = data.splits["train"].texts[0]

@@ -33,7 +33,7 @@ _CORE_SHARE, _CORE_FINE_TUNED = 0.7, 1
 # Shares of the updates that a fine-tuned member has in each fold when time is short.
 _SHARES = (0.5, 0.33)
 # The fewest updates of a fine-tuned member when time is short.
-_FEWEST_UPDATES = 50
+FEWEST_UPDATES = 50
 # Seconds for loading, splitting and tokenising rows in a worker, and for scikit-learn, per row.
 _ROW_S, _TFIDF_ROW_S, _LINEAR_ROW_S = 2e-5, 3e-4, 4e-4
 # The rows that a frozen encoder encodes at most cost about this many seconds on one core.
@@ -239,7 +239,7 @@ def with_fewer_updates(plan: BudgetPlan, needed_s: Callable[[int], float], secon
         needed_s: predicts the seconds of the work with a number of updates.
         seconds: the time that is left.
     """
-    updates = fitting_updates(plan.updates, needed_s, seconds, fewest=_FEWEST_UPDATES)
+    updates = fitting_updates(plan.updates, needed_s, seconds, fewest=FEWEST_UPDATES)
     if updates is None or updates == plan.updates:
         return None if updates is None else plan
     note = f"Time became short: fine-tuned members train for {updates:,} updates instead of {plan.updates:,}."
@@ -285,7 +285,7 @@ def _sized(rows: int, folds: int, share: float, batch: int, epochs: float | None
     train = rows - held
     passes = default_epochs(train, batch) if epochs is None else epochs
     updates = max(1, math.ceil(passes * train / batch))
-    updates = max(min(updates, _FEWEST_UPDATES), round(updates * share))
+    updates = max(min(updates, FEWEST_UPDATES), round(updates * share))
     if folds == 1 and rows > HOLDOUT_ROWS:
         train = min(train, max(HOLDOUT_ROWS - held, updates * batch))
     return BudgetPlan(folds, train, held, updates, batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -14,7 +15,8 @@ import numpy as np
 from attentune.config import Config, load_config, to_dict, to_yaml
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.splits import stratified_folds
-from attentune.experiments.auto.distill import distill
+from attentune.experiments.auto.budget import FEWEST_UPDATES, fitting_updates
+from attentune.experiments.auto.distill import TIME_MARGIN, OutOfTime, distill, training_runs
 from attentune.experiments.auto.estimate import ScoreEstimate, estimate_score
 from attentune.experiments.auto.folds import row_groups
 from attentune.experiments.auto.fusion import FusionResult, fit_fusion
@@ -32,6 +34,7 @@ from attentune.experiments.auto.members import (
     WEIGHTS_FILE,
     MemberState,
     fold_folder,
+    fold_seconds,
     held_out_logits,
 )
 from attentune.experiments.auto.thresholds import fit_thresholds
@@ -121,6 +124,7 @@ class Delivery(AutoFolder):
         states: the members; at least one is complete.
         notes: sentences on the rows and on what was limited.
         seconds: returns the time spent so far.
+        left_s: returns the seconds that are left.
         deliver: "best", or "single" for one encoder that learns from the best.
         unlabeled: with "single": further texts to learn from.
     """
@@ -132,6 +136,7 @@ class Delivery(AutoFolder):
     states: Sequence[MemberState]
     notes: Sequence[str]
     seconds: Callable[[], float]
+    left_s: Callable[[], float] = lambda: math.inf
     deliver: str = "best"
     unlabeled: TextRows | None = None
 
@@ -232,8 +237,9 @@ class Delivery(AutoFolder):
         """Write the delivered model: the run itself if it is one, else an ensemble, or what learns from it.
 
         Returns:
-            With `wants_single`, a sentence on what the single model costs and saves.
+            With `wants_single`, a sentence on what the single model costs and saves, or why it is not delivered.
         """
+        note = None
         by_name = {state.member.name: state for state in self.states}
         # Absolute, since `save_ensemble` reads relative ones as relative to the run folder.
         members = {name: [folder.absolute() for folder in by_name[name].folders()] for name in fused.fusion.members}
@@ -246,13 +252,17 @@ class Delivery(AutoFolder):
         if wants_single:
             save_ensemble(self.work, members, fused.fusion, space, self.data.is_pair)
             single = self.work / SINGLE_FOLDER
-            note = self._distill(fused, single)
-            _copy_run(single, self.folder)
-            self._write_config(self._config_of_run(single))
-            return note
+            try:
+                note = self._distill(fused, single)
+            except OutOfTime:
+                note = "No time was left to distil it into one encoder: give more with --time_limit and --resume."
+            else:
+                _copy_run(single, self.folder)
+                self._write_config(self._config_of_run(single))
+                return note
         save_ensemble(self.folder, members, fused.fusion, space, self.data.is_pair)
         self._write_config(self.config)
-        return None
+        return note
 
     def _distill(self, fused: FusionResult, folder: Path) -> str:
         """Train one encoder on the ensemble's out-of-fold predictions; return a sentence that compares the two."""
@@ -270,9 +280,26 @@ class Delivery(AutoFolder):
             folds=self.folds_N[used] - 1,
             unlabeled=self.unlabeled,
             output_dir=folder,
+            max_steps=self._distillation_updates(fused),
+            left_s=self.left_s,
             display=ProgressDisplay(quiet=True),
         )
         return result.notes[-1]
+
+    def _distillation_updates(self, fused: FusionResult) -> int | None:
+        """Return the updates that fit into the time left, if those of the members do not."""
+        states = [one for one in self.states if one.member.name in fused.fusion.members and not one.member.is_baseline]
+        timed = [(fold_seconds(folder), self._config_of_run(folder)) for one in states for folder in one.folders()]
+        if not timed or self.config.training.num_train_epochs is not None:
+            return None
+        longest_s, config = max(timed, key=lambda pair: pair[0])
+        updates = config.training.max_steps
+
+        def needed_s(count: int) -> float:
+            return longest_s * count / updates * training_runs(self.data) * TIME_MARGIN
+
+        fitting = fitting_updates(updates, needed_s, self.left_s(), fewest=FEWEST_UPDATES)
+        return FEWEST_UPDATES if fitting is None else None if fitting == updates else fitting
 
     def _write_config(self, config: Config) -> None:
         training = replace(config.training, output_dir=str(self.folder), resume=False, overwrite_output_dir=False)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,16 @@ from attentune.inference.predictor import ModelPredictor, Predictor, predict_row
 from attentune.io.files import read_json, write_text
 from attentune.metrics.metrics import choose_metric, predictions_of, probabilities_of, score_predictions
 from attentune.results import RESULT_FILE, RunResult
+from attentune.training.callbacks import TrainingCallback
 from attentune.training.progress import ProgressDisplay
+from attentune.training.state import TrainingState
 from attentune.training.train import train
 
 # The run that is trained without a fold, to estimate what distillation costs.
 ESTIMATE_FOLDER = "estimate"
 _FOLDS = 5
+# A run takes up to this much longer than a fold with as many updates, as it reads all rows.
+TIME_MARGIN = 1.25
 # Rows that both models predict, to compare their speed.
 _TIMED_ROWS = 200
 # Training settings that are the caller's; all others are those of the best neural member.
@@ -69,6 +74,25 @@ class Comparison:
         )
 
 
+class OutOfTime(Exception):
+    """The time for distillation was up before the encoder was trained."""
+
+
+class _TimeLimitCallback(TrainingCallback):
+    """Ends training when no time is left.
+
+    Args:
+        left_s: returns the seconds that are left.
+    """
+
+    def __init__(self, left_s: Callable[[], float]) -> None:
+        self._left_s = left_s
+
+    def on_step_end(self, state: TrainingState, logs: Mapping[str, float]) -> None:
+        if self._left_s() <= 0:
+            raise OutOfTime
+
+
 _ROWS = {
     "held-out rows": "held-out rows",
     "out of fold": (
@@ -88,6 +112,8 @@ def distill(
     output_dir: str | Path,
     folds: np.ndarray | None = None,
     label_share: float = 0.5,
+    max_steps: int | None = None,
+    left_s: Callable[[], float] | None = None,
     display: ProgressDisplay | None = None,
 ) -> RunResult:
     """Train one encoder on the soft targets of an ensemble, and compare the two.
@@ -107,12 +133,16 @@ def distill(
         output_dir: the run folder; if `config.training.resume`, a stopped run goes on.
         folds: (N,) the fold of each row of train, negative for none; made here if None. The first is scored.
         label_share: the share of the label in a row's target, from 0 to 1.
+        max_steps: the optimiser updates; those of the best neural member if None.
+        left_s: returns the seconds that are left; None for no limit.
         display: shows progress; on standard error if None.
 
     Returns:
-        The run's record; `train["distillation"]` and the last note tell what distillation costs and saves.
+        The run's record; `train["distillation"]` and the last note tell what distillation costs and saves, or the note
+        that there was no time left to train without a fold.
 
     Raises:
+        OutOfTime: no time is left before the encoder is trained.
         ConfigError: `label_share` is out of range.
         DataError: `out_of_fold` does not fit the rows of train, or the unlabelled rows are of another kind.
         AttentuneError: as `training.train.train`.
@@ -121,10 +151,14 @@ def distill(
         raise ConfigError(f"label_share: got {label_share}, expected a number from 0 to 1.")
     teacher, rows = Predictor.load(folder), _training_rows(data, out_of_fold)
     student = student_config(teacher, config, Path(output_dir))
+    if max_steps is not None:
+        student = replace(student, training=replace(student.training, max_steps=max_steps))
+    callbacks = [] if left_s is None else [_TimeLimitCallback(left_s)]
     soft = replace(rows, targets=soft_targets(rows, out_of_fold, data.label_space, label_share=label_share))
     if unlabeled is not None and len(unlabeled):
         soft = _with_unlabeled(soft, unlabeled, teacher)
-    result = train(student, data=replace(data, splits={**data.splits, "train": soft}), display=display)
+    everything = replace(data, splits={**data.splits, "train": soft})
+    result = train(student, data=everything, display=display, callbacks=callbacks, with_baselines=False)
     single = _with_thresholds(Path(output_dir), teacher.label_space)
     held_out = _held_out(data)
     if held_out is not None:
@@ -133,7 +167,11 @@ def distill(
         if folds is None:
             folds = make_folds(rows, data.label_space, folds=_FOLDS, seed=config.training.seed)
         with_thresholds = replace(data, label_space=teacher.label_space)
-        score = _score_without_a_fold(student, with_thresholds, soft, out_of_fold, folds, display)
+        try:
+            score = _score_without_a_fold(student, with_thresholds, soft, out_of_fold, folds, display, callbacks)
+        except OutOfTime:
+            note = "Distilled from an ensemble; no time was left to compare the two."
+            return _with_note(result, note, Path(output_dir))
     timed = rows.take(range(min(len(rows), _TIMED_ROWS)))
     comparison = Comparison(
         **score,
@@ -142,9 +180,15 @@ def distill(
         timed_rows=len(timed),
     )
     facts = {**vars(comparison), "label_share": label_share, "unlabeled_rows": len(soft) - len(rows)}
-    notes = [note for note in result.notes if not note.startswith("Distilled from")]
-    result = replace(result, train={**result.train, "distillation": facts}, notes=[*notes, comparison.sentence()])
-    write_text(Path(output_dir) / RESULT_FILE, result.to_json())
+    result = replace(result, train={**result.train, "distillation": facts})
+    return _with_note(result, comparison.sentence(), Path(output_dir))
+
+
+def _with_note(result: RunResult, note: str, folder: Path) -> RunResult:
+    """Add the note on distillation to a run's record, in place of an earlier one, and save it."""
+    others = [one for one in result.notes if not one.startswith("Distilled from")]
+    result = replace(result, notes=[*others, note])
+    write_text(folder / RESULT_FILE, result.to_json())
     return result
 
 
@@ -282,6 +326,11 @@ def _held_out(data: TaskData) -> str | None:
     return None
 
 
+def training_runs(data: TaskData) -> int:
+    """Return how many runs `distill` trains: one, and another one to compare where no other rows are scored."""
+    return 1 if _held_out(data) is not None else 2
+
+
 def _score_held_out(teacher: Predictor, single: Predictor, data: TaskData, split: str) -> dict[str, Any]:
     """Score both on a split."""
     rows = data.splits[split]
@@ -306,6 +355,7 @@ def _score_without_a_fold(
     out_of_fold: np.ndarray,
     folds_N: np.ndarray,
     display: ProgressDisplay | None,
+    callbacks: Sequence[TrainingCallback],
 ) -> dict[str, Any]:
     """Train without one fold of the labelled rows; score that model and the ensemble's out-of-fold predictions on it.
 
@@ -318,7 +368,8 @@ def _score_without_a_fold(
     place = Path(str(student.training.output_dir)) / ESTIMATE_FOLDER
     config = replace(student, training=replace(student.training, output_dir=str(place)))
     plain = replace(space, thresholds=None)
-    train(config, data=TaskData(data.name, plain, data.metrics, {"train": soft.take(kept)}), display=display)
+    without = TaskData(data.name, plain, data.metrics, {"train": soft.take(kept)})
+    train(config, data=without, display=display, callbacks=callbacks, with_baselines=False)
     metric = choose_metric(student.training.metric_for_best_model, data.metrics, space).name
     fold = replace(rows.take(scored), labels=None)
     labels = np.asarray(rows.labels)[scored]

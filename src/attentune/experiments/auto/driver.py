@@ -44,6 +44,7 @@ from attentune.experiments.auto.budget import (
     time_needed,
 )
 from attentune.experiments.auto.delivery import WORK_FOLDER, AutoFolder, AutoResult, Delivery, clear_folder
+from attentune.experiments.auto.distill import TIME_MARGIN, training_runs
 from attentune.experiments.auto.estimate import PARTS
 from attentune.experiments.auto.folds import make_folds
 from attentune.experiments.auto.fusion import fit_fusion
@@ -293,8 +294,7 @@ class _AutoRun(AutoFolder):
             self.schedule.seconds(state) for state in self.states if not state.member.is_baseline and state.done
         ]
         if self.deliver == "single" and fine_tuned_s:
-            # One training run, and another one to compare where no other rows are scored.
-            seconds += max(fine_tuned_s) * 1.25 * (1 if scored_rows else 2)
+            seconds += max(fine_tuned_s) * TIME_MARGIN * training_runs(self.data)
         return seconds
 
     def _time_fusion(self) -> None:
@@ -669,6 +669,7 @@ class _AutoRun(AutoFolder):
             states=self.states,
             notes=self.notes,
             seconds=lambda: self.spent_s,
+            left_s=lambda: self.left_s,
             deliver=self.deliver,
             unlabeled=self.unlabeled,
         )
