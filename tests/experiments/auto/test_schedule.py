@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -119,6 +120,18 @@ def test_a_fold_that_took_longer_raises_the_prediction_of_the_others(schedule):
     bert = schedule.states[1]
     schedule.observe(bert, updates=50, seconds=10.0)
     assert schedule.seconds(bert) == pytest.approx(20, rel=0.01)
+
+
+def test_a_member_without_disk_space_is_left_out(schedule):
+    tfidf, bert, sesame = schedule.states
+    schedule.speed.encoders["tiny"] = replace(schedule.speed.encoders["tiny"], disk_bytes=10_000_000)
+    schedule.free_bytes = 90_000_000
+    assert schedule.next_member(1000, 1) is tfidf
+    finish(tfidf, *FOLDS)
+    assert schedule.next_member(1000, 1) is bert
+    finish(bert, *FOLDS)
+    assert schedule.next_member(1000, 1) is None
+    assert sesame.note == "left out: its folds need about 50 MB of disk space, 40 MB are left"
 
 
 def test_the_plan_is_lowered_before_the_first_fine_tuned_member_begins(schedule):

@@ -17,6 +17,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -83,6 +84,8 @@ _DELIVERY_S, _DELIVERY_SHARE = 3.0, 0.03
 _PROBE_SHARE = 0.1
 # A checkpoint of a fold is written about this often.
 _CHECKPOINT_S = 120.0
+# The share of the free disk space that folds may take; the rest is for checkpoints, the delivery and others.
+_DISK_SHARE = 0.8
 # Rows whose tokens are counted.
 _COUNTED_ROWS = 2000
 # Tried first among fine-tuned members of pairs where similarity decides.
@@ -360,7 +363,8 @@ class _AutoRun(AutoFolder):
             plan = BudgetPlan(**{**saved["plan"], "notes": tuple(saved["plan"]["notes"])})
             self.folds_N = load_folds(self.work / FOLDS_FILE)
         is_fixed = self.config.training.num_train_epochs is not None
-        self.schedule = Schedule(plan, speed, self.tokens_per_row, has_fixed_updates=is_fixed)
+        free = int(_DISK_SHARE * shutil.disk_usage(self.work).free) + self._bytes_of_members()
+        self.schedule = Schedule(plan, speed, self.tokens_per_row, has_fixed_updates=is_fixed, free_bytes=free)
         self._limit_memory()
         self._save_plan()
         count = max(1, int(self.folds_N.max()))
@@ -454,6 +458,10 @@ class _AutoRun(AutoFolder):
             f"{len(self.members)} members, {how}, {plan.updates} updates for fine-tuned ones,"
             f" {self._cores()} worker{'s' * (self._cores() > 1)}; {self.metric.name} decides."
         )
+
+    def _bytes_of_members(self) -> int:
+        """Return what the folds of earlier calls take."""
+        return sum(file.stat().st_size for file in (self.work / "members").glob("*/fold-*/model.safetensors"))
 
     # The plan's file.
 

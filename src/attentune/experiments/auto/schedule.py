@@ -37,6 +37,7 @@ class Schedule:
         speed: predicts and learns the seconds of folds.
         tokens_per_row: mean tokens of a row after truncation.
         has_fixed_updates: whether a user has set the epochs, which are then kept.
+        free_bytes: the disk space for new folds of fine-tuned members; None if it is not limited.
         states: the members, in the order in which they are tried.
     """
 
@@ -44,6 +45,7 @@ class Schedule:
     speed: SpeedModel
     tokens_per_row: float
     has_fixed_updates: bool = False
+    free_bytes: int | None = None
     states: list[MemberState] = field(default_factory=list)
 
     def updates_of(self, state: MemberState) -> int:
@@ -67,7 +69,7 @@ class Schedule:
         self.speed.observe(state.member, self._work(updates), seconds)
 
     def next_member(self, left_s: float, workers: int) -> MemberState | None:
-        """Return the member whose next fold is to be trained; None if no further one fits into the time left.
+        """Return the member whose next fold is to be trained; None if none fits into the time left.
 
         Members that are begun come first, then the first one that fits, then the first that fits with fewer updates.
         """
@@ -77,12 +79,29 @@ class Schedule:
         if waiting:
             return waiting[0]
         others = [part for state in begun for part in self.remaining(state)]
-        new = [state for state in open_states if not state.is_started and state.waiting]
+        new = [state for state in open_states if not state.is_started and state.waiting and self._has_disk_space(state)]
         for state in new:
             if time_needed([*others, *self.remaining(state)], workers) <= left_s:
                 return state
         # Asked again later: the prediction may change.
         return next((state for state in new if self._lower_updates(state, left_s, workers, others)), None)
+
+    def _has_disk_space(self, state: MemberState) -> bool:
+        """Whether the disk has room for a new member's folds, beside those that are begun; if not, leave it out."""
+        if self.free_bytes is None or state.member.is_baseline:
+            return True
+        begun = [one for one in self.states if one.is_started and not one.member.is_baseline]
+        needed = [self._disk_bytes(one) for one in (*begun, state)]
+        if sum(needed) <= self.free_bytes:
+            return True
+        state.note = (
+            f"left out: its folds need about {needed[-1] / 1e6:,.0f} MB of disk space,"
+            f" {max(0, self.free_bytes - sum(needed[:-1])) / 1e6:,.0f} MB are left"
+        )
+        return False
+
+    def _disk_bytes(self, state: MemberState) -> int:
+        return len(state.folds) * self.speed.encoders[state.member.encoder or ""].disk_bytes
 
     def give_up_late_members(self, left_s: float, workers: int) -> None:
         """Have begun members that cannot end in time go on with fewer updates, or give them up for cheaper ones."""
