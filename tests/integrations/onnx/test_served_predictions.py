@@ -31,9 +31,14 @@ Tiny = Callable[..., Path]
             {"ordinal_prediction": "expected-value"},
             "nearest to the mean",
         ),
+        (
+            LabelSpace("ordinal", ("low", "middle", "high")),
+            {"thresholds": 2},
+            "the run predicts by the mean of class numbers, 'middle' from",
+        ),
         (LabelSpace("regression"), {}, None),
     ],
-    ids=["two classes", "labels", "labels at a half", "ordered", "scores"],
+    ids=["two classes", "labels", "labels at a half", "ordered", "cut points", "scores"],
 )
 def test_the_documented_script_predicts_as_the_run_does(
     tiny: Tiny, tmp_path: Path, space: LabelSpace, more: dict[str, Any], note: str | None, attentune: Any
@@ -45,10 +50,12 @@ def test_the_documented_script_predicts_as_the_run_does(
     (run / "config.yaml").write_text("training: {precision: fp32, use_cpu: true}\n")
     if "thresholds" in more:  # in the middle of what the texts have
         file.write_text(json.dumps(json.loads(file.read_text()) | {"calibration_temperature": 0.4}))
-        shares = np.array([list(row["probabilities"].values()) for row in predict(run, texts)])[
-            :, -more["thresholds"] :
-        ]
-        more = {"thresholds": ((shares.min(axis=0) + shares.max(axis=0)) / 2).tolist()}
+        shares = np.array([list(row["probabilities"].values()) for row in predict(run, texts)])
+        if space.task_type == "ordinal":
+            more = {"thresholds": np.quantile(shares @ np.arange(3), [0.35, 0.65]).tolist()}
+        else:
+            shares = shares[:, -more["thresholds"] :]
+            more = {"thresholds": ((shares.min(axis=0) + shares.max(axis=0)) / 2).tolist()}
     file.write_text(json.dumps(json.loads(file.read_text()) | {"calibration_temperature": 0.4, **more}))
     status, out, err = attentune("export", run, "--output_dir", tmp_path / "served")
     assert status == 0, err

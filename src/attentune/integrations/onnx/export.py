@@ -256,7 +256,9 @@ def _note(space: LabelSpace) -> str | None:
         shown = ", ".join(f"{name!r} from {value:.3f}" for name, value in pairs[:5]) + (
             ", ..." if len(pairs) > 5 else ""
         )
-        what = f"by probability, {shown} on (thresholds in {ABOUT_FILE})"
+        is_ordered = space.task_type == "ordinal" and space.num_labels > 2
+        by = "the mean of class numbers" if is_ordered else "probability"
+        what = f"by {by}, {shown} on (thresholds in {ABOUT_FILE})"
     elif space.ordinal_prediction == "expected-value":
         what = f"as the class nearest to the mean of class numbers (ordinal_prediction in {ABOUT_FILE})"
     else:
