@@ -41,7 +41,7 @@ def test_settings_and_methods_are_known(name):
     assert len(matrix.runs) == len(recipe.tasks) * len(recipe.methods)
     assert all(load_spec(task).name == task for task in (*recipe.tasks, *recipe.instead, *recipe.instead.values()))
     assert recipe.differences
-    assert (recipe.published is None) == bool(recipe.claims)
+    assert recipe.published is not None or recipe.claims
     assert (recipe.kind == "explanation") == bool(recipe.sentences)
 
 
@@ -57,6 +57,33 @@ def test_published_rows_belong_to_methods(name):
         return
     assert {method_of_row(row, recipe) for row in published.rows} == set(recipe.methods)
     assert len([column for column in published.columns if column != SECONDS]) == len(recipe.tasks)
+
+
+def test_a_file_may_hold_a_recipe(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("tasks: [rte]\nmethods: {bert: {preset: bert}}\ntrain_size: 100\n")
+    recipe = load_recipe(str(file))
+    assert (recipe.name, recipe.title, recipe.kind, recipe.encoder) == ("mine.yaml", "mine", "comparison", "embedded")
+    assert (recipe.tasks, recipe.methods, recipe.train_size) == (("rte",), {"bert": {"preset": "bert"}}, 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tasks: [rte]", "mine.yaml: lacks 'methods', which a recipe needs"),
+        ("[rte]", "mine.yaml: got list, expected a mapping with some of title, source"),
+        ("tasks: [rte]\nmethod: {}", "got the key 'method', expected some of .* Did you mean 'methods'"),
+        ("tasks: [rte]\nmethods: {a: {}}\nkind: table", "mine.yaml: is no recipe .*unknown kind 'table'"),
+        ("tasks: [rte]\nmethods: {a: {}}\nsearch: {space: {}}", "mine.yaml: is no recipe"),
+        ("tasks: [", "mine.yaml: cannot be read as YAML"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, message):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_recipe(str(tmp_path / "mine.yaml"))
+    with pytest.raises(ConfigError, match="other.yaml: no such file"):
+        load_recipe(str(tmp_path / "other.yaml"))
 
 
 @pytest.mark.parametrize("name", [name for name in recipe_names() if load_recipe(name).search is not None])

@@ -15,9 +15,11 @@ _EXAMPLES = """examples:
   attentune reproduce ssa-table-2 --data_dir data --fraction 0.02 --search 4 --plan
   attentune reproduce ssa-table-2 --data_dir data --fraction 0.02 --search 4 --output_dir reproduced/ssa-table-2
   attentune reproduce sesame-table-3 --data_dir data --model_name_or_path bert-base-uncased --output_dir layers
+  attentune reproduce mine.yaml --data_dir data --seeds 5 --output_dir mine
 
 A recipe is one table or figure of a paper, run with its settings on the given encoder and data. The report shows the
-published numbers next to ours, and lists the differences. After an interruption, the same command continues."""
+published numbers next to ours, and lists the differences. A file with a recipe of yours compares methods, each with
+settings searched for each task. After an interruption, the same command continues."""
 
 
 def parser() -> Parser:
@@ -28,7 +30,7 @@ def parser() -> Parser:
         description="Reproduce a table or figure of a paper, next to the published numbers.",
         epilog=_EXAMPLES,
     )
-    made.add_argument("name", metavar="NAME", nargs="?", help="the recipe (default: list all recipes)")
+    made.add_argument("name", metavar="NAME", nargs="?", help="the recipe, or a YAML file with one (default: list all)")
     made.add_argument("--seeds", default="3", help="number of seeds, or a list such as 3,7,11 (default: 3)")
     made.add_argument("--fraction", default="1", help="fraction of the rows of each task, such as 0.02 (default: 1)")
     made.add_argument(

@@ -74,7 +74,7 @@ def plan(
     common |= recipe.on_embedded if encoder == EMBEDDED else {}
     if data_dir is not None:
         common["data.data_dir"] = data_dir
-    notes = [] if encoder == recipe.encoder else [f"The encoder is {encoder}; the paper's is {recipe.encoder}."]
+    notes = [] if encoder == recipe.encoder else [f"The encoder is {encoder}; the recipe's is {recipe.encoder}."]
     parts = []
     missing: DataError | None = None
     for task in recipe.tasks:
@@ -82,7 +82,7 @@ def plan(
             given = dict(overrides or {})
             of_task = {name: value for name, value in recipe.task_settings.get(task, {}).items() if name not in given}
             try:
-                size, taken = _rows(candidate, {**common, **of_task, **given}, fraction)
+                size, taken = _rows(candidate, {**common, **of_task, **given}, fraction, recipe.train_size)
             except DataError as error:
                 missing = error
                 continue
@@ -100,15 +100,18 @@ def plan(
     return Plan(encoder, tuple(parts), tuple(notes))
 
 
-def _rows(task: str, settings: Mapping[str, Any], fraction: float) -> tuple[int | None, dict[str, Any]]:
+def _rows(
+    task: str, settings: Mapping[str, Any], fraction: float, train_size: int | None
+) -> tuple[int | None, dict[str, Any]]:
     """Return the number of training rows (None for all), and the settings that limit the rows to score."""
     config = load_config(overrides={**settings, "data.task": task})
     whole = load_data(config.data, seed=0, splits=("train", "validation"))
-    if fraction >= 1:
-        return None, {}
     sizes = {split: len(rows) for split, rows in whole.splits.items()}
+    every = sizes["train"] if train_size is None else min(train_size, sizes["train"])
+    if fraction >= 1:
+        return None if every == sizes["train"] else every, {}
     scored = max(size for split, size in sizes.items() if split.startswith("validation"))
-    return _share(sizes["train"], fraction), {"data.max_eval_samples": _share(scored, fraction)}
+    return _share(every, fraction), {"data.max_eval_samples": _share(scored, fraction)}
 
 
 def _share(rows: int, fraction: float) -> int:

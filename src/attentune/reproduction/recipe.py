@@ -1,10 +1,11 @@
-"""Recipes: the methods, tasks and settings that reproduce one table or figure of a paper, read from `recipes/`."""
+"""Recipes: methods, tasks and settings of a table or figure of a paper, in `recipes/`, or of an experiment of yours."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -87,6 +88,7 @@ class Recipe:
         published: the published values; None if the paper has no table.
         claims: statements of the paper that the result can be compared with.
         differences: how the recipe differs from the paper's experiment.
+        train_size: the training rows of each task, a draw for each seed; None for all.
     """
 
     name: str
@@ -106,6 +108,7 @@ class Recipe:
     sentences: tuple[Sentence, ...] = ()
     published: Published | None = None
     claims: tuple[str, ...] = ()
+    train_size: int | None = None
 
 
 def parse_search(text: str | int | None) -> str | int | None:
@@ -129,25 +132,66 @@ def recipe_names() -> tuple[str, ...]:
 
 
 def load_recipe(name: str) -> Recipe:
-    """Load a recipe by its name.
+    """Load a recipe by its name, or a YAML file with one.
 
     Raises:
-        ConfigError: there is no recipe with this name.
+        ConfigError: there is no recipe with this name, or the file is missing or no recipe.
     """
+    if name.endswith((".yaml", ".yml")):
+        return _read(Path(name))
     if name not in recipe_names():
         raise ConfigError(
             f"{name!r}: there is no such recipe.{did_you_mean(name, recipe_names())} Known:"
-            f" {', '.join(recipe_names())}."
+            f" {', '.join(recipe_names())}; or a file of yours, such as mine.yaml."
         )
     text = (resources.files("attentune.reproduction") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
     return _parse(name, yaml.safe_load(text))
+
+
+def _read(file: Path) -> Recipe:
+    """Read a user's recipe; title, source, encoder, settings and kind have defaults.
+
+    Raises:
+        ConfigError: the file is missing, is no YAML mapping, or has other keys or values than a recipe.
+    """
+    try:
+        raw = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{file}: no such file; expected a recipe, see docs/reproducing.md.") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{file}: cannot be read as YAML: {error}") from error
+    known = [one.name for one in fields(Recipe) if one.name != "name"]
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{file}: got {type(raw).__name__}, expected a mapping with some of {', '.join(known)}.")
+    problems = [
+        f"{file}: got the key {key!r}, expected some of {', '.join(known)}.{did_you_mean(str(key), known)}"
+        for key in raw
+        if key not in known
+    ]
+    problems += [f"{file}: lacks {key!r}, which a recipe needs." for key in ("tasks", "methods") if not raw.get(key)]
+    if problems:
+        raise ConfigError(problems)
+    defaults = {
+        "title": file.stem,
+        "source": str(file),
+        "kind": "comparison",
+        "encoder": "embedded",
+        "settings": {},
+        "differences": (),
+    }
+    try:
+        return _parse(file.name, defaults | raw)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise ConfigError(
+            f"{file}: is no recipe ({type(error).__name__}: {error}); see docs/reproducing.md."
+        ) from error
 
 
 def _parse(name: str, raw: dict[str, Any]) -> Recipe:
     """Build a recipe from the content of its YAML file.
 
     Raises:
-        ValueError: the kind or layout is unknown. Recipes are part of the package, so this is a bug, not a user error.
+        ValueError: the kind or layout is unknown.
     """
     values = dict(raw)
     for key in ("tasks", "differences", "claims"):

@@ -21,7 +21,7 @@ from attentune.report.writing import write_figures, write_report
 from attentune.reproduction.counting import count_parts
 from attentune.reproduction.paper_comparison import count_section, score_section
 from attentune.reproduction.planning import EMBEDDED, Part, Plan, plan
-from attentune.reproduction.recipe import GRID, Recipe, load_recipe, parse_search
+from attentune.reproduction.recipe import GRID, Recipe, load_recipe, parse_search, recipe_names
 from attentune.reproduction.searching import (
     PlannedSearch,
     methods_with,
@@ -53,7 +53,7 @@ def reproduce(
     """Run a recipe and write its report. The same call resumes an interrupted reproduction.
 
     Args:
-        name: the name of a recipe; see `recipe.recipe_names`.
+        name: the name of a recipe (see `recipe.recipe_names`), or a YAML file with one.
         output_dir: the folder for `report.html`, `report.md`, `figures/` and the runs (in `comparison/`).
         encoder: the name or folder of the encoder.
         data_dir: the folder of the data sets; by default the folder in ATTENTUNE_DATA.
@@ -209,7 +209,8 @@ def _report(
     sentences = [f"{recipe.source}. Made with attentune {__version__} by: attentune reproduce {recipe.name}."]
     sentences += [f"The paper says: {claim}" for claim in recipe.claims]
     left_out = [] if recipe.search is None or searched else [recipe.search.instead_of]
-    sentences += [f"Not as in the paper: {text}" for text in (*planned.notes, *recipe.differences, *left_out)]
+    differing = "Not as in the paper: " if recipe.name in recipe_names() else ""
+    sentences += [f"{differing}{text}" for text in (*planned.notes, *recipe.differences, *left_out) if text]
     sentences += notes
     return Report(recipe.title, (*sentences, *made.sentences), (*sections, *made.sections), made.results)
 
