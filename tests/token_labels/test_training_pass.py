@@ -43,7 +43,7 @@ def mistaken(source: LabelSource, share: float = 0.4) -> np.ndarray:
 @pytest.mark.parametrize("ratio", [0.6, 1.0, 2.0])
 def test_flip_is_the_loop_with_the_same_rows_believed(ratio: float) -> None:
     source = bag_source(300)
-    maker = generator("flip", source, ratio=ratio)
+    maker = generator("flip", source, ratio=ratio, reuse_predictions=True)
     believed_N = mistaken(source)
     tell(maker, believed_N)
     made = maker.plan(1)
@@ -59,12 +59,12 @@ def test_flip_is_the_loop_with_the_same_rows_believed(ratio: float) -> None:
 def test_a_training_pass_that_is_true_changes_no_label(name: str) -> None:
     source, scorer = watched(bag_source(300))
     settings = {"aug_ratio_each": 0.5} if name == "released" else {}
-    asking = generator(name, source, reuse_predictions=False, **settings)
+    asking = generator(name, source, **settings)
     tell(asking, right_now(source))
     scorer.asked.clear()
     expected = asking.plan(1)
     questions = len(scorer.plain)
-    trusting = generator(name, source, **settings)
+    trusting = generator(name, source, reuse_predictions=True, **settings)
     tell(trusting, right_now(source))
     scorer.asked.clear()
     made = trusting.plan(1)
@@ -80,7 +80,7 @@ def test_a_training_pass_that_is_true_changes_no_label(name: str) -> None:
 
 def test_a_row_that_was_unlearned_is_labelled_only_if_its_masked_copy_is_right() -> None:
     source = bag_source(300)
-    maker = generator("flip", source)
+    maker = generator("flip", source, reuse_predictions=True)
     tell(maker, np.ones(300, dtype=bool))
     labels = maker.plan(1).token_labels
     wrong_now = np.flatnonzero(~right_now(source))
@@ -92,7 +92,7 @@ def test_a_row_that_was_unlearned_is_labelled_only_if_its_masked_copy_is_right()
 @pytest.mark.parametrize("name", ["flip", "released"])
 def test_a_sample_of_the_rows_whose_prediction_is_reused_is_predicted(name: str) -> None:
     source = bag_source(2000)
-    maker = generator(name, source, **({"aug_ratio_each": 0.5} if name == "released" else {}))
+    maker = generator(name, source, reuse_predictions=True, **({"aug_ratio_each": 0.5} if name == "released" else {}))
     tell(maker, np.ones(2000, dtype=bool))
     reused = np.arange(2000)
     if name == "flip":  # a row whose masked copy is wrong is predicted again
@@ -108,7 +108,7 @@ def test_a_sample_of_the_rows_whose_prediction_is_reused_is_predicted(name: str)
 
 def test_released_keeps_what_the_loop_keeps_with_the_same_rows_believed() -> None:
     source = bag_source(300, length=40)
-    maker = generator("released", source, aug_ratio_each=0.5)
+    maker = generator("released", source, aug_ratio_each=0.5, reuse_predictions=True)
     believed_N = mistaken(source)
     tell(maker, believed_N)
     made = maker.plan(1)
@@ -120,7 +120,7 @@ def test_released_keeps_what_the_loop_keeps_with_the_same_rows_believed() -> Non
 @pytest.mark.parametrize("name", ["flip", "released"])
 def test_each_epoch_has_its_own_training_pass(name: str) -> None:
     source, scorer = watched(bag_source(100))
-    maker = generator(name, source, **({"aug_ratio_each": 0.5} if name == "released" else {}))
+    maker = generator(name, source, reuse_predictions=True, **({"aug_ratio_each": 0.5} if name == "released" else {}))
     tell(maker, np.ones(100, dtype=bool))
     maker.plan(1)
     scorer.asked.clear()
@@ -130,7 +130,7 @@ def test_each_epoch_has_its_own_training_pass(name: str) -> None:
 
 def test_scores_are_always_asked_for(tiny: Tiny) -> None:
     source = tiny_source(tiny(), "regression", rows=30)
-    maker = generator("flip", source)
+    maker = generator("flip", source, reuse_predictions=True)
     logits_NC = torch.from_numpy(source.scorer.logits(np.arange(30)))
     maker.on_backward(np.arange(30), {}, logits_NC)
     expected, _ = probing_labels(source, 1)
@@ -140,7 +140,7 @@ def test_scores_are_always_asked_for(tiny: Tiny) -> None:
 
 def test_what_was_noted_comes_back_from_a_checkpoint() -> None:
     source = bag_source(40)
-    first, second = generator("flip", source), generator("flip", source)
+    first, second = (generator("flip", source, reuse_predictions=True) for _ in range(2))
     tell(first, mistaken(source, 0.5))
     second.restore(first.tensors())
     assert np.array_equal(second.assumed_correct(), mistaken(source, 0.5))
@@ -150,7 +150,7 @@ def test_what_was_noted_comes_back_from_a_checkpoint() -> None:
 
 def test_rows_are_right_that_were_right_whenever_they_were_seen() -> None:
     source = bag_source(10)
-    maker = generator("flip", source)
+    maker = generator("flip", source, reuse_predictions=True)
     rows = np.array([2, 5, 5, 7, 7])
     right = np.array([True, True, False, True, True])
     said = np.where(right, source.gold[rows], 1 - source.gold[rows])

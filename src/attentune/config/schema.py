@@ -218,9 +218,9 @@ class LabelsConfig:
         minimum=0,
     )
     reuse_predictions: bool = setting(
-        True,
-        "flip, released, with classes: reuse training-time predictions as the correctness check; false: predict"
-        " all sentences again before each epoch",
+        False,
+        "flip, released, with classes: reuse training-time predictions as the correctness check, which is faster; false:"
+        " predict all sentences again before each epoch",
     )
     targets: str = setting(
         "hard",
