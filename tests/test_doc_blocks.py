@@ -37,6 +37,7 @@ FILES = {
     ("docs/searching.md", "preset: ssa-hybrid\nset:"): "space.yaml",
     ("docs/scores-and-order.md", "classes:"): "orders.yaml",
     ("docs/small-data.md", "frozen:"): "regimes.yaml",
+    ("docs/reproducing.md", "tasks: [rte, mrpc]"): "mine.yaml",
 }
 # Python that is a script: the words behind its name.
 SCRIPTS = {
