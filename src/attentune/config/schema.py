@@ -219,8 +219,8 @@ class LabelsConfig:
     )
     reuse_predictions: bool = setting(
         False,
-        "flip, released, with classes: reuse training-time predictions as the correctness check, which is faster; false:"
-        " predict all sentences again before each epoch",
+        "flip, released, with classes: reuse training-time predictions as the correctness check, which is faster;"
+        " false: predict all sentences again before each epoch",
     )
     targets: str = setting(
         "hard",
