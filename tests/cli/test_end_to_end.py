@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from attentune import __version__
 from attentune.config import load_config
 from helpers.samples import write_reviews
 
@@ -197,6 +200,9 @@ def test_doctor_tasks_presets_and_help(attentune, tiny, tmp_path):
         assert "usage: attentune " + command in out
     assert attentune()[0] == 2
     assert attentune("--version")[0] == 0
+    words = [sys.executable, "-m", "attentune", "--version"]
+    module = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert module.stdout.strip() == __version__
 
 
 @pytest.mark.integration
