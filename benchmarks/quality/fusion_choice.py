@@ -27,6 +27,7 @@ from benchmarks.common import table
 from benchmarks.quality.campaign import BASELINES, Cell, draw_of
 
 SCORED_ROWS = 1500
+METRICS = {"word-order": "matthews_correlation"}
 
 
 def main() -> int:
@@ -69,7 +70,6 @@ def run(given: argparse.Namespace) -> None:
             logits = [predict_rows(Predictor.load(folder), rows) for folder in models]
             found[f"oof {file.parent.name}"] = load_file(file)["logits"].astype(np.float32)
             found[f"scored {file.parent.name}"] = _mean_of(logits)
-            found[f"models {file.parent.name}"] = np.stack(logits).astype(np.float32)
     how = (
         f"{task}, draw {draw}, {'all members' if names is None else given.portfolio}, folds {given.folds or 'by time'}"
     )
@@ -94,7 +94,8 @@ def rules_table(arrays: dict[str, np.ndarray]) -> list[str]:
         there = np.flatnonzero(np.isfinite(oof[names[0]]).all(axis=1))
         labels, scored_labels = mine["labels"][there], mine["scored labels"]
         space = LabelSpace("classification", tuple(map(str, range(int(labels.max()) + 1))))
-        metric = choose_metric(None, ("accuracy",), space)
+        task = how.partition(",")[0]
+        metric = choose_metric(None, (METRICS.get(task, "accuracy"),), space)
         problem = fusions._Problem(
             {name: values[there] for name, values in oof.items()}, labels, mine["folds"][there], space, metric, 1, 1.0
         ).with_folds()

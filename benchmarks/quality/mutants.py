@@ -4,7 +4,7 @@
 
 It copies the project into `build/mutants/stats`, lets mutmut change one operator,
 name or number at a time in `src/attentune/stats/`, and runs the tests of `tests/stats/` that reach the changed line.
-A mutant that no test fails on has survived; `results/mutants/stats.json` lists each with its change. Interrupted, it
+A mutant that no test fails on has survived; `results/mutants.jsonl` lists each with its change. Interrupted, it
 continues where it was; `--fresh` starts again, `--again` runs only the survivors of the record, after new tests.
 """
 
@@ -21,8 +21,10 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import RESULTS, ROOT, command_of, data_dir, write_record
+from attentune.results import versions
+from benchmarks.common import RESULTS, ROOT, command_of, data_dir
 
+TARGET = RESULTS / "mutants.jsonl"
 SETTINGS = """
 [tool.mutmut]
 source_paths = ["src/"]
@@ -53,21 +55,29 @@ def main() -> None:
     if given.fresh:
         shutil.rmtree(folder, ignore_errors=True)
     copy_project(folder, given.package)
-    target = RESULTS / "mutants" / f"{given.package}.json"
+    records = earlier_records()
     names = [given.only] if given.only else []
     if given.again:
-        if not target.is_file():
-            parser.error(f"--again needs the record of an earlier call, {target}; there is none")
-        names += json.loads(target.read_text())["survived"]
+        if given.package not in records:
+            parser.error(f"--again needs the record of an earlier call in {TARGET}; there is none of {given.package}")
+        names += records[given.package]["survived"]
     started = time.perf_counter()
     mutmut(folder, "run", *names, "--max-children", str(given.max_children))
-    record = {
+    records[given.package] = record = {
+        "record": given.package,
         "command": command_of("benchmarks.quality.mutants", sys.argv[1:]),
         "seconds": round(time.perf_counter() - started),
         **outcome(folder),
+        "versions": versions(),
     }
-    write_record(target, record)
-    print(f"{record['noticed']} of {record['tried']} mutants noticed; those that survived are in {target}")
+    TARGET.write_text("".join(json.dumps(records[name]) + "\n" for name in sorted(records)), encoding="utf-8")
+    print(f"{record['noticed']} of {record['tried']} mutants noticed; those that survived are in {TARGET}")
+
+
+def earlier_records() -> dict[str, dict[str, Any]]:
+    """Return the records of earlier calls by package."""
+    lines = TARGET.read_text(encoding="utf-8").splitlines() if TARGET.is_file() else []
+    return {record["record"]: record for record in map(json.loads, lines)}
 
 
 def copy_project(folder: Path, package: str) -> None:
