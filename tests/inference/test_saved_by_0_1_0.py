@@ -60,7 +60,10 @@ def test_a_comparison_opens_and_goes_on(folder: Path, attentune: Command) -> Non
     records = {file: file.read_bytes() for file in (folder / "comparison" / "records").rglob("*.json")}
     flags = "--model_name_or_path encoder --train_file train.csv --validation_file dev.csv --output_dir comparison"
     flags += " --num_train_epochs 2 --learning_rate 0.01 --per_device_train_batch_size 4 --precision fp32 --use_cpu"
-    command = ("compare", "--presets", "bert,ssa-hybrid", *flags.split(), "--max_length", "32", "--seeds")
+    words = ("compare", "--presets", "bert,ssa-hybrid", *flags.split(), "--max_length", "32", "--seeds")
+    status, _, err = attentune(*words, "1,2")
+    assert (status, "ssa-hybrid on own: labels.reuse_predictions: was True, now False" in err) == (2, True)
+    command = (*words[:-1], "--set", "labels.reuse_predictions=true", "--seeds")  # the default of 0.1.0
     status, out, err = attentune(*command, "1,2")
     assert status == 0, err
     assert "ssa-hybrid" in out
