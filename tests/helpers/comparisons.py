@@ -32,10 +32,16 @@ def command(
     return [verb, *flags, *(part for name, value in values.items() for part in ("--set", f"{name}={value}"))]
 
 
+# A shell's background jobs ignore Ctrl-C, and so would what they start.
+_COMMAND = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from attentune.cli.main import run; run()"
+)
+
+
 def start(words: list[str], **options: Any) -> subprocess.Popen[str]:
-    """Start a command line in its own process."""
+    """Start a command line in its own process, which Ctrl-C can stop even if the tests run in the background."""
     return subprocess.Popen(
-        [sys.executable, "-m", "attentune.cli.main", *words],
+        [sys.executable, "-c", _COMMAND, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
