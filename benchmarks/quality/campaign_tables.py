@@ -25,7 +25,13 @@ from benchmarks.quality.campaign import CONTENDERS, TASKS, packed_runs
 
 RESAMPLES = 2000
 # The first metric of each task whose metric is not accuracy.
-_METRICS = {"cola": "matthews_correlation", "mrpc": "f1", "stsb": "pearson", "sick-r": "pearson"}
+METRICS = {
+    "cola": "matthews_correlation",
+    "mrpc": "f1",
+    "stsb": "pearson",
+    "sick-r": "pearson",
+    "word-order": "matthews_correlation",
+}
 
 
 def main() -> int:
@@ -58,7 +64,7 @@ class Records:
     def of(self, task: str, contender: str, part: str) -> dict[int, float]:
         """Return the score of each draw, in points."""
         mine = [run for run in self.runs if run["task"] == task and run["contender"] == contender and "scores" in run]
-        name = _METRICS.get(task, "accuracy")
+        name = METRICS.get(task, "accuracy")
         return {run["draw"]: 100 * (run["scores"][part][name] or 0.0) for run in mine if part in run["scores"]}
 
     def contenders(self, part: str) -> list[str]:
@@ -109,7 +115,7 @@ class Records:
         generator = numpy_generator("campaign bootstrap", name, baseline, part)
         values = [np.mean(list(_resampled(tasks, generator))) for _ in range(RESAMPLES)]
         low, high = np.nanquantile(values, [0.025, 0.975])
-        mean = np.mean([_difference(_METRICS.get(task, "accuracy"), *rest) for task, *rest in tasks])
+        mean = np.mean([_difference(METRICS.get(task, "accuracy"), *rest) for task, *rest in tasks])
         return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
@@ -122,7 +128,7 @@ def _resampled(tasks: list[Any], generator: np.random.Generator) -> Iterator[flo
     for task, labels_N, first_SN, second_SN in tasks:
         rows = generator.integers(0, len(labels_N), len(labels_N))
         draws = generator.integers(0, len(first_SN), len(first_SN))
-        metric = _METRICS.get(task, "accuracy")
+        metric = METRICS.get(task, "accuracy")
         yield _difference(metric, labels_N[rows], first_SN[np.ix_(draws, rows)], second_SN[np.ix_(draws, rows)])
 
 

@@ -25,9 +25,9 @@ from attentune.inference.fusion import FUSION_KINDS
 from attentune.metrics.metrics import choose_metric, predictions_of
 from benchmarks.common import table
 from benchmarks.quality.campaign import BASELINES, Cell, draw_of
+from benchmarks.quality.campaign_tables import METRICS
 
 SCORED_ROWS = 1500
-METRICS = {"word-order": "matthews_correlation"}
 
 
 def main() -> int:

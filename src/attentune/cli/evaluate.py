@@ -55,9 +55,8 @@ def run(arguments: Sequence[str]) -> int:
         content: dict[str, Any] = {split: {m.name: m.value for m in one.metrics} for split, one in found.items()}
         if parsed.details:
             content["details"] = {split: one.to_dict() for split, one in found.items()}
-            content["details"] |= (
-                {"phenomena": [one.to_dict() for one in scores]} if (scores := _phenomena(found, data)) else {}
-            )
+            if by_phenomenon := _phenomena(found, data):
+                content["details"]["phenomena"] = [one.to_dict() for one in by_phenomenon]
         print(to_json(content), end="")
     else:
         print("\n".join(_lines(found, data, shown)))
@@ -111,12 +110,11 @@ def _lines(found: Mapping[str, Any], data: Any, shown: int) -> Iterator[str]:
 
 def _phenomena(found: Mapping[str, Any], data: Any) -> tuple[Any, ...]:
     """Return the scores by phenomenon of GLUE's diagnostic set; nothing for other tasks."""
-    from attentune.suites.diagnostic import read_phenomena, score_phenomena
-
     if data.name != "ax" or "validation" not in found:
         return ()
-    rows = data.splits["validation"]
-    return score_phenomena(rows.labels, found["validation"].predictions, read_phenomena(rows.source, rows.lines))
+    from attentune.suites.diagnostic import score_rows
+
+    return score_rows(data.splits["validation"], found["validation"].predictions)
 
 
 def _interval(metric: Any) -> str:

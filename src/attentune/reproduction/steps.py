@@ -25,7 +25,7 @@ from attentune.report.figures.tokens import heads_figure
 from attentune.report.load import HANS_FILE, LAYERS_FILE
 from attentune.reproduction.recipe import Sentence
 from attentune.results import to_json
-from attentune.suites.diagnostic import PhenomenonScore, read_phenomena, score_phenomena
+from attentune.suites.diagnostic import PhenomenonScore, score_rows
 from attentune.suites.hans import score_hans
 
 _HANS_ROWS, _FEWEST_ROWS = 30_000, 300
@@ -53,7 +53,7 @@ def score_on_ax(runs: Mapping[Run, Path], data_dir: str | None) -> tuple[list[Se
     """
     trained = {run: place for run, place in runs.items() if run.task == "mnli"}
     try:
-        file = find_builtin_file("ax", "validation", data_dir)
+        find_builtin_file("ax", "validation", data_dir)
     except (ConfigError, DataError) as error:
         return [], [f"AX is not scored: {error}"]
     if not trained:
@@ -62,10 +62,7 @@ def score_on_ax(runs: Mapping[Run, Path], data_dir: str | None) -> tuple[list[Se
     for run, place in trained.items():
         config = DataConfig(task="ax", data_dir=data_dir)
         found, data = evaluate_in_detail(place, config, splits=("validation",))
-        rows = data.splits["validation"]
-        scores = score_phenomena(
-            np.asarray(rows.labels), found["validation"].predictions, read_phenomena(file, rows.lines)
-        )
+        scores = score_rows(data.splits["validation"], found["validation"].predictions)
         by_method.setdefault(run.method, []).append(scores)
     first = next(iter(by_method.values()))[0]
     means = {

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from attentune.data.dataset import TextRows
 from attentune.data.readers.csv import Dialect
 from attentune.data.readers.read import read_delimited
 from attentune.errors import DataError
@@ -73,6 +74,11 @@ def read_phenomena(file: str | Path, lines: Sequence[int] | None = None) -> dict
 
 def _parts(cell: str) -> frozenset[str]:
     return frozenset(part.strip() for part in cell.split(";") if part.strip())
+
+
+def score_rows(rows: TextRows, predictions: np.ndarray) -> tuple[PhenomenonScore, ...]:
+    """Score the predictions of rows of the task `ax` by the phenomena in their file; see `score_phenomena`."""
+    return score_phenomena(np.asarray(rows.labels), predictions, read_phenomena(rows.source, rows.lines))
 
 
 def score_phenomena(

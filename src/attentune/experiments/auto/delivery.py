@@ -298,8 +298,10 @@ class Delivery(AutoFolder):
         def needed_s(count: int) -> float:
             return longest_s * count / updates * training_runs(self.data) * TIME_MARGIN
 
-        fitting = fitting_updates(updates, needed_s, self.left_s(), fewest=FEWEST_UPDATES)
-        return FEWEST_UPDATES if fitting is None else None if fitting == updates else fitting
+        left_s = self.left_s()
+        if needed_s(updates) <= left_s:
+            return None
+        return fitting_updates(updates, needed_s, left_s, fewest=FEWEST_UPDATES) or FEWEST_UPDATES
 
     def _write_config(self, config: Config) -> None:
         training = replace(config.training, output_dir=str(self.folder), resume=False, overwrite_output_dir=False)
