@@ -11,7 +11,7 @@ from attentune.experiments.auto.budget import (
     EncoderSpeed,
     FoldWork,
     SpeedModel,
-    available_memory_bytes,
+
     jobs_for_memory,
     make_plan,
     parse_duration,

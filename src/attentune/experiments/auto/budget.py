@@ -6,8 +6,6 @@ time limit, how many workers fit into memory.
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import itertools
 import math
 import os
@@ -15,7 +13,6 @@ import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from attentune.errors import ConfigError
 from attentune.experiments.auto.portfolio import Member
@@ -311,30 +308,6 @@ def _notes(plan: BudgetPlan, wanted: BudgetPlan, rows: int) -> Iterator[str]:
 def time_needed(remaining: Sequence[float], jobs: int) -> float:
     """Return the time that tasks of these lengths take with this number of workers; no task is split."""
     return max([sum(remaining) / max(1, jobs), *remaining], default=0.0)
-
-
-def available_memory_bytes() -> int | None:
-    """Return the memory that new processes may use, as far as the system says; None if it does not.
-
-    On Linux what the kernel counts as available, limited by the process's control group; elsewhere psutil's figure, or
-    half of the physical memory.
-    """
-    known = []
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-        line = next(line for line in lines if line.startswith("MemAvailable:"))
-        known.append(int(line.split()[1]) * 1024)
-    for limit, used in (("memory.max", "memory.current"),):
-        with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
-            group = Path("/sys/fs/cgroup")
-            known.append(int((group / limit).read_text()) - int((group / used).read_text()))
-    if known:
-        return max(0, min(known))
-    if importlib.util.find_spec("psutil") is not None:
-        return int(importlib.import_module("psutil").virtual_memory().available)
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return None
 
 
 def jobs_for_memory(jobs: int, job_bytes: int, available_bytes: int | None) -> int:

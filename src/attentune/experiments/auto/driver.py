@@ -39,7 +39,6 @@ from attentune.experiments.auto.budget import (
     BudgetPlan,
     EncoderSpeed,
     SpeedModel,
-    available_memory_bytes,
     jobs_for_memory,
     make_plan,
     time_needed,
@@ -66,6 +65,7 @@ from attentune.experiments.auto.members import (
 from attentune.experiments.auto.portfolio import Member, choose_members
 from attentune.experiments.auto.schedule import Schedule
 from attentune.experiments.auto.workers import MAX_KILLS, WorkerPool
+from attentune.experiments.execution.memory import available_memory_bytes
 from attentune.experiments.execution.scheduler import default_jobs
 from attentune.io.files import read_json, storage_errors, write_text
 from attentune.metrics.metrics import Metric, choose_metric, score_predictions

@@ -1,1 +1,4 @@
-"""Executes the runs of a comparison or search: a queue, worker processes and their scheduler."""
+"""Executes tasks: the interface of the executors, three of them (local, Ray, SLURM), and the driver of a command's runs.
+
+Start reading at `executor`, then `local` and `driver`.
+"""

@@ -1,0 +1,167 @@
+"""Where tasks are executed: the interface of all executors, and the choice of one.
+
+A task is a function of a module and its arguments, all of which can be pickled. It is called with the keyword argument
+`stop`, a `StopRequest`: once `stop.requested` is set, it saves what it has and returns soon.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from attentune.errors import ConfigError
+
+EXECUTORS = ("local", "ray", "slurm")
+# A task is not repeated after this many workers were killed during it.
+MAX_KILLS = 3
+
+
+class WorkerKilled(Exception):
+    """The process that executed a task was killed, or its machine left; the task may be submitted again."""
+
+
+class Executor(Protocol):
+    """Executes tasks, close to `concurrent.futures.Executor`.
+
+    A task's future raises `WorkerKilled` if its process ends before it returns, and what the task raises otherwise.
+    """
+
+    @property
+    def size(self) -> int:
+        """The number of tasks to submit at a time."""
+
+    def has_room(self, expected_bytes: int) -> bool:
+        """Whether memory suffices for another task that needs this much; True if the executor cannot say."""
+
+    def submit(self, function: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> list[Future[Any]]:
+        """Execute a function once for each of these lists of arguments, with `stop` added.
+
+        Raises:
+            StorageError: a log cannot be written.
+        """
+
+    def request_stop(self) -> None:
+        """Request all tasks to save and return; those that have not started are cancelled."""
+
+    def shutdown(self, *, wait_s: float | None = None) -> None:
+        """End all processes.
+
+        Args:
+            wait_s: the seconds that running tasks have to save and return before they are killed; None for no limit.
+        """
+
+
+@dataclass(frozen=True)
+class ExecutorOptions:
+    """Where and how tasks are executed.
+
+    Attributes:
+        executor: one of `EXECUTORS`.
+        jobs: the number of tasks at a time; None for a task per core, per GPU or what the cluster has.
+        ray_address: the address of a Ray cluster; None starts one on this machine.
+        cpus_per_run: CPUs (and threads) of a task with Ray and SLURM.
+        gpus_per_run: GPUs of a task with Ray and SLURM; with Ray, a fraction shares a GPU.
+        slurm: further parameters of submitit, such as `{"slurm_partition": "gpu", "timeout_min": 120}`.
+    """
+
+    executor: str = "local"
+    jobs: int | None = None
+    ray_address: str | None = None
+    cpus_per_run: int = 1
+    gpus_per_run: float = 0.0
+    slurm: tuple[tuple[str, Any], ...] = ()
+
+    def check(self) -> None:
+        """Check the options.
+
+        Raises:
+            ConfigError: with all problems.
+        """
+        problems = []
+        if self.executor not in EXECUTORS:
+            problems.append(f"--executor: got {self.executor!r}, expected one of {', '.join(EXECUTORS)}.")
+        if self.jobs is not None and self.jobs < 1:
+            problems.append(f"--jobs: got {self.jobs}, expected a whole number of at least 1.")
+        if self.cpus_per_run < 1:
+            problems.append(f"--cpus_per_run: got {self.cpus_per_run}, expected a whole number of at least 1.")
+        if self.gpus_per_run < 0:
+            problems.append(f"--gpus_per_run: got {self.gpus_per_run}, expected a number of at least 0.")
+        if self.executor == "local" and (self.cpus_per_run != 1 or self.gpus_per_run):
+            problems.append(
+                "--cpus_per_run and --gpus_per_run: go with --executor ray or slurm. On one machine each run has one"
+                " core or one GPU; --jobs sets how many run at a time."
+            )
+        if self.ray_address is not None and self.executor != "ray":
+            problems.append("--ray_address: goes with --executor ray.")
+        if self.slurm and self.executor != "slurm":
+            problems.append("--slurm: goes with --executor slurm.")
+        if problems:
+            raise ConfigError(problems)
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The places for tasks of this machine.
+
+    Attributes:
+        count: the number of tasks at a time.
+        threads: the threads of each; None for PyTorch's choice.
+        devices: the accelerator of each slot, as for CUDA_VISIBLE_DEVICES; empty on a CPU.
+    """
+
+    count: int
+    threads: int | None
+    devices: tuple[str, ...] = ()
+
+
+def default_slots(configs: Iterable[dict[str, Any]], jobs: int | None = None) -> Slots:
+    """Return the slots for runs with these settings: one per core with one thread each, or one per GPU.
+
+    Args:
+        configs: flat settings, of which `training.use_cpu` is read.
+        jobs: the number of slots, if the user has set it; GPUs are then given to them in turn.
+    """
+    import torch
+
+    if torch.accelerator.is_available() and not all(config.get("training.use_cpu") for config in configs):
+        given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        names = [name for name in given.split(",") if name] or [str(i) for i in range(torch.accelerator.device_count())]
+        count = jobs or max(1, len(names))
+        is_cuda = torch.cuda.is_available()
+        return Slots(count, None, tuple(names[slot % len(names)] for slot in range(count)) if is_cuda else ())
+    return Slots(jobs or usable_cores(), 1)
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return cores or 1
+
+
+def make_executor(options: ExecutorOptions, logs: Path, configs: Iterable[dict[str, Any]]) -> Executor:
+    """Return the executor of a command.
+
+    Args:
+        options: the user's choice.
+        logs: the folder of the workers' logs.
+        configs: the flat settings of the runs.
+
+    Raises:
+        ConfigError: the executor's package is missing, or its cluster cannot be reached.
+    """
+    options.check()
+    if options.executor == "ray":
+        from attentune.experiments.execution.ray_cluster import RayExecutor
+
+        return RayExecutor(options, logs)
+    if options.executor == "slurm":
+        from attentune.experiments.execution.slurm import SlurmExecutor
+
+        return SlurmExecutor(options, logs)
+    from attentune.experiments.execution.local import LocalExecutor
+
+    return LocalExecutor(default_slots(configs, options.jobs), logs)
