@@ -199,17 +199,26 @@ SEARCHES: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "a journal of lists": (put("queue.journal", "[1]\n[2]\n"), ("queue.journal", "is damaged")),
     "a journal of words": (put("queue.journal", '"create_study"\n'), ("queue.journal", "is damaged")),
     "a journal of other operations": (
-        put("queue.journal", '{"op_code": 99, "worker_id": "a"}\n'), ("queue.journal", "is damaged")),
+        put("queue.journal", '{"op_code": 99, "worker_id": "a"}\n'),
+        ("queue.journal", "is damaged"),
+    ),
     "a journal of code": (
         put("queue.journal", '{"op_code": "__import__(\'os\').system(\'id\')", "worker_id": "a"}\n'),
-        ("queue.journal", "is damaged")),
+        ("queue.journal", "is damaged"),
+    ),
     "a journal of studies that are not": (
-        put("queue.journal", '{"op_code": 5, "worker_id": "a", "study_id": 77}\n'), ("queue.journal",)),
+        put("queue.journal", '{"op_code": 5, "worker_id": "a", "study_id": 77}\n'),
+        ("queue.journal",),
+    ),
     "a journal of distributions": (
-        put("queue.journal", '{"op_code": 0, "worker_id": "a", "study_name": "search trials", "directions": [1]}\n'
+        put(
+            "queue.journal",
+            '{"op_code": 0, "worker_id": "a", "study_name": "search trials", "directions": [1]}\n'
             '{"op_code": 4, "worker_id": "a", "study_id": 0, "datetime_start": "2020-01-01", "state": 1,'
-            ' "distributions": {"x": "{\\"name\\": \\"os.system\\", \\"attributes\\": {}}"}, "params": {"x": 1}}\n'),
-        ("queue.journal",)),
+            ' "distributions": {"x": "{\\"name\\": \\"os.system\\", \\"attributes\\": {}}"}, "params": {"x": 1}}\n',
+        ),
+        ("queue.journal",),
+    ),
     "a journal that is a link": (link("queue.journal", "SECRET/precious"), ("holds the link queue.journal",)),
     "a plan that is a link": (link("search.json", "SECRET/config.json"), ("link",)),
 }

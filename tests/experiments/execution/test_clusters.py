@@ -1,4 +1,8 @@
-"""Ray and SLURM do what the processes of one machine do. SLURM's jobs are submitit's local processes here."""
+"""Ray and SLURM do what the processes of one machine do.
+
+SLURM's jobs are submitit's local processes, and in the slow tests those of a SLURM with one node, where its packages
+are installed (Debian: slurmctld, slurmd, slurm-client, munge).
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,15 @@ from attentune.experiments.execution.executor import Executor, ExecutorOptions, 
 from attentune.training.signals import StopRequest
 from helpers import tasks
 from helpers.comparisons import is_alive, wait_for
+from helpers.slurm import running_slurm
 from helpers.small_runs import RUNS, names, noted, sleeping_plan
 
 pytestmark = pytest.mark.integration
+LOCAL, ONE_NODE = "submitit", "slurm with one node"
 OPTIONS = {
     "ray": ExecutorOptions("ray", jobs=2),
-    "slurm": ExecutorOptions("slurm", jobs=2, slurm=(("cluster", "local"), ("timeout_min", 5))),
+    LOCAL: ExecutorOptions("slurm", jobs=2, slurm=(("cluster", "local"), ("timeout_min", 5))),
+    ONE_NODE: ExecutorOptions("slurm", jobs=2, slurm=(("timeout_min", 5),)),
 }
 
 
@@ -39,8 +46,17 @@ def cluster() -> Iterator[None]:
         ray.shutdown()
 
 
-@pytest.fixture(params=sorted(OPTIONS))
+@pytest.fixture(scope="module")
+def one_node(tmp_path_factory) -> Iterator[None]:
+    """A SLURM of this machine."""
+    with running_slurm(tmp_path_factory.mktemp("slurm")):
+        yield
+
+
+@pytest.fixture(params=["ray", LOCAL, pytest.param(ONE_NODE, marks=pytest.mark.slow)])
 def executor(request, cluster, tmp_path) -> Iterator[Executor]:
+    if request.param == ONE_NODE:
+        request.getfixturevalue("one_node")
     made = make_executor(OPTIONS[request.param], tmp_path / "comparison/logs", [])
     yield made
     made.shutdown(wait_s=30)
@@ -108,5 +124,39 @@ def test_what_a_cluster_lacks_is_told(cluster, tmp_path):
         make_executor(ExecutorOptions("ray", cpus_per_run=64), tmp_path, [])
     with pytest.raises(ConfigError, match=r"each run needs 0.5 GPU, but the cluster has .* 0 GPU"):
         make_executor(ExecutorOptions("ray", gpus_per_run=0.5), tmp_path, [])
-    with pytest.raises(ConfigError, match=r"--executor slurm: .* on a machine that has sbatch"):
+    with pytest.raises(ConfigError, match=r"(?s)--executor slurm: .* on a machine that has sbatch"):
         make_executor(ExecutorOptions("slurm", slurm=(("no_such_parameter", 1),)), tmp_path, [])
+
+
+@pytest.mark.slow
+def test_a_node_that_leaves_takes_no_run_with_it(cluster, tmp_path):
+    """Two nodes, as processes of this machine; the second is killed while it has runs."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    ray.shutdown()
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        leaving = nodes.add_node(num_cpus=1)
+        ray.init(address=nodes.address, log_to_driver=False, logging_level="error")
+        folder, runs = tmp_path / "comparison", RUNS[:6]
+        executor = make_executor(ExecutorOptions("ray"), folder / "logs", [])
+        assert executor.size == 2
+        left: list[bool] = []
+
+        class Leaving(ComparisonProgress):
+            def update(self, *arguments: object, **options: object) -> None:
+                if not left and len(noted(folder, "began")) == 2:
+                    left.append(True)
+                    nodes.remove_node(leaving, allow_graceful=False)
+
+        Driver(sleeping_plan(folder, runs, seconds=2.0), RecordStore(folder), executor, Leaving(quiet=True)).run(
+            StopRequest()
+        )
+        assert left
+        assert {record.run.name for record in RecordStore(folder).records()} == names(runs)
+        assert {record.status for record in RecordStore(folder).records()} == {"done"}
+    finally:
+        ray.shutdown()
+        nodes.shutdown()
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")

@@ -108,7 +108,7 @@ def test_a_run_whose_worker_is_killed_three_times_is_recorded_as_failed(tmp_path
     error = records[failed[0]].error
     assert error is not None
     assert error["kind"] == "WorkerKilled"
-    assert "killed 3 times, the last time killed by signal 9; if memory ran out, give fewer --jobs" in error["message"]
+    assert "was killed by signal 9, 3 times in all; if memory ran out, give fewer --jobs" in error["message"]
     assert len(executor.order) == len(RUNS) + 4
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from attentune.experiments.execution.executor import ExecutorOptions, Slots, WorkerKilled, default_slots, make_executor
 from attentune.experiments.execution.local import LocalExecutor
+from attentune.experiments.execution.memory import available_memory_bytes, resident_bytes
 from helpers import tasks
 from helpers.comparisons import is_alive, wait_for
 
@@ -66,7 +67,7 @@ def test_each_slot_sees_its_own_device(make):
 def test_a_stop_request_lets_tasks_save_and_cancels_those_that_wait(make, tmp_path):
     executor = make(1)
     first, second = executor.submit(tasks.until_stopped, [[str(tmp_path / "one")], [str(tmp_path / "two")]])
-    wait_for(lambda: (tmp_path / "one").exists(), "start")
+    wait_for((tmp_path / "one").exists, "start")
     executor.request_stop()
     assert first.result(60) == "saved"
     assert second.cancelled()
@@ -90,7 +91,7 @@ def test_a_killed_worker_that_waits_for_a_stop_request_does_not_block_it(make, t
 
 def test_workers_that_do_not_save_in_time_are_killed(make, tmp_path):
     executor = make(1)
-    (future,) = executor.submit(tasks.add_line, [[str(tmp_path), "late", 600.0]])
+    executor.submit(tasks.add_line, [[str(tmp_path), "late", 600.0]])
     wait_for(lambda: executor.pids, "worker")
     (pid,) = executor.pids
     executor.shutdown(wait_s=0.1)
@@ -103,6 +104,7 @@ import sys, time
 from pathlib import Path
 from attentune.experiments.execution.executor import Slots
 from attentune.experiments.execution.local import LocalExecutor
+from attentune.experiments.execution.memory import available_memory_bytes, resident_bytes
 from helpers import tasks
 print("main module", flush=True)
 executor = LocalExecutor(Slots(1, 1), Path(sys.argv[1]) / "logs")
@@ -157,3 +159,10 @@ def test_the_executor_is_the_one_that_was_asked_for(tmp_path):
     executor = make_executor(ExecutorOptions(jobs=3), tmp_path / "logs", [{"training.use_cpu": True}])
     assert isinstance(executor, LocalExecutor)
     assert executor.size == 3
+
+
+def test_the_system_says_how_much_memory_is_available_and_used():
+    available = available_memory_bytes()
+    assert available is None or 1_000_000 < available < 1 << 50
+    assert 1_000_000 < resident_bytes(os.getpid()) < 1 << 40
+    assert resident_bytes(2**22 + 1) == 0

@@ -55,17 +55,18 @@ def make_comparison_folder(folder: Path) -> None:
 
 
 def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str, str] | None = None) -> None:
-    """Create a comparison in its folder, or continue the one that is there.
+    """Create a comparison in this folder, or continue the one that is there.
 
     Args:
-        folder: the comparison's folder, from `make_comparison_folder`.
+        folder: the comparison's folder.
         grid: its runs.
         data_fingerprints: of the data and encoders of the runs that are not recorded yet.
 
     Raises:
-        CheckpointError: the folder's comparison has other settings, rows or encoders.
-        StorageError: it cannot be written to.
+        CheckpointError: the folder holds something else, or a comparison with other settings, rows or encoders.
+        StorageError: it cannot be created or written to.
     """
+    make_comparison_folder(folder)
     before = read_manifest(folder)
     methods = methods_of(grid)
     check_same(before["methods"], methods, str(folder))

@@ -96,8 +96,8 @@ def compare(
         if retry_failed:
             _forget_failed(record_store, grid.runs)
         if not all(record_store.has(run) for run in grid.runs):
-            settings = [flat for tasks in grid.configs.values() for flat in tasks.values()]
-            workers = make_executor(options, folder / "logs", settings)
+            flat = [one for by_task in grid.configs.values() for one in by_task.values()]
+            workers = make_executor(options, folder / "logs", flat)
             with stop_on_signal() as stop:
                 Driver(FixedPlan(folder, grid), record_store, workers, display, keep_runs).run(stop)
         return _records(record_store, grid, display, keep_runs=keep_runs)

@@ -258,8 +258,8 @@ class Driver:
             self._take_over(run)
             return
         reason = WorkerKilled(
-            f"its worker was killed {MAX_KILLS} times, the last time {error}; if memory ran out, give fewer"
-            " --jobs or a smaller --per_device_train_batch_size, then --retry_failed"
+            f"its worker was {error}, {MAX_KILLS} times in all; if memory ran out, give fewer --jobs or a smaller"
+            " --per_device_train_batch_size, then --retry_failed"
         )
         folder = self.record_store.run_folder(run)
         self._record(failed_record(run, self.plan.task(run).config(), reason, folder, wall_seconds=0.0))

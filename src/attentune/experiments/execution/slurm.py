@@ -10,8 +10,11 @@ import contextlib
 import importlib
 import os
 import signal
+import subprocess
 import threading
 import time
+import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
@@ -22,8 +25,12 @@ from attentune.errors import ConfigError
 from attentune.experiments.execution.executor import ExecutorOptions, WorkerKilled
 from attentune.training.signals import stop_on_signal
 
-# Jobs at a time if --jobs is not given, and seconds between looks at them.
-_JOBS, _POLL_S = 100, 1.0
+# Jobs at a time if --jobs is not given.
+_JOBS = 100
+# Seconds between looks at the jobs' results, and at SLURM's queue, which sees killed jobs.
+_POLL_S, _QUEUE_S = 1.0, 5.0
+# A job that is twice not in the queue and has no result was killed; once may be the shared disk's delay.
+_MISSING = 2
 # The time limit of a job if none is given, in minutes.
 _TIMEOUT_MIN = 24 * 60
 # Parameters that submitit has for all kinds of clusters; the others are SLURM's own.
@@ -69,6 +76,7 @@ class SlurmExecutor:
                 f"--executor slurm: {error} Start the command on a machine that has sbatch, and give the cluster's"
                 " settings with --slurm NAME=VALUE; --slurm cluster=local tries it without SLURM."
             ) from error
+        self._has_queue = cluster == "slurm"
         self._lock = threading.Lock()
         self._is_closed = False
         threading.Thread(target=self._watch, daemon=True).start()
@@ -97,28 +105,35 @@ class SlurmExecutor:
         return futures
 
     def _watch(self) -> None:
-        """Pass on how jobs ended."""
+        """Pass on how jobs ended. Asks for results and the queue itself: submitit needs SLURM's accounting for that."""
+        missing: Counter[str] = Counter()
+        next_queue_s = 0.0
         while not self._is_closed:
             time.sleep(_POLL_S)
+            queued = None
+            if self._has_queue and self._jobs and time.monotonic() >= next_queue_s:
+                queued, next_queue_s = _queued(), time.monotonic() + _QUEUE_S
             for future, job in list(self._jobs.items()):
                 with contextlib.suppress(OSError):  # a shared disk may be slow to answer
-                    if job.done():
+                    missing[job.job_id] += queued is not None and job.job_id not in queued
+                    if job.paths.result_pickle.exists() or (not self._has_queue and job.done()):
                         self._ended(future, job)
+                    elif missing[job.job_id] >= _MISSING:
+                        self._killed(future, job)
 
     def _ended(self, future: Future[Any], job: Any) -> None:
+        if job.exception() is not None:
+            self._killed(future, job)
+            return
+        value, error = job.result()
         with self._lock:
-            if self._jobs.pop(future, None) is None:
-                return
-        error = job.exception()
-        if error is None:
-            future.set_result(job.result())
-        elif type(error).__name__ == "UncompletedJobError":
-            future.set_exception(WorkerKilled(f"killed (job {job.job_id}, state {job.state})"))
-        elif type(error).__name__ == "FailedJobError":
-            last = str(error).strip().splitlines()[-1]
-            future.set_exception(RuntimeError(f"job {job.job_id}: {last}"))
-        else:
-            future.set_exception(error)
+            del self._jobs[future]
+        future.set_result(value) if error is None else future.set_exception(error)
+
+    def _killed(self, future: Future[Any], job: Any) -> None:
+        with self._lock:
+            del self._jobs[future]
+        future.set_exception(WorkerKilled(f"killed (job {job.job_id})"))
 
     def request_stop(self) -> None:
         for job in list(self._jobs.values()):
@@ -132,8 +147,21 @@ class SlurmExecutor:
         self._is_closed = True
 
 
-def _call(function: Callable[..., Any], call: tuple[Any, ...], threads: int) -> Any:
-    """Execute a task in a job, whose end SLURM announces by a signal: SIGTERM, or SIGUSR2 as submitit asks for."""
+def _queued() -> set[str] | None:
+    """Return the ids of this user's jobs that wait or run; None if SLURM does not answer."""
+    asked = ["squeue", "--noheader", "--array", "--me", "--format=%i"]
+    try:
+        return set(subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout.split())
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _call(function: Callable[..., Any], call: tuple[Any, ...], threads: int) -> tuple[Any, Exception | None]:
+    """Execute a task in a job, whose end SLURM announces by a signal: SIGTERM, or SIGUSR2 as submitit asks for.
+
+    Returns:
+        What the task returns, and what it raises, of which submitit would pass on the text only.
+    """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     import torch
 
@@ -144,4 +172,8 @@ def _call(function: Callable[..., Any], call: tuple[Any, ...], threads: int) -> 
         signal.signal(number, signal.SIG_DFL)
     with stop_on_signal() as stop:
         signal.signal(signal.SIGUSR2, stop)
-        return function(*call, stop=stop)
+        try:
+            return function(*call, stop=stop), None
+        except Exception as error:
+            traceback.print_exc()
+            return None, error

@@ -75,11 +75,24 @@ class SearchPlan:
     def _running(self) -> list[TrialOutcome]:
         return [trial for trial in self._trials if trial.status == "running"]
 
+    def update_trials(self, running: Collection[Run]) -> None:
+        """Read the records that are there, and end trials."""
+        self._trials = self.study.trials()
+        for trial in self._trials:
+            self._wanted[trial.name] = []
+            if trial.status == "running":
+                self._update_trial(trial)
+        if self.study.sampler_config.pruner != "none":
+            for run in running:
+                if run.seed == self.seeds[0]:
+                    self._report(run.method, log_facts(self.record_store.run_folder(run))["scored"])
+        self._trials = self.study.trials()
+
     def advance(self, free: int, running: Collection[Run]) -> Sequence[Run]:
         """Process new records, and start trials so that `free` more runs can start; return the new runs."""
-        self._update_trials(running)
+        self.update_trials(running)
         while self._waiting(running) < free and self.study.add():
-            self._update_trials(running)
+            self.update_trials(running)
         new = [run for run in self.grid.runs if run not in self._given]
         self._given.update(new)
         return new
@@ -104,18 +117,6 @@ class SearchPlan:
         point = next((trial.params for trial in self._trials if trial.name == run.method), {})
         seed = f", seed {run.seed}" if len(self.seeds) > 1 else ""
         return f"{run.method}, {point_text(point)}{seed}"
-
-    def _update_trials(self, running: Collection[Run]) -> None:
-        self._trials = self.study.trials()
-        for trial in self._trials:
-            self._wanted[trial.name] = []
-            if trial.status == "running":
-                self._update_trial(trial)
-        if self.study.sampler_config.pruner != "none":
-            for run in running:
-                if run.seed == self.seeds[0]:
-                    self._report(run.method, log_facts(self.record_store.run_folder(run))["scored"])
-        self._trials = self.study.trials()
 
     def _update_trial(self, trial: TrialOutcome) -> None:
         """Store the results of a trial's new records, and end the trial if it has no more runs."""

@@ -144,7 +144,7 @@ def search(
         plan = SearchPlan(study, setup.settings, setup.rows, setup.seeds)
         if retry_failed:
             plan.retry_failed()
-        plan.advance(0, ())
+        plan.update_trials(())
         if not plan.is_complete:
             display.short = display.long = plan.describe
             workers = make_executor(where, folder / "logs", [to_flat(setup.base)])
