@@ -42,6 +42,7 @@ def parser() -> Parser:
         help="their number, or a list: 3,7,11 (default: 5, seeds 1 to 5); with --folds, repetitions (default: 1)",
     )
     made.add_argument("--train_size", metavar="N,N", help="numbers of training rows, such as 250,1000,all")
+    made.add_argument("--plan", action="store_true", help="print the number of runs and the expected hours, and end")
     made.add_argument("--retry_failed", action="store_true", help="repeat runs that are recorded as failed")
     made.add_argument("--keep_runs", action="store_true", help="keep the folders of finished runs, with their weights")
     add_executor_flags(made)
@@ -66,6 +67,9 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.experiments.comparison.progress import ComparisonProgress
     from attentune.experiments.comparison.runner import ComparisonStopped, compare
 
+    if parsed.plan:
+        print(_plan_text(options, ComparisonProgress(quiet=parsed.quiet)), end="")
+        return 0
     try:
         records = compare(**options, display=ComparisonProgress(quiet=parsed.quiet))
     except ComparisonStopped as stop:
@@ -82,6 +86,34 @@ def run(arguments: Sequence[str]) -> int:
         )
         return 2
     return 0
+
+
+def _plan_text(options: dict[str, Any], display: Any) -> str:
+    """Format the planned runs of each task, size and method, with their expected time."""
+    from attentune.cli.output import table
+    from attentune.experiments.comparison.runner import comparison_grid
+    from attentune.experiments.comparison.timing import planned_runs
+    from attentune.experiments.execution.executor import default_slots
+
+    given = {name: value for name, value in options.items() if name not in ("executor", "keep_runs", "retry_failed")}
+    grid = comparison_grid(**given)
+    planned = planned_runs(Path(options["output_dir"]), grid, display.info)
+    rows = [
+        (one.task, one.size, one.method, str(one.runs), str(one.done), f"{one.seconds:,.0f}", f"{one.hours:,.2f}")
+        for one in planned
+    ]
+    header = ("task", "rows", "preset", "runs", "done", "seconds", "hours left")
+    flat = [one for by_task in grid.configs.values() for one in by_task.values()]
+    jobs = default_slots(flat, options["executor"].jobs).count
+    hours, runs = sum(one.hours for one in planned), sum(one.runs - one.done for one in planned)
+    longest = max((one.seconds / 3600 for one in planned if one.done < one.runs), default=0.0)
+    # One long run may outlast all others.
+    left = max(hours / jobs, longest)
+    source = "the recorded runs" if all(one.is_measured for one in planned) else "short runs on this machine"
+    return (
+        f"{table(header, rows, right=range(3, 7))}\n\n{runs} runs are left, about {left:,.2f} hours with {jobs} at a"
+        f" time, by {source}; loading and scoring come on top.\n"
+    )
 
 
 def _check_baseline(baseline: str | None, options: dict[str, Any], problems: list[str]) -> None:

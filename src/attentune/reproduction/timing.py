@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from attentune.config import load_config
-from attentune.data.load import load_data
-from attentune.data.tokenization import encode_rows
 from attentune.experiments.comparison.methods import methods_from
 from attentune.experiments.comparison.progress import ComparisonProgress
+from attentune.experiments.comparison.timing import RowSize, epochs_of, seconds_per_token, size_of
 from attentune.experiments.execution.executor import ExecutorOptions, default_slots
-from attentune.models.build import load_tokenizer
 from attentune.reproduction.planning import Part
 from attentune.reproduction.recipe import Recipe
 from attentune.reproduction.searching import PlannedSearch
-from attentune.training.defaults import default_batch_size, default_epochs
-from attentune.training.progress import ProgressDisplay
-from attentune.training.train import train
 
-# Rows and passes of the timed run of each method, and rows whose tokens are counted.
-_TIMED_ROWS, _TIMED_EPOCHS, _COUNTED_ROWS = 128, 2, 500
 # A search trains on this share of the rows.
 _SEARCH_SHARE = 0.8
 
@@ -44,12 +35,6 @@ class TaskTime:
     trials: int
     runs: int
     hours: float
-
-
-@dataclass(frozen=True)
-class _Size:
-    rows: int
-    mean_tokens: float
 
 
 def expected_times(
@@ -74,11 +59,11 @@ def expected_times(
         for name, method in methods_from(recipe.methods, recipe.name).items():
             own = {**part.settings, **part.own, **method.settings, **method.by_task.get(part.trained_on, {})}
             pass_s = size.rows * size.mean_tokens * token_s[name]
-            seconds += seeds * pass_s * _epochs(own, size)
+            seconds += seeds * pass_s * epochs_of(own, size)
             for one in searches:
                 if (one.method.name, one.part.trained_on) == (name, part.trained_on):
                     points = one.space.points() or []
-                    epochs = [_epochs({**own, **one.settings, **point}, size) for point in points]
+                    epochs = [epochs_of({**own, **one.settings, **point}, size) for point in points]
                     seconds += one.trials * _SEARCH_SHARE * pass_s * sum(epochs) / max(1, len(epochs))
                     trials += one.trials
         times.append(TaskTime(part.trained_on, size.rows, trials, seeds * len(recipe.methods), seconds / 3600))
@@ -90,41 +75,14 @@ def planned_jobs(parts: Sequence[Part], executor: ExecutorOptions | None) -> int
     return default_slots([dict(parts[0].settings)], executor.jobs if executor is not None else None).count
 
 
-def _size(part: Part) -> _Size:
+def _size(part: Part) -> RowSize:
     config = load_config(overrides={**part.settings, **part.own, "data.task": part.trained_on})
-    rows = load_data(config.data, seed=0, splits=("train",)).splits["train"]
-    count = len(rows) if part.train_size is None else min(part.train_size, len(rows))
-    step = max(1, len(rows) // _COUNTED_ROWS)
-    tokenizer = load_tokenizer(config.model)
-    lengths = encode_rows(rows.take(range(0, len(rows), step)), tokenizer, max_length=config.data.longest_row).lengths
-    return _Size(count, float(lengths.mean()))
-
-
-def _epochs(settings: Mapping[str, Any], size: _Size) -> float:
-    batch = settings.get("training.per_device_train_batch_size") or default_batch_size(size.rows, size.mean_tokens)
-    given = settings.get("training.num_train_epochs")
-    return float(given if given is not None else default_epochs(size.rows, int(batch)))
+    return size_of(config, part.train_size)
 
 
 def _token_seconds(recipe: Recipe, name: str, part: Part, display: ComparisonProgress) -> float:
-    """Train one method on a few rows; return the seconds a token of a row takes in one pass, with its token labels."""
-    display.info(f"timing {name} on {_TIMED_ROWS} rows of {part.trained_on}")
+    """Return the seconds that a token takes in one pass, from a short run on the first task."""
+    display.info(f"timing {name} on a few rows of {part.trained_on}")
     method = methods_from(recipe.methods, recipe.name)[name]
-    with tempfile.TemporaryDirectory() as folder:
-        overrides = {
-            **part.settings,
-            **part.own,
-            **method.settings,
-            **method.by_task.get(part.trained_on, {}),
-            "data.task": part.trained_on,
-            "data.max_train_samples": _TIMED_ROWS,
-            "data.max_eval_samples": _TIMED_ROWS,
-            "training.num_train_epochs": _TIMED_EPOCHS,
-            "training.eval_strategy": "no",
-            "training.baselines": "none",
-            "training.output_dir": f"{folder}/run",
-        }
-        config = load_config(preset=method.preset, overrides=overrides)
-        size = _size(replace(part, train_size=_TIMED_ROWS))
-        facts = train(config, display=ProgressDisplay(quiet=True), with_baselines=False).train
-    return (facts["seconds"] + facts.get("label_seconds", 0.0)) / (_TIMED_EPOCHS * size.rows * size.mean_tokens)
+    own = {**part.settings, **part.own, **method.settings, **method.by_task.get(part.trained_on, {})}
+    return seconds_per_token({**own, "data.task": part.trained_on}, method.preset)

@@ -40,6 +40,11 @@ class RunTimes:
             insort(self._of_place.setdefault((task, size), []), record.wall_seconds)
             insort(self._of_all, record.wall_seconds)
 
+    def of_group(self, group: Group) -> float | None:
+        """Return the median seconds of the runs of this task, size and method that are done; None if there is none."""
+        seconds = self._of_group.get(group)
+        return statistics.median_low(seconds) if seconds else None
+
     def expected(self, group: Group) -> float | None:
         """Return the expected seconds of a run; None while only baselines are done, which take seconds."""
         seconds = self._of_group.get(group) or self._of_place.get(group[:2]) or self._of_all

@@ -75,19 +75,20 @@ def compare(
         AttentuneError: an error that the user can correct. Errors of single runs are recorded instead.
         ComparisonStopped: a stop was requested (Ctrl-C or SIGTERM); workers have saved and exited.
     """
-    defined = read_methods(settings) if isinstance(settings, (str, Path)) else methods_from(settings or {}, "settings")
-    grid = plan_grid(
+    grid = comparison_grid(
+        output_dir,
+        presets=presets,
+        settings=settings,
         tasks=tasks,
-        methods=select_methods(presets, defined),
-        seeds=_seeds(seeds, folds),
+        seeds=seeds,
+        folds=folds,
         train_sizes=train_sizes,
-        file=config,
-        overrides=dict(overrides or {}) | ({} if folds is None else {"data.folds": folds}),
+        config=config,
+        overrides=overrides,
     )
     options = executor or ExecutorOptions(jobs=jobs)
     options.check()
     folder, display = Path(output_dir), display or ComparisonProgress()
-    grid = with_saved_choices(folder, grid)
     record_store = RecordStore(folder)
     data_fingerprints = _check_inputs(grid, [run for run in grid.runs if not record_store.has(run)], display)
     make_comparison_folder(folder)
@@ -101,6 +102,35 @@ def compare(
             with stop_on_signal() as stop:
                 Driver(FixedPlan(folder, grid), record_store, workers, display, keep_runs).run(stop)
         return _records(record_store, grid, display, keep_runs=keep_runs)
+
+
+def comparison_grid(
+    output_dir: str | Path,
+    *,
+    presets: Sequence[str] = (),
+    settings: Mapping[str, Any] | str | Path | None = None,
+    tasks: Sequence[str] | None = None,
+    seeds: int | Sequence[int] | None = None,
+    folds: int | None = None,
+    train_sizes: Sequence[int | None] | None = None,
+    config: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> RunGrid:
+    """Return the runs of a comparison and their settings; the arguments are those of `compare`.
+
+    Raises:
+        ConfigError: settings that do not fit each other.
+    """
+    defined = read_methods(settings) if isinstance(settings, (str, Path)) else methods_from(settings or {}, "settings")
+    grid = plan_grid(
+        tasks=tasks,
+        methods=select_methods(presets, defined),
+        seeds=_seeds(seeds, folds),
+        train_sizes=train_sizes,
+        file=config,
+        overrides=dict(overrides or {}) | ({} if folds is None else {"data.folds": folds}),
+    )
+    return with_saved_choices(Path(output_dir), grid)
 
 
 def _seeds(seeds: int | Sequence[int] | None, folds: int | None) -> list[int]:
