@@ -125,9 +125,7 @@ class RowWriter:
 
 
 @contextlib.contextmanager
-def row_writer(
-    stream: IO[bytes], file_format: str, columns: Sequence[OutputColumn], kept: Any
-) -> Iterator[RowWriter]:
+def row_writer(stream: IO[bytes], file_format: str, columns: Sequence[OutputColumn], kept: Any) -> Iterator[RowWriter]:
     """Yield a `RowWriter`, which is closed if the block ends without an exception."""
     writer = RowWriter(stream, file_format, columns, kept)
     try:

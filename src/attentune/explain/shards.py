@@ -1,4 +1,4 @@
-"""Shards of explanations: the tasks of `attentune explain --output_dir` and `attentune predict --explain --output_dir`."""
+"""Shards of explanations: the tasks of `attentune explain` and `attentune predict --explain` with `--output_dir`."""
 
 from __future__ import annotations
 

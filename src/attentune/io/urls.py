@@ -18,6 +18,8 @@ from attentune.io.files import atomic_write, parse_json, storage_errors
 # What file systems call that which changes when a file is written again; the first one that is there is compared.
 _MODIFIED = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "modified", "created")
 _BUFFER_BYTES = 1 << 20
+# Packages of object stores that raise errors of their own.
+_CLIENTS = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "azure")
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,10 @@ class StoredFile:
                 system, path = _file_system(self.path)
                 # Files in memory are one object with one position for all who open them.
                 is_memory = "memory" in system.protocol
-                raw = io.BytesIO(system.cat_file(path)) if is_memory else system.open(path, "rb")
+                raw: Any = io.BytesIO(system.cat_file(path)) if is_memory else system.open(path, "rb")
             else:
-                raw = Path(self.path).open("rb", buffering=0)
-            with raw, io.BufferedReader(raw, _BUFFER_BYTES) as stream:  # type: ignore[arg-type]
+                raw = io.FileIO(self.path)
+            with raw, io.BufferedReader(raw, _BUFFER_BYTES) as stream:
                 yield stream
 
 
@@ -59,7 +61,7 @@ def is_url(path: str) -> bool:
 
 
 def find_files(pattern: str, endings: Collection[str], leave_out: Collection[str] = ()) -> list[StoredFile]:
-    """Find the files that a path, URL, pattern with `*`, `?`, `[...]` or `**`, or folder names, in order of their names.
+    """Find the files that a path, URL, pattern with `*`, `?`, `[...]` or `**`, or folder names, in order.
 
     Args:
         pattern: a file; a pattern; or a folder, which stands for the files directly in it.
@@ -95,7 +97,8 @@ def _paths(pattern: str) -> tuple[bool, list[StoredFile]]:
         elif given.exists():
             names = [given]
         else:
-            names = [Path(name) for name in glob.glob(str(given), recursive=True) if Path(name).is_file()]
+            root = Path(given.anchor or ".")
+            names = [path for path in root.glob(str(given.relative_to(given.anchor))) if path.is_file()]
         stated = [(path.absolute(), path.stat()) for path in names]
     return given.is_dir(), [StoredFile(str(path), facts.st_size, str(facts.st_mtime_ns)) for path, facts in stated]
 
@@ -132,7 +135,10 @@ class OutputFolder:
     def __init__(self, path: str) -> None:
         self.path = path.rstrip("/") or "/"
         self.is_local = not is_url(path)
-        self._system, self._root = (None, self.path) if self.is_local else _file_system(self.path)
+        self._system: Any = None
+        self._root = self.path
+        if not self.is_local:
+            self._system, self._root = _file_system(self.path)
 
     def create(self) -> None:
         """Create the folder if it does not exist.
@@ -252,7 +258,12 @@ def _reading(path: str) -> Iterator[None]:
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror or error}.", path=path) from error
     except Exception as error:
-        if not is_url(path) or type(error).__module__.split(".")[0] not in ("botocore", "aiobotocore", "aiohttp", "gcsfs"):
+        if not is_url(path) or type(error).__module__.split(".")[0] not in (
+            "botocore",
+            "aiobotocore",
+            "aiohttp",
+            "gcsfs",
+        ):
             raise
         raise DataError(f"cannot be read: {error}.", path=path) from error
 

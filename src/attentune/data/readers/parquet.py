@@ -19,7 +19,7 @@ _CELL_BYTES = 8
 
 
 def parse_parquet(
-    stream: IO[bytes], path: Path, keep: Collection[str] | None, max_bytes: int, limit: ChunkLimit = WHOLE
+    stream: IO[bytes], path: Path, keep: Collection[str] | None, max_bytes: float, limit: ChunkLimit = WHOLE
 ) -> Iterator[Table]:
     """Parse a Parquet file; yields one table per chunk.
 
@@ -147,9 +147,7 @@ def _is_text(kind: Any) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _check(
-    file: Any, path: str | Path, names: tuple[str, ...], selected: Collection[str], max_bytes: float
-) -> None:
+def _check(file: Any, path: str | Path, names: tuple[str, ...], selected: Collection[str], max_bytes: float) -> None:
     """Check the metadata of the file before unpacking it."""
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -169,9 +167,7 @@ def _check(
         )
 
 
-def _batches(
-    file: Any, shared: Any, selected: list[str], texts: list[str], groups: Iterable[int]
-) -> Iterator[Any]:
+def _batches(file: Any, shared: Any, selected: list[str], texts: list[str], groups: Iterable[int]) -> Iterator[Any]:
     """Yield the rows of row groups in batches, which are small if texts are long.
 
     Args:
@@ -202,7 +198,7 @@ def _longest_bytes(array: Any) -> int:
 
 
 def _chunks(
-    batches: Iterable[Any], path: Path, selected: list[str], max_bytes: int, limit: ChunkLimit
+    batches: Iterable[Any], path: Path, selected: list[str], max_bytes: float, limit: ChunkLimit
 ) -> Iterator[tuple[dict[str, list[Any]], int]]:
     """Yield the cells of the kept columns and the number of rows of each chunk."""
     columns: dict[str, list[Any]] = {name: [] for name in selected}

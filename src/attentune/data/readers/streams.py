@@ -30,9 +30,7 @@ _OTHERS = {
 class _Bounded(io.RawIOBase):
     """A stream with a maximum size, since a small gzip file can unpack to terabytes."""
 
-    def __init__(
-        self, stream: IO[bytes], path: str | Path, max_bytes: float, packed_bytes: int | None = None
-    ) -> None:
+    def __init__(self, stream: IO[bytes], path: str | Path, max_bytes: float, packed_bytes: int | None = None) -> None:
         self._stream = stream
         self._path = path
         self._max_bytes = max_bytes
@@ -89,7 +87,7 @@ def check_file(path: str | Path) -> Path:
 
 
 @contextmanager
-def open_bytes(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[IO[bytes]]:
+def open_bytes(path: Path, max_bytes: float = MAX_BYTES) -> Iterator[IO[bytes]]:
     """Open a file for reading; it is unpacked if its name ends in .gz.
 
     Raises:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence

@@ -117,8 +117,8 @@ def run_shards(
 
 def _killed_often(output: OutputFolder, plan: ShardPlan, shard: int, error: WorkerKilled) -> CheckpointError:
     return CheckpointError(
-        f"{output.place(plan.file_name(shard))}: its worker was killed {MAX_KILLS} times ({error}), as happens if memory"
-        " runs out. Finished shards are kept; go on with fewer --jobs, or look into the log of the worker."
+        f"{output.place(plan.file_name(shard))}: its worker was killed {MAX_KILLS} times ({error}), as happens if"
+        " memory runs out. Finished shards are kept; go on with fewer --jobs, or look into the log of the worker."
     )
 
 
@@ -129,6 +129,6 @@ def _bad_shards(output: OutputFolder, bad: dict[int, DataError]) -> BadShards:
     return BadShards(
         "\n".join(messages[:10])
         + more
-        + f"\n{len(bad)} of the shards ({numbers}) were not written to {output.path}, the others are. Correct these rows"
-        " and start again with another --output_dir."
+        + f"\n{len(bad)} of the shards ({numbers}) were not written to {output.path}, the others are. Correct these"
+        " rows and start again with another --output_dir."
     )

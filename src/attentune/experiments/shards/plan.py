@@ -27,7 +27,14 @@ SHARD_ROWS = 1 << 16
 _FORMAT = 1
 _PART = "part-"
 # Files of a run folder that do not change what the run predicts.
-_RECORDS = {"metrics.json", "run.json", "calibration.json", "labels.safetensors", "manifest.json", "heldout.safetensors"}
+_RECORDS = {
+    "metrics.json",
+    "run.json",
+    "calibration.json",
+    "labels.safetensors",
+    "manifest.json",
+    "heldout.safetensors",
+}
 _WEIGHTS_AND_SETTINGS = {".safetensors", ".json", ".yaml", ".txt", ".model"}
 
 
@@ -111,13 +118,14 @@ class ShardPlan:
 
     def to_json(self) -> str:
         """Return the content of `shards.json`."""
+        sources = zip(self.request.sources, self.source_rows, strict=True)
         content = {
             "format": _FORMAT,
             "request": self.request.to_dict(),
             "rows": self.rows,
             "block_rows": BLOCK_ROWS,
             "run": self.request.run,
-            "sources": [asdict(one) | {"rows": rows} for one, rows in zip(self.request.sources, self.source_rows)],
+            "sources": [asdict(one) | {"rows": rows} for one, rows in sources],
             "data": asdict(self.request.data),
             "options": self.request.options,
             "columns": asdict(self.columns),
@@ -173,7 +181,8 @@ def read_plan(output: OutputFolder) -> ShardPlan:
 
 
 def _data_config(content: dict[str, Any]) -> DataConfig:
-    return DataConfig(**{name: tuple(value) if isinstance(value, list) else value for name, value in content.items()})
+    values: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in content.items()}
+    return DataConfig(**values)
 
 
 def make_plan(
@@ -295,7 +304,9 @@ def _check_same(output: OutputFolder, plan: ShardPlan, request: ShardRequest, sh
         if before.get(key) == now.get(key):
             continue
         if key == "run":
-            problems.append(f"the weights or settings of the run: now those of {request.run}, before of {plan.request.run}")
+            problems.append(
+                f"the weights or settings of the run: now those of {request.run}, before of {plan.request.run}"
+            )
         elif key == "input":
             problems.append(f"the input: {_changes(before[key], now[key])}")
         else:

@@ -32,7 +32,7 @@ from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.training.signals import StopRequest
 
 # The values of each computed column; and the numbers of their rows, if they are not one per row.
-Computed = tuple[Mapping[str, Sequence[Any]], Sequence[int] | None]
+Computed = tuple[Mapping[str, Any], Sequence[int] | None]
 LOGITS = "logits"
 
 
@@ -83,7 +83,10 @@ def write_shard(kind: ShardKind, folder: str, shard: int, stop: StopRequest) -> 
 
     wanted = [name for name in (read.text, read.pair, read.label, read.id) if name is not None]
     try:
-        with output.write(plan.file_name(shard)) as stream, row_writer(stream, request.output_format, columns, types) as to:
+        with (
+            output.write(plan.file_name(shard)) as stream,
+            row_writer(stream, request.output_format, columns, types) as to,
+        ):
             for part in plan.shards[shard]:
                 for chunk in read_range(sources[part.source], part, wanted, plan.kept):
                     rows = _rows_of(chunk, plan, part, reader)
@@ -166,7 +169,7 @@ def prediction_names(space: LabelSpace) -> list[OutputColumn]:
     return [first, *(OutputColumn(f"p_{name}", "share") for name in space.names)]
 
 
-def prediction_values(space: LabelSpace, logits_NC: np.ndarray) -> dict[str, Sequence[Any]]:
+def prediction_values(space: LabelSpace, logits_NC: np.ndarray) -> dict[str, Any]:
     """The values of these columns."""
     predictions = predictions_of(logits_NC, space)
     if space.task_type == "regression":
@@ -191,7 +194,13 @@ def _evaluation_columns(saved: Predictor, options: Mapping[str, Any]) -> list[Ou
     texts = [OutputColumn("text", "text"), *([OutputColumn("text_pair", "text")] if saved.is_pair else [])]
     kind = {"regression": "number", "multi_label": "texts"}.get(saved.label_space.task_type, "text")
     label = OutputColumn("label", kind)
-    return [OutputColumn("id", "text"), *texts, label, *prediction_names(saved.label_space), OutputColumn(LOGITS, "shares")]
+    return [
+        OutputColumn("id", "text"),
+        *texts,
+        label,
+        *prediction_names(saved.label_space),
+        OutputColumn(LOGITS, "shares"),
+    ]
 
 
 def _evaluate(saved: Predictor, options: Mapping[str, Any], rows: TextRows, progress: Progress) -> Computed:
@@ -199,12 +208,12 @@ def _evaluate(saved: Predictor, options: Mapping[str, Any], rows: TextRows, prog
     logits_NC = predict_rows(saved, rows, precision=options["precision"], progress=progress)
     assert rows.labels is not None  # the column is required
     if space.task_type == "regression":
-        labels: Sequence[Any] = rows.labels
+        labels: Any = rows.labels
     elif space.is_multilabel:
         labels = [space.names_of(one) for one in rows.labels]
     else:
         labels = [space.names[int(one)] for one in rows.labels]
-    values = {"id": rows.ids, "text": rows.texts, "label": labels, LOGITS: list(logits_NC)}
+    values: dict[str, Any] = {"id": rows.ids, "text": rows.texts, "label": labels, LOGITS: list(logits_NC)}
     if rows.pairs is not None:
         values["text_pair"] = rows.pairs
     return {**values, **prediction_values(space, logits_NC)}, None
