@@ -99,6 +99,7 @@ def _paths(pattern: str) -> tuple[bool, list[StoredFile]]:
         else:
             root = Path(given.anchor or ".")
             names = [path for path in root.glob(str(given.relative_to(given.anchor))) if path.is_file()]
+            names = [path for path in names if not path.name.startswith(".")]
         stated = [(path.absolute(), path.stat()) for path in names]
     return given.is_dir(), [StoredFile(str(path), facts.st_size, str(facts.st_mtime_ns)) for path, facts in stated]
 

@@ -72,7 +72,7 @@ class ShardRequest:
             "data": data,
             "keep_columns": list(self.keep_columns),
             "output_format": self.output_format,
-            **self.options,
+            "options": self.options,
         }
 
 
@@ -126,8 +126,6 @@ class ShardPlan:
             "block_rows": BLOCK_ROWS,
             "run": self.request.run,
             "sources": [asdict(one) | {"rows": rows} for one, rows in sources],
-            "data": asdict(self.request.data),
-            "options": self.request.options,
             "columns": asdict(self.columns),
             "kept": list(self.kept),
             "shards": [
@@ -163,10 +161,10 @@ def read_plan(output: OutputFolder) -> ShardPlan:
                 content["run"],
                 request["run"],
                 tuple(RowSource(**one) for one in sources),
-                _data_config(content["data"]),
+                _data_config(request["data"]),
                 tuple(request["keep_columns"]),
                 request["output_format"],
-                content["options"],
+                request["options"],
             ),
             Columns(**content["columns"]),
             tuple(content["kept"]),
@@ -298,10 +296,11 @@ def check_kept(kept: Sequence[str], computed: Sequence[str]) -> None:
 
 def _check_same(output: OutputFolder, plan: ShardPlan, request: ShardRequest, shards: int | None) -> None:
     """Refuse to go on with a folder whose shards were made by another call."""
-    before, now = plan.request.to_dict(), request.to_dict()
+    before = {**plan.request.to_dict(), **plan.request.options}
+    now = {**request.to_dict(), **request.options}
     problems = []
     for key in dict.fromkeys([*before, *now]):
-        if before.get(key) == now.get(key):
+        if key == "options" or before.get(key) == now.get(key):
             continue
         if key == "run":
             problems.append(
