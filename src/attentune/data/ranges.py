@@ -191,7 +191,9 @@ def divide(scans: Sequence[SourceScan], shards: int) -> list[list[RowRange]]:
     for number, one in enumerate(scans):
         ends = [start.row for start in one.starts[1:]] + [one.rows]
         for start, end in zip(one.starts, ends, strict=True):
-            ranges, rows = divided[(done + start.row) * shards // total], end - start.row
+            rows = end - start.row
+            # A block belongs to the shard that has its middle.
+            ranges = divided[(2 * (done + start.row) + rows) * shards // (2 * total)]
             if ranges and ranges[-1].source == number:
                 ranges[-1] = replace(ranges[-1], rows=ranges[-1].rows + rows)
             else:

@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -117,10 +118,16 @@ def _urls(pattern: str) -> tuple[bool, list[StoredFile]]:
             StoredFile(
                 system.unstrip_protocol(entry["name"]),
                 int(entry["size"]),
-                str(next((entry[key] for key in _MODIFIED if entry.get(key) is not None), "")),
+                _modified(entry),
             )
             for entry in entries
         ]
+
+
+def _modified(entry: dict[str, Any]) -> str:
+    """Return what changes when a file is written again."""
+    value = next((entry[key] for key in _MODIFIED if entry.get(key) is not None), "")
+    return str(value.timestamp() if isinstance(value, datetime) else value)
 
 
 class OutputFolder:

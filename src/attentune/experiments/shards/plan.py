@@ -303,9 +303,7 @@ def _check_same(output: OutputFolder, plan: ShardPlan, request: ShardRequest, sh
         if key == "options" or before.get(key) == now.get(key):
             continue
         if key == "run":
-            problems.append(
-                f"the weights or settings of the run: now those of {request.run}, before of {plan.request.run}"
-            )
+            problems.append(f"the run's weights or settings: now {request.run}, before {plan.request.run} as it was")
         elif key == "input":
             problems.append(f"the input: {_changes(before[key], now[key])}")
         else:
