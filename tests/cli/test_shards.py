@@ -25,6 +25,7 @@ from attentune.data import ranges
 from attentune.data.readers.table import ChunkLimit
 from attentune.experiments.shards import plan
 from attentune.models.saving import save_model
+from helpers.doc_blocks import ROOT, blocks
 from helpers.samples import write_reviews
 from helpers.tiny_models import build
 
@@ -82,7 +83,7 @@ def test_shards_of_processes_are_those_of_one_process_bit_for_bit(
     assert (status, out) == (0, ""), err
     assert "12,600 rows in 3 sources, 5 shards." in err
     assert re.search(r"5 of 5 shards, 12,600 of 12,600 rows, [\d,]+ rows/s, 0 s left", err)
-    assert [name for name in parts(tmp_path / "five")] == [f"part-0000{n}-of-00005.parquet" for n in range(5)]
+    assert list(parts(tmp_path / "five")) == [f"part-0000{n}-of-00005.parquet" for n in range(5)]
     for shard in (0, 3):
         assert attentune(*words, "--output_dir", tmp_path / "alone", "--shards", 5, "--shard", shard)[0] == 0
     assert parts(tmp_path / "alone").items() <= parts(tmp_path / "five").items()
@@ -93,7 +94,9 @@ def test_shards_of_processes_are_those_of_one_process_bit_for_bit(
     assert whole.column_names == ["id", "prediction", "p_bad", "p_good", "text", "label"]
     assert whole["id"].to_pylist() == [f"{file}r{n}" for file in ("", "b", "c") for n in range(4200)]
     # As a single file of one chunk, within the last digits.
-    status, _, err = attentune("predict", run, "--input_file", corpus / "c.parquet", "--output_file", tmp_path / "c.csv")
+    status, _, err = attentune(
+        "predict", run, "--input_file", corpus / "c.parquet", "--output_file", tmp_path / "c.csv"
+    )
     assert status == 0, err
     with (tmp_path / "c.csv").open() as file:
         single = list(csv.DictReader(file))
@@ -159,7 +162,9 @@ def test_other_input_runs_and_settings_are_refused(
     def refused(*more: object) -> str:
         status, printed, err = attentune(*words, *more)
         assert (status, printed) == (2, "")
-        assert err.startswith(f"attentune: {out}/shards.json: --output_dir has the shards of another call, which differs")
+        assert err.startswith(
+            f"attentune: {out}/shards.json: --output_dir has the shards of another call, which differs"
+        )
         assert "Repeat that call to go on with it, or name another --output_dir." in err
         return err
 
@@ -367,6 +372,22 @@ def test_ctrl_c_says_how_to_go_on(run: Path, tmp_path: Path, attentune: Command)
     assert len(table_of(out)) == 180_000
 
 
+@pytest.mark.integration
+def test_the_job_of_the_documentation_writes_the_shard_of_its_task(run: Path, tmp_path: Path) -> None:
+    (script,) = [block.text for block in blocks(ROOT / "docs/many-rows.md") if block.text.startswith("#!/bin/bash\n")]
+    write_corpus(tmp_path / "corpus", 30)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine").symlink_to(run)
+    (tmp_path / "attentune").write_text(f'#!/bin/bash\nexec {sys.executable} -m attentune "$@"\n')
+    (tmp_path / "attentune").chmod(0o755)
+    paths = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": "32"}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env={**os.environ, **paths}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(parts(tmp_path / "by-array")) == ["part-00032-of-00064.parquet"]
+
+
 @pytest.mark.slow
 def test_ten_kills_lose_at_most_the_shards_at_work(run: Path, tmp_path: Path, attentune: Command) -> None:
     corpus, out = write_corpus(tmp_path / "corpus", 60_000), tmp_path / "out"
@@ -377,10 +398,8 @@ def test_ten_kills_lose_at_most_the_shards_at_work(run: Path, tmp_path: Path, at
     process = program(*words)
     while kills < 10:
         before = parts(out)
-        wait_for(lambda before=before: len(parts(out)) > len(before) or process.poll() is not None, process)
+        wait_for(lambda count=len(before): len(parts(out)) > count, process)
         time.sleep(draw.uniform(0, 1))
-        if process.poll() is not None:
-            break
         workers = workers_of(process.pid)
         is_driver = kills % 2 == 0 or not workers
         os.kill(process.pid if is_driver else draw.choice(workers), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Rows of many files, read in ranges: each row once, in the same chunks, with the same errors, however they are divided."""
+"""Rows of many files, read in ranges: each row once, in the same chunks, with the same errors, in any number of shards."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows(count: int = ROWS) -> list[dict[str, Any]]:
     """Rows with line ends, quotes, separators and other scripts in the texts, some of them long."""
-    signs = ('say "hi"\nnew, line', "5\" disk", "tab\there", "\u2028 and a return\r", "日本語 🙂", "", "long " * 30)
+    signs = ('say "hi"\nnew, line', '5" disk', "tab\there", "\u2028 and a return\r", "日本語 🙂", "", "long " * 30)
     return [{"id": f"r{n}", "text": f"{signs[n % len(signs)]}{n}", "stars": n} for n in range(count)]
 
 

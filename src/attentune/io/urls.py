@@ -19,6 +19,8 @@ from attentune.io.files import atomic_write, parse_json, storage_errors
 # What file systems call that which changes when a file is written again; the first one that is there is compared.
 _MODIFIED = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "modified", "created")
 _BUFFER_BYTES = 1 << 20
+# They have no folders; to create one would create a bucket.
+_OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"})
 # Packages of object stores that raise errors of their own.
 _CLIENTS = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "azure")
 
@@ -48,7 +50,7 @@ class StoredFile:
             if is_url(self.path):
                 system, path = _file_system(self.path)
                 # Files in memory are one object with one position for all who open them.
-                is_memory = "memory" in system.protocol
+                is_memory = "memory" in _names(system.protocol)
                 raw: Any = io.BytesIO(system.cat_file(path)) if is_memory else system.open(path, "rb")
             else:
                 raw = io.FileIO(self.path)
@@ -157,7 +159,7 @@ class OutputFolder:
         with self._writing(self.path):
             if self._system is None:
                 Path(self.path).mkdir(parents=True, exist_ok=True)
-            else:
+            elif not _OBJECT_STORES.intersection(_names(self._system.protocol)):
                 self._system.makedirs(self._root, exist_ok=True)
 
     def place(self, name: str) -> str:
@@ -223,6 +225,10 @@ class OutputFolder:
 
     def _writing(self, path: str) -> contextlib.AbstractContextManager[None]:
         return storage_errors(path) if self.is_local else _sending(path)
+
+
+def _names(protocol: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
 
 
 class _Sink(io.RawIOBase):
