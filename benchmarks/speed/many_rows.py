@@ -1,12 +1,14 @@
-"""Speed and memory of `attentune predict --output_dir` (shards, several processes) against one process with `--output_file`.
+"""Speed and memory of `attentune predict --output_dir` (shards, several processes) against one process.
 
-    python -m benchmarks.speed.many_rows [--rows 20000,200000,1000000] [--jobs 2] [--kind parquet] [--run RUN] [--repeats 1]
+    python -m benchmarks.speed.many_rows [--rows 20000,200000,1000000] [--jobs 2] [--kind parquet] [--run RUN]
+                                         [--repeats 1]
 
-For each number of rows it makes a file of short texts, predicts it in one process with one thread, and in shards with so
-many processes of one thread each, in turn. Seconds are those of the whole command, start included. `per_core` is the rate
-of shards by process, divided by the rate of one process; `cpu_ratio` is the same for processor time, which other programs
-on the machine disturb less. Memory is the peak of the largest process. Without --run the model is a random encoder of the
-embedded one's size. Writes results/bench/many_rows.json. Linux only.
+For each number of rows it makes a file of short texts, and predicts it with `--output_file` in one process with one
+thread, and in shards with so many processes of one thread each, in turn. Seconds are those of the whole command, start
+included. `per_core` is the rate of shards divided by the number of processes and by the rate of one process;
+`cpu_ratio` is the same for processor time, which other programs on the machine disturb less. Memory is the peak of the
+largest process. Without --run the model is a random encoder of the embedded one's size. Writes
+results/bench/many_rows.json. Linux only.
 """
 
 from __future__ import annotations
@@ -119,7 +121,9 @@ def compare(run: Path, rows: int, kind: str, jobs: int, shards: int | None, repe
     rate = statistics.median(
         many["rows_per_second"] / jobs / one["rows_per_second"] for one, many in zip(single, sharded, strict=True)
     )
-    work = statistics.median(one["cpu_seconds"] / many["cpu_seconds"] for one, many in zip(single, sharded, strict=True))
+    work = statistics.median(
+        one["cpu_seconds"] / many["cpu_seconds"] for one, many in zip(single, sharded, strict=True)
+    )
     return {
         "rows": rows,
         "one_process": single,

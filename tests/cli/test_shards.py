@@ -52,12 +52,12 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "BLOCK", ChunkLimit(8, 1 << 20, 8))
 
 
-def write_corpus(folder: Path, rows: int) -> Path:
-    """Write a folder of three files of so many rows each: CSV, JSON lines and Parquet."""
+def write_corpus(folder: Path, rows: int, *, first: int | None = None) -> Path:
+    """Write a folder of three files of so many rows each: CSV (which may have more), JSON lines and Parquet."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_reviews(folder / "a.csv", rows, seed=1)
+    write_reviews(folder / "a.csv", first or rows, seed=1)
     with (folder / "a.csv").open(newline="") as file:
-        reviews = list(csv.DictReader(file))
+        reviews = list(csv.DictReader(file))[:rows]
     lines = [json.dumps({**row, "id": f"b{row['id']}", "text": f"{row['text']}\nyes"}) for row in reviews]
     (folder / "b.jsonl").write_text("\n".join(lines) + "\n")
     table = pa.Table.from_pylist([{**row, "id": f"c{row['id']}"} for row in reviews])
@@ -77,22 +77,24 @@ def table_of(folder: Path) -> pa.Table:
 def test_shards_of_processes_are_those_of_one_process_bit_for_bit(
     run: Path, tmp_path: Path, attentune: Command
 ) -> None:
-    corpus = write_corpus(tmp_path / "corpus", 4200)
+    corpus = write_corpus(tmp_path / "corpus", 700, first=4200)
     words = ["predict", run, "--input_file", corpus, "--keep_columns", "text,label"]
-    status, out, err = attentune(*words, "--output_dir", tmp_path / "five", "--shards", 5, "--jobs", 2)
+    status, out, err = attentune(*words, "--output_dir", tmp_path / "three", "--shards", 3, "--jobs", 2)
     assert (status, out) == (0, ""), err
-    assert "12,600 rows in 3 sources, 5 shards." in err
-    assert re.search(r"5 of 5 shards, 12,600 of 12,600 rows, [\d,]+ rows/s, 0 s left", err)
-    assert list(parts(tmp_path / "five")) == [f"part-0000{n}-of-00005.parquet" for n in range(5)]
-    for shard in (0, 3):
-        assert attentune(*words, "--output_dir", tmp_path / "alone", "--shards", 5, "--shard", shard)[0] == 0
-    assert parts(tmp_path / "alone").items() <= parts(tmp_path / "five").items()
+    assert "5,600 rows in 3 sources, 3 shards." in err
+    assert re.search(r"3 of 3 shards, 5,600 of 5,600 rows, [\d,]+ rows/s, 0 s left", err)
+    assert list(parts(tmp_path / "three")) == [f"part-0000{n}-of-00003.parquet" for n in range(3)]
+    for shard in (0, 2):
+        assert attentune(*words, "--output_dir", tmp_path / "alone", "--shards", 3, "--shard", shard)[0] == 0
+    assert parts(tmp_path / "alone").items() <= parts(tmp_path / "three").items()
     assert len(parts(tmp_path / "alone")) == 2
     assert attentune(*words, "--output_dir", tmp_path / "one", "--shards", 1, "--shard", 0)[0] == 0
     whole = table_of(tmp_path / "one")
-    assert table_of(tmp_path / "five").equals(whole)
+    assert table_of(tmp_path / "three").equals(whole)
     assert whole.column_names == ["id", "prediction", "p_bad", "p_good", "text", "label"]
-    assert whole["id"].to_pylist() == [f"{file}r{n}" for file in ("", "b", "c") for n in range(4200)]
+    assert whole["id"].to_pylist() == [
+        f"{file}r{n}" for file, rows in (("", 4200), ("b", 700), ("c", 700)) for n in range(rows)
+    ]
     # As a single file of one chunk, within the last digits.
     status, _, err = attentune(
         "predict", run, "--input_file", corpus / "c.parquet", "--output_file", tmp_path / "c.csv"
@@ -100,8 +102,8 @@ def test_shards_of_processes_are_those_of_one_process_bit_for_bit(
     assert status == 0, err
     with (tmp_path / "c.csv").open() as file:
         single = list(csv.DictReader(file))
-    assert [row["prediction"] for row in single] == whole["prediction"].to_pylist()[8400:]
-    assert [float(row["p_bad"]) for row in single] == pytest.approx(whole["p_bad"].to_pylist()[8400:], abs=2e-6)
+    assert [row["prediction"] for row in single] == whole["prediction"].to_pylist()[4900:]
+    assert [float(row["p_bad"]) for row in single] == pytest.approx(whole["p_bad"].to_pylist()[4900:], abs=2e-6)
 
 
 def test_formats_ids_and_columns(run: Path, tmp_path: Path, attentune: Command, small_blocks: None) -> None:
@@ -134,7 +136,7 @@ def test_formats_ids_and_columns(run: Path, tmp_path: Path, attentune: Command, 
     )
     assert status == 0, err
     assert table_of(tmp_path / "o")["id"].to_pylist() == ["8", "9", "10", "11"]
-    assert "1 shards have no rows" in err
+    assert "1 of the shards have no rows" in err
 
 
 def test_written_shards_are_skipped(run: Path, tmp_path: Path, attentune: Command) -> None:
@@ -398,7 +400,7 @@ def test_ten_kills_lose_at_most_the_shards_at_work(run: Path, tmp_path: Path, at
     process = program(*words)
     while kills < 10:
         before = parts(out)
-        wait_for(lambda count=len(before): len(parts(out)) > count, process)
+        wait_for_a_shard(out, len(before), process)
         time.sleep(draw.uniform(0, 1))
         workers = workers_of(process.pid)
         is_driver = kills % 2 == 0 or not workers
@@ -413,6 +415,10 @@ def test_ten_kills_lose_at_most_the_shards_at_work(run: Path, tmp_path: Path, at
     assert kills == 10
     assert parts(out) == parts(tmp_path / "whole")
     assert not list(out.glob(".part-*"))
+
+
+def wait_for_a_shard(out: Path, count: int, process: subprocess.Popen[str]) -> None:
+    wait_for(lambda: len(parts(out)) > count, process)
 
 
 def workers_of(parent: int) -> list[int]:

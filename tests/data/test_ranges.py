@@ -1,4 +1,4 @@
-"""Rows of many files, read in ranges: each row once, in the same chunks, with the same errors, in any number of shards."""
+"""Rows of many files, read in ranges: each row once, in the same chunks, in any number of shards; and what is wrong."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import math
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,16 @@ def test_files_of_a_folder_a_pattern_and_a_url(tmp_path: Path) -> None:
     assert read(find_sources("memory://ranges"), 3)[0] == found
 
 
+def test_a_file_in_memory_that_is_larger_than_the_buffers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "BLOCK_ROWS", 4096)
+    draw = random.Random(0)
+    texts = [f"{draw.getrandbits(2000):x}" for _ in range(12_000)]
+    pq.write_table(pa.table({"id": texts, "text": texts, "stars": range(12_000)}), tmp_path / "rows.parquet")
+    fsspec.filesystem("memory").put_file(str(tmp_path / "rows.parquet"), "/large/rows.parquet")
+    found, _ = read(find_sources("memory://large/rows.parquet"), 2)
+    assert found == list(zip(texts, texts, range(12_000), strict=True))
+
+
 def test_what_cannot_be_found(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "rows.txt").write_text("so")
@@ -190,11 +201,11 @@ def test_errors_name_the_file_and_the_row(tmp_path: Path) -> None:
 
 
 def test_a_text_that_is_missing_names_its_row(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text("".join('{"text": "so"}\n' for _ in range(8)) + '{"id": 1}\n')
-    pq.write_table(pa.table({"text": [*["so"] * 8, None]}), tmp_path / "rows.parquet")
-    for name, place in (("rows.jsonl", "rows.jsonl:9: "), ("rows.parquet", "rows.parquet: row 8: ")):
+    (tmp_path / "rows.jsonl").write_text("".join('{"text": "so"}\n' for _ in range(5)) + '{"id": 1}\n')
+    pq.write_table(pa.table({"text": [*["so"] * 5, None]}), tmp_path / "rows.parquet")
+    for name, place in (("rows.jsonl", "rows.jsonl:6: "), ("rows.parquet", "rows.parquet: row 5: ")):
         (source,) = find_sources(str(tmp_path / name))
-        (*_, last) = read_range(source, RowRange(0, scan(source).starts[1], 4), ["text"], [])
+        (last,) = read_range(source, RowRange(0, scan(source).starts[1], 1), ["text"], [])
         with pytest.raises(DataError, match=f"{place}column 'text' has no text here"):
             last.table.texts("text")
 

@@ -115,6 +115,25 @@ class RowChunk:
     table: Table
     kept: Any
 
+    def kept_as(self, types: Any) -> Any:
+        """Return the columns to copy in the types of a `pyarrow.Schema`.
+
+        Raises:
+            DataError: they cannot be converted.
+        """
+        import pyarrow as pa
+
+        try:
+            return self.kept.cast(types)
+        except (pa.ArrowException, ValueError) as error:
+            wanted = ", ".join(f"{field.name} {field.type}" for field in types)
+            got = ", ".join(f"{field.name} {field.type}" for field in self.kept.schema)
+            raise DataError(
+                f"the columns to keep are {got}, expected those of the first file, {wanted} ({error}). Leave them out"
+                " of --keep_columns, or convert this file.",
+                path=self.table.source,
+            ) from error
+
 
 def find_sources(pattern: str, leave_out: Sequence[str] = ()) -> list[RowSource]:
     """Find the files of a path, URL, pattern or folder; see `find_files`.

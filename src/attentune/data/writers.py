@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -135,6 +135,14 @@ def row_writer(stream: IO[bytes], file_format: str, columns: Sequence[OutputColu
             writer.close()
         raise
     writer.close()
+
+
+def read_written(files: Iterable[bytes], names: Sequence[str]) -> Any:
+    """Read columns of Parquet files that were written here, as one `pyarrow.Table`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pa.concat_tables(pq.read_table(pa.BufferReader(file), columns=list(names)) for file in files)
 
 
 def _field_text(value: Any) -> str:

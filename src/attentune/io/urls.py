@@ -184,20 +184,17 @@ class OutputFolder:
             DataError: it cannot be read.
             ValueError: it is not JSON.
         """
-        with self.open(name) as stream:
-            return parse_json(stream.read().decode("utf-8"))
+        return parse_json(self.read(name).decode("utf-8"))
 
-    @contextlib.contextmanager
-    def open(self, name: str) -> Iterator[Any]:
-        """Open a file for reading bytes.
+    def read(self, name: str) -> bytes:
+        """Read a file.
 
         Raises:
             DataError: it cannot be read.
         """
         with _reading(self.place(name)):
             path = f"{self._root}/{name}"
-            with Path(path).open("rb") if self._system is None else self._system.open(path, "rb") as stream:
-                yield stream
+            return Path(path).read_bytes() if self._system is None else self._system.cat_file(path)
 
     @contextlib.contextmanager
     def write(self, name: str) -> Iterator[IO[bytes]]:

@@ -23,11 +23,11 @@ from attentune.data.ranges import (
     read_range,
     schema_of,
 )
-from attentune.data.writers import OutputColumn, row_writer
+from attentune.data.writers import OutputColumn, read_written, row_writer
 from attentune.errors import CheckpointError, DataError
 from attentune.experiments.shards.plan import PLAN_FILE, ShardPlan, read_plan, run_fingerprint
 from attentune.inference.predictor import Predictor, Progress, predict_rows
-from attentune.io.urls import OutputFolder
+from attentune.io.urls import OutputFolder, StoredFile, find_files
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.training.signals import StopRequest
 
@@ -69,7 +69,8 @@ def write_shard(kind: ShardKind, folder: str, shard: int, stop: StopRequest) -> 
         StorageError: the file cannot be written.
     """
     output = OutputFolder(folder)
-    plan = read_plan(output)
+    (file,) = find_files(output.place(PLAN_FILE), ())
+    plan = _read_plan(folder, file)
     request = plan.request
     saved = _loaded_run(request.run, request.run_fingerprint, output.place(PLAN_FILE))
     sources = {part.source: _unchanged(request.sources[part.source]) for part in plan.shards[shard]}
@@ -91,7 +92,7 @@ def write_shard(kind: ShardKind, folder: str, shard: int, stop: StopRequest) -> 
                 for chunk in read_range(sources[part.source], part, wanted, plan.kept):
                     rows = _rows_of(chunk, plan, part, reader)
                     values, places = kind.compute(saved, request.options, rows, check_stop)
-                    kept = _cast(chunk, types)
+                    kept = chunk.kept_as(types)
                     to.add(values, kept if places is None else kept.take(places))
     except _Stopped:
         return None
@@ -100,6 +101,12 @@ def write_shard(kind: ShardKind, folder: str, shard: int, stop: StopRequest) -> 
 
 class _Stopped(Exception):
     """A stop was requested, so what is written of a shard is discarded."""
+
+
+@lru_cache(maxsize=1)
+def _read_plan(folder: str, file: StoredFile) -> ShardPlan:
+    """Read the plan once in a process; it may be long."""
+    return read_plan(OutputFolder(folder))
 
 
 @lru_cache(maxsize=1)
@@ -143,22 +150,6 @@ def _rows_of(chunk: RowChunk, plan: ShardPlan, part: RowRange, reader: LabelRead
         ids = tuple("" if value is None else value for value in table.values(read.id))
     rows, _ = read_rows(table, replace(read, id=None), reader, ids=ids)
     return rows
-
-
-def _cast(chunk: RowChunk, types: Any) -> Any:
-    """Convert the columns to keep to the types of the first source."""
-    import pyarrow as pa
-
-    try:
-        return chunk.kept.cast(types)
-    except (pa.ArrowException, ValueError) as error:
-        wanted = ", ".join(f"{field.name} {field.type}" for field in types)
-        got = ", ".join(f"{field.name} {field.type}" for field in chunk.kept.schema)
-        raise DataError(
-            f"the columns to keep are {got}, expected those of the first file, {wanted} ({error}). Leave them out of"
-            " --keep_columns, or convert this file.",
-            path=chunk.table.source,
-        ) from error
 
 
 def prediction_names(space: LabelSpace) -> list[OutputColumn]:
@@ -239,15 +230,8 @@ def evaluated_rows(output: OutputFolder, plan: ShardPlan, space: LabelSpace) -> 
     Raises:
         DataError: a file cannot be read.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    tables = []
-    for shard in range(len(plan.shards)):
-        with output.open(plan.file_name(shard)) as stream:
-            names = ["id", "text", "label", LOGITS, *(["text_pair"] if plan.columns.pair else [])]
-            tables.append(pq.read_table(pa.BufferReader(stream.read()), columns=names))
-    table = pa.concat_tables(tables)
+    names = ["id", "text", "label", LOGITS, *(["text_pair"] if plan.columns.pair else [])]
+    table = read_written((output.read(plan.file_name(shard)) for shard in range(len(plan.shards))), names)
     flat = table.column(LOGITS).combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return TextRows(
         tuple(table.column("id").to_pylist()),
