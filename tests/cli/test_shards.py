@@ -22,9 +22,11 @@ import pytest
 
 from attentune.config.schema import TokenGateConfig
 from attentune.data import ranges
+from attentune.data.dataset import LabelSpace
 from attentune.data.readers.table import ChunkLimit
 from attentune.experiments.shards import plan
 from attentune.models.saving import save_model
+from helpers.disks import Disk
 from helpers.doc_blocks import ROOT, blocks
 from helpers.samples import write_reviews
 from helpers.tiny_models import build
@@ -338,6 +340,77 @@ def test_columns_beside_the_predictions_of_one_file(run: Path, tmp_path: Path, a
     assert [row["note"] for row in found] == ["", 'a "b"\n', 'a "b"\n']
     status, out, _ = attentune("predict", run, "--input_file", path, "--keep_columns", "note", "--explain")
     assert list(csv.DictReader(out.splitlines(keepends=True)))[1]["note"] == 'a "b"\n'
+
+
+KINDS = {
+    "pairs": (LabelSpace("classification", ("no", "maybe", "yes")), ["no", "yes", "maybe"]),
+    "regression": (LabelSpace("regression"), ["0.5", "-1", "2e3"]),
+    "multi_label": (LabelSpace("multi_label", ("a", "b", "c")), ["a|b", "", "c"]),
+    "ordinal": (LabelSpace("ordinal", ("low", "high"), "expected-value"), ["low", "high", "low"]),
+    "baseline": (None, ["bad", "good", "good"]),
+}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_run_predicts_evaluates_and_explains_as_without_shards(
+    kind: str, tiny: Tiny, tmp_path: Path, attentune: Command
+) -> None:
+    space, labels = KINDS[kind]
+    second = ",title" if kind == "pairs" else ""
+    lines = [f"r{n},so {'fine ' * n}film{',a film' if second else ''},{labels[n % 3]}" for n in range(12)]
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join([f"id,text{second},stars", *lines]) + "\n")
+    columns = ["--text_column", "text", "--label_column", "stars", *(["--text_pair_column", "title"] if second else [])]
+    run = tmp_path / "run"
+    if space is None:
+        made = ["train", "--preset", "tfidf-linear", "--train_file", path, "--validation_file", path, *columns]
+        assert attentune(*made, "--output_dir", run, "--quiet")[0] == 0
+    else:
+        run.mkdir()
+        save_model(*build(tiny("bert", layers=1, hidden=16), label_space=space, is_pair=bool(second)), run)
+        (run / "config.yaml").write_text(SETTINGS)
+    given = [run, "--input_file", path, *columns]
+    into = ["--shard", 0, "--keep_columns", "stars", "--output_dir"]
+    status, plain, err = attentune("predict", *given)
+    assert status == 0, err
+    assert attentune("predict", *given, *into, tmp_path / "csv", "--output_format", "csv")[0] == 0
+    (part,) = (tmp_path / "csv").glob("part-*")
+    with part.open(newline="") as file:
+        found, expected = list(csv.DictReader(file)), list(csv.DictReader(plain.splitlines()))
+    assert [row["stars"] for row in found] == [labels[n % 3] for n in range(12)]
+    for one, other in zip(found, expected, strict=True):
+        numbers = [name for name in other if name.startswith("p_") or (name == "prediction" and kind == "regression")]
+        for name in (name for name in other if not name.startswith("label")):
+            if name in numbers:
+                assert float(one[name]) == pytest.approx(float(other[name]), rel=1e-5, abs=1e-6)
+            else:
+                assert one[name] == other[name]
+    status, scores, err = attentune("evaluate", run, *columns, "--validation_file", path)
+    assert status == 0, err
+    status, found_scores, err = attentune("evaluate", *given, "--output_dir", tmp_path / "scored", "--jobs", 1)
+    assert (status, found_scores) == (0, scores), err
+    status, printed, _ = attentune("explain", *given, "--method", "leave-one-out", "--format", "json")
+    assert attentune("explain", *given, *into, tmp_path / "why", "--method", "leave-one-out")[0] == 0
+    explained = table_of(tmp_path / "why").to_pylist()
+    for one, other in zip(explained, map(json.loads, printed.splitlines()), strict=True):
+        assert {"id", "stars", *other} - set(one) <= {"seconds", "pair"}
+        assert [one["label"], one["method"], one["passes"]] == [other["label"], other["method"], other["passes"]]
+        assert [token["text"] for token in one["tokens"]] == [token["text"] for token in other["tokens"]]
+
+
+def test_a_full_disk_ends_the_command(run: Path, tmp_path: Path, attentune: Command) -> None:
+    corpus, disk = write_corpus(tmp_path / "corpus", 3000), Disk(tmp_path / "disk", 96)
+    try:
+        words = ["predict", run, "--input_file", corpus, "--shards", 3, "--jobs", 2, "--keep_columns", "all"]
+        status, printed, err = attentune(*words, "--output_dir", disk.folder)
+        assert (status, printed) == (2, "")
+        assert "could not be written: the disk is full; free some space." in err
+        assert not list(disk.folder.glob(".part-*"))
+        for path in disk.folder.glob("part-*"):
+            assert pq.read_table(path).num_rows == 3000
+    finally:
+        disk.remove()
 
 
 def program(*words: object) -> subprocess.Popen[str]:

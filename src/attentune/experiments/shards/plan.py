@@ -227,8 +227,8 @@ def make_plan(
     log(f"{plan.rows:,} rows in {files}, {len(plan.shards):,} shards.")
     if empty := sum(not ranges for ranges in plan.shards):
         log(
-            f"{empty:,} of the shards have no rows: rows are divided after each {BLOCK_ROWS:,} of a file, and compressed"
-            " files and .json are not divided."
+            f"{empty:,} of the shards have no rows: rows are divided after each {BLOCK_ROWS:,} of a file, and"
+            " compressed files and .json are not divided."
         )
     with output.write(PLAN_FILE) as stream:
         stream.write(plan.to_json().encode())
