@@ -325,6 +325,10 @@ def test_datasets_and_urls(run: Path, tmp_path: Path, attentune: Command, small_
         if number == 3:
             memory.get("/shards-out", str(tmp_path / "3"), recursive=True)
         assert table_of(tmp_path / str(number)).to_pylist() == table_of(tmp_path / "0").to_pylist()
+        if number < 2:  # without columns to keep
+            bare = [*source[:-1], tmp_path / f"bare-{number}", "--shard", 0]
+            assert attentune("predict", run, *bare)[0] == 0
+            assert table_of(tmp_path / f"bare-{number}").column_names == ["id", "prediction", "p_bad", "p_good"]
 
 
 def test_columns_beside_the_predictions_of_one_file(run: Path, tmp_path: Path, attentune: Command) -> None:

@@ -337,7 +337,7 @@ def schema_of(source: RowSource, names: Sequence[str]) -> Any:
     """Return the types of columns as a `pyarrow.Schema`; texts for a source without types."""
     import pyarrow as pa
 
-    if not source.has_types:
+    if not source.has_types or not names:
         return pa.schema([(name, pa.string()) for name in names])
     _, rows = next(_typed(source, RowRange(0, FIRST, 1), (), names))
     return pa.schema([rows.schema.field(name) if name in rows.schema.names else (name, pa.null()) for name in names])
