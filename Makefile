@@ -68,6 +68,7 @@ bench: $(STAMP)  ## measure speed against the peers, and what each method costs;
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.predict
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.scale
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.stream
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.many_rows
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.gpu
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.method_cost labels
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.method_cost sesame

@@ -38,6 +38,7 @@ FILES = {
     ("docs/scores-and-order.md", "classes:"): "orders.yaml",
     ("docs/small-data.md", "frozen:"): "regimes.yaml",
     ("docs/reproducing.md", "tasks: [rte, mrpc]"): "mine.yaml",
+    ("docs/many-rows.md", "apiVersion: batch/v1"): "job.yaml",
 }
 # Python that is a script: the words behind its name.
 SCRIPTS = {
@@ -50,6 +51,7 @@ MORE: dict[str, list[Callable[[Path], None]]] = {
     "docs/released-ssa.md": [material.write_released],
     "docs/data.md": [material.write_answers, material.write_dataset],
     "docs/reliability.md": [material.write_pickle],
+    "docs/many-rows.md": [material.write_corpus],
 }
 Pages = Callable[[str], Path]
 

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from attentune.config import DataConfig
 from attentune.data.columns import IdColumns
 from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.readers import read
 from attentune.data.readers.csv import Dialect, parse_delimited
 from attentune.data.readers.read import read_chunks, read_table
-from attentune.data.readers.table import CHUNK, ChunkLimit, Table
+from attentune.data.readers.table import CHUNK, WHOLE, ChunkLimit, Table
 from attentune.data.unlabelled import RowChunks, read_unlabelled, unlabelled_chunks
 from attentune.errors import DataError
 from helpers.bad_files import BAD_FILES, as_parquet
@@ -245,3 +246,32 @@ def test_rows_in_memory_are_one_part() -> None:
     rows = TextRows(("a\r",), ("so",), None, None, "texts")
     parts = RowChunks.of(rows)
     assert (parts.num_rows, parts.has_return, list(parts.read())) == (1, True, [rows])
+
+
+def test_only_files_that_are_held_in_memory_have_a_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "MAX_BYTES", 100)
+    rows = "".join(f'{{"text": "so {row}"}}\n' for row in range(50))
+    for name in ("rows.jsonl", "rows.jsonl.gz"):
+        path = write(tmp_path, name, gzip.compress(rows.encode()) if name.endswith(".gz") else rows)
+        assert sum(map(len, read_chunks(path, limit=TWO_ROWS))) == 50
+        with pytest.raises(DataError, match="holds more than the 100 bytes that are read"):
+            list(read_chunks(path, limit=WHOLE))
+    path = write(tmp_path, "rows.json", rows)
+    with pytest.raises(DataError, match="holds more than the 100 bytes that are read"):
+        list(read_chunks(path, limit=TWO_ROWS))
+
+
+def test_columns_that_are_kept_are_copied_as_texts(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, "rows.jsonl", '{"text": "so", "n": [1, "a"], "r": "x\\ry"}\n{"text": "no", "label": "bad"}\n'
+    )
+    options: dict[str, Any] = {"label_space": CLASSES, "is_pair": False, "config": DataConfig(), "limit": TWO_ROWS}
+    chunks = unlabelled_chunks(str(path), keep_columns=("r", "n"), **options)
+    assert (chunks.kept, chunks.has_return) == (("r", "n"), True)
+    (rows,) = chunks.read()
+    assert rows.kept == (("x\ry", ""), ('["1", "a"]', ""))
+    assert rows.take([1]).kept == (("",), ("",))
+    assert unlabelled_chunks(str(path), keep_columns=("all",), **options).kept == ("text", "n", "r", "label")
+    assert unlabelled_chunks(str(path), **options).kept == ()
+    with pytest.raises(DataError, match="there is no column 'm'.*Name the right one with --keep_columns"):
+        unlabelled_chunks(str(path), keep_columns=("m",), **options)

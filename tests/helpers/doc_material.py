@@ -95,6 +95,16 @@ def write_dataset(folder: Path) -> None:
     DatasetDict(parts).save_to_disk(folder / "my_dataset")
 
 
+def write_corpus(folder: Path) -> None:
+    """Write a folder of Parquet files of reviews."""
+    import pyarrow.parquet as pq
+    from pyarrow import csv as arrow_csv
+
+    (folder / "corpus").mkdir()
+    for name in ("reviews", "other"):
+        pq.write_table(arrow_csv.read_csv(folder / f"{name}.csv"), folder / "corpus" / f"{name}.parquet")
+
+
 def write_known(folder: Path, data_dir: Path) -> None:
     """Write files of the built-in tasks: the first rows of the real files, and all rows of GLUE's test files."""
     for source in sorted(data_dir.rglob("*")):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, data_from, whole_number
+from attentune.cli.shards import add_keep_columns, add_shard_flags, check_input, check_shard_flags, run_shards_of
 
 _EXAMPLES = """examples:
   attentune evaluate runs/cola                                   (on the validation rows of its training)
@@ -37,7 +38,10 @@ def parser() -> Parser:
     made.add_argument("--details", action="store_true", help="with --format json: also intervals, classes, confusions")
     add_precision_flag(made, predicts=True)
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
+    made.add_argument("--input_file", help="with --output_dir: labelled rows")
+    add_keep_columns(made)
     add_config_flags(made, sections=("data",))
+    add_shard_flags(made, formats=("parquet",))
     return made
 
 
@@ -45,12 +49,24 @@ def run(arguments: Sequence[str]) -> int:
     """Score; return the exit status."""
     parsed, problems = parser().parse(arguments)
     shown = whole_number("--show_errors", parsed.show_errors, problems, minimum=0) or 0
-    data_config = data_from(parsed, problems)
+    shards = check_shard_flags(parsed, problems)
+    if parsed.output_dir is not None:
+        config = check_input("evaluate", parsed, problems)
+        status, found, data = _evaluate_shards(arguments, parsed, shards, config)
+        if data is None:
+            return status
+    else:
+        if parsed.input_file is not None:
+            problems.append("--input_file: goes with --output_dir; otherwise give --validation_file or --test_file.")
+        if parsed.keep_columns is not None:
+            problems.append("--keep_columns: goes with --output_dir.")
+        data_config = data_from(parsed, problems)
 
-    from attentune.inference.predictor import evaluate_in_detail
+        from attentune.inference.predictor import evaluate_in_detail
+
+        found, data = evaluate_in_detail(parsed.run, data_config, splits=(parsed.split,), precision=parsed.precision)
     from attentune.results import to_json
 
-    found, data = evaluate_in_detail(parsed.run, data_config, splits=(parsed.split,), precision=parsed.precision)
     if parsed.format == "json":
         content: dict[str, Any] = {split: {m.name: m.value for m in one.metrics} for split, one in found.items()}
         if parsed.details:
@@ -63,6 +79,37 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.errors_file is not None:
         _write_errors(Path(parsed.errors_file), found, data)
     return 0
+
+
+def _evaluate_shards(
+    arguments: Sequence[str], parsed: Any, given: dict[str, Any], config: Any
+) -> tuple[int, dict[str, Any], Any]:
+    """Predict labelled rows in shards; return the status, and, once all are written, the evaluation and the rows."""
+    from attentune.data.builtin import DEFAULT_METRICS
+    from attentune.data.dataset import CUSTOM_NAME, TaskData
+    from attentune.experiments.shards.task import EVALUATE, evaluate_shard, evaluated_rows
+    from attentune.inference.evaluation import evaluate_split
+    from attentune.inference.predictor import Predictor
+
+    saved = Predictor.load(parsed.run)
+    options = {"precision": parsed.precision}
+    status, output, plan = run_shards_of(
+        "evaluate",
+        arguments,
+        parsed,
+        given,
+        saved=saved,
+        data=config,
+        kind=EVALUATE,
+        task=evaluate_shard,
+        options=options,
+    )
+    if status != 0 or given["shard"] is not None:
+        return status, {}, None
+    rows, logits_NC = evaluated_rows(output, plan, saved.label_space)
+    metrics = DEFAULT_METRICS[saved.label_space.task_type]
+    found = {parsed.split: evaluate_split(parsed.split, rows, logits_NC, saved.label_space, metrics)}
+    return status, found, TaskData(CUSTOM_NAME, saved.label_space, metrics, {parsed.split: rows})
 
 
 def _lines(found: Mapping[str, Any], data: Any, shown: int) -> Iterator[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.cli.flags import Parser, add_precision_flag, whole_number
+from attentune.cli.shards import add_keep_columns, add_shard_flags, check_input, check_shard_flags, run_shards_of
 from attentune.cli.text_rows import add_text_flags, check_text_flags, read_texts
 
 _EXAMPLES = """examples:
@@ -52,6 +53,8 @@ def parser() -> Parser:
     made.add_argument("--output_file", help="write the result to this file: .html .png .svg .pdf .jsonl .txt")
     add_precision_flag(made)
     add_text_flags(made)
+    add_keep_columns(made)
+    add_shard_flags(made)
     return made
 
 
@@ -64,6 +67,13 @@ def run(arguments: Sequence[str]) -> int:
         "steps": whole_number("--steps", parsed.steps, problems),
     }
     layer, heads = _layer(parsed, problems), _heads(parsed, problems)
+    shards = check_shard_flags(parsed, problems)
+    if parsed.output_dir is not None:
+        if parsed.layer is not None:
+            problems.append("--layer: does not go with --output_dir.")
+        return _explain_shards(arguments, parsed, shards, check_input("explain", parsed, problems), numbers)
+    if parsed.keep_columns is not None:
+        problems.append("--keep_columns: goes with --output_dir.")
     kind = _kind(parsed, problems)
     data = check_text_flags("explain", parsed, problems)
     if kind == "figure":
@@ -115,13 +125,44 @@ def _heads(parsed: Any, problems: list[str]) -> list[int] | None:
     return [head for head in heads if head is not None]
 
 
-def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[str, int]) -> int:
+def _explain_shards(
+    arguments: Sequence[str], parsed: Any, given: dict[str, Any], data: Any, numbers: dict[str, int | None]
+) -> int:
     from attentune.attribution.base import Settings
-    from attentune.explain.explainer import default_method
+    from attentune.data.dataset import TextRows
+    from attentune.explain.shards import EXPLAIN, explain_shard
     from attentune.explain.texts import explain_rows
+    from attentune.inference.predictor import Predictor
+
+    saved = Predictor.load(parsed.run)
+    options = {
+        "methods": _methods(parsed, saved),
+        "target": parsed.target,
+        "unit": parsed.unit,
+        "settings": {name: value for name, value in numbers.items() if value is not None},
+        "precision": parsed.precision,
+    }
+    none = TextRows((), (), () if saved.is_pair else None, None, "")
+    settings = Settings(**options["settings"])  # the methods are checked before any rows are read
+    explain_rows(saved, none, methods=options["methods"], target=parsed.target, unit=parsed.unit, settings=settings)
+    status, _, _ = run_shards_of(
+        "explain", arguments, parsed, given, saved=saved, data=data, kind=EXPLAIN, task=explain_shard, options=options
+    )
+    return status
+
+
+def _methods(parsed: Any, saved: Any) -> list[str]:
+    from attentune.explain.explainer import default_method
 
     wanted = default_method(saved) if parsed.method is None else parsed.method
-    methods = list(dict.fromkeys(name.strip() for name in wanted.split(",") if name.strip()))
+    return list(dict.fromkeys(name.strip() for name in wanted.split(",") if name.strip()))
+
+
+def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[str, int]) -> int:
+    from attentune.attribution.base import Settings
+    from attentune.explain.texts import explain_rows
+
+    methods = _methods(parsed, saved)
     explanations = explain_rows(
         saved,
         rows,

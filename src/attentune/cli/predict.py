@@ -9,6 +9,14 @@ from typing import Any
 
 from attentune.cli.flags import Parser, add_precision_flag
 from attentune.cli.output import destination, row_bar
+from attentune.cli.shards import (
+    add_keep_columns,
+    add_shard_flags,
+    check_input,
+    check_shard_flags,
+    columns_to_keep,
+    run_shards_of,
+)
 from attentune.cli.text_rows import add_text_flags, check_text_flags, read_text_chunks
 
 _EXAMPLES = """examples:
@@ -16,7 +24,8 @@ _EXAMPLES = """examples:
   attentune predict runs/rte --text "A cat sat." --text_pair "An animal sat."
   attentune predict runs/mine --input_file new.csv --output_file labelled.csv
   attentune predict runs/mine --input_file new.csv --explain     (adds the importance of each word, from the same pass)
-  attentune predict runs/cola --task cola --data_dir glue_data --split test --output_file cola-test.csv"""
+  attentune predict runs/cola --task cola --data_dir glue_data --split test --output_file cola-test.csv
+  attentune predict runs/mine --input_file 'corpus/*.parquet' --output_dir predicted --keep_columns all --jobs 2"""
 
 
 def parser() -> Parser:
@@ -35,13 +44,20 @@ def parser() -> Parser:
         action="store_true",
         help="add a column with the importance of each word as JSON, for runs that score tokens (ssa-hybrid, ...)",
     )
+    add_keep_columns(made)
     add_text_flags(made)
+    add_shard_flags(made)
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
     """Predict; return the exit status."""
     parsed, problems = parser().parse(arguments)
+    shards = check_shard_flags(parsed, problems)
+    if parsed.output_dir is not None:
+        return _predict_shards(arguments, parsed, shards, check_input("predict", parsed, problems))
+    if parsed.keep_columns is not None and parsed.input_file is None:
+        problems.append("--keep_columns: goes with --input_file.")
     data = check_text_flags("predict", parsed, problems)
 
     from attentune.data.readers.table import CHUNK
@@ -49,7 +65,8 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.inference.streaming import predictions_in_chunks
 
     saved = Predictor.load(parsed.run, data.task)
-    chunks = read_text_chunks(parsed, data, saved, CHUNK)
+    chunks = read_text_chunks(parsed, data, saved, CHUNK, keep_columns=columns_to_keep(parsed))
+    _check_kept(chunks.kept, saved)
     # No progress bar if the results go to the same terminal.
     is_shown = parsed.output_file is not None or not sys.stdout.isatty()
     with (
@@ -62,6 +79,31 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.output_file is not None:
         print(f"{chunks.num_rows} predictions written to {parsed.output_file}", file=sys.stderr)
     return 0
+
+
+def _predict_shards(arguments: Sequence[str], parsed: Any, given: dict[str, Any], data: Any) -> int:
+    from attentune.experiments.shards.task import PREDICT, predict_shard
+    from attentune.inference.predictor import Predictor
+
+    kind, task = PREDICT, predict_shard
+    if parsed.explain:
+        from attentune.explain.shards import PREDICT_EXPLAINED, predict_explained_shard
+
+        kind, task = PREDICT_EXPLAINED, predict_explained_shard
+    saved = Predictor.load(parsed.run)
+    options = {"precision": parsed.precision, "explain": parsed.explain}
+    status, _, _ = run_shards_of(
+        "predict", arguments, parsed, given, saved=saved, data=data, kind=kind, task=task, options=options
+    )
+    return status
+
+
+def _check_kept(kept: Sequence[str], saved: Any) -> None:
+    from attentune.experiments.shards.plan import check_kept
+    from attentune.explain.predict_explained import EXPLANATION
+    from attentune.inference.predictions import output_names
+
+    check_kept(kept, output_names(saved.label_space, (EXPLANATION,)))
 
 
 def _explaining(saved: Any, parsed: Any, progress: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of
@@ -48,7 +49,7 @@ def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
     return rows
 
 
-def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any) -> Any:
+def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_columns: Sequence[str] = ()) -> Any:
     """Read the rows that the flags select, a file in chunks."""
     from attentune.data.dataset import TextRows
     from attentune.data.unlabelled import RowChunks, unlabelled_chunks
@@ -62,6 +63,13 @@ def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any) -> Any:
         return RowChunks.of(TextRows(("0",), (parsed.text,), pairs, None, "--text"))
     if parsed.input_file is not None:
         config, space = saved.with_columns(data), saved.label_space
-        return unlabelled_chunks(parsed.input_file, label_space=space, is_pair=is_pair, config=config, limit=limit)
+        return unlabelled_chunks(
+            parsed.input_file,
+            label_space=space,
+            is_pair=is_pair,
+            config=config,
+            limit=limit,
+            keep_columns=keep_columns,
+        )
     task_data = saved.data(data, (parsed.split,))
     return RowChunks.of(next(iter(task_data.splits.values())))

@@ -96,6 +96,7 @@ class TextRows:
         sources: the source of each row; None if it is `source` for all.
         targets: (N, C) float64, what training compares predictions with instead of the labels: probabilities of the
             classes, of each label for multi-label, or (N, 1) scores; None for the labels.
+        kept: the cells of further columns of the file, which are only copied, as texts.
     """
 
     ids: tuple[str, ...]
@@ -107,6 +108,7 @@ class TextRows:
     weights: np.ndarray | None = None
     sources: tuple[str, ...] | None = None
     targets: np.ndarray | None = None
+    kept: tuple[tuple[str, ...], ...] = ()
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -147,6 +149,7 @@ class TextRows:
             weights=None if self.weights is None else self.weights[places],
             sources=pick(self.sources),
             targets=None if self.targets is None else self.targets[places],
+            kept=tuple(map(pick, self.kept)),
         )
 
     def fingerprint(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,9 @@ from attentune.data.readers.streams import check_file
 from attentune.data.readers.table import CHUNK, WHOLE, ChunkLimit, Table, has_return
 from attentune.errors import DataError
 
+# Of columns to keep: all of them.
+ALL = "all"
+
 
 @dataclass(frozen=True)
 class RowChunks:
@@ -22,13 +26,15 @@ class RowChunks:
 
     Attributes:
         num_rows: the number of rows in all chunks.
-        has_return: whether an id holds a carriage return.
+        has_return: whether an id or a cell that is kept holds a carriage return.
         read: iterates over the chunks from the first.
+        kept: the names of the columns in `TextRows.kept`.
     """
 
     num_rows: int
     has_return: bool
     read: Callable[[], Iterator[TextRows]]
+    kept: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, rows: TextRows) -> RowChunks:
@@ -56,9 +62,17 @@ def read_unlabelled(path: str, *, label_space: LabelSpace, is_pair: bool, config
 
 
 def unlabelled_chunks(
-    path: str, *, label_space: LabelSpace, is_pair: bool, config: DataConfig, limit: ChunkLimit = CHUNK
+    path: str,
+    *,
+    label_space: LabelSpace,
+    is_pair: bool,
+    config: DataConfig,
+    limit: ChunkLimit = CHUNK,
+    keep_columns: Sequence[str] = (),
 ) -> RowChunks:
     """Read rows to predict as `read_unlabelled` does, with one chunk in memory at a time.
+
+    `keep_columns` are columns to copy, or "all" for all but those of ids and labels that are used.
 
     The whole file is checked before the first chunk is returned, and columns, ids and labels are the same as if it
     were read at once. A file that fits in one chunk is read once.
@@ -68,22 +82,36 @@ def unlabelled_chunks(
     """
     names, num_rows, tables = _scanned(path, limit)
     spec = load_spec(config.task) if config.task else None
-    columns = _prediction_columns(names, str(check_file(path)), is_pair, config, spec)
+    columns = prediction_columns(names, str(check_file(path)), is_pair, config, spec)
     reader = replace(label_reader(spec, label_space, config.label_separator), score_range=None)
     ids = id_columns(names, columns.id, strict=config.id_column is not None)
-    needed = (columns.text, columns.pair, columns.label, *ids.names)
+    keep = names if tuple(keep_columns) == (ALL,) else keep_columns
+    for name in keep:
+        require(names, name, str(check_file(path)), "--keep_columns")
+    needed = (columns.text, columns.pair, columns.label, *ids.names, *keep)
     read_columns = tuple(name for name in dict.fromkeys(needed) if name is not None)
 
     def chunks() -> Iterator[Table]:
         return (_with_columns(table, read_columns) for table in tables(read_columns))
 
-    has_labels = _checked(chunks(), columns, reader, ids)
+    has_labels, has_kept_return = _checked(chunks(), columns, reader, ids, keep)
     columns = replace(columns, id=ids.first_usable(chunks), label=columns.label if has_labels else None)
+    if keep is names:
+        keep = [name for name in names if name not in (columns.id, columns.label)]
 
     def rows() -> Iterator[TextRows]:
-        return (read_rows(table, columns, reader, ids=ids_of(table, columns.id))[0] for table in chunks())
+        for table in chunks():
+            made, _ = read_rows(table, columns, reader, ids=ids_of(table, columns.id))
+            yield replace(made, kept=tuple(_copied(table, name) for name in keep)) if keep else made
 
-    return RowChunks(num_rows, ids.has_return(columns.id), rows)
+    return RowChunks(num_rows, ids.has_return(columns.id) or has_kept_return, rows, tuple(keep))
+
+
+def _copied(table: Table, name: str) -> tuple[str, ...]:
+    """Return the cells of a column as texts: empty for null, JSON for lists and objects."""
+    cells = table.columns[name]
+    texts = [cell if cell is None or isinstance(cell, str) else json.dumps(cell, default=str) for cell in cells]
+    return tuple(text or "" for text in replace(table, columns={name: texts}).values(name))
 
 
 def _scanned(path: str, limit: ChunkLimit) -> tuple[tuple[str, ...], int, Callable[[Sequence[str]], Iterator[Table]]]:
@@ -119,11 +147,18 @@ def _with_columns(table: Table, wanted: Sequence[str]) -> Table:
     return replace(table, columns={**table.columns, **lacking}) if lacking else table
 
 
-def _checked(tables: Iterable[Table], columns: Columns, reader: LabelReader, ids: IdColumns) -> bool:
-    """Check the texts and collect the ids of all rows; return whether they have labels that the model knows."""
-    is_labelled, is_known = False, columns.label is not None
+def _checked(
+    tables: Iterable[Table], columns: Columns, reader: LabelReader, ids: IdColumns, keep: Sequence[str]
+) -> tuple[bool, bool]:
+    """Check the texts and collect the ids of all rows.
+
+    Returns:
+        Whether they have labels that the model knows, and whether a cell to keep holds a carriage return.
+    """
+    is_labelled, is_known, returns = False, columns.label is not None, False
     for table in tables:
         ids.add(table)
+        returns |= any(has_return(_copied(table, name)) for name in keep)
         table.texts(columns.text)
         if columns.pair is not None:
             table.texts(columns.pair)
@@ -135,13 +170,17 @@ def _checked(tables: Iterable[Table], columns: Columns, reader: LabelReader, ids
             except DataError:
                 # Prediction needs no labels, so a column of that name with other content is not an error.
                 is_known = False
-    return is_labelled and is_known
+    return is_labelled and is_known, returns
 
 
-def _prediction_columns(
-    names: Sequence[str], source: str, is_pair: bool, config: DataConfig, spec: TaskSpec | None
+def prediction_columns(
+    names: Sequence[str], source: str, is_pair: bool, config: DataConfig, spec: TaskSpec | None = None
 ) -> Columns:
-    """The columns of one of the task's files, if they are there; otherwise those chosen as for custom data."""
+    """The columns of one of the task's files, if they are there; otherwise those chosen as for custom data.
+
+    Raises:
+        DataError: a column is missing.
+    """
     if spec is not None and config.text_column is None and config.text_pair_column is None:
         for split in spec.splits.values():
             if {split.text, split.pair or split.text} <= set(names):

@@ -33,9 +33,13 @@ def predictions_csv(
 
 def csv_header(label_space: LabelSpace, more: Sequence[str] = (), *, quotes_all: bool = False) -> str:
     """Format the header line of `predictions_csv`."""
+    return _csv([output_names(label_space, more)], quotes_all)
+
+
+def output_names(label_space: LabelSpace, more: Sequence[str] = ()) -> list[str]:
+    """Return the names of the columns of `predictions_csv`."""
     s = "s" if label_space.is_multilabel else ""
-    names = ["id", f"label{s}", f"prediction{s}", *(f"p_{name}" for name in label_space.names), *more]
-    return _csv([names], quotes_all)
+    return ["id", f"label{s}", f"prediction{s}", *(f"p_{name}" for name in label_space.names), *more]
 
 
 def csv_rows(

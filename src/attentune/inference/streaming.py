@@ -27,7 +27,7 @@ def predictions_in_chunks(
     more: Sequence[str] = (),
     predict: Callable[[TextRows], Predicted] | None = None,
 ) -> Iterator[str]:
-    """Yield the text of `predictions_csv`, one piece per chunk.
+    """Yield the text of `predictions_csv`, one piece per chunk; columns that are kept stand behind.
 
     Rows are batched within their chunk. As logits may depend on the batch in the last digits, they agree with those of
     a single chunk within the tolerance of the precision.
@@ -47,10 +47,11 @@ def predictions_in_chunks(
     if predict is None:
         predict = partial(_only_logits, saved, precision=precision, progress=progress)
     quotes_all = chunks.has_return or has_return(saved.label_space.names)
-    header = csv_header(saved.label_space, more, quotes_all=quotes_all)
+    header = csv_header(saved.label_space, (*more, *chunks.kept), quotes_all=quotes_all)
     for rows in chunks.read():
         logits_NC, entries = predict(rows)
-        yield header + csv_rows(rows, logits_NC, saved.label_space, entries, quotes_all=quotes_all)
+        more_entries = (*entries, *rows.kept)
+        yield header + csv_rows(rows, logits_NC, saved.label_space, more_entries, quotes_all=quotes_all)
         header = ""
 
 

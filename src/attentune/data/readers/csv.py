@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 
-from attentune.data.readers.table import WHOLE, ChunkLimit, Table, in_chunks
+from attentune.data.readers.table import FIRST, WHOLE, ChunkLimit, RowStart, Table, in_chunks
 from attentune.errors import DataError
 
 # The line of a row, and its fields.
@@ -35,26 +36,35 @@ class Dialect:
 
 
 def parse_delimited(
-    lines: Iterable[str], path: Path, dialect: Dialect, keep: Collection[str] | None = None, limit: ChunkLimit = WHOLE
+    lines: Iterable[str],
+    path: str | Path,
+    dialect: Dialect,
+    keep: Collection[str] | None = None,
+    limit: ChunkLimit = WHOLE,
+    *,
+    start: RowStart = FIRST,
+    num_rows: int | None = None,
 ) -> Iterator[Table]:
     """Parse the lines of a file; yields one table per chunk.
 
     Args:
         lines: the lines of the file, with line ends.
         path: the path of the file, for messages.
-        dialect: the format of the file.
+        dialect: the format of the file; with its header if `lines` begin with another row than the first.
         keep: the columns to read; None reads all.
         limit: the maximum size of a chunk.
+        start: the row that `lines` begin with.
+        num_rows: the number of rows to read; None reads all.
 
     Raises:
         DataError: for a missing header or rows, repeated names, blank lines between rows, rows with another number of
             fields than the header, and unclosed quotes.
     """
-    records = _without_blank_end(_records(lines, path, dialect), path)
+    records = _without_blank_end(_records(lines, path, dialect, start.line), path)
     header = dialect.header or _header(records, path)
     wanted = [place for place, name in enumerate(header) if name and (keep is None or name in keep)]
     names = tuple(name for name in header if name)
-    done, dropped = 0, list[int]()
+    done, dropped = start.row, list[int]()
 
     def table(rows: list[_Row]) -> Table:
         nonlocal done
@@ -66,9 +76,53 @@ def parse_delimited(
         dropped.clear()
         return made
 
-    yield from in_chunks(_rows(records, header, wanted, dropped, path, dialect), limit, table)
+    rows = _rows(records, header, wanted, dropped, path, dialect)
+    yield from in_chunks(itertools.islice(rows, num_rows), limit, table)
     if not done:
         raise DataError("holds a header but no rows. Add rows below it.", path=path)
+
+
+def read_header(lines: Iterable[str], path: str | Path, dialect: Dialect) -> tuple[str, ...]:
+    """Return the names in the first row; a column without a name has an empty one.
+
+    Raises:
+        DataError: there is no row, or names are repeated.
+    """
+    return _header(_records(lines, path, dialect), path)
+
+
+def scan_delimited(
+    lines: Iterable[str], path: str | Path, dialect: Dialect, position: Callable[[], int], every: float
+) -> tuple[tuple[str, ...], int, list[RowStart]]:
+    """Count the rows of a file, and find where to begin to read it in its middle.
+
+    Args:
+        lines: the lines of the file.
+        path: the path of the file, for messages.
+        dialect: the format of the file.
+        position: returns the number of bytes of the lines that were taken.
+        every: the start of each row is returned whose number is a multiple of this.
+
+    Returns:
+        The header, the number of rows, and the starts.
+
+    Raises:
+        DataError: as `parse_delimited`.
+    """
+    records = _without_blank_end(_records(lines, path, dialect), path)
+    header = dialect.header or _header(records, path)
+    count, byte, starts = 0, position(), []
+    for line, fields in records:
+        if len(fields) != len(header):
+            raise _ragged(fields, header, path, line, dialect)
+        if count % every == 0:
+            starts.append(RowStart(count, byte, line))
+        count += 1
+        if count % every == 0:
+            byte = position()
+    if not count:
+        raise DataError("holds a header but no rows. Add rows below it.", path=path)
+    return header, count, starts
 
 
 def _rows(
@@ -76,7 +130,7 @@ def _rows(
     header: Sequence[str],
     wanted: Sequence[int],
     dropped: list[int],
-    path: Path,
+    path: str | Path,
     dialect: Dialect,
 ) -> Iterator[tuple[_Row, int]]:
     """Yield the line and the wanted fields of each row, and their number of characters."""
@@ -91,17 +145,19 @@ def _rows(
             raise _ragged(fields, header, path, line, dialect)
 
 
-def _records(lines: Iterable[str], path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
+def _records(
+    lines: Iterable[str], path: str | Path, dialect: Dialect, first_line: int = 1
+) -> Iterator[tuple[int, list[str]]]:
     """Yield each record with the line at which it begins; a blank line is a record without fields."""
     if dialect.quoting == "none":
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(lines, start=first_line):
             text = line.removesuffix("\n").removesuffix("\r")
             yield number, text.split(dialect.delimiter) if text else []
         return
     # The limit is global to the process, so it is lifted for each record and restored; a text may be a whole book.
     reader = csv.reader(lines, delimiter=dialect.delimiter, strict=True)
     while True:
-        start = reader.line_num + 1
+        start = reader.line_num + first_line
         limit = csv.field_size_limit(sys.maxsize)
         try:
             fields = next(reader)
@@ -114,7 +170,7 @@ def _records(lines: Iterable[str], path: Path, dialect: Dialect) -> Iterator[tup
         yield start, fields
 
 
-def _without_blank_end(records: Iterator[tuple[int, list[str]]], path: Path) -> Iterator[tuple[int, list[str]]]:
+def _without_blank_end(records: Iterator[tuple[int, list[str]]], path: str | Path) -> Iterator[tuple[int, list[str]]]:
     first_blank = None
     for line, fields in records:
         if not fields:
@@ -129,7 +185,7 @@ def _without_blank_end(records: Iterator[tuple[int, list[str]]], path: Path) -> 
             yield line, fields
 
 
-def _header(records: Iterator[tuple[int, list[str]]], path: Path) -> tuple[str, ...]:
+def _header(records: Iterator[tuple[int, list[str]]], path: str | Path) -> tuple[str, ...]:
     for line, names in records:
         repeated = sorted({name for name in names if name and names.count(name) > 1})
         if repeated:
@@ -142,7 +198,7 @@ def _header(records: Iterator[tuple[int, list[str]]], path: Path) -> tuple[str, 
     raise DataError("holds only blank lines, expected a header and rows.", path=path)
 
 
-def _ragged(fields: Sequence[str], header: Sequence[str], path: Path, line: int, dialect: Dialect) -> DataError:
+def _ragged(fields: Sequence[str], header: Sequence[str], path: str | Path, line: int, dialect: Dialect) -> DataError:
     what = {",": "comma", "\t": "tab"}.get(dialect.delimiter, repr(dialect.delimiter))
     if dialect.quoting == "none":
         mend = f"Add what is missing, or take a stray {what} out."
@@ -168,7 +224,7 @@ def separator_hint(header: Sequence[str]) -> str:
     return ""
 
 
-def _bad_quoting(error: csv.Error, path: Path, line: int, dialect: Dialect) -> DataError:
+def _bad_quoting(error: csv.Error, path: str | Path, line: int, dialect: Dialect) -> DataError:
     reason = str(error).replace("\t", "\\t")
     if "end of data" in reason:
         got = "the row that begins here opens a double quote that is never closed"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.data.readers.table import WHOLE, ChunkLimit, Table, as_cell, in_chunks
+from attentune.data.readers.table import FIRST, WHOLE, ChunkLimit, RowStart, Table, as_cell, in_chunks
 from attentune.errors import DataError
 
 _BLANK = re.compile(r"[ \t\r\n]*")
@@ -31,16 +32,30 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_floa
 
 
 def parse_json_lines(
-    lines: Iterable[str], path: Path, keep: Collection[str] | None = None, limit: ChunkLimit = WHOLE
+    lines: Iterable[str],
+    path: str | Path,
+    keep: Collection[str] | None = None,
+    limit: ChunkLimit = WHOLE,
+    *,
+    start: RowStart = FIRST,
+    num_rows: int | None = None,
 ) -> Iterator[Table]:
     """Parse lines of one object each; yields one table per chunk. Blank lines are skipped.
 
     A chunk has the columns of its objects.
 
+    Args:
+        lines: the lines of the file.
+        path: the path of the file, for messages.
+        keep: the columns to read; None reads all.
+        limit: the maximum size of a chunk.
+        start: the row that `lines` begin with.
+        num_rows: the number of rows to read; None reads all.
+
     Raises:
         DataError: for a line that is not one JSON object, with its number.
     """
-    done = 0
+    done = start.row
 
     def table(rows: list[tuple[Any, int]]) -> Table:
         nonlocal done
@@ -49,14 +64,42 @@ def parse_json_lines(
         done += len(rows)
         return made
 
-    numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+    numbered = ((number, line) for number, line in enumerate(lines, start=start.line) if line.strip())
     records = (((_decode(line, path, number), number), len(line)) for number, line in numbered)
-    yield from in_chunks(records, limit, table)
+    yield from in_chunks(itertools.islice(records, num_rows), limit, table)
     if not done:
         raise _no_rows(path)
 
 
-def parse_json(text: str, path: Path, keep: Collection[str] | None = None) -> Table:
+def scan_json_lines(
+    lines: Iterable[str], path: str | Path, position: Callable[[], int], every: float
+) -> tuple[int, list[RowStart]]:
+    """Count the rows of a file, and find where to begin to read it in its middle; the objects are not decoded.
+
+    Args:
+        lines: the lines of the file.
+        path: the path of the file, for messages.
+        position: returns the number of bytes of the lines that were taken.
+        every: the start of each row is returned whose number is a multiple of this.
+
+    Raises:
+        DataError: there are no rows.
+    """
+    count, start, starts = 0, FIRST, []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        if count % every == 0:
+            starts.append(start)
+        count += 1
+        if count % every == 0:
+            start = RowStart(count, position(), number + 1)
+    if not count:
+        raise _no_rows(path)
+    return count, starts
+
+
+def parse_json(text: str, path: str | Path, keep: Collection[str] | None = None) -> Table:
     """Parse a list of objects, `{"data": [...]}`, or one object per line.
 
     Raises:
@@ -87,7 +130,7 @@ def _is_record(line: str) -> bool:
     return isinstance(value, dict) and not isinstance(value.get("data"), list)
 
 
-def _decode(text: str, path: Path, line: int) -> Any:
+def _decode(text: str, path: str | Path, line: int) -> Any:
     """Decode a JSON text; `line` is its line in the file, or 0 for a whole file."""
     try:
         return _DECODER.decode(text)
@@ -144,12 +187,12 @@ def _items(text: str, place: int) -> tuple[list[Any], list[int]]:
     return items, lines
 
 
-def _no_rows(path: Path) -> DataError:
+def _no_rows(path: str | Path) -> DataError:
     return DataError("holds no rows, expected at least one object.", path=path)
 
 
 def _table(
-    records: Sequence[Any], lines: Sequence[int], path: Path, keep: Collection[str] | None, first_row: int = 0
+    records: Sequence[Any], lines: Sequence[int], path: str | Path, keep: Collection[str] | None, first_row: int = 0
 ) -> Table:
     if not records:
         raise _no_rows(path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import contextlib
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,7 +19,7 @@ _CELL_BYTES = 8
 
 
 def parse_parquet(
-    stream: IO[bytes], path: Path, keep: Collection[str] | None, max_bytes: int, limit: ChunkLimit = WHOLE
+    stream: IO[bytes], path: Path, keep: Collection[str] | None, max_bytes: float, limit: ChunkLimit = WHOLE
 ) -> Iterator[Table]:
     """Parse a Parquet file; yields one table per chunk.
 
@@ -31,9 +33,7 @@ def parse_parquet(
     Raises:
         DataError: it is not a complete Parquet file, has no rows or repeated names, or is too large.
     """
-    import pyarrow as pa
-
-    try:
+    with _whole_file(path):
         # Parquet is read from its end, so a packed file has to be unpacked first.
         source = stream.read() if path.suffix.lower() == ".gz" else path
         file = _opened(source, ())
@@ -42,20 +42,98 @@ def parse_parquet(
         _check(file, path, names, selected, max_bytes)
         texts = [field.name for field in file.schema_arrow if field.name in selected and _is_text(field.type)]
         total, done = file.metadata.num_rows, 0
-        batches = _batches(file, _opened(source, texts), selected, texts)
+        groups = range(file.metadata.num_row_groups)
+        batches = _batches(file, _opened(source, texts), selected, texts, groups)
         for columns, rows in _chunks(batches, path, selected, max_bytes, limit):
             done += rows
             if done > total:
                 break
             yield Table(str(path), names, columns, rows, first_row=done - rows)
-    except (pa.ArrowException, ValueError, OSError, MemoryError, OverflowError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"not a whole Parquet file ({reason}). Write it again.", path=path) from error
     if done != total:
         raise DataError("not a whole Parquet file (its parts differ in their rows). Write it again.", path=path)
 
 
-def _opened(source: bytes | Path, texts: Collection[str]) -> Any:
+def scan_parquet(source: Any, path: str) -> tuple[tuple[str, ...], int]:
+    """Return the names of the columns and the number of rows.
+
+    Args:
+        source: a path, a stream or the bytes of the file.
+        path: its path or URL, for messages.
+
+    Raises:
+        DataError: it is not a Parquet file, has no rows or repeated names.
+    """
+    with _whole_file(path):
+        file = _opened(source, ())
+        names = tuple(file.schema_arrow.names)
+        _check(file, path, names, (), math.inf)
+        return names, file.metadata.num_rows
+
+
+def read_parquet_batches(
+    sources: tuple[Any, Any], path: str, keep: Sequence[str], *, packed_bytes: int, first_row: int, num_rows: int
+) -> Iterator[Any]:
+    """Yield consecutive rows of a Parquet file as `pyarrow.RecordBatch`; only their row groups are read.
+
+    Where the batches of a row group end does not depend on the rows asked for.
+
+    Args:
+        sources: twice the path of the file, its bytes, or a stream of it.
+        path: its path or URL, for messages.
+        keep: the columns to read.
+        packed_bytes: the size of the file.
+        first_row, num_rows: the rows.
+
+    Raises:
+        DataError: the file is damaged, or unpacks to far more than its size.
+    """
+    with _whole_file(path):
+        file = _opened(sources[0], ())
+        selected = [name for name in file.schema_arrow.names if name in keep]
+        texts = [field.name for field in file.schema_arrow if field.name in selected and _is_text(field.type)]
+        shared = _opened(sources[1], texts)
+        first, end, unpacked = 0, first_row + num_rows, 0
+        for number in range(file.metadata.num_row_groups):
+            rows = file.metadata.row_group(number).num_rows
+            if first < end and first + rows > first_row:
+                place = first
+                for batch in _batches(file, shared, selected, texts, [number]):
+                    unpacked += batch.nbytes
+                    check_ratio(unpacked, packed_bytes, path)
+                    start, stop = max(first_row - place, 0), min(end - place, batch.num_rows)
+                    place += batch.num_rows
+                    if start < stop:
+                        yield batch.slice(start, stop - start)
+                    if place >= end:
+                        break
+            first += rows
+
+
+def table_of_arrow(arrow: Any, path: str, first_row: int) -> Table:
+    """Convert a `pyarrow.Table` to a table of cells.
+
+    Args:
+        arrow: the rows.
+        path: the path of the file, for messages.
+        first_row: the number of the first row in the file.
+    """
+    columns = {name: _of_array(arrow.column(name).combine_chunks())[0] for name in arrow.column_names}
+    return Table(path, tuple(arrow.column_names), columns, arrow.num_rows, first_row=first_row)
+
+
+@contextlib.contextmanager
+def _whole_file(path: str | Path) -> Iterator[None]:
+    """Convert pyarrow's errors to a `DataError`."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, ValueError, OSError, MemoryError, OverflowError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"not a whole Parquet file ({reason}). Write it again.", path=path) from error
+
+
+def _opened(source: Any, texts: Collection[str]) -> Any:
     """Open the file; the columns in `texts` are read as dictionaries, so that repeated texts are held once."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -69,7 +147,7 @@ def _is_text(kind: Any) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _check(file: Any, path: Path, names: tuple[str, ...], selected: Collection[str], max_bytes: int) -> None:
+def _check(file: Any, path: str | Path, names: tuple[str, ...], selected: Collection[str], max_bytes: float) -> None:
     """Check the metadata of the file before unpacking it."""
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -89,16 +167,17 @@ def _check(file: Any, path: Path, names: tuple[str, ...], selected: Collection[s
         )
 
 
-def _batches(file: Any, shared: Any, selected: list[str], texts: list[str]) -> Iterator[Any]:
-    """Yield the rows of each row group in batches, which are small if texts are long.
+def _batches(file: Any, shared: Any, selected: list[str], texts: list[str], groups: Iterable[int]) -> Iterator[Any]:
+    """Yield the rows of row groups in batches, which are small if texts are long.
 
     Args:
         file: the file, with plain columns.
         shared: the same file, with dictionary-encoded text columns.
-        kept: the columns to read.
+        selected: the columns to read.
         texts: those of them that hold texts.
+        groups: the numbers of the row groups.
     """
-    for number in range(file.metadata.num_row_groups):
+    for number in groups:
         group = file.metadata.row_group(number)
         longest = group.total_byte_size // max(group.num_rows, 1)
         # The first row of a dictionary column comes with the whole dictionary.
@@ -119,7 +198,7 @@ def _longest_bytes(array: Any) -> int:
 
 
 def _chunks(
-    batches: Iterable[Any], path: Path, selected: list[str], max_bytes: int, limit: ChunkLimit
+    batches: Iterable[Any], path: Path, selected: list[str], max_bytes: float, limit: ChunkLimit
 ) -> Iterator[tuple[dict[str, list[Any]], int]]:
     """Yield the cells of the kept columns and the number of rows of each chunk."""
     columns: dict[str, list[Any]] = {name: [] for name in selected}

@@ -5,6 +5,7 @@ No types are inferred: "None", "NA", "nan" and "null" are texts, and numbers sta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -37,12 +38,22 @@ def read_table(path: str | Path, *, keep: Collection[str] | None = None, max_byt
 
 
 def read_chunks(
-    path: str | Path, *, keep: Collection[str] | None = None, max_bytes: int = MAX_BYTES, limit: ChunkLimit = CHUNK
+    path: str | Path,
+    *,
+    keep: Collection[str] | None = None,
+    max_bytes: int | None = None,
+    limit: ChunkLimit = CHUNK,
 ) -> Iterator[Table]:
     """Read a file as `read_table` does, in chunks of consecutive rows, with one in memory at a time.
 
     A .json file is one chunk, since it may be a list; a .parquet.gz file is unpacked as a whole. A chunk of a .jsonl
     file has only the columns of its rows.
+
+    Args:
+        path: the file.
+        keep: the columns to read; None reads all.
+        max_bytes: the maximum size, after unpacking; None limits only what is held in memory, to `MAX_BYTES`.
+        limit: the maximum size of a chunk.
 
     Raises:
         DataError: as `read_table`; for a broken later chunk after the earlier ones were returned.
@@ -55,9 +66,11 @@ def read_chunks(
             " Rename it to what it holds, or convert it.",
             path=path,
         )
-    with open_bytes(path, max_bytes) as stream:
+    is_held = limit == WHOLE or kind == ".json" or (kind == ".parquet" and path.suffix.lower() == ".gz")
+    most = max_bytes if max_bytes is not None else MAX_BYTES if is_held else math.inf
+    with open_bytes(path, most) as stream:
         if kind == ".parquet":
-            yield from parse_parquet(stream, path, keep, max_bytes, limit)
+            yield from parse_parquet(stream, path, keep, most, limit)
         elif kind == ".json":
             yield parse_json("".join(text_lines(stream, path)), path, keep)
         elif kind in (".csv", ".tsv"):

@@ -30,7 +30,7 @@ _OTHERS = {
 class _Bounded(io.RawIOBase):
     """A stream with a maximum size, since a small gzip file can unpack to terabytes."""
 
-    def __init__(self, stream: IO[bytes], path: Path, max_bytes: int, packed_bytes: int | None = None) -> None:
+    def __init__(self, stream: IO[bytes], path: str | Path, max_bytes: float, packed_bytes: int | None = None) -> None:
         self._stream = stream
         self._path = path
         self._max_bytes = max_bytes
@@ -54,7 +54,7 @@ class _Bounded(io.RawIOBase):
         return len(data)
 
 
-def check_ratio(unpacked: int, packed: int, path: Path) -> None:
+def check_ratio(unpacked: int, packed: int, path: str | Path) -> None:
     """Refuse a decompression bomb.
 
     Raises:
@@ -87,7 +87,7 @@ def check_file(path: str | Path) -> Path:
 
 
 @contextmanager
-def open_bytes(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[IO[bytes]]:
+def open_bytes(path: Path, max_bytes: float = MAX_BYTES) -> Iterator[IO[bytes]]:
     """Open a file for reading; it is unpacked if its name ends in .gz.
 
     Raises:
@@ -95,30 +95,55 @@ def open_bytes(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[IO[bytes]]:
     """
     try:
         with path.open("rb") as file:
-            is_packed = path.suffix.lower() == ".gz"
-            stream: IO[bytes] = gzip.GzipFile(fileobj=file) if is_packed else file  # type: ignore[assignment]
-            bounded: Any = _Bounded(stream, path, max_bytes, path.stat().st_size if is_packed else None)
-            reader = io.BufferedReader(bounded, 2**20)
-            if not reader.peek(1):
-                raise DataError("the file is empty, expected rows.", path=path)
-            yield reader
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(
-            f"cannot be unpacked ({error}), expected a whole gzip file. Fetch or pack it again.", path=path
-        ) from error
+            packed_bytes = path.stat().st_size if path.suffix.lower() == ".gz" else None
+            with unpacked(file, path, packed_bytes=packed_bytes, max_bytes=max_bytes) as reader:
+                yield reader
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror or error}.", path=path) from error
 
 
-def text_lines(stream: IO[bytes], path: Path) -> Iterator[str]:
+@contextmanager
+def unpacked(
+    file: IO[bytes], path: str | Path, *, packed_bytes: int | None, max_bytes: float = MAX_BYTES
+) -> Iterator[IO[bytes]]:
+    """Read an open file, unpacked and with limits.
+
+    Args:
+        file: the file.
+        path: its path or URL, for messages.
+        packed_bytes: the size of a gzipped file; None if it is not gzipped.
+        max_bytes: the maximum size when unpacked.
+
+    Raises:
+        DataError: it cannot be unpacked, is empty, or holds more than `max_bytes`.
+    """
+    try:
+        stream: Any = file if packed_bytes is None else gzip.GzipFile(fileobj=file)
+        bounded: Any = _Bounded(stream, path, max_bytes, packed_bytes)
+        reader = io.BufferedReader(bounded, 2**20)
+        if not reader.peek(1):
+            raise DataError("the file is empty, expected rows.", path=path)
+        yield reader
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(
+            f"cannot be unpacked ({error}), expected a whole gzip file. Fetch or pack it again.", path=path
+        ) from error
+
+
+def text_lines(stream: IO[bytes], path: str | Path, *, first_line: int = 1) -> Iterator[str]:
     """Yield the lines of a UTF-8 file with their line ends, without a byte order mark.
 
     Only a line feed ends a line, so that U+2028, form feeds and the like stay part of a text.
 
+    Args:
+        stream: the file, at the start of a line.
+        path: its path or URL, for messages.
+        first_line: the number of that line.
+
     Raises:
         DataError: for bytes that are not UTF-8, and for NUL bytes, with line and byte position.
     """
-    for number, line in enumerate(stream, start=1):
+    for number, line in enumerate(stream, start=first_line):
         start = len(_BOM) if number == 1 and line.startswith(_BOM) else 0
         if b"\0" in line:
             byte = line.index(b"\0") + 1

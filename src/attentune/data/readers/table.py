@@ -146,15 +146,39 @@ class ChunkLimit:
     Attributes:
         rows: the number of rows.
         characters: the number of characters.
+        block: a chunk also ends before each row whose number is a multiple of this, so that where a file is divided at
+            such rows does not change its chunks.
     """
 
     rows: float
     characters: float
+    block: float = math.inf
 
 
 WHOLE = ChunkLimit(math.inf, math.inf)
 # Enough rows to batch by similar length, few enough for the memory of any machine.
 CHUNK = ChunkLimit(1 << 16, 1 << 23)
+# The rows of a file may be divided at multiples of this number.
+BLOCK_ROWS = 1 << 12
+BLOCK = ChunkLimit(BLOCK_ROWS, 1 << 23, BLOCK_ROWS)
+
+
+@dataclass(frozen=True)
+class RowStart:
+    """Where a row of a file begins.
+
+    Attributes:
+        row: its number, from 0.
+        byte: the bytes before it; 0 if the format finds rows by their numbers.
+        line: its line, from 1.
+    """
+
+    row: int = 0
+    byte: int = 0
+    line: int = 1
+
+
+FIRST = RowStart()
 
 
 def in_chunks(
@@ -163,14 +187,15 @@ def in_chunks(
     """Yield tables of consecutive rows; each holds as many rows as the limit allows.
 
     Args:
-        rows: each row with its number of characters.
+        rows: each row with its number of characters; the first one has a number that is a multiple of `limit.block`.
         limit: the maximum size of a chunk.
         build: makes a table from rows.
     """
     chunk: list[Row] = []
     characters = 0
-    for row, size in rows:
-        if chunk and (len(chunk) >= limit.rows or characters + size > limit.characters):
+    for number, (row, size) in enumerate(rows):
+        is_full = len(chunk) >= limit.rows or characters + size > limit.characters or number % limit.block == 0
+        if chunk and is_full:
             yield _flush(chunk, build)
             characters = 0
         chunk.append(row)

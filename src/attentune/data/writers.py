@@ -1,0 +1,165 @@
+"""Write rows as Parquet, JSON lines or CSV, chunk by chunk."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from attentune.data.dataset import SEPARATOR
+
+FORMATS = ("parquet", "jsonl", "csv")
+# The digits of probabilities and scores in text formats; Parquet has all.
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class OutputColumn:
+    """A column of the output.
+
+    Attributes:
+        name: its name.
+        kind: "text", "number" (float64), "share" (float32), "whole" (int64), "flag" (true or false), "texts" (a list),
+            "shares" (a list), or "tokens" (a list of words with their places and scores).
+    """
+
+    name: str
+    kind: str
+
+    def type(self) -> Any:
+        """Return the type for pyarrow."""
+        import pyarrow as pa
+
+        token = {"text": pa.string(), "start": pa.int32(), "end": pa.int32(), "score": pa.float64(), "in": pa.string()}
+        return {
+            "text": pa.string(),
+            "number": pa.float64(),
+            "share": pa.float32(),
+            "whole": pa.int64(),
+            "flag": pa.bool_(),
+            "texts": pa.list_(pa.string()),
+            "shares": pa.list_(pa.float32()),
+            "tokens": pa.list_(pa.struct(list(token.items()))),
+        }[self.kind]
+
+
+class RowWriter:
+    """Writes rows to a stream of bytes.
+
+    Args:
+        stream: the stream.
+        file_format: one of `FORMATS`.
+        columns: the columns that are computed.
+        kept: the types of the columns that are kept, as a `pyarrow.Schema`; they stand behind.
+    """
+
+    def __init__(self, stream: IO[bytes], file_format: str, columns: Sequence[OutputColumn], kept: Any) -> None:
+        import pyarrow as pa
+
+        self._stream, self._format, self._columns = stream, file_format, tuple(columns)
+        fields = [pa.field(column.name, column.type()) for column in columns]
+        self._schema = pa.schema([*fields, *kept])
+        self._shares = [column.name for column in columns if column.kind == "share"]
+        self._writer: Any = None
+        if file_format == "parquet":
+            import pyarrow.parquet as pq
+
+            self._writer = pq.ParquetWriter(stream, self._schema, compression="zstd")
+        elif file_format == "csv":
+            from pyarrow import csv
+
+            self._writer = csv.CSVWriter(stream, self._flattened(self._schema.empty_table()).schema)
+
+    def add(self, values: Mapping[str, Sequence[Any]], kept: Any) -> None:
+        """Write rows.
+
+        Args:
+            values: the values of each column, one per row.
+            kept: a `pyarrow.Table` of the columns that are kept, in their types.
+        """
+        import pyarrow as pa
+
+        arrays = {column.name: pa.array(values[column.name], column.type()) for column in self._columns}
+        arrays |= {name: kept.column(name) for name in kept.column_names}
+        table = pa.table([arrays[name] for name in self._schema.names], schema=self._schema)
+        if self._format == "parquet":
+            self._writer.write_table(table, row_group_size=max(len(table), 1))
+        elif self._format == "csv":
+            self._writer.write_table(self._flattened(table))
+        else:
+            for row in self._rounded(table).to_pylist():
+                line = json.dumps({name: _json_value(value) for name, value in row.items()}, ensure_ascii=False)
+                self._stream.write(f"{line}\n".encode())
+
+    def _rounded(self, table: Any) -> Any:
+        """Round probabilities to the digits of text formats."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for name in self._shares:
+            place = table.schema.get_field_index(name)
+            rounded = pc.round(table.column(place).cast(pa.float64()), ndigits=_DIGITS)
+            table = table.set_column(place, pa.field(name, pa.float64()), rounded)
+        return table
+
+    def _flattened(self, table: Any) -> Any:
+        """Return the table with values that fit into a field of a CSV file."""
+        import pyarrow as pa
+
+        table = self._rounded(table)
+        for place, field in enumerate(table.schema):
+            if pa.types.is_primitive(field.type) or pa.types.is_string(field.type) or pa.types.is_null(field.type):
+                continue
+            cells = table.column(place).to_pylist()
+            texts = [cell if cell is None else _field_text(cell) for cell in cells]
+            table = table.set_column(place, pa.field(field.name, pa.string()), pa.array(texts, pa.string()))
+        return table
+
+    def close(self) -> None:
+        """Write what ends the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+@contextlib.contextmanager
+def row_writer(stream: IO[bytes], file_format: str, columns: Sequence[OutputColumn], kept: Any) -> Iterator[RowWriter]:
+    """Yield a `RowWriter`, which is closed if the block ends without an exception."""
+    writer = RowWriter(stream, file_format, columns, kept)
+    try:
+        yield writer
+    except BaseException:
+        with contextlib.suppress(Exception):  # else it is closed when it is collected, when the stream is gone
+            writer.close()
+        raise
+    writer.close()
+
+
+def read_written(files: Iterable[bytes], names: Sequence[str]) -> Any:
+    """Read columns of Parquet files that were written here, as one `pyarrow.Table`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pa.concat_tables(pq.read_table(pa.BufferReader(file), columns=list(names)) for file in files)
+
+
+def _field_text(value: Any) -> str:
+    """Format a value as a field of a CSV file: a text as it is, several joined, others as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return SEPARATOR.join(value)
+    return json.dumps(_json_value(value), ensure_ascii=False)
+
+
+def _json_value(value: Any) -> Any:
+    """Return a value as JSON has it: NaN as null, times and the like as texts."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _json_value(part) for name, part in value.items() if not (name == "in" and part is None)}
+    if isinstance(value, list):
+        return [_json_value(part) for part in value]
+    return value if value is None or isinstance(value, (str, int, bool)) else str(value)

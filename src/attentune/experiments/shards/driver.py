@@ -1,0 +1,134 @@
+"""Executes the shards of a plan that are not there yet, on any executor."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from pathlib import Path
+from typing import Any
+
+from attentune.errors import CheckpointError, DataError
+from attentune.experiments.execution.executor import MAX_KILLS, Executor, WorkerKilled
+from attentune.experiments.execution.local import LocalExecutor
+from attentune.experiments.shards.plan import ShardPlan
+from attentune.io.locks import FileLock
+from attentune.io.urls import OutputFolder
+from attentune.training.signals import StopRequest
+
+# Seconds between looks at stop requests; and how long workers have to end after one.
+_POLL_S, _WAIT_S = 0.2, 30.0
+_LOCK_FILE = ".lock"
+# A task of an executor: (folder, shard, stop=...) -> rows, or None after a stop request.
+ShardTask = Callable[..., int | None]
+# Called with a shard and its rows once its file is written.
+Written = Callable[[int, int], None]
+
+
+class ShardsStopped(Exception):
+    """A stop was requested; finished shards are written, and the same call does the others."""
+
+
+class BadShards(DataError):
+    """Some shards have invalid rows; all others are written."""
+
+
+@contextlib.contextmanager
+def only_driver(output: OutputFolder) -> Iterator[None]:
+    """Be the only driver of a folder on this machine's disks while the block runs.
+
+    Raises:
+        CheckpointError: another command works in the folder.
+    """
+    if not output.is_local:
+        yield
+        return
+    lock = FileLock(Path(output.path) / _LOCK_FILE)
+    if not lock.take(wait=False):
+        raise CheckpointError(
+            f"{output.path}: another command (process {lock.holder() or 'unknown'}) is working in this folder. Wait for"
+            " it, or stop it with Ctrl-C and go on with this one; finished shards are kept."
+        )
+    try:
+        yield
+    finally:
+        lock.free()
+
+
+def run_shards(
+    task: ShardTask, output: OutputFolder, plan: ShardPlan, executor: Executor, *, stop: StopRequest, written: Written
+) -> None:
+    """Execute all shards whose files are missing.
+
+    A shard whose worker is killed is repeated. One with invalid rows does not stop the others.
+
+    Args:
+        task: writes a shard.
+        output: the folder.
+        plan: its shards.
+        executor: executes the tasks; it is shut down at the end.
+        stop: is looked at all the time.
+        written: is called when a shard is written.
+
+    Raises:
+        ShardsStopped: a stop was requested.
+        BadShards: some shards have invalid rows, with the first messages.
+        CheckpointError: workers were killed again and again.
+        AttentuneError: what concerns all shards, such as a full disk.
+    """
+    if isinstance(executor, LocalExecutor):
+        executor.reuse = True  # a process loads the run once
+    waiting = deque(plan.missing(output))
+    running: dict[Future[Any], int] = {}
+    kills: Counter[int] = Counter()
+    bad: dict[int, DataError] = {}
+    try:
+        while waiting or running:
+            if stop.requested:
+                raise ShardsStopped
+            count = min(len(waiting), executor.size - len(running))
+            if count > 0:
+                shards = [waiting.popleft() for _ in range(count)]
+                running |= zip(executor.submit(task, [(output.path, shard) for shard in shards]), shards, strict=True)
+            done, _ = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            for future in done:
+                shard = running.pop(future)
+                try:
+                    rows = future.result()
+                except WorkerKilled as error:
+                    kills[shard] += 1
+                    if kills[shard] >= MAX_KILLS:
+                        raise _killed_often(output, plan, shard, error) from error
+                    waiting.appendleft(shard)
+                except CancelledError:
+                    waiting.appendleft(shard)
+                except DataError as error:
+                    bad[shard] = error
+                else:
+                    if rows is None:  # its executor has stopped it
+                        raise ShardsStopped
+                    written(shard, rows)
+    finally:
+        executor.shutdown(wait_s=_WAIT_S)
+    if bad:
+        raise _bad_shards(output, bad)
+
+
+def _killed_often(output: OutputFolder, plan: ShardPlan, shard: int, error: WorkerKilled) -> CheckpointError:
+    return CheckpointError(
+        f"{output.place(plan.file_name(shard))}: its worker was killed {MAX_KILLS} times ({error}), as happens if"
+        " memory runs out. Finished shards are kept; go on with fewer --jobs, or look into the log of the worker."
+    )
+
+
+def _bad_shards(output: OutputFolder, bad: dict[int, DataError]) -> BadShards:
+    messages = list(dict.fromkeys(str(bad[shard]) for shard in sorted(bad)))
+    more = f"\n... and {len(messages) - 10} more" if len(messages) > 10 else ""
+    numbers = ", ".join(map(str, sorted(bad)[:10])) + (", ..." if len(bad) > 10 else "")
+    return BadShards(
+        "\n".join(messages[:10])
+        + more
+        + f"\n{len(bad)} of the shards ({numbers}) were not written to {output.path}, the others are. Correct these"
+        " rows and start again with another --output_dir."
+    )
