@@ -177,12 +177,13 @@ def _one_shard(output: Any, plan: Any, shard: int, task: Callable[..., Any]) -> 
 def _all_shards(output: Any, plan: Any, options: Any, task: Callable[..., Any]) -> int:
     import tempfile
 
+    from attentune.experiments.execution.driver import only_driver
     from attentune.experiments.execution.executor import make_executor
-    from attentune.experiments.shards.driver import ShardsStopped, only_driver, run_shards
+    from attentune.experiments.shards.driver import ShardsStopped, run_shards
     from attentune.training.signals import stop_on_signal
 
     logs = Path(output.path) / "logs" if output.is_local else Path(tempfile.gettempdir()) / "attentune-logs"
-    with only_driver(output):
+    with only_driver(Path(output.path), Path(".lock")) if output.is_local else contextlib.nullcontext():
         missing = plan.missing(output)
         if len(missing) < len(plan.shards):
             print(

@@ -16,7 +16,7 @@ from attentune.data.ranges import RowRange, RowSource
 from attentune.data.readers.table import RowStart
 from attentune.errors import CheckpointError, DataError, StorageError
 from attentune.experiments.execution.executor import MAX_KILLS, WorkerKilled
-from attentune.experiments.shards.driver import BadShards, ShardsStopped, only_driver, run_shards
+from attentune.experiments.shards.driver import BadShards, ShardsStopped, run_shards
 from attentune.experiments.shards.plan import PLAN_FILE, ShardPlan, ShardRequest, read_plan
 from attentune.io.urls import OutputFolder
 from attentune.training.signals import StopRequest
@@ -156,11 +156,3 @@ def test_a_stop_request_ends_the_command(output: OutputFolder, plan: ShardPlan) 
     with pytest.raises(ShardsStopped):
         run(output, plan, DirectExecutor(fail), stop)
     assert plan.missing(output) == [4, 5]
-
-
-def test_a_second_driver_is_refused(output: OutputFolder) -> None:
-    refused = pytest.raises(CheckpointError, match="another command \\(process .*\\) is working")
-    with only_driver(output), refused, only_driver(output):
-        pass
-    with only_driver(output):
-        pass

@@ -90,18 +90,22 @@ class FixedPlan:
 
 
 @contextlib.contextmanager
-def only_driver(folder: Path) -> Iterator[None]:
-    """Be the only command that works in a comparison's or search's folder while the block runs.
+def only_driver(folder: Path, lock_file: Path = Path(LOCKS) / "driver") -> Iterator[None]:
+    """Be the only command that works in a folder while the block runs.
+
+    Args:
+        folder: the folder of a comparison, search or many shards.
+        lock_file: the place of the lock in the folder.
 
     Raises:
         CheckpointError: another command is working in it.
         StorageError: it cannot be written to.
     """
-    lock = FileLock(folder / LOCKS / "driver")
+    lock = FileLock(folder / lock_file)
     if not lock.take(wait=False):
         raise CheckpointError(
             f"{folder}: another command ({lock.holder_text() or 'unknown'}) is working in this folder. Wait for it, or"
-            " stop it with Ctrl-C and go on with this one; nothing that is recorded is lost."
+            " stop it with Ctrl-C and go on with this one; what is finished is kept."
         )
     try:
         yield

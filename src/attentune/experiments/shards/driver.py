@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from pathlib import Path
 from typing import Any
 
 from attentune.errors import CheckpointError, DataError
 from attentune.experiments.execution.executor import MAX_KILLS, Executor, WorkerKilled
 from attentune.experiments.execution.local import LocalExecutor
 from attentune.experiments.shards.plan import ShardPlan
-from attentune.io.locks import FileLock
 from attentune.io.urls import OutputFolder
 from attentune.training.signals import StopRequest
 
 # Seconds between looks at stop requests; and how long workers have to end after one.
 _POLL_S, _WAIT_S = 0.2, 30.0
-_LOCK_FILE = ".lock"
 # A task of an executor: (folder, shard, stop=...) -> rows, or None after a stop request.
 ShardTask = Callable[..., int | None]
 # Called with a shard and its rows once its file is written.
@@ -32,28 +28,6 @@ class ShardsStopped(Exception):
 
 class BadShards(DataError):
     """Some shards have invalid rows; all others are written."""
-
-
-@contextlib.contextmanager
-def only_driver(output: OutputFolder) -> Iterator[None]:
-    """Be the only driver of a folder on this machine's disks while the block runs.
-
-    Raises:
-        CheckpointError: another command works in the folder.
-    """
-    if not output.is_local:
-        yield
-        return
-    lock = FileLock(Path(output.path) / _LOCK_FILE)
-    if not lock.take(wait=False):
-        raise CheckpointError(
-            f"{output.path}: another command (process {lock.holder() or 'unknown'}) is working in this folder. Wait for"
-            " it, or stop it with Ctrl-C and go on with this one; finished shards are kept."
-        )
-    try:
-        yield
-    finally:
-        lock.free()
 
 
 def run_shards(
@@ -106,9 +80,10 @@ def run_shards(
                 except DataError as error:
                     bad[shard] = error
                 else:
-                    if rows is None:  # its executor has stopped it
-                        raise ShardsStopped
-                    written(shard, rows)
+                    if rows is None:  # a stop request, or its job was pre-empted
+                        waiting.appendleft(shard)
+                    else:
+                        written(shard, rows)
     finally:
         executor.shutdown(wait_s=_WAIT_S)
     if bad:
