@@ -24,7 +24,6 @@ _POSIX_ONLY = [
     "cli/test_streaming.py",
     "data/readers/test_bad_files.py",
     "experiments/execution/test_*kills.py",
-    "experiments/execution/test_postgres.py",
     "hostile/*",
     "training/test_kills.py",
     "training/test_processes.py",

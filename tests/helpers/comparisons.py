@@ -99,7 +99,7 @@ def is_alive(pid: int) -> bool:
 def workers_of(folder: Path) -> list[int]:
     """Return the ids of running processes that hold, or were the last to hold, a lock of this comparison's runs."""
     pids = {FileLock(path).holder() for path in (folder / ".locks" / "runs").rglob("*.lock")}
-    return [pid for pid in pids if pid is not None and is_alive(pid) and b"worker" in cmdline(pid)]
+    return [pid for pid in pids if pid is not None and is_alive(pid) and b"forkserver" in cmdline(pid)]
 
 
 def cmdline(pid: int) -> bytes:

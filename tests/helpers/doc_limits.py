@@ -25,8 +25,13 @@ NOT_RUN = {
     ),
     "accelerate launch --multi_gpu --num_processes 4 -m attentune.cli.main train --task rte --data_dir glue_data "
     "--output_dir runs/rte": "needs four GPUs",
-    "attentune compare --tasks cola,rte --data_dir glue_data --presets bert,sesame --output_dir comparisons/first "
-    "--storage postgresql://me@server/attentune --study first": "needs a database; see tests/training/test_postgres.py",
+    "pip install 'attentune[ray]'": "needs the package index",
+    "pip install 'attentune[slurm]'": "needs the package index",
+    "ray start --head": "would leave a cluster; see tests/experiments/execution/test_clusters.py",
+    "attentune compare --tasks cola,rte --presets bert,sesame --executor ray --ray_address auto "
+    "--output_dir comparisons/first": "needs the cluster of the line before",
+    "attentune search --task cola --preset bert --search training.learning_rate=1e-5,1e-4 --executor slurm "
+    "--slurm partition=cpu --slurm timeout_min=60 --output_dir searches/cola": "needs SLURM; see test_clusters.py",
 }
 
 # Maps the first words of a command to flags that are appended: fewer runs, but at least one of each kind.

@@ -182,24 +182,7 @@ COMPARISONS: dict[str, tuple[Poison, tuple[str, ...]]] = {
         put("compare.json", json.dumps({"format": 1, "id": "a", "methods": {"bert": {"own": [], "of_tasks": [],
             "tasks": {"own": {"model.trust_remote_code": True, "model.name_or_path": "evil/repo"}}}}})),
         ("other settings",)),
-    "a journal that is deep": (put("queue.journal", DEEP + "\n"), ("queue.journal", "is damaged")),
-    "a journal that is a pickle": (put("queue.journal", lambda secret: pickled(secret) + b"\n"), ("queue.journal",)),
-    "a journal of lists": (put("queue.journal", "[1]\n[2]\n"), ("queue.journal", "is damaged")),
-    "a journal of words": (put("queue.journal", '"create_study"\n'), ("queue.journal", "is damaged")),
-    "a journal of other operations": (
-        put("queue.journal", '{"op_code": 99, "worker_id": "a"}\n'), ("queue.journal", "is damaged")),
-    "a journal of code": (
-        put("queue.journal", '{"op_code": "__import__(\'os\').system(\'id\')", "worker_id": "a"}\n'),
-        ("queue.journal", "is damaged")),
-    "a journal of studies that are not": (
-        put("queue.journal", '{"op_code": 5, "worker_id": "a", "study_id": 77}\n'), ("queue.journal",)),
-    "a journal of distributions": (
-        put("queue.journal", '{"op_code": 0, "worker_id": "a", "study_name": "compare", "directions": [1]}\n'
-            '{"op_code": 4, "worker_id": "a", "study_id": 0, "datetime_start": "2020-01-01", "state": 1,'
-            ' "distributions": {"x": "{\\"name\\": \\"os.system\\", \\"attributes\\": {}}"}, "params": {"x": 1}}\n'),
-        ("queue.journal",)),
-    "a journal that is a link": (link("queue.journal", "SECRET/precious"), ("holds the link queue.journal",)),
-    "locks that are a link": (link(".locks/queue", "SECRET/precious"), ("link",)),
+    "locks that are a link": (link(".locks/driver", "SECRET/precious"), ("link",)),
     "records that are a link": (link("records", "SECRET"), ("holds the link records",)),
     "runs that are a link": (link("runs", "SECRET"), ("holds the link runs",)),
     "a record that is deep": (put("records/own/all/bert/seed-1.json", DEEP), ("seed-1.json",)),
@@ -211,7 +194,32 @@ SEARCHES: dict[str, tuple[Poison, tuple[str, ...]]] = {
     "a plan that is a list": (put("search.json", "[]"), ("search.json",)),
     "a plan that is a pickle": (put("search.json", pickled), ("search.json",)),
     "a plan of words": (put("search.json", '{"format": 1, "id": "a", "search": "x"}'), ("search.json",)),
-    "a journal of lists": (both(put("search.json", ""), put("queue.journal", "[1]\n")), ("search.json",)),
+    "a journal that is deep": (put("queue.journal", DEEP + "\n"), ("queue.journal", "is damaged")),
+    "a journal that is a pickle": (put("queue.journal", lambda secret: pickled(secret) + b"\n"), ("queue.journal",)),
+    "a journal of lists": (put("queue.journal", "[1]\n[2]\n"), ("queue.journal", "is damaged")),
+    "a journal of words": (put("queue.journal", '"create_study"\n'), ("queue.journal", "is damaged")),
+    "a journal of other operations": (
+        put("queue.journal", '{"op_code": 99, "worker_id": "a"}\n'),
+        ("queue.journal", "is damaged"),
+    ),
+    "a journal of code": (
+        put("queue.journal", '{"op_code": "__import__(\'os\').system(\'id\')", "worker_id": "a"}\n'),
+        ("queue.journal", "is damaged"),
+    ),
+    "a journal of studies that are not": (
+        put("queue.journal", '{"op_code": 5, "worker_id": "a", "study_id": 77}\n'),
+        ("queue.journal",),
+    ),
+    "a journal of distributions": (
+        put(
+            "queue.journal",
+            '{"op_code": 0, "worker_id": "a", "study_name": "search trials", "directions": [1]}\n'
+            '{"op_code": 4, "worker_id": "a", "study_id": 0, "datetime_start": "2020-01-01", "state": 1,'
+            ' "distributions": {"x": "{\\"name\\": \\"os.system\\", \\"attributes\\": {}}"}, "params": {"x": 1}}\n',
+        ),
+        ("queue.journal",),
+    ),
+    "a journal that is a link": (link("queue.journal", "SECRET/precious"), ("holds the link queue.journal",)),
     "a plan that is a link": (link("search.json", "SECRET/config.json"), ("link",)),
 }
 

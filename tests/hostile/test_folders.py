@@ -40,11 +40,14 @@ def good(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed in (1, 2):
         rows = predictions(["bad", "good"] * 5, ["bad", "good"] * 4 + ["good", "bad"], ("bad", "good"))
         write_record(folder / "records", Run("own", None, "bert", seed), rows, score=0.8)
-    (folder / "search").mkdir()
-    (folder / "search/search.json").write_text("{}")
+    assert main(trained("search", folder, *SEARCH, "--output_dir", f"{folder}/search")) == 0
+    for name in ("records", "queue.journal", "trials.json", "config.yaml"):
+        path = folder / "search" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     return folder
 
 
+SEARCH = ("--search", "training.learning_rate=1e-3,2e-3", "--jobs", "1", "--max_steps", "1")
 COMPARE = ("--presets", "bert", "--seeds", "1", "--jobs", "1", "--max_steps", "1")
 
 
@@ -119,8 +122,7 @@ def without_records(folder: Path, secret: Path) -> None:
 def test_a_hostile_search(attentune: Command, good: Path, tmp_path: Path, name: str) -> None:
     poison, says = SEARCHES[name]
     folder, secret = poisoned(good, tmp_path, "search", poison)
-    vary = ["--search", "training.learning_rate=1e-3,2e-3", "--output_dir", str(folder)]
-    asked(attentune, trained("search", good, *vary), secret, says)
+    asked(attentune, trained("search", good, *SEARCH, "--output_dir", str(folder)), secret, says)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -8,7 +8,6 @@ import threading
 
 import pytest
 
-from attentune.experiments.execution.queue_storage import JOURNAL_FILE, StorageConfig, _JournalLock
 from attentune.io.locks import FileLock
 from attentune.training.signals import stop_on_signal
 
@@ -57,15 +56,3 @@ def test_an_interrupt_while_a_lock_is_taken_leaves_it_free(tmp_path, monkeypatch
             lock.take()
     assert not lock.is_held()
     assert FileLock(lock.path).take(wait=False)
-
-
-def test_a_journal_lock_that_an_interrupt_left_held_does_not_wait_for_itself(tmp_path):
-    (tmp_path / JOURNAL_FILE).write_bytes(b"")
-    lock = _JournalLock(StorageConfig(str(tmp_path), "here").journal)
-    lock.acquire()  # and then an interrupt before its release
-    got = []
-    thread = threading.Thread(target=lambda: got.append(lock.acquire()), daemon=True)
-    thread.start()
-    thread.join(10)
-    assert got == [True]
-    lock.release()

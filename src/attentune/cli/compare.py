@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attentune.cli.executor_flags import add_executor_flags, executor_options
 from attentune.cli.flags import Parser, add_config_flags, add_train_file, overrides_of, seed_numbers, whole_number
 from attentune.errors import ConfigError
 
@@ -41,16 +42,9 @@ def parser() -> Parser:
         help="their number, or a list: 3,7,11 (default: 5, seeds 1 to 5); with --folds, repetitions (default: 1)",
     )
     made.add_argument("--train_size", metavar="N,N", help="numbers of training rows, such as 250,1000,all")
-    made.add_argument("--jobs", metavar="N", help="parallel runs (default: one per core on a CPU, else 1)")
     made.add_argument("--retry_failed", action="store_true", help="repeat runs that are recorded as failed")
     made.add_argument("--keep_runs", action="store_true", help="keep the folders of finished runs, with their weights")
-    made.add_argument(
-        "--storage", metavar="URL", help="URL of a database through which several machines share the work"
-    )
-    made.add_argument(
-        "--study", metavar="NAME", help="the comparison's name in the database (default: the folder's name)"
-    )
-    made.add_argument("--heartbeat", default="60", help="seconds between heartbeats to --storage (default: 60)")
+    add_executor_flags(made)
     made.add_argument(
         "--baseline", metavar="NAME", help="the method that the others are compared with (default: the first)"
     )
@@ -142,12 +136,9 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
         "train_sizes": None if parsed.train_size is None else _sizes(parsed.train_size, problems),
         "config": parsed.config,
         "overrides": overrides,
-        "storage": parsed.storage,
-        "study": parsed.study,
-        "jobs": whole_number("--jobs", parsed.jobs, problems),
+        "executor": executor_options(parsed, problems),
         "keep_runs": parsed.keep_runs,
         "retry_failed": parsed.retry_failed,
-        "heartbeat_s": whole_number("--heartbeat", parsed.heartbeat, problems),
     }
 
 

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, overrides_of, seed_numbers, whole_number
+from attentune.cli.executor_flags import add_executor_flags, executor_options
+from attentune.cli.flags import Parser, add_config_flags, overrides_of, seed_numbers
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
@@ -39,7 +40,7 @@ def parser() -> Parser:
         help="for tables whose paper searched settings: the whole grid (default), none, or a number of trials",
     )
     made.add_argument("--plan", action="store_true", help="print the planned runs and their time, and end")
-    made.add_argument("--jobs", metavar="N", help="runs in parallel (default: one per core on a CPU, otherwise 1)")
+    add_executor_flags(made)
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
     add_config_flags(made)
     return made
@@ -97,7 +98,7 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
         "fraction": _fraction(parsed.fraction, problems),
         "overrides": overrides,
         "search": _search(parsed.search, problems),
-        "jobs": whole_number("--jobs", parsed.jobs, problems),
+        "executor": executor_options(parsed, problems),
     }
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from attentune.cli.executor_flags import add_executor_flags, executor_options
 from attentune.cli.flags import Parser, add_config_flags, add_train_file, overrides_of, whole_number
 from attentune.config.parse import coerce
 from attentune.errors import ConfigError
@@ -81,13 +82,8 @@ def _add_search_flags(made: Parser) -> None:
 
 
 def _add_work_flags(made: Parser) -> None:
-    made.add_argument("--jobs", metavar="N", help="parallel runs (default: one per core on a CPU, else 1)")
     made.add_argument("--retry_failed", action="store_true", help="repeat trials that are recorded as failed")
-    made.add_argument(
-        "--storage", metavar="URL", help="URL of a database through which several machines share the work"
-    )
-    made.add_argument("--study", metavar="NAME", help="the search's name in the database (default: the folder's name)")
-    made.add_argument("--heartbeat", default="60", help="seconds between heartbeats to --storage (default: 60)")
+    add_executor_flags(made)
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format of the table")
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
 
@@ -146,11 +142,8 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
         "preset": parsed.preset,
         "config": parsed.config,
         "overrides": overrides,
-        "storage": parsed.storage,
-        "study": parsed.study,
-        "jobs": whole_number("--jobs", parsed.jobs, problems),
+        "executor": executor_options(parsed, problems),
         "retry_failed": parsed.retry_failed,
-        "heartbeat_s": whole_number("--heartbeat", parsed.heartbeat, problems),
     }
 
 

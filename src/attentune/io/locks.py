@@ -151,6 +151,14 @@ class FileLock:
         except (OSError, ValueError, IndexError):
             return None
 
+    def holder_text(self) -> str:
+        """Return the process and machine that hold the lock, or held it last; empty if there is none."""
+        try:
+            pid, host = self.path.read_text(encoding="utf-8").split()[:2]
+        except (OSError, ValueError):
+            return ""
+        return f"process {pid} on {host}"
+
     def __enter__(self) -> FileLock:
         self.take()
         return self

@@ -12,6 +12,7 @@ from attentune.errors import ConfigError
 from attentune.experiments.comparison.progress import ComparisonProgress
 from attentune.experiments.comparison.records import Run, RunRecord
 from attentune.experiments.comparison.runner import compare
+from attentune.experiments.execution.executor import ExecutorOptions
 from attentune.io.files import read_json, storage_errors, write_text
 from attentune.report.document import Report, Section
 from attentune.report.figures.base import check_figure_file
@@ -47,7 +48,7 @@ def reproduce(
     fraction: float = 1.0,
     overrides: Mapping[str, Any] | None = None,
     search: str | int | None = None,
-    jobs: int | None = None,
+    executor: ExecutorOptions | None = None,
     display: ComparisonProgress | None = None,
 ) -> Report:
     """Run a recipe and write its report. The same call resumes an interrupted reproduction.
@@ -62,7 +63,7 @@ def reproduce(
         overrides: settings, by dotted name, that override the recipe's.
         search: for recipes whose paper searched settings for each task: "grid" or None for all points of its grid,
             "none" to leave the search out, or the number of trials of each method and task.
-        jobs: the number of runs in parallel.
+        executor: where runs are executed; on this machine if not given.
         display: the progress display; by default on standard error.
 
     Returns:
@@ -90,7 +91,7 @@ def reproduce(
         shown.info(line)
     _agree(folder, recipe, planned, fraction, wanted)
     choose = "score" if recipe.search is None else recipe.search.choose
-    chosen = run_searches(searches, folder, choose=choose, jobs=jobs, display=shown)
+    chosen = run_searches(searches, folder, choose=choose, executor=executor, display=shown)
     methods = methods_with(recipe, chosen)
     compared = folder / COMPARISON_FOLDER
     kept = [part.trained_on for part in planned.parts if _keeps_runs(recipe, part.trained_on)]
@@ -98,7 +99,7 @@ def reproduce(
         record
         for part in planned.parts
         for record in _compare(
-            methods, part, compared, seeds=seeds, jobs=jobs, keep_runs=part.trained_on in kept, display=shown
+            methods, part, compared, seeds=seeds, executor=executor, keep_runs=part.trained_on in kept, display=shown
         )
     ]
     first = score_section(recipe, records, {part.task: part.trained_on for part in planned.parts})
@@ -150,7 +151,7 @@ def plan_reproduction(
     fraction: float = 1.0,
     overrides: Mapping[str, Any] | None = None,
     search: str | int | None = None,
-    jobs: int | None = None,
+    executor: ExecutorOptions | None = None,
     display: ComparisonProgress | None = None,
 ) -> ReproductionPlan:
     """Count the runs of a recipe and predict their time, without starting them; the arguments are `reproduce`'s."""
@@ -162,7 +163,7 @@ def plan_reproduction(
     count = seeds if isinstance(seeds, int) else len(seeds)
     times = expected_times(recipe, planned.parts, searches, count, shown)
     notes = (*planned.notes, *plan_lines(recipe, planned, searches, seeds))
-    return ReproductionPlan(notes, tuple(times), planned_jobs(planned.parts, jobs))
+    return ReproductionPlan(notes, tuple(times), planned_jobs(planned.parts, executor))
 
 
 def _compare(methods: Mapping[str, Any], part: Part, folder: Path, **options: Any) -> list[RunRecord]:

@@ -10,6 +10,7 @@ from typing import Any
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.methods import Method, methods_from
 from attentune.experiments.comparison.progress import ComparisonProgress
+from attentune.experiments.execution.executor import ExecutorOptions
 from attentune.experiments.search.search import search
 from attentune.experiments.search.space import Dimension, Space, load_space, space_from
 from attentune.report.document import Table
@@ -120,7 +121,7 @@ def run_searches(
     folder: Path,
     *,
     choose: str,
-    jobs: int | None,
+    executor: ExecutorOptions | None,
     display: ComparisonProgress,
 ) -> list[ChosenSettings]:
     """Run all searches, or go on with them, and return the best settings of each.
@@ -140,7 +141,7 @@ def run_searches(
             choose=choose,
             preset=one.method.preset,
             overrides=one.settings,
-            jobs=jobs,
+            executor=executor,
             display=display,
         )
         best = result.best

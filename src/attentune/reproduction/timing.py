@@ -12,7 +12,7 @@ from attentune.data.load import load_data
 from attentune.data.tokenization import encode_rows
 from attentune.experiments.comparison.methods import methods_from
 from attentune.experiments.comparison.progress import ComparisonProgress
-from attentune.experiments.execution.scheduler import default_jobs
+from attentune.experiments.execution.executor import ExecutorOptions, default_slots
 from attentune.models.build import load_tokenizer
 from attentune.reproduction.planning import Part
 from attentune.reproduction.recipe import Recipe
@@ -85,9 +85,9 @@ def expected_times(
     return times
 
 
-def planned_jobs(parts: Sequence[Part], jobs: int | None) -> int:
-    """Return the number of runs in parallel."""
-    return jobs or default_jobs([dict(parts[0].settings)])[0]
+def planned_jobs(parts: Sequence[Part], executor: ExecutorOptions | None) -> int:
+    """Return the number of runs in parallel: those asked for, else those of this machine."""
+    return default_slots([dict(parts[0].settings)], executor.jobs if executor is not None else None).count
 
 
 def _size(part: Part) -> _Size:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from attentune.experiments.comparison.grid import Run
-from attentune.experiments.comparison.progress import as_duration, seconds_left
-from helpers.queue_worker import small_record
+from attentune.experiments.comparison.progress import RunTimes, as_duration, group_of
+from helpers.small_runs import small_record
 
 
 def run(task: str = "cola", size: int | None = 250, method: str = "bert", seed: int = 1) -> Run:
     return Run(task, size, method, seed)
+
+
+def seconds_left(done, waiting, running, workers):
+    times = RunTimes()
+    for record in done:
+        times.add(record)
+    return times.left(Counter(map(group_of, waiting)), running, workers)
 
 
 def test_runs_are_expected_to_last_as_those_like_them():

@@ -16,7 +16,7 @@ from attentune.experiments.comparison.grid import Run
 from attentune.experiments.comparison.record_store import RecordStore, RunRecord, failed_record, record_of, unpaired
 from attentune.results import RunResult
 from helpers.interrupted import die, killed
-from helpers.queue_worker import small_record
+from helpers.small_runs import small_record
 
 RUN = Run("cola", 250, "bert", 3)
 LOG = [

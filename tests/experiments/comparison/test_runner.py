@@ -79,6 +79,4 @@ def test_a_run_whose_workers_are_killed_again_and_again_is_recorded_as_failed(ti
     record = RecordStore(folder).records()[0]
     assert record.error is not None
     assert record.error["kind"] == "WorkerKilled"
-    assert (
-        "was killed 3 times, the last time by signal 9; if memory ran out, give fewer --jobs" in record.error["message"]
-    )
+    assert "was killed by signal 9, 3 times in all; if memory ran out, give fewer --jobs" in record.error["message"]

@@ -1,64 +1,88 @@
-"""One worker process: how many runs it does, and that it ends with whoever started it."""
+"""One run in a worker process: its record, its folder, and what another process has done before."""
 
 from __future__ import annotations
 
-import dataclasses
-import subprocess
-import sys
+import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from attentune.experiments.comparison.grid import plan_grid
-from attentune.experiments.comparison.manifest import open_comparison
-from attentune.experiments.comparison.methods import Method
-from attentune.experiments.execution.queue import RunQueue
-from attentune.experiments.execution.queue_storage import StorageConfig
-from attentune.experiments.execution.worker import STOPPED, WorkerTask
-from helpers.comparisons import WAIT_S, checkpointed, wait_for
-from helpers.samples import settings
+from attentune.errors import CheckpointError, StorageError
+from attentune.experiments.comparison.grid import Run
+from attentune.experiments.comparison.record_store import RecordStore
+from attentune.experiments.execution.worker import RunTask, execute_run
+from attentune.training.signals import Interrupted, StopRequest
+from helpers.small_runs import RUNS, noted, sleeping_plan
 
-pytestmark = pytest.mark.integration
+RUN = RUNS[0]
 
 
-def started(
-    folder: Path, encoder: Path, *, one_run: bool, **changes: object
-) -> tuple[subprocess.Popen[bytes], RunQueue]:
-    """A worker with two runs to do, and their queue."""
-    values = settings(folder, encoder, **changes)
-    del values["training.output_dir"]
-    grid = plan_grid(tasks=None, methods=[Method("bert", "bert")], seeds=[1, 2], overrides=values)
-    storage_config = StorageConfig(str(folder / "comparison"), open_comparison(folder / "comparison", grid))
-    queue = RunQueue(storage_config)
-    queue.refill(grid.runs)
-    runs = [dataclasses.asdict(run) for run in grid.runs]
-    task = WorkerTask(dataclasses.asdict(storage_config), runs, grid.configs, one_run=one_run)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "attentune.experiments.execution.worker"],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdin is not None
-    process.stdin.write(task.to_line())
-    process.stdin.flush()
-    return process, queue
+@pytest.fixture
+def task(tmp_path) -> RunTask:
+    return sleeping_plan(tmp_path / "comparison").task(RUN)
 
 
-@pytest.mark.parametrize(("one_run", "done"), [(True, 1), (False, 2)])
-def test_it_does_one_run_or_all_that_wait(tiny, tmp_path, one_run, done):
-    process, queue = started(tmp_path, tiny("bert"), one_run=one_run, training__num_train_epochs=1)
-    assert process.wait(WAIT_S) == 0
-    records = queue.record_store.records()
-    assert [record.status for record in records] == ["done"] * done
-    assert not list((tmp_path / "comparison").glob("runs/*/*/*/*"))
+def store(task: RunTask) -> RecordStore:
+    return RecordStore(Path(task.folder))
 
 
-def test_it_saves_and_ends_when_whoever_started_it_is_gone(tiny, tmp_path):
-    process, queue = started(tmp_path, tiny("bert"), one_run=False, training__num_train_epochs=500)
-    run = wait_for(checkpointed(tmp_path / "comparison"), "checkpoint")[0]
-    assert process.stdin is not None
-    process.stdin.close()
-    assert process.wait(WAIT_S) == STOPPED
-    assert (run / "config.yaml").is_file()
-    assert list(run.glob("checkpoint-*"))
-    assert queue.record_store.records() == []
+def test_a_run_leaves_its_record_in_its_folder(task):
+    record = execute_run(pickle.loads(pickle.dumps(task)), stop=StopRequest())
+    assert record is not None
+    assert (record.run, record.status, record.score) == (RUN, "done", 0.01)
+    assert store(task).draft(RUN) == record
+    assert not store(task).has(RUN)  # that is for the command to write
+    assert not store(task).lock(RUN).is_held()
+
+
+def test_a_run_that_an_earlier_worker_has_ended_is_not_repeated(task):
+    first = execute_run(task, stop=StopRequest())
+    assert execute_run(task, stop=StopRequest()) == first
+    assert noted(Path(task.folder), "began") == {RUN.name: 1}
+    draft = store(task).run_folder(RUN) / "record.json"
+    draft.write_text(draft.read_text()[:40])
+    assert execute_run(task, stop=StopRequest()) is not None
+    assert noted(Path(task.folder), "began") == {RUN.name: 2}
+
+
+def test_a_run_that_another_process_executes_is_left_alone(task):
+    with store(task).lock(RUN):
+        assert execute_run(task, stop=StopRequest()) is None
+    assert not noted(Path(task.folder), "began")
+
+
+def test_a_stop_request_is_heeded_before_and_during_a_run(task):
+    stop = StopRequest()
+    stop.requested = True
+    assert execute_run(task, stop=stop) is None
+    assert not noted(Path(task.folder), "began")
+
+    def interrupted(run: Run, config: object) -> None:
+        raise Interrupted("here", 3)
+
+    assert execute_run(replace(task, trainer=interrupted), stop=StopRequest()) is None  # type: ignore[arg-type]
+    assert store(task).draft(RUN) is None
+
+
+def test_a_run_that_fails_has_a_record_and_a_disk_that_refuses_has_none(task):
+    def failing(run: Run, config: object) -> None:
+        raise ValueError("no such luck")
+
+    record = execute_run(replace(task, trainer=failing), stop=StopRequest())  # type: ignore[arg-type]
+    assert record is not None
+    assert (record.status, record.error["kind"], record.error["message"]) == ("failed", "ValueError", "no such luck")
+
+    def refused(run: Run, config: object) -> None:
+        raise StorageError("the disk is full")
+
+    other = replace(task, run=RUNS[1], trainer=refused)  # type: ignore[arg-type]
+    with pytest.raises(StorageError, match="full"):
+        execute_run(other, stop=StopRequest())
+    assert store(task).draft(RUNS[1]) is None
+
+
+def test_a_machine_that_does_not_see_the_folder_says_so(task):
+    (Path(task.folder) / task.manifest).unlink()
+    with pytest.raises(CheckpointError, match=r"has no compare.json as seen from .* a disk that all machines share"):
+        execute_run(task, stop=StopRequest())

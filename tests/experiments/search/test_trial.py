@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import pkgutil
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,39 +10,34 @@ import pytest
 
 from attentune.config import load_config, to_dict
 from attentune.errors import DataError
-from attentune.experiments.comparison.grid import RunGrid
-from attentune.experiments.execution.queue import RunQueue
-from attentune.experiments.execution.queue_storage import StorageConfig
-from attentune.experiments.execution.worker import RunWorker
+from attentune.experiments.execution.worker import execute_run
 from attentune.experiments.search.plan import SearchPlan
 from attentune.experiments.search.selection import SelectionCriterion
 from attentune.experiments.search.settings import TrialSettings
+from attentune.experiments.search.setup import SEARCH_FILE
 from attentune.experiments.search.space import Dimension, Space
 from attentune.experiments.search.study import SamplerConfig, SearchStudy
 from attentune.experiments.search.trial import Rows
-from helpers.queue_worker import small_record
+from attentune.training.signals import StopRequest
 from helpers.samples import settings
+from helpers.small_runs import small_record
 
 
 def plan_of(folder: Path, encoder: Path, space: Space, sampler_config: SamplerConfig, **changes: object) -> SearchPlan:
     values = settings(folder, encoder, **changes)
     del values["training.output_dir"]
-    storage_config = StorageConfig(str(folder), "one")
-    study = SearchStudy(storage_config, space, sampler_config, SelectionCriterion())
+    study = SearchStudy(folder, space, sampler_config, SelectionCriterion())
     return SearchPlan(study, TrialSettings(None, "bert", values), Rows(share=0.5), [42, 43])
 
 
 def work(plan: SearchPlan) -> None:
-    """Do what waits in this process, as a worker does."""
-    queue = RunQueue(plan.study.storage_config)
-    queue.refill(plan.grid.runs)
-    task = plan.task()
-    assert task.trainer is not None
-    options = json.loads(json.dumps(task.trainer_options))
-    trainer = pkgutil.resolve_name(task.trainer)(plan.study.storage_config, **options)
-    worker = RunWorker(queue, RunGrid(plan.grid.runs, task.configs, {}), keep_runs=False, trainer=trainer)
-    while queue.run_next({run.name: run for run in plan.grid.runs}, worker.execute):
-        pass
+    """Execute what waits, in this process."""
+    (plan.study.folder / SEARCH_FILE).touch()
+    for run in plan.grid.runs:
+        record = execute_run(pickle.loads(pickle.dumps(plan.task(run))), stop=StopRequest())
+        assert record is not None
+        plan.record_store.write(record, plan.record_store.run_folder(run))
+        plan.record_store.tidy(run)
 
 
 @pytest.mark.integration
@@ -54,8 +48,7 @@ def test_a_run_that_does_worse_than_others_ends_after_an_epoch(tiny, tmp_path):
     study = plan.study
     # The first trial was right on all rows from the beginning.
     assert study.add()
-    for step in (1, 2, 3):
-        assert not study.report("trial-0001", step, 1.0)
+    study.report("trial-0001", dict.fromkeys((1, 2, 3), 1.0))
     study.note("trial-0001", 42, {"status": "done", "scores": [1.0], "message": "", "seconds": 1.0})
     study.finish("trial-0001", "done", 1.0)
     plan.advance(2, ())

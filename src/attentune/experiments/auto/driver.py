@@ -64,9 +64,9 @@ from attentune.experiments.auto.members import (
 )
 from attentune.experiments.auto.portfolio import Member, choose_members
 from attentune.experiments.auto.schedule import Schedule
-from attentune.experiments.auto.workers import MAX_KILLS, WorkerPool
+from attentune.experiments.auto.workers import WorkerPool
+from attentune.experiments.execution.executor import MAX_KILLS, Slots, default_slots, usable_cores
 from attentune.experiments.execution.memory import available_memory_bytes
-from attentune.experiments.execution.scheduler import default_jobs
 from attentune.io.files import read_json, storage_errors, write_text
 from attentune.metrics.metrics import Metric, choose_metric, score_predictions
 from attentune.models.build import load_tokenizer
@@ -338,16 +338,14 @@ class _AutoRun(AutoFolder):
         saved = self._saved_plan() if self.resume else None
         if saved is not None:
             self.spent_before_s = float(saved["seconds"])
-        size, threads = self._workers()
+        slots = self._slots()
         setup = WorkerSetup(
             data=replace(self.data, splits={"train": self.rows}),
             settings=settings_of(self.config),
             max_length=self.config.data.max_length,
             use_cpu=self.config.training.use_cpu,
-            threads=threads,
-            log=str((self.work / "workers.log").absolute()),
         )
-        self.pool = WorkerPool(setup, size)
+        self.pool = WorkerPool(setup, slots, self.work / "logs")
         known = {} if saved is None else {name: EncoderSpeed(**speed) for name, speed in saved["encoders"].items()}
         needed = [name for name in dict.fromkeys(m.encoder for m in self.members) if name is not None]
         probes = self._probes([name for name in needed if name not in known])
@@ -356,7 +354,7 @@ class _AutoRun(AutoFolder):
         self._examine()
         speed = SpeedModel({**known, **self._probed(probes)})
         if saved is None:
-            plan = self._make_plan(speed, size)
+            plan = self._make_plan(speed, slots.count)
             self.folds_N = _fold_numbers(self.rows, self.space, plan, self.seed)
             save_folds(self.work / FOLDS_FILE, self.folds_N)
         else:
@@ -378,14 +376,13 @@ class _AutoRun(AutoFolder):
             self.states.append(state)
         self._announce()
 
-    def _workers(self) -> tuple[int, int | None]:
+    def _slots(self) -> Slots:
         """Return the number of workers, and of threads of each: OMP_NUM_THREADS at most."""
-        cores, one_thread = default_jobs([{"training.use_cpu": self.config.training.use_cpu}])
-        if not one_thread:
-            return self.jobs or cores, None
-        size = self.jobs or cores
-        most = os.environ.get("OMP_NUM_THREADS", "")
-        return size, max(1, min(cores // size, int(most) if most.isdigit() else cores))
+        slots = default_slots([{"training.use_cpu": self.config.training.use_cpu}], self.jobs)
+        if slots.threads is None:
+            return slots
+        cores, most = usable_cores(), os.environ.get("OMP_NUM_THREADS", "")
+        return replace(slots, threads=max(1, min(cores // slots.count, int(most) if most.isdigit() else cores)))
 
     def _probes(self, encoders: Sequence[str]) -> list[ProbeTask]:
         limit_s = max(3.0, _PROBE_SHARE * self.time_limit_s / max(1, len(encoders)))

@@ -13,15 +13,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import multiprocessing
 import os
 import shutil
-import signal
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import wait as wait_for_handles
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +30,7 @@ from attentune.errors import AttentuneError, CheckpointError
 from attentune.experiments.auto.budget import EncoderSpeed
 from attentune.experiments.auto.portfolio import Member
 from attentune.io.files import read_json, storage_errors, write_text
+from attentune.training.signals import Interrupted, StopRequest
 
 FOLD_FILE, HELD_OUT_FILE, REFIT_FOLDER = "fold.json", "heldout.safetensors", "all"
 WEIGHTS_FILE = "model.safetensors"
@@ -67,16 +64,12 @@ class WorkerSetup:
         settings: overrides of all members' presets, by dotted name.
         max_length: the maximum number of tokens of a text.
         use_cpu: not to use an accelerator.
-        threads: threads of a worker; None for PyTorch's choice.
-        log: the file of its output.
     """
 
     data: TaskData
     settings: dict[str, Any]
     max_length: int
     use_cpu: bool
-    threads: int | None
-    log: str
 
 
 @dataclass(frozen=True)
@@ -260,57 +253,27 @@ class MemberState:
         return [fold_folder(self.folder, fold) for fold in self.folds]
 
 
-# The state of a worker process: what it holds, and requests to stop.
+# The state of a worker process: what it holds, and the request to stop its task.
 _SETUP: WorkerSetup
-_STOP_EVENT: Any = None
-_STOP: Any = None
+_STOP: StopRequest
 _FROZEN: dict[str, Any] = {}
 
 
-def start_worker(setup: WorkerSetup, stop_event: Any) -> None:
-    """Prepare a worker process: output to a log, its number of threads, signals, and the end of its parent."""
-    global _SETUP, _STOP_EVENT, _STOP
-    log = os.open(setup.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for stream in (1, 2):
-        os.dup2(log, stream)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    if setup.threads is not None:  # read by PyTorch's libraries when they are loaded
-        os.environ |= {"OMP_NUM_THREADS": str(setup.threads), "MKL_NUM_THREADS": str(setup.threads)}
-    from attentune.training.signals import StopRequest
-
-    _SETUP, _STOP_EVENT, _STOP = setup, stop_event, StopRequest()
-    # Ctrl-C at the terminal reaches workers only through the parent. Training finds this handler and shares it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _STOP)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    import torch
-
-    if setup.threads is not None:
-        torch.set_num_threads(setup.threads)
+def hold(setup: WorkerSetup) -> None:
+    """Prepare a worker process."""
+    global _SETUP
+    _SETUP = setup
     # Loaded before the first task, whose time is measured.
     import attentune.inference.predictor
     import attentune.training.train  # noqa: F401
 
 
-def _end_with_parent() -> None:
-    """Save and exit when the parent has ended, however that happened."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-    wait_for_handles([parent.sentinel])
-    _STOP_EVENT.set()
-    time.sleep(SAVE_S)
-    os._exit(1)
-
-
-def run_task(task: FoldTask | ProbeTask) -> TaskResult:
+def run_task(task: FoldTask | ProbeTask, *, stop: StopRequest) -> TaskResult:
     """Do a task in a worker process; errors become results."""
     import traceback
 
-    from attentune.training.signals import Interrupted
-
-    began = time.perf_counter()
-    _STOP.requested = False
+    global _STOP
+    began, _STOP = time.perf_counter(), stop
     print(f"{time.strftime('%H:%M:%S')} process {os.getpid()}: {task.name}", flush=True)
     try:
         if isinstance(task, ProbeTask):
@@ -330,23 +293,22 @@ def run_task(task: FoldTask | ProbeTask) -> TaskResult:
 
 
 def _raise_if_stopped(deadline: float) -> None:
-    from attentune.training.signals import Interrupted
-
-    if _STOP_EVENT.is_set() or time.time() > deadline:
+    if _STOP.requested or time.time() > deadline:
         raise Interrupted("", 0)
 
 
 def _callback(deadline: float) -> Any:
-    """Return a callback that stops training at the deadline, or when the parent requests it."""
+    """Return a callback that stops training at the deadline."""
     from attentune.training.callbacks import TrainingCallback
 
     class StopCallback(TrainingCallback):
         def __init__(self) -> None:
             self.steps: list[tuple[int, float]] = []  # tokens and seconds so far, at each step
+            self.is_late = False
 
         def _check(self) -> None:
-            if _STOP_EVENT.is_set() or time.time() > deadline:
-                _STOP.requested = True
+            if time.time() > deadline and not _STOP.requested:
+                self.is_late = _STOP.requested = True
 
         def on_step_end(self, state: Any, logs: Mapping[str, float]) -> None:
             self.steps.append((state.tokens, state.seconds))
@@ -491,7 +453,11 @@ def _train_once(overrides: dict[str, Any], method: str, trained: np.ndarray, cal
         {"train": _SETUP.data.splits["train"].take(trained)},
     )
     config = load_config(overrides=overrides, preset=method)
-    train(config, data=data, display=ProgressDisplay(quiet=True), callbacks=[callback], with_baselines=False)
+    try:
+        train(config, data=data, display=ProgressDisplay(quiet=True), callbacks=[callback], with_baselines=False)
+    finally:
+        if callback.is_late:  # the worker goes on with another task
+            _STOP.requested = False
 
 
 def _settings(member: Member, fold: int) -> dict[str, Any]:
@@ -531,7 +497,6 @@ def _probe(task: ProbeTask) -> EncoderSpeed:
     from attentune.data.tokenization import encode_rows
     from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
     from attentune.training.memory import peak_memory_bytes
-    from attentune.training.signals import Interrupted
 
     member = Member("probe", "fine-tuned", "bert", encoder=task.encoder)
     rows = _SETUP.data.splits["train"]

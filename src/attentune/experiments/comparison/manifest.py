@@ -16,7 +16,6 @@ from attentune.experiments.comparison.grid import RunGrid
 from attentune.experiments.comparison.methods import PER_RUN, WHICH_RUNS
 from attentune.experiments.comparison.records import is_packed
 from attentune.io.files import check_links, read_json, storage_errors, write_text
-from attentune.io.locks import FileLock
 from attentune.training.defaults import RULED
 
 MANIFEST_FILE = "compare.json"
@@ -30,16 +29,9 @@ MAY_DIFFER = {
     "training.logging_steps",
     "training.report_to",
 }
-# Settings that may differ between machines.
-LOCATION_SETTINGS = {"data.data_dir"}
 _SHOWN = 8
 
 Methods = dict[str, dict[str, Any]]
-
-
-def queue_lock(folder: Path) -> FileLock:
-    """Return the lock that a process holds while it lists runs, queues them or takes one."""
-    return FileLock(folder / LOCKS / "queue")
 
 
 def methods_of(grid: RunGrid) -> Methods:
@@ -50,8 +42,20 @@ def methods_of(grid: RunGrid) -> Methods:
     }
 
 
-def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str, str] | None = None) -> str:
-    """Create a comparison in this folder or continue the one that is there; return the folder's id.
+def make_comparison_folder(folder: Path) -> None:
+    """Create the folder of a comparison, unless it exists.
+
+    Raises:
+        CheckpointError: it holds something else.
+        StorageError: it cannot be created.
+    """
+    if is_packed(folder):
+        raise CheckpointError(f"{folder}: holds a packed comparison, which is read only. Name another --output_dir.")
+    make_folder(folder, MANIFEST_FILE, "comparison")
+
+
+def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str, str] | None = None) -> None:
+    """Create a comparison in this folder, or continue the one that is there.
 
     Args:
         folder: the comparison's folder.
@@ -62,24 +66,20 @@ def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str,
         CheckpointError: the folder holds something else, or a comparison with other settings, rows or encoders.
         StorageError: it cannot be created or written to.
     """
-    if is_packed(folder):
-        raise CheckpointError(f"{folder}: holds a packed comparison, which is read only. Name another --output_dir.")
-    make_folder(folder, MANIFEST_FILE, "comparison")
-    with queue_lock(folder):
-        before = read_manifest(folder)
-        methods = methods_of(grid)
-        check_same(before["methods"], methods, str(folder))
-        known = before.get("data_fingerprints") or before.get("made_from", {})  # the name in 0.1.0
-        check_unchanged(known, data_fingerprints or {}, str(folder))
-        content = {
-            "format": _FORMAT,
-            "id": before["id"],
-            "data_fingerprints": {**(data_fingerprints or {}), **known},
-            "methods": merge(before["methods"], methods),
-        }
-        if content != before:
-            write_text(folder / MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    return str(before["id"])
+    make_comparison_folder(folder)
+    before = read_manifest(folder)
+    methods = methods_of(grid)
+    check_same(before["methods"], methods, str(folder))
+    known = before.get("data_fingerprints") or before.get("made_from", {})  # the name in 0.1.0
+    check_unchanged(known, data_fingerprints or {}, str(folder))
+    content = {
+        "format": _FORMAT,
+        "id": before["id"],
+        "data_fingerprints": {**(data_fingerprints or {}), **known},
+        "methods": merge(before["methods"], methods),
+    }
+    if content != before:
+        write_text(folder / MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def with_saved_choices(folder: Path, grid: RunGrid) -> RunGrid:
@@ -165,24 +165,22 @@ def merge(before: Methods, now: Methods) -> Methods:
     return merged
 
 
-def check_same(before: Methods, now: Methods, where: str, *, free: Iterable[str] = ()) -> None:
+def check_same(before: Methods, now: Methods, where: str) -> None:
     """Check that methods and tasks have the same settings as before, and new ones the same common settings.
 
     Args:
         before: the stored methods.
         now: the new ones.
-        where: the folder or study, for the message.
-        free: names of settings that may differ, besides `MAY_DIFFER`.
+        where: the folder, for the message.
 
     Raises:
         CheckpointError: settings differ; the message lists which.
     """
-    allowed = MAY_DIFFER.union(free)
     changes: dict[str, None] = {}
     for name, part in now.items():
         for task, flat in part["tasks"].items():
             old, label, ignored = _counterpart(before, now, name, task)
-            compared = [] if old is None else [setting for setting in flat if setting not in allowed | ignored]
+            compared = [] if old is None else [setting for setting in flat if setting not in MAY_DIFFER | ignored]
             changes |= dict.fromkeys(f"{label}{line}" for line in _differences(old or {}, flat, compared))
     if changes:
         listed = [*list(changes)[:_SHOWN], *([f"and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else [])]

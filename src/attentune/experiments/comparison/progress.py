@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
@@ -11,40 +12,60 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from attentune.experiments.comparison.grid import Run
 from attentune.experiments.comparison.record_store import RunRecord
 
+# The task, size and method of runs that differ in their seeds only.
+Group = tuple[str, str, str]
 
-def seconds_left(
-    done: Sequence[RunRecord], waiting: Sequence[Run], running: Mapping[Run, float], workers: int
-) -> float | None:
-    """Estimate the seconds that the remaining runs take; None while only baselines are done, which take seconds.
+
+class RunTimes:
+    """The expected seconds of runs, from those that are done.
 
     The estimate for a run is the (lower) median over the runs of its task, size and method, else over the trained runs
     of its task and size, else over all trained runs. A median, because the times of runs that were suspended with the
     machine are outliers.
-
-    Args:
-        done: finished runs.
-        waiting: runs that have not started.
-        running: running runs, with the seconds since their start.
-        workers: number of workers.
     """
-    trained = [record for record in done if not record.config.get("baseline")]
-    known = {(record.run.task, record.run.size, record.run.method) for record in done}
-    if not done or (not trained and any((run.task, run.size, run.method) not in known for run in (*waiting, *running))):
-        return None
 
-    def expected(run: Run) -> float:
-        place = run.task, run.size
-        same = [record for record in done if (*place, run.method) == (*place_of(record), record.run.method)]
-        chosen = same or [record for record in trained if place_of(record) == place] or trained
-        return statistics.median_low(record.wall_seconds for record in chosen)
+    def __init__(self) -> None:
+        # Sorted, by task, size and method; by task and size; and of all trained runs.
+        self._of_group: dict[Group, list[float]] = {}
+        self._of_place: dict[tuple[str, str], list[float]] = {}
+        self._of_all: list[float] = []
 
-    def place_of(record: RunRecord) -> tuple[str, str]:
-        return record.run.task, record.run.size
+    def add(self, record: RunRecord) -> None:
+        """Learn from a finished run; failed ones say nothing."""
+        if not record.is_done:
+            return
+        task, size, method = group_of(record.run)
+        insort(self._of_group.setdefault((task, size, method), []), record.wall_seconds)
+        if not record.config.get("baseline"):
+            insort(self._of_place.setdefault((task, size), []), record.wall_seconds)
+            insort(self._of_all, record.wall_seconds)
 
-    seconds = sum(expected(run) for run in waiting)
-    rest = [max(0.0, expected(run) - since) for run, since in running.items()]
-    # One long run may outlast all others.
-    return max([(seconds + sum(rest)) / max(1, workers), *rest])
+    def expected(self, group: Group) -> float | None:
+        """Return the expected seconds of a run; None while only baselines are done, which take seconds."""
+        seconds = self._of_group.get(group) or self._of_place.get(group[:2]) or self._of_all
+        return statistics.median_low(seconds) if seconds else None
+
+    def left(self, waiting: Mapping[Group, int], running: Mapping[Run, float], workers: int) -> float | None:
+        """Estimate the seconds that the remaining runs take; None if that of one of them is not known.
+
+        Args:
+            waiting: the number of runs that have not started, by task, size and method.
+            running: running runs, with the seconds since their start.
+            workers: the number of runs at a time.
+        """
+        groups = {*(group for group, count in waiting.items() if count), *map(group_of, running)}
+        expected = {group: self.expected(group) for group in groups}
+        if not self._of_group or None in expected.values():
+            return None
+        seconds = sum(count * (expected[group] or 0.0) for group, count in waiting.items() if count)
+        rest = [max(0.0, (expected[group_of(run)] or 0.0) - since) for run, since in running.items()]
+        # One long run may outlast all others.
+        return max([(seconds + sum(rest)) / max(1, workers), *rest])
+
+
+def group_of(run: Run) -> Group:
+    """Return the task, size and method of a run."""
+    return run.task, run.size, run.method
 
 
 def as_duration(seconds: float | None) -> str:

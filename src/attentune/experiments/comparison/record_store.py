@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, to_dict
-from attentune.errors import AttentuneError
+from attentune.errors import AttentuneError, CheckpointError
 from attentune.experiments.comparison.manifest import LOCKS
 from attentune.experiments.comparison.records import (
     Run,
@@ -22,14 +22,15 @@ from attentune.experiments.comparison.records import (
     score_to_compare_by,
     unpaired,
 )
-from attentune.io.files import storage_errors, sync_file, sync_folder, write_bytes
+from attentune.io.files import storage_errors, sync_file, sync_folder, write_bytes, write_text
 from attentune.io.locks import FileLock
 from attentune.results import RunResult, versions
 from attentune.training.signals import Pruned
 
 __all__ = ["RecordStore", "Run", "RunRecord", "failed_record", "record_of", "unpaired"]
 
-_KEPT = ".kept"
+# In a run folder: that it is kept, and the record of a run whose command has not taken it over yet.
+_KEPT, _DRAFT = ".kept", "record.json"
 
 
 def record_of(run: Run, config: Config, result: RunResult, folder: Path, *, wall_seconds: float) -> RunRecord:
@@ -128,6 +129,25 @@ class RecordStore:
             return [self.load(run) for run in runs if self.has(run)]
         return [record for record, _ in read_records(self.folder)]
 
+    def write_draft(self, record: RunRecord) -> None:
+        """Leave the record of a run in its folder, for the command that is or will be in charge of it.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        folder = self.run_folder(record.run)
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / _DRAFT, record.to_json())
+
+    def draft(self, run: Run) -> RunRecord | None:
+        """Return the record that a worker has left in a run's folder; None if there is none, or it is damaged."""
+        file = self.run_folder(run) / _DRAFT
+        try:
+            return RunRecord.load(file) if file.is_file() else None
+        except CheckpointError:
+            return None
+
     def write(self, record: RunRecord, folder: Path) -> bool:
         """Write a record, with the predictions in its run folder; return False if the run already has a record.
 
@@ -174,6 +194,7 @@ class RecordStore:
             return
         if keep:
             write_bytes(folder / _KEPT, b"")
+            (folder / _DRAFT).unlink(missing_ok=True)
             return
         shutil.rmtree(folder, ignore_errors=True)
         for parent in list(folder.parents)[:4]:

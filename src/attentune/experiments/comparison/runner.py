@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,15 +18,12 @@ from attentune.experiments.comparison.fingerprints import (
     rows_of_task,
 )
 from attentune.experiments.comparison.grid import Run, RunGrid, plan_grid
-from attentune.experiments.comparison.manifest import methods_of, open_comparison, with_saved_choices
+from attentune.experiments.comparison.manifest import make_comparison_folder, open_comparison, with_saved_choices
 from attentune.experiments.comparison.methods import methods_from, read_methods, select_methods
 from attentune.experiments.comparison.progress import ComparisonProgress
 from attentune.experiments.comparison.record_store import RecordStore, RunRecord, unpaired
-from attentune.experiments.execution.queue import RunQueue
-from attentune.experiments.execution.queue_storage import HEARTBEAT_S, StorageConfig
-from attentune.experiments.execution.scheduler import ComparisonStopped, FixedPlan, Scheduler, default_jobs
-from attentune.experiments.execution.worker import WorkerTask
-from attentune.experiments.execution.worker_pool import WorkerPool
+from attentune.experiments.execution.driver import ComparisonStopped, Driver, FixedPlan, only_driver
+from attentune.experiments.execution.executor import ExecutorOptions, make_executor
 from attentune.training.signals import stop_on_signal
 
 __all__ = ["ComparisonStopped", "compare"]
@@ -44,12 +40,10 @@ def compare(
     train_sizes: Sequence[int | None] | None = None,
     config: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
-    storage: str | None = None,
-    study: str | None = None,
     jobs: int | None = None,
+    executor: ExecutorOptions | None = None,
     keep_runs: bool = False,
     retry_failed: bool = False,
-    heartbeat_s: int = HEARTBEAT_S,
     display: ComparisonProgress | None = None,
 ) -> list[RunRecord]:
     """Train every preset on every task with every seed, and write one record for each run to `output_dir`.
@@ -68,12 +62,10 @@ def compare(
         train_sizes: numbers of training rows, None for all. The rows of a seed are the same for every preset.
         config: a YAML file of settings for all runs.
         overrides: settings for all runs by dotted name; they override `config` and the presets.
-        storage: the URL of a database that several machines share; if not given, a file in `output_dir`.
-        study: the comparison's name in the database (the folder's name if not given).
-        jobs: number of worker processes; if not given, one per core on a CPU, one on an accelerator.
+        jobs: number of runs at a time; if not given, one per core on a CPU, one per accelerator.
+        executor: where runs are executed, if not on this machine.
         keep_runs: keep the run folders with their weights.
         retry_failed: repeat runs that are recorded as failed.
-        heartbeat_s: seconds between heartbeats to the database.
         display: shows progress; on standard error if not given.
 
     Returns:
@@ -92,27 +84,23 @@ def compare(
         file=config,
         overrides=dict(overrides or {}) | ({} if folds is None else {"data.folds": folds}),
     )
-    if jobs is not None and jobs < 1:
-        raise ConfigError(f"jobs: got {jobs}, expected a whole number of at least 1.")
+    options = executor or ExecutorOptions(jobs=jobs)
+    options.check()
     folder, display = Path(output_dir), display or ComparisonProgress()
     grid = with_saved_choices(folder, grid)
     record_store = RecordStore(folder)
     data_fingerprints = _check_inputs(grid, [run for run in grid.runs if not record_store.has(run)], display)
-    folder_id = open_comparison(folder, grid, data_fingerprints)
-    if retry_failed:
-        _forget_failed(record_store, grid.runs)
-    name = "compare" if storage is None else study or folder.resolve().name
-    storage_config = StorageConfig(str(folder), folder_id, storage, name, heartbeat_s)
-    queue = RunQueue(storage_config)
-    queue.register_settings(methods_of(grid), data_fingerprints)
-    if not all(record_store.has(run) for run in grid.runs):
-        cores, one_thread = default_jobs(flat for tasks in grid.configs.values() for flat in tasks.values())
-        fields = [dataclasses.asdict(run) for run in grid.runs]
-        task = WorkerTask(dataclasses.asdict(storage_config), fields, grid.configs, keep_runs, one_run=one_thread)
-        worker_pool = WorkerPool(jobs or cores, folder / "logs", one_thread=one_thread)
-        with stop_on_signal() as stop:
-            Scheduler(FixedPlan(grid, task), queue, display).run(worker_pool, stop, retry_failed=retry_failed)
-    return _records(queue, grid, display, keep_runs=keep_runs)
+    make_comparison_folder(folder)
+    with only_driver(folder):
+        open_comparison(folder, grid, data_fingerprints)
+        if retry_failed:
+            _forget_failed(record_store, grid.runs)
+        if not all(record_store.has(run) for run in grid.runs):
+            flat = [one for by_task in grid.configs.values() for one in by_task.values()]
+            workers = make_executor(options, folder / "logs", flat)
+            with stop_on_signal() as stop:
+                Driver(FixedPlan(folder, grid), record_store, workers, display, keep_runs).run(stop)
+        return _records(record_store, grid, display, keep_runs=keep_runs)
 
 
 def _seeds(seeds: int | Sequence[int] | None, folds: int | None) -> list[int]:
@@ -188,29 +176,17 @@ def _misfits(name: str, config: Config, data: TaskData) -> list[str]:
 
 def _forget_failed(record_store: RecordStore, runs: Sequence[Run]) -> None:
     for run in runs:
-        lock = record_store.lock(run)
-        if record_store.has(run) and not record_store.load(run).is_done and lock.take(wait=False):
+        if record_store.has(run) and not record_store.load(run).is_done:
             record_store.forget(run)
-            lock.free()
 
 
-def _records(queue: RunQueue, grid: RunGrid, display: ComparisonProgress, *, keep_runs: bool) -> list[RunRecord]:
-    """Return the records, warn of duplicate, missing and unpaired ones, and clean up after killed workers."""
-    queue_status = queue.refill(grid.runs)
-    for run in (*queue_status.recorded, *queue_status.elsewhere):
-        lock = queue.record_store.lock(run)
-        if lock.take(wait=False):
-            queue.record_store.tidy(run, keep=keep_runs)
-            lock.free()
-    for name in queue_status.duplicates:
-        display.warning(f"{name}: was done twice, at {queue_status.duplicates[name]} too; its first record counts")
-    if queue_status.elsewhere:
-        places = ", ".join(sorted(set(queue_status.elsewhere.values())))
-        display.warning(
-            f"{len(queue_status.elsewhere)} of {len(grid.runs)} runs are recorded elsewhere ({places}) and not in these"
-            " figures; copy that folder's records into this one's"
-        )
-    records = queue.record_store.records(grid.runs)
+def _records(
+    record_store: RecordStore, grid: RunGrid, display: ComparisonProgress, *, keep_runs: bool
+) -> list[RunRecord]:
+    """Return the records, warn of unpaired ones, and clean up after killed commands."""
+    for run in grid.runs:
+        record_store.tidy(run, keep=keep_runs)
+    records = record_store.records(grid.runs)
     for text in unpaired(records):
         display.warning(f"{text}: were not trained and scored on the same rows, so they cannot be compared")
     return records

@@ -1,4 +1,4 @@
-"""Executes tasks: the interface of the executors, three of them (local, Ray, SLURM), and the driver of a command's runs.
+"""Executes tasks: three executors (local, Ray, SLURM) behind one interface, and the driver of a command's runs.
 
 Start reading at `executor`, then `local` and `driver`.
 """

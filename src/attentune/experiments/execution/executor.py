@@ -32,10 +32,10 @@ class Executor(Protocol):
 
     @property
     def size(self) -> int:
-        """The number of tasks to submit at a time."""
+        """The number of tasks that are executed at a time."""
 
-    def has_room(self, expected_bytes: int) -> bool:
-        """Whether memory suffices for another task that needs this much; True if the executor cannot say."""
+    def room(self, expected_bytes: int) -> int:
+        """Return how many tasks may be submitted now, each of which needs this much memory."""
 
     def submit(self, function: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> list[Future[Any]]:
         """Execute a function once for each of these lists of arguments, with `stop` added.

@@ -104,15 +104,17 @@ class LocalExecutor:
         """The ids of the worker processes."""
         return [slot.process.pid for slot in self._slots if slot.process is not None]
 
-    def has_room(self, expected_bytes: int) -> bool:
+    def room(self, expected_bytes: int) -> int:
         with self._lock:
             busy = [slot.process.pid for slot in self._slots if not slot.is_free and slot.process is not None]
+        free = self.size - len(busy)
         available = available_memory_bytes()
-        if not busy or available is None:
-            return True
+        if not free or available is None or expected_bytes <= 0:
+            return free
         # What the running tasks may still take.
         growth = sum(max(0, expected_bytes - resident_bytes(pid)) for pid in busy)
-        return (1 - _SPARE_SHARE) * available - growth >= expected_bytes
+        fitting = int(((1 - _SPARE_SHARE) * available - growth) / expected_bytes)
+        return max(0 if busy else 1, min(free, fitting))
 
     def submit(self, function: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> list[Future[Any]]:
         futures: list[Future[Any]] = [Future() for _ in calls]
@@ -215,8 +217,9 @@ class _WorkerSetup:
     initargs: tuple[Any, ...]
 
 
-# The stop request of this worker process.
+# The stop request of this worker process, and whether it executes a task.
 _STOP = StopRequest()
+_IS_BUSY = threading.Event()
 
 
 def _start_worker(setup: _WorkerSetup) -> None:
@@ -277,13 +280,19 @@ def _end_with_parent() -> None:
         return
     wait_for_handles([parent.sentinel])
     _STOP.requested = True
-    time.sleep(SAVE_S)
+    until = time.monotonic() + SAVE_S
+    while _IS_BUSY.is_set() and time.monotonic() < until:
+        time.sleep(0.05)
     os._exit(1)
 
 
 def _call(function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
     """Execute a task in a worker process."""
-    return function(*call, stop=_STOP)
+    _IS_BUSY.set()
+    try:
+        return function(*call, stop=_STOP)
+    finally:
+        _IS_BUSY.clear()
 
 
 def _how_it_ended(process: Any) -> str:

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from attentune.config import flatten
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.grid import Run, RunGrid
-from attentune.experiments.comparison.manifest import LOCKS
 from attentune.experiments.comparison.record_store import RecordStore, RunRecord
-from attentune.experiments.execution.worker import WorkerTask
+from attentune.experiments.comparison.records import log_facts
+from attentune.experiments.execution.worker import RunTask
 from attentune.experiments.search.selection import TrialOutcome, part_scores
 from attentune.experiments.search.settings import TrialSettings
+from attentune.experiments.search.setup import SEARCH_FILE
 from attentune.experiments.search.study import SearchStudy
 from attentune.experiments.search.trial import Rows, SearchTrainer
-from attentune.io.locks import FileLock
 
 
 @dataclass
 class SearchPlan:
-    """The runs of a search, as a `scheduler.Plan`.
+    """The runs of a search, as a `driver.Plan`.
 
     A trial's first seed is run first. If it is pruned or fails, the others are not run.
 
@@ -33,23 +31,21 @@ class SearchPlan:
         settings: the settings of all trials.
         rows: the rows that they are trained and scored on.
         seeds: the seeds of each trial's runs.
-        one_run: whether a worker exits after one run.
     """
 
     study: SearchStudy
     settings: TrialSettings
     rows: Rows
     seeds: Sequence[int]
-    one_run: bool = True
 
     def __post_init__(self) -> None:
-        self.record_store = RecordStore(Path(self.study.storage_config.folder))
+        self.record_store = RecordStore(self.study.folder)
         self._grids: dict[str, RunGrid] = {}
         self._problems: dict[str, str] = {}
         self._trials: list[TrialOutcome] = []
         # Maps a trial to the seeds that may run now.
         self._wanted: dict[str, list[int]] = {}
-        self._lock = FileLock(Path(self.study.storage_config.folder) / LOCKS / "search")
+        self._given: set[Run] = set()
         self._task = self.settings.task()
 
     @property
@@ -79,54 +75,48 @@ class SearchPlan:
     def _running(self) -> list[TrialOutcome]:
         return [trial for trial in self._trials if trial.status == "running"]
 
-    def advance(self, free: int, running: Collection[Run]) -> None:
-        """Process new records, and start trials so that `free` more workers have runs."""
-        with self._lock:
-            self._update_trials()
-            while self._waiting(running) < free and self.study.add():
-                self._update_trials()
+    def update_trials(self, running: Collection[Run]) -> None:
+        """Read the records that are there, and end trials."""
+        self._trials = self.study.trials()
+        for trial in self._trials:
+            self._wanted[trial.name] = []
+            if trial.status == "running":
+                self._update_trial(trial)
+        if self.study.sampler_config.pruner != "none":
+            for run in running:
+                if run.seed == self.seeds[0]:
+                    self._report(run.method, log_facts(self.record_store.run_folder(run))["scored"])
+        self._trials = self.study.trials()
 
-    def task(self) -> WorkerTask:
-        """Return the task of a worker: the runs that are not recorded, and their settings."""
-        grid = self.grid
-        runs = [run for run in grid.runs if not self.record_store.has(run)]
-        return WorkerTask(
-            storage_config=dataclasses.asdict(self.study.storage_config),
-            runs=[dataclasses.asdict(run) for run in runs],
-            configs={run.method: grid.configs[run.method] for run in runs},
-            one_run=self.one_run,
-            trainer=f"{SearchTrainer.__module__}:{SearchTrainer.__name__}",
-            trainer_options={
-                "rows": dataclasses.asdict(self.rows),
-                "sampler": dataclasses.asdict(self.study.sampler_config),
-                "criterion": dataclasses.asdict(self.study.criterion),
-                "first_seed": self.seeds[0],
-            },
-        )
+    def advance(self, free: int, running: Collection[Run]) -> Sequence[Run]:
+        """Process new records, and start trials so that `free` more runs can start; return the new runs."""
+        self.update_trials(running)
+        while self._waiting(running) < free and self.study.add():
+            self.update_trials(running)
+        new = [run for run in self.grid.runs if run not in self._given]
+        self._given.update(new)
+        return new
+
+    def task(self, run: Run) -> RunTask:
+        """Return what a worker needs to execute a run."""
+        folder = str(self.study.folder.absolute())
+        trainer = SearchTrainer(folder, self.rows, self.study.sampler_config, self.study.criterion, self.seeds[0])
+        return RunTask(folder, SEARCH_FILE, run, self._grids[run.method].configs[run.method][run.task], trainer)
 
     def retry_failed(self) -> None:
         """Start failed trials again; the records of their failed runs are removed."""
-        with self._lock:
-            for trial in self.study.trials():
-                if trial.status == "failed":
-                    for run in self._runs(trial):
-                        if self.record_store.has(run) and self.record_store.load(run).status == "failed":
-                            self.record_store.forget(run)
-                    self.study.retry(trial.name)
+        for trial in self.study.trials():
+            if trial.status == "failed":
+                for run in self._runs(trial):
+                    if self.record_store.has(run) and self.record_store.load(run).status == "failed":
+                        self.record_store.forget(run)
+                self.study.retry(trial.name)
 
     def describe(self, run: Run) -> str:
         """Return a description of a run: its trial, the trial's values, and the seed if there are several."""
         point = next((trial.params for trial in self._trials if trial.name == run.method), {})
         seed = f", seed {run.seed}" if len(self.seeds) > 1 else ""
         return f"{run.method}, {point_text(point)}{seed}"
-
-    def _update_trials(self) -> None:
-        self._trials = self.study.trials()
-        for trial in self._trials:
-            self._wanted[trial.name] = []
-            if trial.status == "running":
-                self._update_trial(trial)
-        self._trials = self.study.trials()
 
     def _update_trial(self, trial: TrialOutcome) -> None:
         """Store the results of a trial's new records, and end the trial if it has no more runs."""
@@ -137,6 +127,8 @@ class SearchPlan:
                 if not self._is_of(record, trial):  # the study was lost and its trials were sampled again
                     self.record_store.forget(run)
                     continue
+                if run.seed == self.seeds[0]:
+                    self._report(trial.name, record.scored)
                 results[run.seed] = self._scored(record)
                 self.study.note(trial.name, run.seed, results[run.seed])
         if trial.name in self._problems:
@@ -148,6 +140,12 @@ class SearchPlan:
             self._end(trial, [results[seed] for seed in wanted])
         else:
             self._wanted[trial.name] = wanted
+
+    def _report(self, trial: str, scored: Sequence[Mapping[str, Any]]) -> None:
+        """Store the scores during a trial's first run, by which other trials are pruned."""
+        splits = [next(part for part in line.values() if isinstance(part, dict)) for line in scored]
+        values = [scores.get(self.study.criterion.metric) for scores in splits]
+        self.study.report(trial, {count: value for count, value in enumerate(values, 1) if value is not None})
 
     def _is_of(self, record: RunRecord, trial: TrialOutcome) -> bool:
         """Return whether the record's run has the trial's settings."""

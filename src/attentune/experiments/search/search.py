@@ -10,20 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import to_flat, to_yaml
-from attentune.errors import ConfigError
+from attentune.experiments.comparison.manifest import make_folder
 from attentune.experiments.comparison.progress import ComparisonProgress
-from attentune.experiments.execution.queue import RunQueue
-from attentune.experiments.execution.queue_storage import HEARTBEAT_S, StorageConfig
-from attentune.experiments.execution.scheduler import ComparisonStopped, Scheduler, default_jobs
-from attentune.experiments.execution.worker_pool import WorkerPool
+from attentune.experiments.execution.driver import ComparisonStopped, Driver, only_driver
+from attentune.experiments.execution.executor import ExecutorOptions, make_executor
 from attentune.experiments.search.plan import SearchPlan
 from attentune.experiments.search.selection import SelectionCriterion, TrialOutcome, ranked
 from attentune.experiments.search.setup import (
+    SEARCH_FILE,
     TRIALS_FILE,
     WINNER_FILE,
     SearchOptions,
-    Setup,
-    check_same_search,
     open_search,
     set_up,
 )
@@ -96,11 +93,9 @@ def search(
     preset: str | None = None,
     config: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
-    storage: str | None = None,
-    study: str | None = None,
     jobs: int | None = None,
+    executor: ExecutorOptions | None = None,
     retry_failed: bool = False,
-    heartbeat_s: int = HEARTBEAT_S,
     display: ComparisonProgress | None = None,
 ) -> SearchResult:
     """Search for good settings, and write the best as `config.yaml` in `output_dir`.
@@ -126,11 +121,9 @@ def search(
         preset: the preset of all trials.
         config: a file of settings of all trials, as for `load_config`.
         overrides: settings of all trials by dotted name.
-        storage: as for `compare`, and so are the following.
-        study: the search's name in the database.
-        jobs: parallel runs.
+        jobs: number of runs at a time; if not given, one per core on a CPU, one per accelerator.
+        executor: where runs are executed, if not on this machine.
         retry_failed: repeat trials that are recorded as failed.
-        heartbeat_s: seconds between heartbeats.
         display: shows progress.
 
     Raises:
@@ -139,38 +132,25 @@ def search(
     """
     options = SearchOptions(sampler, trials, seeds, choose, k, score_on, search_share, pruner, startup)
     setup = set_up(space, vary, options, preset=preset, file=config, overrides=overrides or {})
-    if jobs is not None and jobs < 1:
-        raise ConfigError(f"--jobs: got {jobs}, expected a whole number of at least 1.")
+    where = executor or ExecutorOptions(jobs=jobs)
+    where.check()
     display, folder = display or ComparisonProgress(), Path(output_dir)
     for note in setup.notes:
         display.info(note)
-    name = "search" if storage is None else study or folder.resolve().name
-    storage_config = StorageConfig(str(folder), open_search(folder, setup.content), storage, name, heartbeat_s)
-    plan = _plan(setup, storage_config)
-    if retry_failed:
-        plan.retry_failed()
-    plan.advance(0, ())
-    if not plan.is_complete:
-        _run(plan, setup, display, jobs, retry_failed=retry_failed)
-    return _result(plan, folder)
-
-
-def _plan(setup: Setup, storage_config: StorageConfig) -> SearchPlan:
-    study = SearchStudy(storage_config, setup.space, setup.sampler_config, setup.criterion)
-    known = study.register(setup.content)
-    check_same_search(
-        known, setup.content, f"the study {storage_config.study!r}", other_machine=storage_config.storage is not None
-    )
-    return SearchPlan(study, setup.settings, setup.rows, setup.seeds)
-
-
-def _run(plan: SearchPlan, setup: Setup, display: ComparisonProgress, jobs: int | None, *, retry_failed: bool) -> None:
-    """Run until all trials have ended."""
-    cores, plan.one_run = default_jobs([to_flat(setup.base)])
-    display.short = display.long = plan.describe
-    worker_pool = WorkerPool(jobs or cores, Path(plan.study.storage_config.folder) / "logs", one_thread=plan.one_run)
-    with stop_on_signal() as stop:
-        Scheduler(plan, RunQueue(plan.study.storage_config), display).run(worker_pool, stop, retry_failed=retry_failed)
+    make_folder(folder, SEARCH_FILE, "search")
+    with only_driver(folder):
+        open_search(folder, setup.content)
+        study = SearchStudy(folder, setup.space, setup.sampler_config, setup.criterion)
+        plan = SearchPlan(study, setup.settings, setup.rows, setup.seeds)
+        if retry_failed:
+            plan.retry_failed()
+        plan.update_trials(())
+        if not plan.is_complete:
+            display.short = display.long = plan.describe
+            workers = make_executor(where, folder / "logs", [to_flat(setup.base)])
+            with stop_on_signal() as stop:
+                Driver(plan, plan.record_store, workers, display).run(stop)
+        return _result(plan, folder)
 
 
 def _result(plan: SearchPlan, folder: Path) -> SearchResult:

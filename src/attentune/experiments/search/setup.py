@@ -13,7 +13,7 @@ from attentune.config import Config, to_flat
 from attentune.data.extra import with_extra
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.experiments.comparison.fingerprints import DataFingerprints, fingerprint_encoders, fingerprint_rows
-from attentune.experiments.comparison.manifest import LOCATION_SETTINGS, MAY_DIFFER, make_folder, queue_lock
+from attentune.experiments.comparison.manifest import MAY_DIFFER
 from attentune.experiments.search.selection import PARTS, RULES, SelectionCriterion
 from attentune.experiments.search.settings import TrialSettings, check_space, common_settings, whole_space
 from attentune.experiments.search.space import Dimension, Space, load_space, space_from
@@ -37,23 +37,19 @@ def description(settings: Mapping[str, Any], space: list[dict[str, Any]], option
     return json.loads(json.dumps(content))
 
 
-def open_search(folder: Path, content: Mapping[str, Any]) -> str:
-    """Create a search in this folder or continue the one that is there; return the folder's id.
+def open_search(folder: Path, content: Mapping[str, Any]) -> None:
+    """Create a search in its folder, or continue the one that is there.
 
     Raises:
-        CheckpointError: the folder holds something else, or another search.
-        StorageError: it cannot be created or written to.
+        CheckpointError: the folder has another search.
+        StorageError: it cannot be written to.
     """
-    make_folder(folder, SEARCH_FILE, "search")
     file = folder / SEARCH_FILE
-    with queue_lock(folder):
-        if file.exists():
-            known = _read(file)
-            check_same_search(known["search"], content, str(folder))
-            return str(known["id"])
-        made = {"format": _FORMAT, "id": uuid.uuid4().hex, "search": content}
-        write_text(file, json.dumps(made, indent=1, ensure_ascii=False) + "\n")
-    return str(made["id"])
+    if file.exists():
+        check_same_search(_read(file)["search"], content, str(folder))
+        return
+    made = {"format": _FORMAT, "id": uuid.uuid4().hex, "search": content}
+    write_text(file, json.dumps(made, indent=1, ensure_ascii=False) + "\n")
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -67,25 +63,21 @@ def _read(file: Path) -> dict[str, Any]:
     raise CheckpointError(f"{file}: {problem}. Name another --output_dir, or delete this file if you know why.")
 
 
-def check_same_search(
-    before: Mapping[str, Any], now: Mapping[str, Any], where: str, *, other_machine: bool = False
-) -> None:
+def check_same_search(before: Mapping[str, Any], now: Mapping[str, Any], where: str) -> None:
     """Check that two descriptions describe the same search.
 
     Args:
         before: the stored description.
         now: the new one.
-        where: the folder or study, for the message.
-        other_machine: whether paths of data may differ.
+        where: the folder, for the message.
 
     Raises:
         CheckpointError: the descriptions differ; the message lists how.
     """
-    allowed = LOCATION_SETTINGS if other_machine else set()
     changes = [
         f"{name}: was {before.get(name, 'not there')!r}, now {now.get(name, 'not there')!r}"
         for name in dict.fromkeys([*before, *now])
-        if name not in allowed and before.get(name) != now.get(name)
+        if before.get(name) != now.get(name)
     ]
     if changes:
         listed = [*changes[:_SHOWN], *([f"and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else [])]

@@ -1,16 +1,18 @@
-"""The trials of a search: an Optuna study in the same storage as the queue of their runs.
+"""The trials of a search: an Optuna study in a journal file, which only the command of the search writes.
 
 A trial is sampled in memory, given the trials so far, and then added to the study in a single operation. So a killed
 command leaves no incomplete trial, and a sample depends only on the seed and the earlier trials, not on the process.
+Workers read the journal to decide whether their trial is pruned.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import uuid
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import optuna
@@ -20,22 +22,24 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.exceptions import UpdateFinishedTrialError
+from optuna.exceptions import ExperimentalWarning
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from attentune.experiments.execution.queue_storage import (
-    StorageConfig,
-    open_storage,
-    queue_storage_errors,
-    without_warnings,
-)
+from attentune.errors import CheckpointError
 from attentune.experiments.search.selection import SelectionCriterion, TrialOutcome
 from attentune.experiments.search.space import Dimension, Space
+from attentune.io.files import storage_errors
 from attentune.seeding import derive_key, numpy_generator
 
+JOURNAL_FILE = "queue.journal"  # the name in 0.1.0, when it was also a queue
+_STUDY = "search trials"
 SAMPLERS, PRUNERS = ("grid", "random", "tpe"), ("none", "median", "halving")
 # The minimum number of finished trials for an estimate of importance.
 MIN_FOR_IMPORTANCE = 10
+# What Optuna raises on invalid lines of a journal.
+_INVALID_JOURNAL = (ValueError, LookupError, AssertionError, TypeError, AttributeError, RecursionError, OverflowError)
 _STATES = {
     TrialState.COMPLETE: "done",
     TrialState.PRUNED: "pruned",
@@ -68,44 +72,57 @@ class SearchStudy:
     """The trials of a search.
 
     Args:
-        storage_config: where the queue is stored; the name of this study is that of the queue with " trials" appended.
+        folder: the search's folder.
         space: the search space.
         sampler_config: how trials are sampled and pruned.
         criterion: how trials are ranked.
+        read_only: whether another process writes the journal.
 
     Raises:
-        ConfigError: the URL cannot be used.
-        StorageError: the storage cannot be reached, read or written to.
+        CheckpointError: the journal is damaged.
+        StorageError: it cannot be read or written.
     """
 
     def __init__(
-        self, storage_config: StorageConfig, space: Space, sampler_config: SamplerConfig, criterion: SelectionCriterion
+        self,
+        folder: Path,
+        space: Space,
+        sampler_config: SamplerConfig,
+        criterion: SelectionCriterion,
+        *,
+        read_only: bool = False,
     ) -> None:
-        self.storage_config, self.space, self.sampler_config, self.criterion = (
-            storage_config,
-            space,
-            sampler_config,
-            criterion,
-        )
+        self.folder, self.space, self.sampler_config, self.criterion = folder, space, sampler_config, criterion
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._direction: Literal["maximize", "minimize"] = "maximize" if criterion.greater_is_better else "minimize"
-        with queue_storage_errors(storage_config):
-            self._study = optuna.create_study(
-                study_name=f"{storage_config.study} trials",
-                storage=open_storage(storage_config),
-                sampler=optuna.samplers.RandomSampler(seed=0),
-                pruner=_pruner(sampler_config),
-                direction=self._direction,
-                load_if_exists=True,
-            )
+        self._journal = folder / JOURNAL_FILE
+        with self._errors():
+            if not read_only:
+                _drop_torn_line(self._journal)
+            storage = JournalStorage(JournalFileBackend(str(self._journal), lock_obj=_NoLock()))  # type: ignore[arg-type]
+            if read_only:
+                self._study = optuna.load_study(study_name=_STUDY, storage=storage, pruner=_pruner(sampler_config))
+            else:
+                self._study = optuna.create_study(
+                    study_name=_STUDY,
+                    storage=storage,
+                    sampler=optuna.samplers.RandomSampler(seed=0),
+                    pruner=_pruner(sampler_config),
+                    direction=self._direction,
+                    load_if_exists=True,
+                )
 
-    def register(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the search's description that is stored; store this one if there is none yet."""
-        with queue_storage_errors(self.storage_config):
-            known = self._study.user_attrs.get("search")
-            if known is None:
-                self._study.set_user_attr("search", json.dumps(content))
-            return content if known is None else json.loads(known)
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Convert Optuna's exceptions to errors with a message for the user."""
+        with storage_errors(self._journal):
+            try:
+                yield
+            except _INVALID_JOURNAL as error:
+                raise CheckpointError(
+                    f"{self._journal}: is damaged ({repr(error)[:200]}). Delete it; what is recorded stays, and the"
+                    " same command goes on."
+                ) from error
 
     @property
     def total(self) -> int:
@@ -117,67 +134,76 @@ class SearchStudy:
 
     def trials(self) -> list[TrialOutcome]:
         """Return all trials so far, in order."""
-        with queue_storage_errors(self.storage_config):
+        with self._errors():
             return [self._outcome(name, trial) for name, trial in self._by_name().items()]
 
     def results(self, name: str) -> dict[int, dict[str, Any]]:
         """Return the results of a trial's runs by seed: status, scores, seconds, message."""
-        with queue_storage_errors(self.storage_config):
+        with self._errors():
             return _results(self._by_name()[name])
 
     def note(self, name: str, seed: int, result: dict[str, Any]) -> None:
         """Store the result of a run."""
-        with queue_storage_errors(self.storage_config), _unless_finished():
+        with self._errors():
             self._live(name).set_user_attr(f"seed {seed}", result)
 
     def finish(self, name: str, status: str, value: float | None = None) -> None:
         """End a trial as "done" (with its ranking value), "pruned" or "failed"."""
         state = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}[status]
-        with queue_storage_errors(self.storage_config), _unless_finished():
+        with self._errors():
             self._study.tell(self._by_name()[name].number, value, state)
 
     def add(self) -> bool:
         """Sample another trial; return False if there are enough."""
-        with queue_storage_errors(self.storage_config):
+        with self._errors():
             if len(self._by_name()) >= self.total:
                 return False
-            mark = uuid.uuid4().hex
-            self._add(self._draw(), mark=mark)
-            trials = self._study.get_trials(deepcopy=False)
-            mine = next(trial for trial in trials if trial.user_attrs.get("mark") == mark)
-            older = {_key(trial.params) for trial in trials if trial.number < mine.number}
-            if _key(mine.params) in older:  # another machine has sampled the same point at the same time
-                Trial(self._study, mine._trial_id).set_user_attr("dropped", True)
-                self._study.tell(mine.number, state=TrialState.FAIL)
+            self._add(self._draw())
             return True
 
     def retry(self, name: str) -> None:
         """Add a failed trial again, at the same point."""
-        with queue_storage_errors(self.storage_config):
+        with self._errors():
             self._add(self._by_name()[name].params, name=name)
 
-    def report(self, name: str, step: int, score: float) -> bool:
-        """Report an intermediate score of a trial's first run; return whether the trial should be pruned.
-
-        A score that a resumed run reports again is ignored.
+    def report(self, name: str, scores: Mapping[int, float]) -> None:
+        """Store the scores during a trial's first run, of which some may be stored already.
 
         Args:
             name: the trial's name.
-            step: the number of scores of the run so far, including this one.
-            score: the score.
+            scores: by the number of scores of the run so far, including this one.
         """
-        with queue_storage_errors(self.storage_config):
+        with self._errors():
             trial = self._live(name)
-            if step not in self._by_name()[name].intermediate_values:
+            for step in sorted(scores.keys() - self._by_name()[name].intermediate_values.keys()):
+                trial.report(scores[step], step)
+                trial.should_prune()  # halving stores what the trial reached
+
+    def is_worse(self, name: str, scores: Mapping[int, float]) -> bool:
+        """Return whether a running trial should be pruned. Nothing is stored.
+
+        Args:
+            name: the trial's name.
+            scores: its scores so far, as for `report`; those that are stored need not be given.
+        """
+        with self._errors():
+            own = self._by_name()[name]
+            copy = optuna.create_study(direction=self._direction, pruner=self._study.pruner)
+            copy.add_trials([trial for trial in self._study.get_trials(deepcopy=False) if trial.number != own.number])
+            copy.add_trial(create_trial(state=TrialState.RUNNING, params=own.params, distributions=own.distributions))
+            trial = Trial(copy, copy.get_trials(deepcopy=False)[-1]._trial_id)
+            is_worse = False
+            for step, score in sorted({**own.intermediate_values, **scores}.items()):
                 trial.report(score, step)
-            return trial.should_prune()
+                is_worse = trial.should_prune()
+            return is_worse
 
     def importance(self) -> tuple[dict[str, float] | None, str]:
         """Return the share of the ranking values' variance that each dimension explains, highest first.
 
         Computed by functional ANOVA over random forests. Returns None, with the reason, if it cannot be estimated.
         """
-        with queue_storage_errors(self.storage_config):
+        with self._errors():
             done = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
             if len(done) < MIN_FOR_IMPORTANCE:
                 return None, f"{len(done)} finished trials are too few; at least {MIN_FOR_IMPORTANCE} are needed"
@@ -205,9 +231,10 @@ class SearchStudy:
     def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:
         if self.sampler_config.sampler == "random":
             return optuna.samplers.RandomSampler(seed=seed)
-        return without_warnings(
-            optuna.samplers.TPESampler, seed=seed, n_startup_trials=self.sampler_config.startup, constant_liar=True
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            startup = self.sampler_config.startup
+            return optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup, constant_liar=True)
 
     def _add(self, params: Mapping[str, Any], **attributes: str) -> None:
         self._study.add_trial(
@@ -221,8 +248,7 @@ class SearchStudy:
 
     def _by_name(self) -> dict[str, FrozenTrial]:
         """Return the newest trial of each name."""
-        trials = self._study.get_trials(deepcopy=False)
-        return {self._name(trial): trial for trial in trials if "dropped" not in trial.user_attrs}
+        return {self._name(trial): trial for trial in self._study.get_trials(deepcopy=False)}
 
     @staticmethod
     def _name(trial: FrozenTrial) -> str:
@@ -253,11 +279,22 @@ def _key(params: Mapping[str, Any]) -> str:
     return json.dumps(params, sort_keys=True)
 
 
-@contextlib.contextmanager
-def _unless_finished() -> Any:
-    """Suppress the error if another command has ended the trial in the meantime."""
-    with contextlib.suppress(UpdateFinishedTrialError, ValueError):
-        yield
+class _NoLock:
+    """The lock of a journal that a single process writes."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        """Do nothing."""
+
+
+def _drop_torn_line(journal: Path) -> None:
+    """Remove the last line of a journal if a killed process was writing it."""
+    content = journal.read_bytes() if journal.exists() else b""
+    if content and not content.endswith(b"\n"):
+        with journal.open("r+b") as file:
+            file.truncate(content.rfind(b"\n") + 1)
 
 
 def _distributions(space: Space) -> dict[str, BaseDistribution]:

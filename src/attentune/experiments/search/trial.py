@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
 
 from attentune.config import Config
 from attentune.data.dataset import TaskData
@@ -12,7 +11,6 @@ from attentune.data.load import load_data
 from attentune.data.splits import stratified_sample, stratified_split
 from attentune.errors import DataError
 from attentune.experiments.comparison.grid import Run
-from attentune.experiments.execution.queue_storage import StorageConfig
 from attentune.experiments.search.selection import SelectionCriterion
 from attentune.experiments.search.space import Space
 from attentune.experiments.search.study import SamplerConfig, SearchStudy
@@ -62,64 +60,67 @@ class Rows:
         return replace(data, splits={"train": train.take(remaining), "validation": scored}, notes=(*data.notes, note))
 
 
+@dataclass(frozen=True)
 class SearchTrainer:
-    """Trains the runs of a search in a worker process. Its arguments are plain values, because they come from JSON.
+    """Trains the runs of a search in a worker process.
 
-    Args:
-        storage_config: where the search's study is stored.
-        rows: the fields of `Rows`.
-        sampler: the fields of `SamplerConfig`.
-        criterion: the fields of `SelectionCriterion`.
-        first_seed: the seed whose runs report to the pruner.
+    Attributes:
+        folder: the search's folder.
+        rows: the rows that runs are trained and scored on.
+        sampler_config: how trials are pruned.
+        criterion: how trials are ranked.
+        first_seed: the seed whose runs may be pruned.
     """
 
-    def __init__(
-        self,
-        storage_config: StorageConfig,
-        *,
-        rows: Mapping[str, Any],
-        sampler: Mapping[str, Any],
-        criterion: Mapping[str, Any],
-        first_seed: int,
-    ) -> None:
-        self._first_seed, self._rows = first_seed, Rows(**rows)
-        self._criterion, config = SelectionCriterion(**criterion), SamplerConfig(**sampler)
-        has_pruner = config.pruner != "none"
-        self._study = SearchStudy(storage_config, Space(), config, self._criterion) if has_pruner else None
+    folder: str
+    rows: Rows
+    sampler_config: SamplerConfig
+    criterion: SelectionCriterion
+    first_seed: int
 
     def __call__(self, run: Run, config: Config) -> RunResult:
         """Train a run.
 
         Raises:
-            Pruned: the pruner stops the trial.
+            Pruned: its scores are worse than those of other trials.
         """
         from attentune.training.train import train
 
-        callbacks = []
-        if self._study is not None and run.seed == self._first_seed:
-            callbacks.append(PruningCallback(self._study, run.method, config, self._criterion.metric))
-        return train(config, data=self._rows.load(config), callbacks=callbacks, with_baselines=False)
+        callbacks = [PruningCallback(self, run.method, config)] if self._may_prune(run) else []
+        return train(config, data=self.rows.load(config), callbacks=callbacks, with_baselines=False)
+
+    def _may_prune(self, run: Run) -> bool:
+        return self.sampler_config.pruner != "none" and run.seed == self.first_seed
 
 
 class PruningCallback(TrainingCallback):
-    """Reports each validation score to the study, and raises `Pruned` if the pruner stops the trial.
+    """Raises `Pruned` after a validation score that is worse than those of other trials.
 
     Args:
-        study: the search's trials.
+        trainer: has the search's folder and settings.
         trial: the trial's name.
         config: the run's settings.
-        metric: the metric that is reported.
     """
 
-    def __init__(self, study: SearchStudy, trial: str, config: Config, metric: str) -> None:
-        self._study, self._trial, self._config, self._metric = study, trial, config, metric
+    def __init__(self, trainer: SearchTrainer, trial: str, config: Config) -> None:
+        self._trainer, self._trial, self._config = trainer, trial, config
+        self._scores: dict[int, float] = {}
 
     def on_evaluate(self, state: TrainingState, scores: Scores, *, is_last: bool) -> None:
-        score = next(iter(scores.values()))[self._metric]
+        metric = self._trainer.criterion.metric
+        score = next(iter(scores.values()))[metric]
         count = _times_scored(state, self._config)
-        if self._study.report(self._trial, count, score) and not is_last:
+        if score is None:
+            return
+        self._scores[count] = score
+        if is_last:
+            return
+        given = self._trainer
+        # Opened each time, as other trials go on.
+        study = SearchStudy(Path(given.folder), Space(), given.sampler_config, given.criterion, read_only=True)
+        if study.is_worse(self._trial, self._scores):
             times = "once" if count == 1 else f"{count} times"
-            raise Pruned(f"{self._metric} {score:.4f} when scored {times}, worse than others by then")
+            raise Pruned(f"{metric} {score:.4f} when scored {times}, worse than others by then")
 
 
 def _times_scored(state: TrainingState, config: Config) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
@@ -12,6 +13,7 @@ from typing import Any
 from attentune.errors import CheckpointError, DataError
 from attentune.experiments.execution.executor import MAX_KILLS, Executor, WorkerKilled
 from attentune.experiments.execution.local import LocalExecutor
+from attentune.experiments.execution.memory import resident_bytes
 from attentune.experiments.shards.plan import ShardPlan
 from attentune.io.locks import FileLock
 from attentune.io.urls import OutputFolder
@@ -20,6 +22,8 @@ from attentune.training.signals import StopRequest
 # Seconds between looks at stop requests; and how long workers have to end after one.
 _POLL_S, _WAIT_S = 0.2, 30.0
 _LOCK_FILE = ".lock"
+# A shard is not repeated after so many workers were asked to stop during it.
+_MAX_STOPS = 20
 # A task of an executor: (folder, shard, stop=...) -> rows, or None after a stop request.
 ShardTask = Callable[..., int | None]
 # Called with a shard and its rows once its file is written.
@@ -61,7 +65,7 @@ def run_shards(
 ) -> None:
     """Execute all shards whose files are missing.
 
-    A shard whose worker is killed is repeated. One with invalid rows does not stop the others.
+    A shard whose worker is killed or stopped is repeated. One with invalid rows does not stop the others.
 
     Args:
         task: writes a shard.
@@ -74,7 +78,7 @@ def run_shards(
     Raises:
         ShardsStopped: a stop was requested.
         BadShards: some shards have invalid rows, with the first messages.
-        CheckpointError: workers were killed again and again.
+        CheckpointError: workers were killed or stopped again and again.
         AttentuneError: what concerns all shards, such as a full disk.
     """
     if isinstance(executor, LocalExecutor):
@@ -82,12 +86,14 @@ def run_shards(
     waiting = deque(plan.missing(output))
     running: dict[Future[Any], int] = {}
     kills: Counter[int] = Counter()
+    stops: Counter[int] = Counter()
     bad: dict[int, DataError] = {}
     try:
         while waiting or running:
             if stop.requested:
                 raise ShardsStopped
-            count = min(len(waiting), executor.size - len(running))
+            # A worker needs about the memory of this process, which has the run too.
+            count = min(len(waiting), executor.room(resident_bytes(os.getpid()))) if waiting else 0
             if count > 0:
                 shards = [waiting.popleft() for _ in range(count)]
                 running |= zip(executor.submit(task, [(output.path, shard) for shard in shards]), shards, strict=True)
@@ -106,9 +112,15 @@ def run_shards(
                 except DataError as error:
                     bad[shard] = error
                 else:
-                    if rows is None:  # its executor has stopped it
+                    if rows is not None:
+                        written(shard, rows)
+                    elif stop.requested:
                         raise ShardsStopped
-                    written(shard, rows)
+                    else:  # its job was pre-empted, or has reached its time limit
+                        stops[shard] += 1
+                        if stops[shard] >= _MAX_STOPS:
+                            raise _stopped_often(output, plan, shard)
+                        waiting.appendleft(shard)
     finally:
         executor.shutdown(wait_s=_WAIT_S)
     if bad:
@@ -119,6 +131,14 @@ def _killed_often(output: OutputFolder, plan: ShardPlan, shard: int, error: Work
     return CheckpointError(
         f"{output.place(plan.file_name(shard))}: its worker was killed {MAX_KILLS} times ({error}), as happens if"
         " memory runs out. Finished shards are kept; go on with fewer --jobs, or look into the log of the worker."
+    )
+
+
+def _stopped_often(output: OutputFolder, plan: ShardPlan, shard: int) -> CheckpointError:
+    return CheckpointError(
+        f"{output.place(plan.file_name(shard))}: its worker was stopped {_MAX_STOPS} times before it was done, as"
+        " happens if a job's time limit is too short. Finished shards are kept; start again with more --shards in another"
+        " --output_dir, or raise the limit (--slurm timeout_min=...)."
     )
 
 

@@ -1,0 +1,158 @@
+"""Workers and commands that are killed again and again, and a full disk: every run is recorded exactly once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from attentune.errors import StorageError
+from attentune.experiments.comparison.grid import Run
+from attentune.experiments.comparison.progress import ComparisonProgress
+from attentune.experiments.comparison.record_store import RecordStore
+from attentune.experiments.execution.driver import Driver
+from attentune.experiments.execution.executor import ExecutorOptions, make_executor
+from attentune.training.signals import StopRequest
+from helpers.comparisons import is_alive
+from helpers.disks import Disk
+from helpers.small_runs import LOG, names, noted, sleeping_plan
+
+pytestmark = pytest.mark.slow
+# More runs than kills, as a busy machine ends some before their kill comes.
+RUNS = tuple(Run("cola", 250, method, seed) for seed in range(1, 51) for method in ("bert", "sesame"))
+KILLS, RUN_S, WORKERS = 50, 0.3, 3
+
+
+@pytest.fixture(scope="module", params=["local", "ray"])
+def options(request) -> Iterator[ExecutorOptions]:
+    if request.param == "local":
+        yield ExecutorOptions(jobs=WORKERS)
+        return
+    ray = pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", _path())
+        ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, logging_level="error")
+        yield ExecutorOptions("ray", jobs=WORKERS)
+        ray.shutdown()
+
+
+def _path() -> str:
+    return os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+class Killer(threading.Thread):
+    """Kills the worker that began a run last, somewhere within the run or right after; each run twice at most."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(daemon=True)
+        self._folder, self._draw, self.kills, self.is_over = folder, random.Random(4), 0, False
+
+    def run(self) -> None:
+        killed: dict[str, int] = {}
+        seen = 0
+        while self.kills < KILLS and not self.is_over:
+            time.sleep(0.02)
+            file = self._folder / LOG
+            lines = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+            began = [line for line in lines if line[0] == "began"]
+            if len(began) <= seen:
+                continue
+            seen = len(began)
+            _, name, pid = began[-1]
+            if killed.get(name, 0) >= 2:  # the third kill would be recorded as a failure
+                continue
+            time.sleep(self._draw.random() * 1.2 * RUN_S)
+            if is_alive(int(pid)):
+                os.kill(int(pid), signal.SIGKILL)
+                killed[name] = killed.get(name, 0) + 1
+                self.kills += 1
+
+
+def check(folder: Path) -> None:
+    records = RecordStore(folder).records()
+    assert sorted(record.run.name for record in records) == sorted(names(RUNS))
+    assert {record.status for record in records} == {"done"}
+    assert not (folder / "runs").exists()
+    assert not list(folder.rglob("*.tmp"))
+
+
+def test_fifty_killed_workers(options, tmp_path, record_property):
+    folder = tmp_path / "comparison"
+    plan = sleeping_plan(folder, RUNS, seconds=RUN_S)
+    killer = Killer(folder)
+    killer.start()
+    executor = make_executor(options, folder / "logs", [{"training.use_cpu": True}])
+    Driver(plan, RecordStore(folder), executor, ComparisonProgress(quiet=True)).run(StopRequest())
+    killer.is_over = True
+    killer.join()
+    check(folder)
+    record_property("kills", killer.kills)
+    assert killer.kills >= KILLS // 2
+    # A run that has ended is not repeated, except if its worker was killed before it left the record.
+    assert sum(noted(folder, "ended").values()) <= len(RUNS) + killer.kills
+
+
+_COMMAND = """
+import sys
+from pathlib import Path
+from attentune.experiments.comparison.progress import ComparisonProgress
+from attentune.experiments.comparison.record_store import RecordStore
+from attentune.experiments.execution.driver import Driver, only_driver
+from attentune.experiments.execution.executor import ExecutorOptions, make_executor
+from attentune.training.signals import StopRequest
+from experiments.execution.test_driver_kills import RUN_S, RUNS, WORKERS
+from helpers.small_runs import sleeping_plan
+folder = Path(sys.argv[1])
+plan = sleeping_plan(folder, RUNS, seconds=RUN_S)
+with only_driver(folder):
+    executor = make_executor(ExecutorOptions(jobs=WORKERS), folder / "logs", [{"training.use_cpu": True}])
+    Driver(plan, RecordStore(folder), executor, ComparisonProgress(quiet=True)).run(StopRequest())
+"""
+
+
+def test_ten_killed_commands(tmp_path):
+    folder, draw = tmp_path / "comparison", random.Random(5)
+    line = [sys.executable, "-c", _COMMAND, str(folder)]
+    for _ in range(10):
+        before = sum(noted(folder, "began").values())
+        process = subprocess.Popen(line, env={**os.environ, "PYTHONPATH": _path()})
+        while sum(noted(folder, "began").values()) < before + 3 and process.poll() is None:
+            time.sleep(0.02)
+        time.sleep(draw.random() * 2 * RUN_S)
+        process.kill()
+        process.wait()
+    # The next command starts while workers of the last one may still save.
+    assert subprocess.run(line, env={**os.environ, "PYTHONPATH": _path()}, timeout=600).returncode == 0
+    check(folder)
+    ended = noted(folder, "ended")
+    assert sum(ended.values()) - len(RUNS) <= 10 * WORKERS  # runs that ended and were killed before their record
+
+
+def test_a_full_disk_keeps_what_is_recorded(tmp_path):
+    disk = Disk(tmp_path / "disk", 700)
+    try:
+        folder, plan = disk.folder / "comparison", None
+        for size in (700, 1200, 100_000):
+            disk.resize(size)
+            plan = sleeping_plan(folder, RUNS)
+            executor = make_executor(ExecutorOptions(jobs=2), tmp_path / "logs", [{"training.use_cpu": True}])
+            driver = Driver(plan, RecordStore(folder), executor, ComparisonProgress(quiet=True))
+            if size < 100_000:
+                with pytest.raises(StorageError, match="free some space"):
+                    driver.run(StopRequest())
+                records = RecordStore(folder).records()  # all can be read
+                assert {record.status for record in records} <= {"done"}
+                assert len(records) < len(RUNS)
+            else:
+                driver.run(StopRequest())
+        check(folder)
+    finally:
+        disk.remove()

@@ -1,0 +1,68 @@
+"""Tasks for executors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+HELD: list[Any] = []
+
+
+def echo(value: Any, *, stop: Any) -> Any:
+    return value
+
+
+def hold(value: Any) -> None:
+    """An initializer."""
+    HELD.append(value)
+
+
+def facts(*, stop: Any) -> dict[str, Any]:
+    """Return what the process of a task is like."""
+    import torch
+
+    return {
+        "pid": os.getpid(),
+        "threads": torch.get_num_threads(),
+        "device": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "held": list(HELD),
+        "stopped": stop.requested,
+    }
+
+
+def fail(*, stop: Any) -> None:
+    print("about to fail", flush=True)
+    raise ValueError("this task fails")
+
+
+def die(*, stop: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_first(file: str, *, stop: Any) -> str:
+    """Be killed, except for the last of three times."""
+    path = Path(file)
+    path.write_text(path.read_text() + "x" if path.exists() else "x")
+    if len(path.read_text()) < 3:
+        die(stop=stop)
+    return "done"
+
+
+def until_stopped(file: str, *, stop: Any) -> str:
+    """Write the process id, and wait for a stop request."""
+    Path(file).write_text(str(os.getpid()))
+    while not stop.requested:
+        time.sleep(0.01)
+    Path(file).write_text("saved")
+    return "saved"
+
+
+def add_line(folder: str, name: str, seconds: float, *, stop: Any) -> str:
+    """Sleep, and leave a file."""
+    time.sleep(seconds)
+    with (Path(folder) / name).open("a") as file:
+        file.write("done\n")
+    return name
