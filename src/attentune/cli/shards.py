@@ -175,13 +175,11 @@ def _one_shard(output: Any, plan: Any, shard: int, task: Callable[..., Any]) -> 
 
 
 def _all_shards(output: Any, plan: Any, options: Any, task: Callable[..., Any]) -> int:
-    import tempfile
-
     from attentune.experiments.execution.executor import make_executor
     from attentune.experiments.shards.driver import ShardsStopped, only_driver, run_shards
     from attentune.training.signals import stop_on_signal
 
-    logs = Path(output.path) / "logs" if output.is_local else Path(tempfile.gettempdir()) / "attentune-logs"
+    logs = Path(output.path) / "logs" if output.is_local else Path("attentune-logs")
     with only_driver(output):
         missing = plan.missing(output)
         if len(missing) < len(plan.shards):

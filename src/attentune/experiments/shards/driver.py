@@ -137,8 +137,8 @@ def _killed_often(output: OutputFolder, plan: ShardPlan, shard: int, error: Work
 def _stopped_often(output: OutputFolder, plan: ShardPlan, shard: int) -> CheckpointError:
     return CheckpointError(
         f"{output.place(plan.file_name(shard))}: its worker was stopped {_MAX_STOPS} times before it was done, as"
-        " happens if a job's time limit is too short. Finished shards are kept; start again with more --shards in another"
-        " --output_dir, or raise the limit (--slurm timeout_min=...)."
+        " happens if a job's time limit is too short. Finished shards are kept; start again with more --shards in"
+        " another --output_dir, or raise the limit (--slurm timeout_min=...)."
     )
 
 
