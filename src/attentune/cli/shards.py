@@ -175,14 +175,12 @@ def _one_shard(output: Any, plan: Any, shard: int, task: Callable[..., Any]) -> 
 
 
 def _all_shards(output: Any, plan: Any, options: Any, task: Callable[..., Any]) -> int:
-    import tempfile
-
     from attentune.experiments.execution.driver import only_driver
     from attentune.experiments.execution.executor import make_executor
     from attentune.experiments.shards.driver import ShardsStopped, run_shards
     from attentune.training.signals import stop_on_signal
 
-    logs = Path(output.path) / "logs" if output.is_local else Path(tempfile.gettempdir()) / "attentune-logs"
+    logs = Path(output.path) / "logs" if output.is_local else Path("attentune-logs")
     with only_driver(Path(output.path), Path(".lock")) if output.is_local else contextlib.nullcontext():
         missing = plan.missing(output)
         if len(missing) < len(plan.shards):
@@ -191,7 +189,7 @@ def _all_shards(output: Any, plan: Any, options: Any, task: Callable[..., Any]) 
             )
         if missing:
             with stop_on_signal() as stop, _progress(plan, missing) as count:
-                executor = make_executor(options, logs, [{}])
+                executor = make_executor(options, logs, [{}], reuse=True)
                 try:
                     run_shards(task, output, plan, executor, stop=stop, written=count)
                 except ShardsStopped:

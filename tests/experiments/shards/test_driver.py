@@ -34,6 +34,9 @@ class DirectExecutor:
         self.most, self.is_shut_down = 0, False
         self._fail = fail
 
+    def room(self, expected_bytes: int) -> int:
+        return self.size
+
     def submit(self, function: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> list[Future[Any]]:
         self.most = max(self.most, len(calls))
         return [self._future(function, call) for call in calls]
@@ -125,6 +128,30 @@ def test_a_shard_whose_workers_are_always_killed_ends_the_command(output: Output
     assert executor.calls[1] == MAX_KILLS
 
 
+def test_a_shard_whose_job_is_pre_empted_is_repeated(output: OutputFolder, plan: ShardPlan) -> None:
+    times: Counter[int] = Counter()
+
+    def pre_empted(folder: str, shard: int, *, stop: StopRequest) -> int | None:
+        times[shard] += 1
+        return None if shard == 2 and times[shard] < least else task(folder, shard, stop=stop)
+
+    least, written = 5, []
+    run_shards(
+        pre_empted,
+        output,
+        plan,
+        DirectExecutor(),
+        stop=StopRequest(),
+        written=lambda shard, rows: written.append(shard),
+    )
+    assert sorted(written) == list(range(SHARDS))
+    assert times[2] == 5
+    (Path(output.path) / plan.file_name(2)).unlink()
+    least = 1000
+    with pytest.raises(CheckpointError, match="part-00002-of-00006.csv: its worker was stopped 20 times"):
+        run_shards(pre_empted, output, plan, DirectExecutor(), stop=StopRequest(), written=lambda *one: None)
+
+
 def test_bad_rows_do_not_stop_the_other_shards(output: OutputFolder, plan: ShardPlan) -> None:
     def fail(shard: int, time: int) -> None:
         if shard in (1, 3):
@@ -156,3 +183,16 @@ def test_a_stop_request_ends_the_command(output: OutputFolder, plan: ShardPlan) 
     with pytest.raises(ShardsStopped):
         run(output, plan, DirectExecutor(fail), stop)
     assert plan.missing(output) == [4, 5]
+
+
+def test_a_stop_request_during_the_last_shard_ends_the_command(output: OutputFolder, plan: ShardPlan) -> None:
+    stop = StopRequest()
+
+    def stopped(folder: str, shard: int, *, stop: StopRequest) -> int | None:
+        request.requested = shard == SHARDS - 1
+        return None if request.requested else task(folder, shard, stop=stop)
+
+    request = stop
+    with pytest.raises(ShardsStopped):
+        run_shards(stopped, output, plan, DirectExecutor(), stop=stop, written=lambda *one: None)
+    assert plan.missing(output) == [SHARDS - 1]

@@ -142,13 +142,17 @@ def usable_cores() -> int:
     return cores or 1
 
 
-def make_executor(options: ExecutorOptions, logs: Path, configs: Iterable[dict[str, Any]]) -> Executor:
+def make_executor(
+    options: ExecutorOptions, logs: Path, configs: Iterable[dict[str, Any]], *, reuse: bool = False
+) -> Executor:
     """Return the executor of a command.
 
     Args:
         options: the user's choice.
         logs: the folder of the workers' logs.
         configs: the flat settings of the runs.
+        reuse: whether a process executes one task after another. A fresh one has the peak memory of its task alone;
+            one that stays can keep what it has loaded. SLURM's jobs are always fresh.
 
     Raises:
         ConfigError: the executor's package is missing, or its cluster cannot be reached.
@@ -157,11 +161,13 @@ def make_executor(options: ExecutorOptions, logs: Path, configs: Iterable[dict[s
     if options.executor == "ray":
         from attentune.experiments.execution.ray_cluster import RayExecutor
 
-        return RayExecutor(options, logs)
+        return RayExecutor(options, logs, reuse)
     if options.executor == "slurm":
         from attentune.experiments.execution.slurm import SlurmExecutor
 
         return SlurmExecutor(options, logs)
     from attentune.experiments.execution.local import LocalExecutor
 
-    return LocalExecutor(default_slots(configs, options.jobs), logs)
+    slots = default_slots(configs, options.jobs)
+    # On a GPU each fresh process would have to start CUDA.
+    return LocalExecutor(slots, logs, reuse=reuse or bool(slots.devices))

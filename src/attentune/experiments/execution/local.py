@@ -73,15 +73,13 @@ class LocalExecutor:
 
     slots: Slots
     logs: Path
-    reuse: bool | None = None
+    reuse: bool = False
     initializer: Callable[..., None] | None = None
     initargs: tuple[Any, ...] = ()
     _slots: list[_Slot] = field(default_factory=list)
     _waiting: deque[tuple[Callable[..., Any], Sequence[Any], Future[Any]]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        if self.reuse is None:
-            self.reuse = bool(self.slots.devices)
         # A process that was forked cannot use CUDA if its parent has; elsewhere than on Linux, forking is not safe.
         can_fork = sys.platform == "linux" and not self.slots.devices and self.slots.threads is not None
         self._context: Any = multiprocessing.get_context("forkserver" if can_fork else "spawn")

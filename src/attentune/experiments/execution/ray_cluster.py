@@ -22,12 +22,13 @@ from attentune.training.signals import stop_on_signal
 class RayExecutor:
     """Executes tasks on a Ray cluster.
 
-    Each task has a process of its own, which sees the GPUs that Ray gives to it. The folders of the command must be on
-    a disk that all machines share. Ray does not repeat tasks; whoever submits them does.
+    A process sees the GPUs that Ray gives to it. The folders of the command must be on a disk that all machines share.
+    Ray does not repeat tasks; whoever submits them does.
 
     Args:
         options: the address, and the CPUs and GPUs of each task.
         logs: the folder of the workers' logs.
+        reuse: whether a process executes one task after another.
 
     Raises:
         ConfigError: Ray is not installed, or the cluster cannot be reached or is too small.
@@ -35,6 +36,7 @@ class RayExecutor:
 
     options: ExecutorOptions
     logs: Path
+    reuse: bool = False
     _refs: dict[Future[Any], Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -57,8 +59,8 @@ class RayExecutor:
                 f" {resources.get('CPU', 0):g} CPU and {resources.get('GPU', 0):g} GPU. Lower --cpus_per_run or"
                 " --gpus_per_run, or add nodes."
             )
-        # With max_calls=1 each task has a process of its own, whose peak memory is that of the task.
-        self._execute = self._ray.remote(max_calls=1, max_retries=0)(_call)
+        # With max_calls=1 each task has a process of its own.
+        self._execute = self._ray.remote(max_calls=0 if self.reuse else 1, max_retries=0)(_call)
 
     def _connect(self) -> None:
         address = self.options.ray_address or os.environ.get("RAY_ADDRESS")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
@@ -9,13 +10,15 @@ from typing import Any
 
 from attentune.errors import CheckpointError, DataError
 from attentune.experiments.execution.executor import MAX_KILLS, Executor, WorkerKilled
-from attentune.experiments.execution.local import LocalExecutor
+from attentune.experiments.execution.memory import resident_bytes
 from attentune.experiments.shards.plan import ShardPlan
 from attentune.io.urls import OutputFolder
 from attentune.training.signals import StopRequest
 
 # Seconds between looks at stop requests; and how long workers have to end after one.
 _POLL_S, _WAIT_S = 0.2, 30.0
+# A shard is not repeated after so many workers were asked to stop during it.
+_MAX_STOPS = 20
 # A task of an executor: (folder, shard, stop=...) -> rows, or None after a stop request.
 ShardTask = Callable[..., int | None]
 # Called with a shard and its rows once its file is written.
@@ -35,7 +38,7 @@ def run_shards(
 ) -> None:
     """Execute all shards whose files are missing.
 
-    A shard whose worker is killed is repeated. One with invalid rows does not stop the others.
+    A shard whose worker is killed or stopped is repeated. One with invalid rows does not stop the others.
 
     Args:
         task: writes a shard.
@@ -48,20 +51,20 @@ def run_shards(
     Raises:
         ShardsStopped: a stop was requested.
         BadShards: some shards have invalid rows, with the first messages.
-        CheckpointError: workers were killed again and again.
+        CheckpointError: workers were killed or stopped again and again.
         AttentuneError: what concerns all shards, such as a full disk.
     """
-    if isinstance(executor, LocalExecutor):
-        executor.reuse = True  # a process loads the run once
     waiting = deque(plan.missing(output))
     running: dict[Future[Any], int] = {}
     kills: Counter[int] = Counter()
+    stops: Counter[int] = Counter()
     bad: dict[int, DataError] = {}
     try:
         while waiting or running:
             if stop.requested:
                 raise ShardsStopped
-            count = min(len(waiting), executor.size - len(running))
+            # A worker needs about the memory of this process, which has the run too.
+            count = min(len(waiting), executor.room(resident_bytes(os.getpid()))) if waiting else 0
             if count > 0:
                 shards = [waiting.popleft() for _ in range(count)]
                 running |= zip(executor.submit(task, [(output.path, shard) for shard in shards]), shards, strict=True)
@@ -80,10 +83,15 @@ def run_shards(
                 except DataError as error:
                     bad[shard] = error
                 else:
-                    if rows is None:  # a stop request, or its job was pre-empted
-                        waiting.appendleft(shard)
-                    else:
+                    if rows is not None:
                         written(shard, rows)
+                    elif stop.requested:
+                        raise ShardsStopped
+                    else:  # its job was pre-empted, or has reached its time limit
+                        stops[shard] += 1
+                        if stops[shard] >= _MAX_STOPS:
+                            raise _stopped_often(output, plan, shard)
+                        waiting.appendleft(shard)
     finally:
         executor.shutdown(wait_s=_WAIT_S)
     if bad:
@@ -94,6 +102,14 @@ def _killed_often(output: OutputFolder, plan: ShardPlan, shard: int, error: Work
     return CheckpointError(
         f"{output.place(plan.file_name(shard))}: its worker was killed {MAX_KILLS} times ({error}), as happens if"
         " memory runs out. Finished shards are kept; go on with fewer --jobs, or look into the log of the worker."
+    )
+
+
+def _stopped_often(output: OutputFolder, plan: ShardPlan, shard: int) -> CheckpointError:
+    return CheckpointError(
+        f"{output.place(plan.file_name(shard))}: its worker was stopped {_MAX_STOPS} times before it was done, as"
+        " happens if a job's time limit is too short. Finished shards are kept; start again with more --shards in"
+        " another --output_dir, or raise the limit (--slurm timeout_min=...)."
     )
 
 
