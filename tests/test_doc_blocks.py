@@ -39,6 +39,7 @@ FILES = {
     ("docs/small-data.md", "frozen:"): "regimes.yaml",
     ("docs/reproducing.md", "tasks: [rte, mrpc]"): "mine.yaml",
     ("docs/many-rows.md", "apiVersion: batch/v1"): "job.yaml",
+    ("docs/several-processes.md", "# kuberay.yaml"): "kuberay.yaml",
 }
 # Python that is a script: the words behind its name.
 SCRIPTS = {
