@@ -49,10 +49,10 @@ def words(folder: Path, encoder: Path, *flags: str) -> list[str]:
 
 
 def tasks(folder: Path) -> list[tuple[int, str]]:
-    """Return the process id and name of each task that a worker has begun."""
-    log = folder / "best/auto/workers.log"
-    text = log.read_text() if log.exists() else ""
-    return [(int(pid), name) for pid, name in re.findall(r"process (\d+): (.+)", text)]
+    """Return the process id and name of each task that a worker has begun, in their order to the second."""
+    lines = [line for log in (folder / "best/auto/logs").glob("*.log") for line in log.read_text().splitlines()]
+    found = [re.fullmatch(r"\S+ process (\d+): (.+)", line) for line in sorted(lines)]
+    return [(int(one[1]), one[2]) for one in found if one is not None]
 
 
 def finished_folds(folder: Path) -> dict[str, bytes]:
