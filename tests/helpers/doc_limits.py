@@ -25,8 +25,6 @@ NOT_RUN = {
     ),
     "accelerate launch --multi_gpu --num_processes 4 -m attentune.cli.main train --task rte --data_dir glue_data "
     "--output_dir runs/rte": "needs four GPUs",
-    "pip install 'attentune[ray]'": "needs the package index",
-    "pip install 'attentune[slurm]'": "needs the package index",
     "ray start --head": "would leave a cluster; see tests/experiments/execution/test_clusters.py",
     "attentune compare --tasks cola,rte --presets bert,sesame --executor ray --ray_address auto "
     "--output_dir comparisons/first": "needs the cluster of the line before",
