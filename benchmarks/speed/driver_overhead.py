@@ -1,6 +1,6 @@
 """The cost of the driver and of the local executor for each run and shard, with tasks that do nothing.
 
-    taskset -c 0 python -m benchmarks.speed.driver_overhead [--runs 100000] [--output_file results/bench/driver.json]
+    taskset -c 0 python -m benchmarks.speed.driver_overhead [--runs 20000] [--tasks 100000] [--output_file results/bench/driver.json]
 
 `runs`: the driver of a comparison with an executor that returns a made-up record at once: choosing the next run,
 writing the record to the disk, removing the run's folder, expected time left. `tasks`: tasks that return at once, in
@@ -112,13 +112,14 @@ def tasks_s(count: int, *, reuse: bool) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=100_000)
+    parser.add_argument("--runs", type=int, default=20_000)
+    parser.add_argument("--tasks", type=int, default=100_000)
     parser.add_argument("--fresh", type=int, default=200)
     parser.add_argument("--output_file", type=Path)
     given = parser.parse_args()
     found = {
         "runs": {"count": given.runs, "seconds": runs_s(given.runs)},
-        "tasks": {"count": given.runs, "seconds": tasks_s(given.runs, reuse=True)},
+        "tasks": {"count": given.tasks, "seconds": tasks_s(given.tasks, reuse=True)},
         "fresh tasks": {"count": given.fresh, "seconds": tasks_s(given.fresh, reuse=False)},
     }
     for name, one in found.items():

@@ -51,7 +51,7 @@ def words(folder: Path, encoder: Path, *flags: str) -> list[str]:
 def tasks(folder: Path) -> list[tuple[int, str]]:
     """Return the process id and name of each task that a worker has begun, in their order to the second."""
     lines = [line for log in (folder / "best/auto/logs").glob("*.log") for line in log.read_text().splitlines()]
-    found = [re.fullmatch(r"\S+ process (\d+): (.+)", line) for line in sorted(lines)]
+    found = [re.fullmatch(r"\S+ process (\d+): (.+)", line) for line in sorted(lines, key=lambda line: line[:8])]
     return [(int(one[1]), one[2]) for one in found if one is not None]
 
 
