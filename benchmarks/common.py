@@ -20,6 +20,8 @@ from attentune.training.state import TrainingState
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 RECORDS = RESULTS / "bench"
+# Records of many rows and many runs, a line for each module.
+MANY = RECORDS / "many.jsonl"
 
 
 def data_dir() -> Path:
@@ -41,6 +43,24 @@ def write_record(file: Path, record: dict[str, Any]) -> None:
     """Write a record as JSON, with the versions of what it depends on."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({**record, "versions": versions()}, indent=1) + "\n", encoding="utf-8")
+
+
+def write_line(file: Path, record: dict[str, Any]) -> None:
+    """Write a record as a line of a file that has one for each module, named by its command.
+
+    Args:
+        file: the file; a line of the same module is replaced.
+        record: has the command (see `command_of`).
+    """
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    kept = [line for line in lines if _module(json.loads(line)) != _module(record)]
+    kept.append(json.dumps({**record, "versions": versions()}))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(kept) + "\n", encoding="utf-8")
+
+
+def _module(record: dict[str, Any]) -> str:
+    return str(record["command"]).split()[2]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -1,10 +1,11 @@
 """The cost of the driver and of the local executor for each run and shard, with tasks that do nothing.
 
-    taskset -c 0 python -m benchmarks.speed.driver_overhead [--runs 20000] [--tasks 100000] [--output_file results/bench/driver.json]
+    taskset -c 0 python -m benchmarks.speed.driver_overhead [--runs 20000] [--tasks 100000]
 
-`runs`: the driver of a comparison with an executor that returns a made-up record at once: choosing the next run,
-writing the record to the disk, removing the run's folder, expected time left. `tasks`: tasks that return at once, in
-worker processes that stay (as shards use them). `fresh tasks`: the same, each in a process of its own (as runs do).
+Writes a line of results/bench/many.jsonl. `runs`: the driver of a comparison with an executor that returns a made-up
+record at once: choosing the next run, writing the record to the disk, removing the run's folder, expected time left.
+`tasks`: tasks that return at once, in worker processes that stay (as shards use them). `fresh tasks`: the same, each in
+a process of its own (as runs do).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from attentune.experiments.execution.executor import Slots
 from attentune.experiments.execution.local import LocalExecutor
 from attentune.experiments.execution.worker import RunTask
 from attentune.training.signals import StopRequest
-from benchmarks.common import command_of, write_record
+from benchmarks.common import MANY, command_of, write_line
 
 
 class AtOnce:
@@ -115,7 +116,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20_000)
     parser.add_argument("--tasks", type=int, default=100_000)
     parser.add_argument("--fresh", type=int, default=200)
-    parser.add_argument("--output_file", type=Path)
+    parser.add_argument("--output", type=Path, default=MANY)
     given = parser.parse_args()
     found = {
         "runs": {"count": given.runs, "seconds": runs_s(given.runs)},
@@ -124,10 +125,7 @@ def main() -> None:
     }
     for name, one in found.items():
         print(f"{one['count']:,} {name}: {one['seconds']:.1f} s, {1000 * one['seconds'] / one['count']:.2f} ms each")
-    if given.output_file is not None:
-        write_record(
-            given.output_file, {"command": command_of("benchmarks.speed.driver_overhead", sys.argv[1:]), **found}
-        )
+    write_line(given.output, {"command": command_of("benchmarks.speed.driver_overhead", sys.argv[1:]), **found})
 
 
 if __name__ == "__main__":

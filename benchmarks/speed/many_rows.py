@@ -8,7 +8,7 @@ thread, and in shards with so many processes of one thread each, in turn. Second
 included. `per_core` is the rate of shards divided by the number of processes and by the rate of one process;
 `cpu_ratio` is the same for processor time, which other programs on the machine disturb less. Memory is the peak of the
 largest process. Without --run the model is a random encoder of the embedded one's size. Writes
-results/bench/many_rows.json. Linux only.
+results/bench/many.jsonl. Linux only.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import RECORDS, ROOT, command_of, write_record
+from benchmarks.common import MANY, ROOT, command_of, write_line
 from benchmarks.speed.stream import write_texts
 
-OUTPUT = RECORDS / "many_rows.json"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _LOOK_S = 0.1
 
@@ -141,7 +140,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=("csv", "jsonl", "parquet"), default="parquet")
     parser.add_argument("--run", type=Path, help="a run folder (default: a random encoder of the embedded one's size)")
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--output", type=Path, default=MANY)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         run = given.run or saved_run(Path(name) / "run")
@@ -152,7 +151,7 @@ def main() -> None:
             model = str(given.run or "random encoder of the embedded one's size")
             facts = {"model": model, "kind": given.kind, "jobs": given.jobs, "cores": os.cpu_count()}
             command = command_of("benchmarks.speed.many_rows", sys.argv[1:])
-            write_record(given.output, {"command": command, **facts, "measured": found})
+            write_line(given.output, {"command": command, **facts, "measured": found})
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     python -m benchmarks.speed.stream [--rows 1000000] [--kind csv] [--run RUN] [--explain]
 
 Makes the file in a temporary folder, predicts it in a process of its own, reads that process's memory from the system
-while it runs, and writes results/bench/stream.json: rows, seconds, rows a second, memory after each tenth of the rows.
+while it runs, and writes a line of results/bench/many.jsonl: rows, seconds, rows a second, memory after each tenth of
+the rows.
 Without --run the model is a random BERT of 1 layer, 32 wide: memory is then as with any encoder of its size, speed is
 not. Seconds are those of the whole command, start and both readings of the file included. Linux only.
 """
@@ -25,9 +26,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import RECORDS, ROOT
+from benchmarks.common import MANY, ROOT, command_of, write_line
 
-OUTPUT = RECORDS / "stream.json"
 WORDS = "the a film story was is not never so quite very good bad dull fine great awful music plot end"
 _DONE = re.compile(r"predicted: ([\d,]+) of")
 
@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=("csv", "jsonl", "parquet"), default="csv")
     parser.add_argument("--run", type=Path, help="a run folder (default: a tiny random encoder)")
     parser.add_argument("--explain", action="store_true", help="with each word's importance")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--output", type=Path, default=MANY)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -146,8 +146,7 @@ def main() -> None:
     threads = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
     facts = {"model": model, "kind": given.kind, "explain": given.explain, "threads": threads, **found}
     print(json.dumps(facts, indent=1))
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text(json.dumps(facts, indent=1) + "\n")
+    write_line(given.output, {"command": command_of("benchmarks.speed.stream", sys.argv[1:]), **facts})
 
 
 if __name__ == "__main__":
