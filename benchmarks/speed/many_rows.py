@@ -1,7 +1,7 @@
 """Speed and memory of `attentune predict --output_dir` (shards, several processes) against one process.
 
     python -m benchmarks.speed.many_rows [--rows 20000,200000,1000000] [--jobs 2] [--kind parquet] [--run RUN]
-                                         [--repeats 1]
+                                         [--repeats 1] [--only_shards]
 
 For each number of rows it makes a file of short texts, and predicts it with `--output_file` in one process with one
 thread, and in shards with so many processes of one thread each, in turn. Seconds are those of the whole command, start
@@ -105,18 +105,23 @@ def measure(rows: int, *words: object) -> dict[str, Any]:
     }
 
 
-def compare(run: Path, rows: int, kind: str, jobs: int, shards: int | None, repeats: int) -> dict[str, Any]:
-    """Measure one process and shards in turn."""
+def compare(
+    run: Path, rows: int, kind: str, jobs: int, shards: int | None, repeats: int, *, only_shards: bool = False
+) -> dict[str, Any]:
+    """Measure one process and shards in turn, or shards only."""
     single, sharded = [], []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = folder / f"texts.{kind}"
         write_texts(path, rows)
         for repeat in range(repeats):
-            single.append(measure(rows, run, "--input_file", path, "--output_file", folder / "one.csv"))
+            if not only_shards:
+                single.append(measure(rows, run, "--input_file", path, "--output_file", folder / "one.csv"))
             out = ["--output_dir", folder / f"shards-{repeat}", "--jobs", jobs]
             more = [] if shards is None else ["--shards", shards]
             sharded.append(measure(rows, run, "--input_file", path, *out, *more))
+    if only_shards:
+        return {"rows": rows, "shards": sharded}
     rate = statistics.median(
         many["rows_per_second"] / jobs / one["rows_per_second"] for one, many in zip(single, sharded, strict=True)
     )
@@ -140,13 +145,16 @@ def main() -> None:
     parser.add_argument("--kind", choices=("csv", "jsonl", "parquet"), default="parquet")
     parser.add_argument("--run", type=Path, help="a run folder (default: a random encoder of the embedded one's size)")
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--only_shards", action="store_true", help="leave out the single process for the most rows")
     parser.add_argument("--output", type=Path, default=MANY)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         run = given.run or saved_run(Path(name) / "run")
         found = []
-        for rows in map(int, given.rows.split(",")):
-            found.append(compare(run, rows, given.kind, given.jobs, given.shards, given.repeats))
+        sizes = [int(rows) for rows in given.rows.split(",")]
+        for rows in sizes:
+            only = given.only_shards and rows == max(sizes)
+            found.append(compare(run, rows, given.kind, given.jobs, given.shards, given.repeats, only_shards=only))
             print(json.dumps(found[-1], indent=1))
             model = str(given.run or "random encoder of the embedded one's size")
             facts = {"model": model, "kind": given.kind, "jobs": given.jobs, "cores": os.cpu_count()}
