@@ -45,6 +45,11 @@ _SHORTHANDS = {
     "fp16": ("training.precision", "fp16"),
     "do_regression": ("data.task_type", "regression"),
 }
+# Flags of 0.1.0 that are gone, with what to use instead.
+_GONE = dict.fromkeys(
+    ("--storage", "--study", "--heartbeat"),
+    "was taken out: several machines share runs with --executor ray or --executor slurm.",
+)
 # Settings with several values, which may be written as YAML.
 _LISTS = ("objective.class_weights", "data.label_names", "data.extra_train_files", "data.extra_train_weights")
 _SECTIONS: tuple[tuple[str, type], ...] = (
@@ -79,7 +84,9 @@ class Parser(argparse.ArgumentParser):
         problems = []
         for argument in unknown:
             flag = argument.split("=")[0]
-            if flag.startswith("--"):
+            if flag in _GONE:
+                problems.append(f"{flag}: {_GONE[flag]}")
+            elif flag.startswith("--"):
                 problems.append(f"{flag}: unknown flag.{did_you_mean(flag, known)} See {self.prog} --help.")
             elif not problems:
                 problems.append(f"{argument!r}: unexpected argument. See {self.prog} --help.")
