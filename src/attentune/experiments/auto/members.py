@@ -34,8 +34,6 @@ from attentune.training.signals import Interrupted, StopRequest
 
 FOLD_FILE, HELD_OUT_FILE, REFIT_FOLDER = "fold.json", "heldout.safetensors", "all"
 WEIGHTS_FILE = "model.safetensors"
-# After a stop request, workers have this many seconds to save.
-SAVE_S = 30.0
 _PROBE_ROWS, _PROBE_STEPS = 256, 24
 # The data settings of a member's runs: how rows are read. They get the rows themselves.
 _DATA_SETTINGS = (

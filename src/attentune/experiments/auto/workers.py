@@ -5,9 +5,9 @@ from __future__ import annotations
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 
-from attentune.experiments.auto.members import SAVE_S, FoldTask, ProbeTask, TaskResult, WorkerSetup, hold, run_task
+from attentune.experiments.auto.members import FoldTask, ProbeTask, TaskResult, WorkerSetup, hold, run_task
 from attentune.experiments.execution.executor import Slots, WorkerKilled
-from attentune.experiments.execution.local import LocalExecutor
+from attentune.experiments.execution.local import SAVE_S, LocalExecutor
 
 Task = FoldTask | ProbeTask
 

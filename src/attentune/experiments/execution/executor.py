@@ -171,3 +171,25 @@ def make_executor(
     slots = default_slots(configs, options.jobs)
     # On a GPU each fresh process would have to start CUDA.
     return LocalExecutor(slots, logs, reuse=reuse or bool(slots.devices))
+
+
+def thread_settings(threads: int) -> dict[str, str]:
+    """Return the environment variables by which libraries learn their number of threads when they are loaded."""
+    return {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "MKL", "OPENBLAS")}
+
+
+def prepare_process(threads: int | None) -> None:
+    """Limit the threads of PyTorch, NumPy, compiled code and tokenizers in a worker process, loaded or not.
+
+    Args:
+        threads: their number; None for the libraries' choice.
+    """
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    if threads is None:
+        return
+    os.environ |= thread_settings(threads)
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    torch.set_num_threads(threads)
+    threadpool_limits(threads)

@@ -24,7 +24,7 @@ from multiprocessing.connection import wait as wait_for_handles
 from pathlib import Path
 from typing import Any
 
-from attentune.experiments.execution.executor import Slots, WorkerKilled
+from attentune.experiments.execution.executor import Slots, WorkerKilled, prepare_process, thread_settings
 from attentune.experiments.execution.memory import available_memory_bytes, resident_bytes
 from attentune.io.files import storage_errors
 from attentune.training.signals import StopRequest
@@ -43,14 +43,13 @@ class _Slot:
 
     Attributes:
         number: from 0.
-        pool: the process; None if there is none.
-        inner: the future of the pool.
-        outer: the future that was given to the caller.
+        pool: has its process; None if there is none.
+        outer: the future that was given to the caller; None while the slot is free.
+        process: the process of the pool.
     """
 
     number: int
     pool: ProcessPoolExecutor | None = None
-    inner: Future[Any] | None = None
     outer: Future[Any] | None = None
     process: Any = None
 
@@ -85,7 +84,7 @@ class LocalExecutor:
         self._context: Any = multiprocessing.get_context("forkserver" if can_fork else "spawn")
         if can_fork:
             self._context.set_forkserver_preload(_PRELOADED)
-            with _quiet_start(), _environment(_thread_settings(self.slots.threads or 1)):
+            with _quiet_start(), _environment(thread_settings(self.slots.threads or 1)):
                 forkserver.ensure_running()
         # Closed to request a stop. Not an event, which a killed process that waits for it would block for ever.
         self._stop_reader, self._stop_writer = self._context.Pipe(duplex=False)
@@ -135,10 +134,10 @@ class LocalExecutor:
                 1, mp_context=self._context, initializer=_start_worker, initargs=(self._worker_setup(slot),)
             )
         with _quiet_start():
-            slot.inner = slot.pool.submit(_call, function, tuple(call))
+            inner = slot.pool.submit(_call, function, tuple(call))
         (slot.process,) = (slot.pool._processes or {}).values()
         slot.outer = outer
-        slot.inner.add_done_callback(lambda inner: self._ended(slot, inner))
+        inner.add_done_callback(lambda inner: self._ended(slot, inner))
 
     def _worker_setup(self, slot: _Slot) -> _WorkerSetup:
         log = self.logs / f"worker-{os.getpid()}-{slot.number + 1}.log"
@@ -159,7 +158,7 @@ class LocalExecutor:
         error = inner.exception()
         with self._lock:
             outer, process = slot.outer, slot.process
-            slot.inner = slot.outer = None
+            slot.outer = None
             if not self.reuse or isinstance(error, BrokenProcessPool):
                 pool, slot.pool, slot.process = slot.pool, None, None
                 if pool is not None:
@@ -229,29 +228,13 @@ def _start_worker(setup: _WorkerSetup) -> None:
     for stream in (1, 2):
         os.dup2(log, stream)
     os.close(log)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if setup.device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = setup.device
     threading.Thread(target=_watch, args=(setup.stop_reader,), daemon=True).start()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if setup.threads is not None:
-        _limit_threads(setup.threads)
+    prepare_process(setup.threads)
     if setup.initializer is not None:
         setup.initializer(*setup.initargs)
-
-
-def _limit_threads(threads: int) -> None:
-    """Limit the threads of PyTorch, NumPy and compiled code, loaded or not."""
-    os.environ |= _thread_settings(threads)
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    torch.set_num_threads(threads)
-    threadpool_limits(threads)
-
-
-def _thread_settings(threads: int) -> dict[str, str]:
-    return {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "MKL", "OPENBLAS")}
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.errors import ConfigError
-from attentune.experiments.execution.executor import ExecutorOptions, WorkerKilled
+from attentune.experiments.execution.executor import ExecutorOptions, WorkerKilled, prepare_process
 from attentune.training.signals import stop_on_signal
 
 
@@ -130,11 +130,9 @@ class RayExecutor:
 
 def _call(function: Callable[..., Any], call: tuple[Any, ...], logs: str, threads: int) -> Any:
     """Execute a task in a worker of Ray, whose cancellation arrives as a Ctrl-C."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     import torch
 
-    if not torch.cuda.is_available():
-        torch.set_num_threads(threads)
+    prepare_process(None if torch.cuda.is_available() else threads)
     with _logged(Path(logs) / f"worker-{platform.node()}-{os.getpid()}.log"), stop_on_signal() as stop:
         return function(*call, stop=stop)
 

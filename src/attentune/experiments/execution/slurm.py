@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import signal
 import subprocess
 import threading
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.errors import ConfigError
-from attentune.experiments.execution.executor import ExecutorOptions, WorkerKilled
+from attentune.experiments.execution.executor import ExecutorOptions, WorkerKilled, prepare_process
 from attentune.training.signals import stop_on_signal
 
 # Jobs at a time if --jobs is not given.
@@ -162,11 +161,9 @@ def _call(function: Callable[..., Any], call: tuple[Any, ...], threads: int) -> 
     Returns:
         What the task returns, and what it raises, of which submitit would pass on the text only.
     """
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     import torch
 
-    if not torch.cuda.is_available():
-        torch.set_num_threads(threads)
+    prepare_process(None if torch.cuda.is_available() else threads)
     # submitit has a handler of its own for SIGTERM, which would keep this one from being set.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
