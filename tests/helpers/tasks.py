@@ -33,6 +33,11 @@ def facts(*, stop: Any) -> dict[str, Any]:
     }
 
 
+def blocked_signals(*, stop: Any) -> set[int]:
+    """Return the signals that the process of a task blocks."""
+    return set(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+
+
 def fail(*, stop: Any) -> None:
     print("about to fail", flush=True)
     raise ValueError("this task fails")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import wait
+from concurrent.futures import ProcessPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,31 @@ def test_a_killed_worker_that_waits_for_a_stop_request_does_not_block_it(make, t
     executor.shutdown()
     assert time.monotonic() - began < 30
     assert (tmp_path / "b").read_text() == "saved"
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_ctrl_c_while_a_worker_starts_takes_effect_after_that(make, tmp_path, monkeypatch, method):
+    """It used to be lost; and a new process must not get it."""
+    executor = make(1)
+    executor._context = multiprocessing.get_context(method)
+    started = ProcessPoolExecutor.submit
+
+    def interrupted(*arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        return started(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ProcessPoolExecutor, "submit", interrupted)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                executor.submit(tasks.facts, [()])
+        finally:
+            signal.signal(signal.SIGINT, before)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    # The executor goes on, and programs that tasks start can be interrupted.
+    (future,) = executor.submit(tasks.blocked_signals, [()])
+    assert signal.SIGINT not in future.result(60)
 
 
 def test_workers_that_do_not_save_in_time_are_killed(make, tmp_path):

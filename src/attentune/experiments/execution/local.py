@@ -84,7 +84,8 @@ class LocalExecutor:
         self._context: Any = multiprocessing.get_context("forkserver" if can_fork else "spawn")
         if can_fork:
             self._context.set_forkserver_preload(_PRELOADED)
-            with _quiet_start(), _environment(thread_settings(self.slots.threads or 1)):
+            threads = thread_settings(self.slots.threads or 1)
+            with _interrupts_later(), _without_main_module(), _environment(threads):
                 forkserver.ensure_running()
         # Closed to request a stop. Not an event, which a killed process that waits for it would block for ever.
         self._stop_reader, self._stop_writer = self._context.Pipe(duplex=False)
@@ -115,7 +116,7 @@ class LocalExecutor:
 
     def submit(self, function: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> list[Future[Any]]:
         futures: list[Future[Any]] = [Future() for _ in calls]
-        with self._lock:
+        with _interrupts_later(), self._lock:
             self._waiting += ((function, call, future) for call, future in zip(calls, futures, strict=True))
             self._start_waiting()
         return futures
@@ -133,7 +134,7 @@ class LocalExecutor:
             slot.pool = ProcessPoolExecutor(
                 1, mp_context=self._context, initializer=_start_worker, initargs=(self._worker_setup(slot),)
             )
-        with _quiet_start():
+        with _without_main_module():
             inner = slot.pool.submit(_call, function, tuple(call))
         (slot.process,) = (slot.pool._processes or {}).values()
         slot.outer = outer
@@ -223,6 +224,8 @@ def _start_worker(setup: _WorkerSetup) -> None:
     """Prepare a worker process: its log, threads, device and signals, and the end of its parent."""
     # Ctrl-C at the terminal reaches workers only through the parent. Training finds this handler and shares it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):  # blocked while this process started; programs that it starts need it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, _STOP)
     log = os.open(setup.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for stream in (1, 2):
@@ -288,19 +291,34 @@ def _how_it_ended(process: Any) -> str:
 
 
 @contextlib.contextmanager
-def _quiet_start() -> Iterator[None]:
-    """Start a process that neither imports the program's main module nor is ended by Ctrl-C while it starts.
+def _without_main_module() -> Iterator[None]:
+    """Start a process that does not import the program's main module.
 
-    New processes import the main module, which would run a script without `if __name__ == "__main__"` again. Workers
-    need nothing of it.
+    That would run a script without `if __name__ == "__main__"` again, and workers need nothing of it.
     """
-    is_main_thread = threading.current_thread() is threading.main_thread()
     main = sys.modules["__main__"]
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main_thread else None
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
         yield
     finally:
         sys.modules["__main__"] = main
-        if is_main_thread:
-            signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Let Ctrl-C take effect at the end of the block; processes that start in it do not get it (main thread only)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: arrived.append(number))
+    # Inherited by new processes until they ignore the signal. Windows has no masks.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
+    try:
+        yield
+    finally:
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+        if arrived:
+            signal.raise_signal(signal.SIGINT)
