@@ -34,7 +34,7 @@ from benchmarks.common import data_dir
 
 TASKS = ("cola", "rte", "mrpc", "stsb", "sst2", "sst5")
 # Rules were chosen on these.
-DEVELOPMENT_TASKS = ("uci", "sick", "sick-r", "qnli", "quora", "word-order")
+DEVELOPMENT_TASKS = ("uci", "sick", "sick-r", "qnli", "quora", "word-order", "blimp")
 # Rows that no draw uses, of those that are scored beside the official dev set.
 UNUSED_ROWS = 2000
 METHODS = ("ssa-hybrid", "sesame", "task-attention")
@@ -214,7 +214,7 @@ def draw_of(cell: Cell, *, draws: int) -> tuple[Any, dict[str, Any], int]:
     from attentune.data.splits import stratified_sample
     from attentune.seeding import numpy_generator
 
-    made = {"uci": uci_sentences, "word-order": word_order}
+    made = {"uci": uci_sentences, "word-order": word_order, "blimp": blimp}
     data = made[cell.task]() if cell.task in made else published(cell.task)
     count, _, shuffled = cell.rows.partition("-")
     rows, train = int(count), data.splits["train"]
@@ -274,6 +274,29 @@ def word_order() -> Any:
     splits = {"train": rows.take(kept), "validation": rows.take(held)}
     space = LabelSpace("classification", ("exchanged", "original"))
     return TaskData("word-order", space, ("matthews_correlation",), splits)
+
+
+def blimp() -> Any:
+    """Return one sentence of each minimal pair of BLiMP, acceptable or not, 12,000 in all, scored by Matthews.
+
+    A development task of grammar. Its files (Warstadt et al. 2020, CC BY 4.0) are read from the folder $BLIMP.
+    """
+    from attentune.data.dataset import LabelSpace, TaskData, TextRows
+    from attentune.data.splits import stratified_split
+    from attentune.seeding import numpy_generator
+
+    texts, labels = [], []
+    for file in sorted(Path(os.environ["BLIMP"]).glob("*.jsonl")):
+        for line in map(json.loads, file.read_text().splitlines()):
+            label = int(numpy_generator("blimp", file.stem, line["pairID"]).integers(2))
+            texts.append(line[("sentence_bad", "sentence_good")[label]])
+            labels.append(label)
+    chosen = numpy_generator("blimp sample").permutation(len(texts))[:12_000]
+    ids = tuple(map(str, range(len(chosen))))
+    rows = TextRows(ids, tuple(texts[place] for place in chosen), None, np.array(labels)[chosen], "blimp")
+    kept, held = stratified_split(rows.labels, 1 / 4, "campaign blimp")
+    splits = {"train": rows.take(kept), "validation": rows.take(held)}
+    return TaskData("blimp", LabelSpace("classification", ("bad", "good")), ("matthews_correlation",), splits)
 
 
 def exchanged(text: str, place: int) -> str:

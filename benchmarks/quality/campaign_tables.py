@@ -31,6 +31,7 @@ METRICS = {
     "stsb": "pearson",
     "sick-r": "pearson",
     "word-order": "matthews_correlation",
+    "blimp": "matthews_correlation",
 }
 
 

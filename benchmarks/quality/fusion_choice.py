@@ -3,9 +3,10 @@
     python -m benchmarks.quality.fusion_choice run uci:1 --folder ../fusion [--folds 5] [--portfolio bert-mean]
     python -m benchmarks.quality.fusion_choice table results/auto/development.npz
 
-`run` runs `auto` for 300 seconds on one draw of a development task, with OMP_NUM_THREADS threads, and adds what each
-member predicts out of fold and for other rows to FOLDER/development.npz. `table` prints, for each run, what each kind
-of fusion scores on the other rows, and what choices by the score and by the loss of out-of-fold predictions deliver.
+`run` runs `auto` for 300 seconds (`--seconds`) on one draw of a development task, with OMP_NUM_THREADS threads, and
+adds what each member predicts out of fold and for other rows to FOLDER/development.npz. `table` prints, for each run,
+what each kind of fusion scores on the other rows, and what choices by the score and by the loss of out-of-fold
+predictions deliver.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def main() -> int:
     parser.add_argument("item", help="TASK:DRAW, or the file")
     parser.add_argument("--folder", type=Path, default=Path())
     parser.add_argument("--folds", type=int)
+    parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--portfolio", help="fine-tuned members, beside the baselines")
     given = parser.parse_args()
     if given.what == "table":
@@ -61,7 +63,7 @@ def run(given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as place:
         settings = {"data.max_length": 128, "training.output_dir": f"{place}/auto", "training.seed": int(draw)}
         config = load_config(overrides=settings)
-        auto(config, data=data, time_limit_s=300, folds=given.folds, portfolio=names, jobs=1)
+        auto(config, data=data, time_limit_s=given.seconds, folds=given.folds, portfolio=names, jobs=1)
         work = Path(place) / "auto" / "auto"
         found = {"labels": data.splits["train"].labels, "scored labels": rows.labels}
         found["folds"] = load_file(work / "folds.safetensors")["folds"]

@@ -183,6 +183,33 @@ def test_a_killed_worker_s_fold_is_trained_again(tiny, tmp_path):
 
 
 @pytest.mark.integration
+def test_an_encoder_is_adapted_once_for_all_folds(tiny, tmp_path):
+    write_sentences(tmp_path / "more.csv", 200, 300)
+    flags = ("--portfolio", "majority,bert-mean-adapted", "--cv_folds", "3", "--jobs", "2")
+    process = start(words(tmp_path, tiny("bert"), *flags, *LONG, "--unlabeled_file", str(tmp_path / "more.csv")))
+    adaptation = "bert-mean-adapted, adapting its encoder"
+
+    def worker() -> int | None:
+        return next((pid for pid, name in tasks(tmp_path) if name == adaptation), None)
+
+    kill(wait_for(worker, "worker that adapts the encoder", process))
+    status, out, err = finish(process)
+    assert status == 0, err
+    assert f"{adaptation}: its worker was killed" in err
+    names = [name for _, name in tasks(tmp_path) if name.startswith("bert-mean-adapted")]
+    assert names[:2] == [adaptation, adaptation]
+    assert sorted(names[2:]) == [f"bert-mean-adapted, fold {fold}" for fold in (1, 2, 3)]
+    encoder = tmp_path / "best/auto/members/bert-mean-adapted" / f"{tiny('bert').name}-adapted"
+    assert json.loads((encoder / "training/run.json").read_text())["train"]["rows"] == 160
+    assert re.search(r"^bert-mean-adapted +0\.\d+", out, re.MULTILINE)
+    assert predict(tmp_path / "best", ["Great phone."])[0]["prediction"] in ("bad", "good")
+    # What is finished is not adapted again.
+    status, _, err = finish(start(words(tmp_path, tiny("bert"), *flags, *LONG, "--resume")))
+    assert status == 0, err
+    assert len([name for _, name in tasks(tmp_path) if name == adaptation]) == 2
+
+
+@pytest.mark.integration
 def test_labels_that_have_nothing_to_do_with_the_texts_stay_at_chance(attentune, tiny, tmp_path):
     write_sentences(tmp_path / "train.csv", 0, 300, shuffled=True)
     write_sentences(tmp_path / "test.csv", 300, 310)
@@ -253,7 +280,7 @@ REFUSALS = {
     "preset": (["--preset", "bert"], "preset: got 'bert', but auto tries many"),
     "folds": (["--folds", "5", "--fold", "1"], "data.folds: is not used by auto"),
     "delivery": (["--deliver", "two"], "--deliver: got 'two', expected best or single"),
-    "unlabeled": (["--unlabeled_file", "more.csv"], "--unlabeled_file: goes with --deliver single"),
+    "unlabeled": (["--unlabeled_file", "more.csv"], "more.csv: there is no such file"),
     "jobs": (["--jobs", "0"], "--jobs: got '0', expected a whole number of at least 1"),
     "resume": (["--resume"], "so there is no work to resume"),
     "encoder": (["--encoders", "no-such-folder/encoder"], "no-such-folder/encoder"),

@@ -42,7 +42,11 @@ def parser() -> Parser:
         default="best",
         help="deliver the best model or ensemble, or one encoder that learns from it (default: best)",
     )
-    made.add_argument("--unlabeled_file", metavar="FILE", help="with --deliver single: further texts to learn from")
+    made.add_argument(
+        "--unlabeled_file",
+        metavar="FILE",
+        help="further texts without labels, to adapt encoders to, and for --deliver single to learn from",
+    )
     made.add_argument("--portfolio", metavar="A,B", help="members to try (default: all that fit the rows)")
     made.add_argument("--exclude", metavar="A,B", help="members to leave out")
     made.add_argument("--cv_folds", metavar="N", help="number of folds (default: 5, fewer if time is short)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NoReturn
 
 from attentune.config import Config, load_config
@@ -100,10 +100,18 @@ def _normalised(argument: str) -> str:
     return f"--{name.replace('-', '_')}{equals}{value}"
 
 
-def add_config_flags(parser: argparse.ArgumentParser, sections: Iterable[str] = ("data", "model", "training")) -> None:
-    """Add a flag for each setting of these sections, and `--preset`, `--config` and `--set` for "training"."""
+def add_config_flags(
+    parser: argparse.ArgumentParser,
+    sections: Iterable[str] = ("data", "model", "training"),
+    *,
+    only: Collection[str] | None = None,
+) -> None:
+    """Add a flag for each setting of these sections, and `--preset`, `--config` and `--set` for "training".
+
+    With `only`, dotted names, add the flags of these settings and no others.
+    """
     wanted = set(sections)
-    if "training" in wanted:
+    if "training" in wanted and only is None:
         wanted.add("objective")
         group = parser.add_argument_group("method")
         group.add_argument("--preset", help="a method; `attentune presets` lists them (default: bert)")
@@ -119,7 +127,7 @@ def add_config_flags(parser: argparse.ArgumentParser, sections: Iterable[str] = 
         if section in wanted:
             group = parser.add_argument_group(section)
             for field in dataclasses.fields(cls):
-                if field.metadata:
+                if field.metadata and (only is None or f"{section}.{field.name}" in only):
                     _add_flag(group, section, field)
     shown = {action.dest.split(".")[-1] for action in parser._actions if "." in action.dest}
     meant = {**_ALIASES, **{name: setting.split(".")[1] for name, (setting, _) in _SHORTHANDS.items()}}

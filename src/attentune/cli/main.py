@@ -19,6 +19,7 @@ from attentune.errors import AttentuneError, ConfigError
 COMMANDS = {
     "train": "fine-tune an encoder, evaluate it and save it",
     "auto": "find and train the best model for your rows within a time limit",
+    "adapt": "adapt an encoder to your texts, without labels, before it is fine-tuned",
     "compare": "train presets on tasks with several seeds in parallel, and test their differences",
     "compare-runs": "compare trained runs on the same rows: paired tests over rows, and rows that changed",
     "report": "report comparisons and runs: tables, verdicts and figures as HTML, Markdown, LaTeX or CSV",

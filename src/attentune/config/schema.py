@@ -198,6 +198,7 @@ class LabelsConfig:
         choices=(
             "none",
             "masked-rows",
+            "corruption",
             "flip",
             "released",
             "drop",
@@ -209,7 +210,11 @@ class LabelsConfig:
         plugins="attentune.label_generators",
     )
     ratio: float = setting(
-        1.0, "masked rows per epoch, as a multiple of the training rows (the paper's gamma)", minimum=0, maximum=100
+        1.0,
+        "masked rows per epoch, as a multiple of the training rows (the paper's gamma); corruption: the share of rows"
+        " that are changed",
+        minimum=0,
+        maximum=100,
     )
     mask_share: float = setting(0.3, "share of a text's tokens to mask", minimum=0, maximum=1)
     tolerance: float = setting(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from attentune.config import LabelsConfig
 from attentune.data.tokenization import Features
+from attentune.data.words import TokenWords
 from attentune.seeding import numpy_generator
 from attentune.token_labels.comparator import PredictionComparator
 from attentune.token_labels.plan import EpochPlan, TokenLabels, shuffled
@@ -60,6 +61,7 @@ class LabelSource:
         scorer: runs the model.
         mask_token_id: replaces masked tokens.
         seed: the run's seed.
+        words: returns the words of the training rows; None where they are not known.
     """
 
     features: Features
@@ -68,6 +70,7 @@ class LabelSource:
     scorer: LabelScorer
     mask_token_id: int
     seed: int
+    words: Callable[[], TokenWords] | None = None
 
 
 class LabelGenerator:

@@ -11,6 +11,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
+from attentune.data.tokenization import Features
 from attentune.errors import CheckpointError
 from attentune.nn.losses import NO_LABEL
 
@@ -46,18 +47,29 @@ class EpochPlan:
         masked: for each sample the positions to mask, or None; None if no sample is masked.
         token_labels: the labels of the samples' tokens; None if there are none.
         facts: counts to log, and `reason` if no token could be labelled.
+        features: the tokens of the samples, where they are not those of their rows.
     """
 
     rows: np.ndarray
     masked: tuple[np.ndarray | None, ...] | None = None
     token_labels: TokenLabels | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    features: Features | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    def tokens(self, features: Features, samples: np.ndarray) -> tuple[Features, np.ndarray]:
+        """Return what holds the tokens of these samples, and their places in it.
+
+        Args:
+            features: the training rows' tokens.
+            samples: numbers of samples.
+        """
+        return (features, self.rows[samples]) if self.features is None else (self.features, samples)
+
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return the arrays that `from_tensors` needs; masks and facts are not included."""
+        """Return the arrays that `from_tensors` needs; masks, facts and features are not included."""
         labels = self.token_labels
         return {"rows": self.rows} | ({} if labels is None else {"values": labels.values, "starts": labels.starts})
 

@@ -10,6 +10,7 @@ from attentune.config import LabelsConfig
 from attentune.plugins import part_of
 from attentune.token_labels.attribution import IntegratedGradients, Lime
 from attentune.token_labels.base import LabelGenerator, LabelSource
+from attentune.token_labels.corruption import Corruption
 from attentune.token_labels.flip import Flip, LeaveOneOut, ProbabilityDrop
 from attentune.token_labels.gradient import Gradient
 from attentune.token_labels.masking import copy_numbers, random_mask, spread_copies
@@ -41,6 +42,7 @@ class MaskedRows(LabelGenerator):
 GENERATORS: dict[str, Callable[[LabelsConfig, LabelSource], LabelGenerator]] = {
     "none": LabelGenerator,
     "masked-rows": MaskedRows,
+    "corruption": Corruption,
     "flip": Flip,
     "released": OriginalSSA,
     "drop": ProbabilityDrop,

@@ -243,6 +243,7 @@ def build_planner(inputs: RunInputs, model: Any) -> EpochPlanner:
         scorer=scorer,
         mask_token_id=tokenizer.mask_token_id,
         seed=config.training.seed,
+        words=inputs.words,
     )
     return EpochPlanner(build_generator(config.labels, source))
 

@@ -15,6 +15,7 @@ from attentune.data.dataset import CALIBRATION, TaskData
 from attentune.data.extra import with_extra
 from attentune.data.load import load_data, with_calibration
 from attentune.data.tokenization import Features, encode_rows
+from attentune.data.words import TokenWords, words_of
 from attentune.errors import DataError
 from attentune.inference.scoring import make_accelerator
 from attentune.metrics.metrics import Metric, choose_metric
@@ -54,6 +55,16 @@ class RunInputs:
     def validation(self) -> tuple[str, ...]:
         """The splits that are evaluated during training; the first one tells the best weights."""
         return tuple(name for name in self.data.splits if name.startswith("validation"))
+
+    def words(self) -> TokenWords:
+        """Return the words of the training rows."""
+        config = self.config
+        return words_of(
+            self.data.splits["train"],
+            self.tokenizer,
+            max_length=config.data.longest_row,
+            bi_encoder=config.model.pair_encoding == "bi-encoder",
+        )
 
     def size(self) -> RunSize:
         """Return what open training settings are chosen by."""

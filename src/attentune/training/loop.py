@@ -195,7 +195,8 @@ class TrainingLoop:
 
     def _groups(self, plan: EpochPlan, epoch: int) -> list[list[np.ndarray]]:
         """Return the epoch's batches, grouped to optimiser steps."""
-        padded_lengths = self.rows.features.padded_lengths[plan.rows]
+        features, rows = plan.tokens(self.rows.features, np.arange(len(plan)))
+        padded_lengths = features.padded_lengths[rows]
         batches = bucketed_order(padded_lengths, self.config.batch_size, seed=self.config.seed, epoch=epoch)
         size = self.config.gradient_accumulation_steps
         return [batches[start : start + size] for start in range(0, len(batches), size)]
@@ -211,7 +212,8 @@ class TrainingLoop:
         self.optimizer.zero_grad(set_to_none=True)
         state.step += 1
         state.step_in_epoch += 1
-        state.tokens += int(sum(self.rows.features.lengths[plan.rows[samples]].sum() for samples in group))
+        features, rows = plan.tokens(self.rows.features, np.concatenate(group))
+        state.tokens += int(features.lengths[rows].sum())
         state.loss_sum += loss
         state.loss_steps += 1
         state.seconds += time.perf_counter() - began
@@ -268,8 +270,7 @@ class TrainingLoop:
         rows = plan.rows[samples]
         labels = plan.token_labels
         batch = pad_batch(
-            self.rows.features,
-            rows,
+            *plan.tokens(self.rows.features, samples),
             pad_token_id=self.rows.pad_token_id,
             mask_token_id=self.rows.mask_token_id,
             masked=None if plan.masked is None else [plan.masked[sample] for sample in samples],

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from attentune.experiments.auto.budget import BudgetPlan, EncoderSpeed, SpeedModel
-from attentune.experiments.auto.members import FOLD_FILE, MemberState, fold_folder
+from attentune.experiments.auto.members import ADAPTATION, FOLD_FILE, MemberState, fold_folder
 from attentune.experiments.auto.portfolio import Member
 from attentune.experiments.auto.schedule import Schedule
 
@@ -54,6 +54,42 @@ def test_a_running_fold_counts_half(schedule):
     bert = schedule.states[1]
     begin(bert, 1)
     assert schedule.remaining(bert) == pytest.approx([10] * 4 + [5], rel=0.01)
+
+
+def adapted(state: MemberState) -> MemberState:
+    """Make a member one whose encoder is adapted first."""
+    state.member = replace(state.member, adapted=True)
+    state.waiting.insert(0, ADAPTATION)
+    return state
+
+
+def test_the_adaptation_of_an_encoder_takes_what_its_updates_take(schedule):
+    bert = adapted(schedule.states[1])
+    # 300 updates of which a fold has 100.
+    assert schedule.remaining(bert) == pytest.approx([30] + [10] * 5, rel=0.01)
+    assert schedule.remaining(bert, 50) == pytest.approx([30] + [5] * 5, rel=0.01)
+
+
+def test_folds_wait_for_the_adaptation_of_their_encoder(schedule):
+    tfidf, bert, sesame = schedule.states
+    adapted(bert)
+    finish(tfidf, *FOLDS)
+    assert schedule.next_member(100.0, 2) is bert
+    begin(bert, ADAPTATION)
+    # A free worker takes a fold of another member meanwhile.
+    assert schedule.next_member(1000.0, 2) is sesame
+    assert schedule.next_member(10.0, 2) is None
+    bert.running.clear()
+    assert schedule.next_member(100.0, 2) is bert
+
+
+def test_an_adapted_member_that_does_not_fit_with_its_adaptation_is_not_begun(schedule):
+    tfidf, bert, _ = schedule.states
+    adapted(bert)
+    finish(tfidf, *FOLDS)
+    assert schedule.next_member(82.0, 1) is bert
+    # 30 seconds and five folds with half of the updates.
+    assert schedule.next_member(50.0, 1) is None
 
 
 def test_members_are_tried_in_their_order_and_begun_ones_first(schedule):

@@ -50,11 +50,13 @@ from attentune.experiments.auto.folds import make_folds
 from attentune.experiments.auto.fusion import fit_fusion
 from attentune.experiments.auto.leaderboard import AutoProgress
 from attentune.experiments.auto.members import (
+    ADAPTATION,
     FoldTask,
     MemberState,
     ProbeTask,
     TaskResult,
     WorkerSetup,
+    adapted_encoder,
     fold_folder,
     held_out_logits,
     is_finished,
@@ -71,6 +73,8 @@ from attentune.io.files import read_json, storage_errors, write_text
 from attentune.metrics.metrics import Metric, choose_metric, score_predictions
 from attentune.models.build import load_tokenizer
 from attentune.results import to_json
+from attentune.training.adaptation import is_adapted
+from attentune.training.defaults import ADAPTATION_UPDATES
 from attentune.training.run_folder import check_writable, locked_folder
 from attentune.training.signals import StopRequest, stop_on_signal
 
@@ -122,7 +126,7 @@ def auto(
         portfolio: names of members to try; default: all that fit the rows.
         exclude: names of members to leave out.
         deliver: "best", or "single" for one encoder that learns from the best.
-        unlabeled_file: with "single": further texts to learn from.
+        unlabeled_file: further texts, to adapt encoders to, and with "single" to learn from.
         jobs: worker processes; default: one per core on a CPU, else one.
         resume: go on with the work in the run folder, in the time that is left of the limit.
         display: shows progress; on standard error if None.
@@ -166,8 +170,6 @@ def _check_options(run: _AutoRun) -> None:
         problems.append("training.output_dir: is missing; name the run folder: --output_dir best")
     if run.deliver not in DELIVERIES:
         problems.append(f"--deliver: got {run.deliver!r}, expected best or single.")
-    if run.unlabeled_file is not None and run.deliver != "single":
-        problems.append("--unlabeled_file: goes with --deliver single, which learns from these texts.")
     if run.folds is not None and run.folds < 2:
         problems.append(f"folds: got {run.folds}, expected at least 2, or none to choose it by the time.")
     if run.jobs is not None and run.jobs < 1:
@@ -344,6 +346,7 @@ class _AutoRun(AutoFolder):
             settings=settings_of(self.config),
             max_length=self.config.data.max_length,
             use_cpu=self.config.training.use_cpu,
+            unlabeled=self.unlabeled,
         )
         self.pool = WorkerPool(setup, slots, self.work / "logs")
         known = {} if saved is None else {name: EncoderSpeed(**speed) for name, speed in saved["encoders"].items()}
@@ -370,6 +373,8 @@ class _AutoRun(AutoFolder):
         for member in self.members:
             folder = self.work / "members" / member.name
             waiting = [fold for fold in numbers if not is_finished(fold_folder(folder, fold))]
+            if member.adapted and waiting and not is_adapted(adapted_encoder(folder, member)):
+                waiting.insert(0, ADAPTATION)
             state = MemberState(member, folder, numbers, waiting)
             if member.is_baseline and not waiting and not state.is_complete:
                 state.waiting = list(numbers)
@@ -555,7 +560,9 @@ class _AutoRun(AutoFolder):
         folds = tuple(state.waiting) if state.member.is_baseline else (state.waiting[0],)
         state.waiting = [fold for fold in state.waiting if fold not in folds]
         state.running |= set(folds)
-        seconds, updates = max(self.schedule.seconds(state), 1e-3), self.schedule.updates_of(state)
+        is_adaptation = folds == (ADAPTATION,)
+        updates = ADAPTATION_UPDATES if is_adaptation else self.schedule.updates_of(state)
+        seconds = max(self.schedule.seconds(state, updates), 1e-3)
         every = max(1, int(updates * min(1.0, _CHECKPOINT_S / seconds)))
         return FoldTask(
             member=state.member,
@@ -585,7 +592,7 @@ class _AutoRun(AutoFolder):
             self.display.warning(f"{task.name}: {result.message}")
         elif result.status == "stopped":
             pass  # at the deadline, or on request; `train_members` says which
-        else:
+        elif not task.is_adaptation:
             self.schedule.observe(state, task.updates, result.seconds / len(task.folds))
             if state.is_complete:
                 self._complete(state)

@@ -25,7 +25,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from attentune.config import Config, load_config, to_flat
-from attentune.data.dataset import TaskData
+from attentune.data.dataset import TaskData, TextRows
 from attentune.errors import AttentuneError, CheckpointError
 from attentune.experiments.auto.budget import EncoderSpeed
 from attentune.experiments.auto.portfolio import Member
@@ -33,6 +33,8 @@ from attentune.io.files import read_json, storage_errors, write_text
 from attentune.training.signals import Interrupted, StopRequest
 
 FOLD_FILE, HELD_OUT_FILE, REFIT_FOLDER = "fold.json", "heldout.safetensors", "all"
+# Before its folds: the task of a member whose encoder is adapted to the texts.
+ADAPTATION = 0
 WEIGHTS_FILE = "model.safetensors"
 _PROBE_ROWS, _PROBE_STEPS = 256, 24
 # The data settings of a member's runs: how rows are read. They get the rows themselves.
@@ -62,12 +64,14 @@ class WorkerSetup:
         settings: overrides of all members' presets, by dotted name.
         max_length: the maximum number of tokens of a text.
         use_cpu: not to use an accelerator.
+        unlabeled: further texts to adapt encoders to.
     """
 
     data: TaskData
     settings: dict[str, Any]
     max_length: int
     use_cpu: bool
+    unlabeled: TextRows | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class FoldTask:
     """What a worker does at a time: one fold of a fine-tuned member, or all folds of a baseline.
 
     Attributes:
+        folds: their numbers; `ADAPTATION` alone to adapt the member's encoder.
         folder: the member's folder.
         folds_file: has the fold of each row; see `save_folds`.
         updates: the updates of a fine-tuned member, of `batch_size` rows each.
@@ -93,7 +98,13 @@ class FoldTask:
 
     @property
     def name(self) -> str:
+        if self.is_adaptation:
+            return f"{self.member.name}, adapting its encoder"
         return f"{self.member.name}, fold {self.folds[0]}" if len(self.folds) == 1 else self.member.name
+
+    @property
+    def is_adaptation(self) -> bool:
+        return self.folds == (ADAPTATION,)
 
 
 @dataclass(frozen=True)
@@ -163,6 +174,11 @@ def fold_folder(folder: str | Path, fold: int) -> Path:
     return Path(folder) / f"fold-{fold}"
 
 
+def adapted_encoder(folder: str | Path, member: Member) -> Path:
+    """Return the folder of a member's adapted encoder in that of the member."""
+    return Path(folder) / f"{Path(member.encoder or '').name}-adapted"
+
+
 def is_finished(folder: Path) -> bool:
     """Whether a fold is finished."""
     return (folder / FOLD_FILE).is_file()
@@ -207,7 +223,7 @@ class MemberState:
     """A member and its progress.
 
     Attributes:
-        waiting: folds that no worker has taken.
+        waiting: folds that no worker has taken; `ADAPTATION` first if the encoder has still to be adapted.
         running: folds that a worker works on.
         kills: killed workers by task.
         updates: the updates of its next folds, if they are fewer than the plan's; else 0.
@@ -238,7 +254,12 @@ class MemberState:
 
     @property
     def is_started(self) -> bool:
-        return bool(self.running or self.done)
+        return bool(self.running or self.done or (self.member.adapted and ADAPTATION not in self.waiting))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a worker can take its next fold."""
+        return bool(self.waiting) and ADAPTATION not in self.running
 
     @property
     def seconds(self) -> float:
@@ -276,7 +297,9 @@ def run_task(task: FoldTask | ProbeTask, *, stop: StopRequest) -> TaskResult:
     try:
         if isinstance(task, ProbeTask):
             return TaskResult("done", time.perf_counter() - began, speed=_probe(task))
-        if task.member.is_baseline:
+        if task.is_adaptation:
+            _adapt(task)
+        elif task.member.is_baseline:
             _fit_baseline(task)
         else:
             _train_fold(task)
@@ -374,6 +397,43 @@ def _fit_baseline(task: FoldTask) -> None:
         write_text(whole / FOLD_FILE, json.dumps({"rows": len(every)}) + "\n")
 
 
+def _adapt(task: FoldTask) -> None:
+    """Adapt a member's encoder to the texts of all folds, whose labels it does not see, and to further texts."""
+    from attentune.training.adaptation import AdaptationDisplay, adapt
+
+    rows = _SETUP.data.splits["train"].take(np.flatnonzero(load_folds(Path(task.folds_file)) >= 0))
+    parts = [rows] if _SETUP.unlabeled is None else [rows, _SETUP.unlabeled]
+    texts = tuple(text for part in parts for text in part.texts)
+    pairs = None if rows.pairs is None else tuple(text for part in parts for text in part.pairs or ())
+    ids = tuple(map(str, range(len(texts))))
+    folder, callback = adapted_encoder(task.folder, task.member), _callback(task.deadline)
+    overrides = {
+        **_settings(task.member, ADAPTATION),
+        "training.max_steps": task.updates,
+        "training.save_steps": task.save_steps,
+        "training.output_dir": str(folder),
+    }
+    config = load_config(overrides=overrides)
+
+    def adapt_with(*, resume: bool) -> None:
+        adapt(
+            replace(config, training=replace(config.training, resume=resume)),
+            rows=TextRows(ids, texts, pairs, None, rows.source),
+            display=AdaptationDisplay(quiet=True),
+            callbacks=[callback],
+        )
+
+    try:
+        adapt_with(resume=folder.is_dir())
+    except CheckpointError as error:
+        print(f"{error}\nStarting again.", flush=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        adapt_with(resume=False)
+    finally:
+        if callback.is_late:  # the worker goes on with another task
+            _STOP.requested = False
+
+
 def _train_fold(task: FoldTask) -> None:
     """Train a fine-tuned member on the rows of the other folds, and predict those of this fold."""
     from attentune.inference.predictor import predict_rows
@@ -417,8 +477,10 @@ def _train(task: FoldTask, folder: Path, trained: np.ndarray, fold: int) -> None
     resume = (folder / "config.yaml").is_file()
     if not resume:
         shutil.rmtree(folder, ignore_errors=True)
+    adapted = {"model.name_or_path": str(adapted_encoder(task.folder, task.member))} if task.member.adapted else {}
     overrides = {
         **_settings(task.member, fold),
+        **adapted,
         "training.max_steps": _begun_updates(folder) if resume else task.updates,
         "training.per_device_train_batch_size": task.batch_size,
         "training.save_steps": task.save_steps,

@@ -36,6 +36,7 @@ class Member:
         rows: "single" and "pair": the rows that it reads.
         task_types: the tasks that it is for.
         max_labels: the most classes that it can have, without several labels per row; None for any number.
+        adapted: whether its encoder is adapted to the texts before its folds are trained.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Member:
     rows: tuple[str, ...] = _ROWS
     task_types: tuple[str, ...] = TASK_TYPES
     max_labels: int | None = None
+    adapted: bool = False
 
     def fits(self, rows: str, task_type: str, num_labels: int) -> bool:
         """Whether it is for rows of this kind, "single" or "pair", with these labels."""
@@ -81,6 +83,7 @@ def _member(entry: dict[str, Any]) -> Member:
         rows=_ROWS if rows is None else (rows,),
         task_types=TASK_TYPES if task_types is None else tuple(task_types),
         max_labels=entry.get("max_labels"),
+        adapted=entry.get("adapted", False),
     )
 
 

@@ -19,7 +19,8 @@ from attentune.experiments.auto.budget import (
     time_needed,
     with_fewer_updates,
 )
-from attentune.experiments.auto.members import MemberState
+from attentune.experiments.auto.members import ADAPTATION, MemberState
+from attentune.training.defaults import ADAPTATION_UPDATES
 
 # The fewest updates of a member, as a share of the plan's.
 _FEWEST_SHARE = 0.5
@@ -62,7 +63,13 @@ class Schedule:
         if state.member.is_baseline:
             folds = len(state.waiting) + len(state.running)
             return [seconds * (folds + 1)] if folds else []
-        return [seconds] * len(state.waiting) + [self.seconds(state) / 2] * len(state.running)
+        adaptation = [self.adaptation_seconds(state)] if ADAPTATION in state.waiting else []
+        folds = len(state.waiting) - len(adaptation)
+        return [*adaptation, *[seconds] * folds, *[self.seconds(state) / 2] * len(state.running)]
+
+    def adaptation_seconds(self, state: MemberState) -> float:
+        """Predict the seconds that the adaptation of a member's encoder takes."""
+        return self.seconds(state, ADAPTATION_UPDATES)
 
     def observe(self, state: MemberState, updates: int, seconds: float) -> None:
         """Learn from the measured seconds of one fold."""
@@ -75,7 +82,7 @@ class Schedule:
         """
         open_states = [state for state in self.states if not state.note]
         begun = [state for state in open_states if state.is_started]
-        waiting = [state for state in begun if state.waiting]
+        waiting = [state for state in begun if state.is_ready]
         if waiting:
             return waiting[0]
         others = [part for state in begun for part in self.remaining(state)]
@@ -101,7 +108,8 @@ class Schedule:
         return False
 
     def _disk_bytes(self, state: MemberState) -> int:
-        return len(state.folds) * self.speed.encoders[state.member.encoder or ""].disk_bytes
+        folders = len(state.folds) + state.member.adapted
+        return folders * self.speed.encoders[state.member.encoder or ""].disk_bytes
 
     def give_up_late_members(self, left_s: float, workers: int) -> None:
         """Have begun members that cannot end in time go on with fewer updates, or give them up for cheaper ones."""

@@ -1,0 +1,194 @@
+"""`attentune adapt`: an encoder learns to detect changed words, without labels."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoTokenizer
+
+from attentune.config import Config, load_config
+from attentune.data.dataset import TextRows
+from attentune.errors import CheckpointError, ConfigError, DataError
+from attentune.training.adaptation import RUN_FOLDER, AdaptationDisplay, adapt, is_adapted
+from attentune.training.callbacks import TrainingCallback
+from attentune.training.signals import Interrupted, StopRequest
+from helpers.samples import write_reviews
+from helpers.tiny_models import rows_of
+
+QUIET = AdaptationDisplay(quiet=True)
+
+
+def config_of(folder: Path, encoder: Path, **changes: object) -> Config:
+    """Return settings of 12 steps over texts in folder/texts.csv; '__' in names means '.'."""
+    file = folder / "texts.csv"
+    if not file.exists():
+        write_reviews(file, 40, seed=1)
+    values = {
+        "data.train_file": str(file),
+        "data.max_length": 32,
+        "model.name_or_path": str(encoder),
+        "training.output_dir": str(folder / "adapted"),
+        "training.per_device_train_batch_size": 8,
+        "training.learning_rate": 2e-3,
+        "training.max_steps": 12,
+        "training.save_steps": 4,
+        "training.logging_steps": 1,
+        "training.use_cpu": True,
+    }
+    return load_config(overrides=values | {name.replace("__", "."): value for name, value in changes.items()})
+
+
+class StopAt(TrainingCallback):
+    """Asks for a stop after a step."""
+
+    def __init__(self, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.step, self.request = step, StopRequest()
+        monkeypatch.setattr("attentune.training.train.stop_on_signal", lambda: contextlib.nullcontext(self.request))
+
+    def on_step_end(self, state, logs) -> None:
+        self.request.requested = state.step == self.step
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "deberta-v2", "modernbert"])
+def test_the_encoder_has_changed_and_loads_without_attentune(tiny, tmp_path, family):
+    config = config_of(tmp_path, tiny(family))
+    folder = adapt(config, display=QUIET)
+    assert is_adapted(folder)
+    model, info = AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert model.config.model_type == AutoModel.from_pretrained(tiny(family)).config.model_type
+    assert not [name for name in info["missing_keys"] if "pooler" not in name]
+    assert not info["unexpected_keys"]
+    before = AutoModel.from_pretrained(tiny(family)).state_dict()
+    after = model.state_dict()
+    assert any(not torch.equal(before[name], after[name]) for name in before if "layer" in name)
+    tokens = AutoTokenizer.from_pretrained(folder)("the film was good")["input_ids"]
+    assert tokens == AutoTokenizer.from_pretrained(tiny(family))("the film was good")["input_ids"]
+    # The run is kept as a record, without its weights.
+    assert json.loads((folder / RUN_FOLDER / "run.json").read_text())["train"]["steps"] == 12
+    assert not list((folder / RUN_FOLDER).rglob("*.safetensors"))
+    assert "attentune adapt" in (folder / "README.md").read_text()
+
+
+def test_detection_is_learned(tiny, tmp_path):
+    folder = adapt(config_of(tmp_path, tiny("bert"), training__max_steps=150), display=QUIET)
+    losses = [line["loss"] for line in map(json.loads, (folder / RUN_FOLDER / "log.jsonl").open()) if "loss" in line]
+    assert np.mean(losses[-20:]) < 0.8 * np.mean(losses[:20])
+
+
+def test_labels_are_not_read(tiny, tmp_path):
+    write_reviews(tmp_path / "texts.csv", 40, seed=1)
+    lines = (tmp_path / "texts.csv").read_text().splitlines()
+    others = {"bad": "good", "good": "bad", "label": "label"}
+    swapped = [",".join([*line.split(",")[:2], others[line.split(",")[2]]]) for line in lines]
+    (tmp_path / "swapped.csv").write_text("\n".join(swapped) + "\n")
+    unlabelled = [",".join(line.split(",")[:2]) for line in lines]
+    (tmp_path / "unlabelled.csv").write_text("\n".join(unlabelled) + "\n")
+    made = []
+    for name in ("texts", "swapped", "unlabelled"):
+        changes = {"data__train_file": str(tmp_path / f"{name}.csv"), "training__output_dir": str(tmp_path / name)}
+        made.append(weights(adapt(config_of(tmp_path, tiny("bert"), **changes), display=QUIET)))
+    for other in made[1:]:
+        assert all(torch.equal(made[0][name], other[name]) for name in made[0])
+
+
+def test_pairs_of_texts(tiny, tmp_path):
+    write_reviews(tmp_path / "texts.csv", 20, seed=1)
+    rows = [line.split(",") for line in (tmp_path / "texts.csv").read_text().splitlines()[1:]]
+    lines = ["first,second", *(f"{one[1]},{other[1]}" for one, other in zip(rows, rows[::-1], strict=True))]
+    (tmp_path / "pairs.csv").write_text("\n".join(lines) + "\n")
+    columns = {"data__text_column": "first", "data__text_pair_column": "second"}
+    config = config_of(tmp_path, tiny("bert"), data__train_file=str(tmp_path / "pairs.csv"), **columns)
+    assert is_adapted(adapt(config, display=QUIET))
+
+
+@pytest.mark.parametrize("step", [2, 6])
+def test_a_stopped_adaptation_goes_on_to_the_same_weights(tiny, tmp_path, monkeypatch, step):
+    (tmp_path / "whole").mkdir()
+    whole = adapt(config_of(tmp_path / "whole", tiny("bert")), display=QUIET)
+    config = config_of(tmp_path, tiny("bert"))
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        adapt(config, display=QUIET, callbacks=[StopAt(step, patch)])
+    folder = tmp_path / "adapted"
+    assert not is_adapted(folder)
+    resumed = config_of(tmp_path, tiny("bert"), training__resume=True)
+    assert adapt(resumed, display=QUIET) == folder
+    first, second = weights(whole), weights(folder)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    # Once it is whole, there is nothing to resume.
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    adapt(resumed, display=QUIET)
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+
+
+def test_what_is_refused(tiny, tmp_path):
+    with pytest.raises(ConfigError, match="output_dir: is missing"):
+        adapt(config_of(tmp_path, tiny("bert"), training__output_dir=None), display=QUIET)
+    with pytest.raises(DataError, match="got 3 texts, expected at least 8"):
+        adapt(config_of(tmp_path, tiny("bert")), rows=rows_of(["a", "b", "c"]), display=QUIET)
+    assert not (tmp_path / "adapted").exists()
+    other = tmp_path / "adapted"
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    for changes in ({}, {"training__overwrite_output_dir": True}, {"training__resume": True}):
+        with pytest.raises(CheckpointError, match=r"is not empty\. It is not a folder of attentune adapt"):
+            adapt(config_of(tmp_path, tiny("bert"), **changes), display=QUIET)
+    assert (other / "notes.txt").read_text() == "mine"
+
+
+def test_a_finished_folder_is_kept_unless_it_is_to_be_overwritten(tiny, tmp_path):
+    folder = adapt(config_of(tmp_path, tiny("bert")), display=QUIET)
+    before = weights(folder)
+    with pytest.raises(CheckpointError, match="Go on with --resume, start again with --overwrite_output_dir"):
+        adapt(config_of(tmp_path, tiny("bert")), display=QUIET)
+    again = config_of(tmp_path, tiny("bert"), training__overwrite_output_dir=True, training__seed=7)
+    after = weights(adapt(again, display=QUIET))
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_settings_of_labelled_training_have_no_effect(tiny, tmp_path):
+    plain = weights(adapt(config_of(tmp_path, tiny("bert")), display=QUIET))
+    changes = {"objective__loss": "focal", "training__lora_rank": 2, "training__early_stopping_patience": 1}
+    other = config_of(tmp_path, tiny("bert"), training__output_dir=str(tmp_path / "other"), **changes)
+    made = weights(adapt(other, display=QUIET))
+    assert all(torch.equal(plain[name], made[name]) for name in plain)
+
+
+def test_texts_can_be_given_in_memory(tiny, tmp_path):
+    texts = tuple(f"the film number {number} was a good story" for number in range(12))
+    rows = TextRows(tuple(map(str, range(12))), texts, None, None, "memory")
+    config = config_of(tmp_path, tiny("bert"), data__train_file=None)
+    assert is_adapted(adapt(config, rows=rows, display=QUIET))
+
+
+@pytest.mark.integration
+def test_the_command_and_a_run_that_starts_from_it(attentune, tiny, tmp_path):
+    file = write_reviews(tmp_path / "texts.csv", 60, seed=1)
+    common = ("--model_name_or_path", tiny("bert"), "--use_cpu", "--max_length", "32")
+    words = ("adapt", file, *common, "--max_steps", "6", "--output_dir", tmp_path / "adapted")
+    status, out, err = attentune(*words, "--quiet")
+    assert status == 0, err
+    assert "Fine-tune it: attentune train" in out
+    status, _, err = attentune(*words)
+    assert status == 2
+    assert "is not empty" in err
+    run = ("train", file, "--model_name_or_path", tmp_path / "adapted", "--use_cpu", "--max_steps", "4", "--quiet")
+    status, _, err = attentune(*run, "--output_dir", tmp_path / "run")
+    assert status == 0, err
+    status, out, err = attentune("predict", tmp_path / "run", "--text", "a good film")
+    assert status == 0, err
+
+
+def test_flags_without_an_effect_are_not_offered(attentune):
+    status, _, err = attentune("adapt", "x.csv", "--output_dir", "y", "--freeze_encoder")
+    assert status == 2
+    assert "--freeze_encoder: unknown flag" in err
