@@ -485,6 +485,8 @@ def setfit(data: Any, folder: Path, draw: int, seconds: float) -> Any:
 
 def auto(*, exclude: Sequence[str] = (), deliver: str = "best") -> Callable[..., Any]:
     def trained(data: Any, folder: Path, draw: int, seconds: float) -> Any:
+        from multiprocessing import forkserver
+
         from attentune.config import load_config
         from attentune.experiments.auto.driver import auto as run_auto
         from attentune.inference.predictor import Predictor, predict_rows
@@ -498,6 +500,7 @@ def auto(*, exclude: Sequence[str] = (), deliver: str = "best") -> Callable[...,
             deliver=deliver,
             jobs=1,
         )
+        forkserver._forkserver._stop()  # its processes' time counts once it has ended
         saved = Predictor.load(folder / "auto")
         board = json.loads((folder / "auto" / "auto" / "leaderboard.json").read_text())
         board.pop("folder")  # a path of this machine

@@ -37,6 +37,13 @@ def add_executor_flags(made: Parser, *, what: str = "runs") -> None:
         default="0",
         help="with ray or slurm: GPUs of each; with ray also 0.25 (default: 0)",
     )
+    if what == "runs":
+        made.add_argument(
+            "--processes_per_run",
+            metavar="N",
+            default="1",
+            help="with ray or slurm: processes that train a run together, by torchrun (default: 1)",
+        )
     made.add_argument(
         "--slurm",
         metavar="NAME=VALUE",
@@ -66,6 +73,7 @@ def executor_options(parsed: Any, problems: list[str]) -> ExecutorOptions:
         ray_address=parsed.ray_address,
         cpus_per_run=whole_number("--cpus_per_run", parsed.cpus_per_run, problems) or 1,
         gpus_per_run=gpus,
+        processes_per_run=whole_number("--processes_per_run", getattr(parsed, "processes_per_run", "1"), problems) or 1,
         slurm=tuple(slurm),
     )
     try:

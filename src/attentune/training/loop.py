@@ -35,6 +35,30 @@ from attentune.training.state import EpochPlanner, TrainingRows, TrainingState
 Save = Callable[[TrainingState], None]
 
 
+class _JointStop:
+    """A stop request that all processes take up after the same step, once one of them has it.
+
+    Attributes:
+        requested: whether to stop now.
+    """
+
+    def __init__(self, own: StopRequest, processes: int) -> None:
+        self._own, self._is_alone, self._is_agreed = own, processes == 1, False
+
+    @property
+    def requested(self) -> bool:
+        return self._own.requested if self._is_alone else self._is_agreed
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether this process has a stop request."""
+        return self._own.requested
+
+    def agree(self) -> None:
+        """Have this process stop, as another one or itself has a stop request."""
+        self._own.requested = self._is_agreed = True
+
+
 class _PlanCancelled(Exception):
     """A stop was requested while an epoch was being planned; nothing of that epoch has been done."""
 
@@ -105,6 +129,7 @@ class TrainingLoop:
     frozen: FrozenStates | None = None
     _nonfinite_at_start: int = field(default=0, init=False)
     _last_rows: Callable[[], list[str]] = field(default=list, init=False)
+    _stop: _JointStop | None = field(default=None, init=False)
 
     def run(
         self,
@@ -137,22 +162,23 @@ class TrainingLoop:
         callbacks: Sequence[TrainingCallback] = (),
     ) -> Generator[None, None, None]:
         """Do what `run` does, yielding after each optimiser step, so that several loops can alternate."""
+        joint = self._stop = _JointStop(stop, self.accelerator.num_processes)
         self.model.train()
         # Pretrained weights may contain some, in embeddings of tokens that no row has.
         self._nonfinite_at_start = count_nonfinite(self.model)
         is_scored = state.step > 0 or state.last_scored_step >= 0
-        if self.config.eval_on_start and self.config.eval_strategy != "no" and not is_scored and not stop.requested:
+        if self.config.eval_on_start and self.config.eval_strategy != "no" and not is_scored and not joint.requested:
             self._evaluate(state, callbacks)
             _save(state, save, callbacks)
         with self.planner.generator.on_train(), contextlib.suppress(_PlanCancelled):
-            while state.step < self.config.total_steps and not state.stopped_early and not stop.requested:
-                yield from self.epoch_steps(state, stop, save, callbacks)
-        if stop.requested:
+            while state.step < self.config.total_steps and not state.stopped_early and not joint.requested:
+                yield from self.epoch_steps(state, joint, save, callbacks)
+        if joint.requested:
             self.check_weights(state)
             _save(state, save, callbacks)
 
     def epoch_steps(
-        self, state: TrainingState, stop: StopRequest, save: Save | None, callbacks: Sequence[TrainingCallback]
+        self, state: TrainingState, stop: _JointStop, save: Save | None, callbacks: Sequence[TrainingCallback]
     ) -> Generator[None, None, None]:
         """Do the remaining steps of the current epoch; yield after each."""
         plan = self._begin_epoch(state, stop, callbacks)
@@ -171,14 +197,14 @@ class TrainingLoop:
             if state.step == self.config.total_steps or state.stopped_early or stop.requested:
                 break
 
-    def _begin_epoch(self, state: TrainingState, stop: StopRequest, callbacks: Sequence[TrainingCallback]) -> EpochPlan:
+    def _begin_epoch(self, state: TrainingState, stop: _JointStop, callbacks: Sequence[TrainingCallback]) -> EpochPlan:
         """Return the epoch's plan: a new one, or the checkpoint's if the run was interrupted within the epoch."""
 
         def on_rows(rows: int) -> None:
             for callback in callbacks:
                 callback.on_prediction_step(rows)
             # With several processes, which wait for each other here, the stop takes effect after the next step.
-            if stop.requested and self.accelerator.num_processes == 1:
+            if stop.requested:
                 raise _PlanCancelled
 
         if state.step_in_epoch > 0:
@@ -238,7 +264,7 @@ class TrainingLoop:
             seed_global("dropout", self.config.seed, state.step, number, self.accelerator.process_index)
             with sync:
                 total_3 += self._forward_backward(plan, self._process_share(samples), denominators)
-        total_3 = self.accelerator.reduce(total_3, reduction="sum")
+        total_3 = self._reduced(total_3)
         value = float(denominators.combine(total_3))
         if not math.isfinite(value):
             raise nonfinite_value_error("the loss", value, state.step + 1, self._row_names(plan, group))
@@ -246,6 +272,16 @@ class TrainingLoop:
             state.epoch_labels["token_loss_sum"] += float(total_3[1])
             state.epoch_labels["token_hits"] += int(total_3[2])
         return value
+
+    def _reduced(self, total_3: torch.Tensor) -> torch.Tensor:
+        """Sum over all processes, which also learn whether one of them has a stop request."""
+        if self.accelerator.num_processes == 1 or self._stop is None:
+            return total_3
+        wanted_1 = total_3.new_full((1,), float(self._stop.is_wanted))
+        total_4 = self.accelerator.reduce(torch.cat([total_3, wanted_1]), reduction="sum")
+        if total_4[3] > 0:
+            self._stop.agree()
+        return total_4[:3]
 
     def _denominators(self, plan: EpochPlan, group: list[np.ndarray], state: TrainingState) -> Denominators:
         samples = np.concatenate(group)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from attentune.errors import ConfigError
@@ -74,6 +76,25 @@ def test_a_finished_run_corrects_the_predictions_of_its_member_and_of_others():
     assert speed.seconds(baseline, WORK) == before["frozen-linear"]
     speed.observe(other, WORK, before["sesame"])  # its own measurement counts more than that of others
     assert speed.seconds(other, WORK) == pytest.approx(before["sesame"])
+
+
+def test_time_is_kept_for_a_member_whose_encoder_is_adapted():
+    """With all updates the first member would take most of the time, and the second one be left out."""
+    tokens, seconds = 20.0, 300.0
+    members = [_member("bert-mean"), replace(_member("bert-mean"), name="adapted", adapted=True)]
+    speed = _speed()
+    options = {"rows": 1000, "tokens_per_row": tokens, "speed": speed, "seconds": seconds, "jobs": 1}
+    alone = make_plan(members=members[:1], **options)
+    both = make_plan(members=members, **options)
+    assert (alone.folds, both.folds) == (5, 5)
+    assert both.updates < alone.updates
+    fold_s = speed.seconds(members[1], both.work(tokens))
+    adaptation_s = speed.seconds(members[1], replace(both, updates=300).work(tokens))
+    # The second one may have fewer updates than the plan, at least half.
+    assert 5 * fold_s + adaptation_s + 5 * fold_s / 2 < seconds
+    # Where the adaptation itself would take too much, the plan is that of the first member.
+    short = {**options, "seconds": 60.0}
+    assert make_plan(members=members, **short) == make_plan(members=members[:1], **short)
 
 
 def test_another_encoder_is_not_corrected():

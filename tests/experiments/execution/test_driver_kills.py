@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,27 +23,33 @@ from attentune.experiments.execution.executor import ExecutorOptions, make_execu
 from attentune.training.signals import StopRequest
 from helpers.comparisons import is_alive
 from helpers.disks import Disk
+from helpers.slurm import running_slurm
 from helpers.small_runs import LOG, names, noted, sleeping_plan
 
 pytestmark = pytest.mark.slow
 # More runs than kills, as a busy machine ends some before their kill comes.
 RUNS = tuple(Run("cola", 250, method, seed) for seed in range(1, 51) for method in ("bert", "sesame"))
 RUN_S, WORKERS = 0.3, 3
-# On Ray each run starts a process that imports everything, which takes seconds.
-KILLS, RAY_KILLS = 50, 12
+KILLS, COMMAND_KILLS = 50, 10
 
 
-@pytest.fixture(scope="module", params=["local", "ray"])
-def options(request) -> Iterator[ExecutorOptions]:
-    if request.param == "local":
-        yield ExecutorOptions(jobs=WORKERS)
-        return
-    ray = pytest.importorskip("ray")
+@pytest.fixture(scope="module", params=["local", "ray", "submitit", "slurm with one node"])
+def options(request, tmp_path_factory) -> Iterator[ExecutorOptions]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PYTHONPATH", _path())
-        ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, logging_level="error")
-        yield ExecutorOptions("ray", jobs=WORKERS)
-        ray.shutdown()
+        if request.param == "local":
+            yield ExecutorOptions(jobs=WORKERS)
+        elif request.param == "ray":
+            ray = pytest.importorskip("ray")
+            ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, logging_level="error")
+            yield ExecutorOptions("ray", jobs=WORKERS, ray_address=ray.get_runtime_context().gcs_address)
+            ray.shutdown()
+        elif request.param == "submitit":
+            pytest.importorskip("submitit")
+            yield ExecutorOptions("slurm", jobs=WORKERS, slurm=(("cluster", "local"), ("timeout_min", 30)))
+        else:
+            with running_slurm(tmp_path_factory.mktemp("slurm")):
+                yield ExecutorOptions("slurm", jobs=WORKERS, slurm=(("timeout_min", 30),))
 
 
 def _path() -> str:
@@ -79,9 +85,9 @@ class Killer(threading.Thread):
                 self.kills += 1
 
 
-def check(folder: Path, runs: Sequence[Run] = RUNS) -> None:
+def check(folder: Path) -> None:
     records = RecordStore(folder).records()
-    assert sorted(record.run.name for record in records) == sorted(names(runs))
+    assert sorted(record.run.name for record in records) == sorted(names(RUNS))
     assert {record.status for record in records} == {"done"}
     assert not (folder / "runs").exists()
     assert not list(folder.rglob("*.tmp"))
@@ -89,20 +95,18 @@ def check(folder: Path, runs: Sequence[Run] = RUNS) -> None:
 
 def test_killed_workers(options, tmp_path, record_property):
     folder = tmp_path / "comparison"
-    most = KILLS if options.executor == "local" else RAY_KILLS
-    runs = RUNS[: 2 * most]
-    plan = sleeping_plan(folder, runs, seconds=RUN_S)
-    killer = Killer(folder, most)
+    plan = sleeping_plan(folder, RUNS, seconds=RUN_S)
+    killer = Killer(folder, KILLS)
     killer.start()
     executor = make_executor(options, folder / "logs", [{"training.use_cpu": True}])
     Driver(plan, RecordStore(folder), executor, ComparisonProgress(quiet=True)).run(StopRequest())
     killer.is_over = True
     killer.join()
-    check(folder, runs)
+    check(folder)
     record_property("kills", killer.kills)
-    assert killer.kills >= most // 2
+    assert killer.kills >= KILLS // 2
     # A run that has ended is not repeated, except if its worker was killed before it left the record.
-    assert sum(noted(folder, "ended").values()) <= len(runs) + killer.kills
+    assert sum(noted(folder, "ended").values()) <= len(RUNS) + killer.kills
 
 
 _COMMAND = """
@@ -113,20 +117,20 @@ from attentune.experiments.comparison.record_store import RecordStore
 from attentune.experiments.execution.driver import Driver, only_driver
 from attentune.experiments.execution.executor import ExecutorOptions, make_executor
 from attentune.training.signals import StopRequest
-from experiments.execution.test_driver_kills import RUN_S, RUNS, WORKERS
+from experiments.execution.test_driver_kills import RUN_S, RUNS
 from helpers.small_runs import sleeping_plan
-folder = Path(sys.argv[1])
+folder, options = Path(sys.argv[1]), ExecutorOptions(**eval(sys.argv[2]))
 plan = sleeping_plan(folder, RUNS, seconds=RUN_S)
 with only_driver(folder):
-    executor = make_executor(ExecutorOptions(jobs=WORKERS), folder / "logs", [{"training.use_cpu": True}])
+    executor = make_executor(options, folder / "logs", [{"training.use_cpu": True}])
     Driver(plan, RecordStore(folder), executor, ComparisonProgress(quiet=True)).run(StopRequest())
 """
 
 
-def test_ten_killed_commands(tmp_path):
+def test_ten_killed_commands(options, tmp_path):
     folder, draw = tmp_path / "comparison", random.Random(5)
-    line = [sys.executable, "-c", _COMMAND, str(folder)]
-    for _ in range(10):
+    line = [sys.executable, "-c", _COMMAND, str(folder), repr(vars(options))]
+    for _ in range(COMMAND_KILLS):
         before = sum(noted(folder, "began").values())
         process = subprocess.Popen(line, env={**os.environ, "PYTHONPATH": _path()})
         while sum(noted(folder, "began").values()) < before + 3 and process.poll() is None:
@@ -135,10 +139,12 @@ def test_ten_killed_commands(tmp_path):
         process.kill()
         process.wait()
     # The next command starts while workers of the last one may still save.
-    assert subprocess.run(line, env={**os.environ, "PYTHONPATH": _path()}, timeout=600).returncode == 0
+    assert subprocess.run(line, env={**os.environ, "PYTHONPATH": _path()}, timeout=1200).returncode == 0
     check(folder)
     ended = noted(folder, "ended")
-    assert sum(ended.values()) - len(RUNS) <= 10 * WORKERS  # runs that ended and were killed before their record
+    assert (
+        sum(ended.values()) - len(RUNS) <= COMMAND_KILLS * WORKERS
+    )  # runs that ended and were killed before their record
 
 
 def test_a_full_disk_keeps_what_is_recorded(tmp_path):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from attentune.errors import ConfigError
 from attentune.experiments.auto.portfolio import Member
-from attentune.training.defaults import default_batch_size, default_epochs
+from attentune.training.defaults import ADAPTATION_UPDATES, default_batch_size, default_epochs
 
 # Above this number of rows one held-out part is scored instead of folds: it is large enough for a narrow interval.
 HOLDOUT_ROWS = 20_000
@@ -26,6 +26,9 @@ FOLD_CHOICES = (5, 3, 2, 1)
 # The share of the time that the baselines and the first fine-tuned member may take. All folds of one member are worth
 # more than one held-out part of many: a mean of five models, each trained on four fifths, and choices on all rows.
 _CORE_SHARE, _CORE_FINE_TUNED = 0.7, 1
+# The first member with an adapted encoder is planned for too if the adaptation takes at most this share of the time:
+# the plan may then need this much of it, as a later member can do with fewer updates.
+_ADAPTATION_SHARE, _WITH_ADAPTED = 0.2, 1.15
 # Shares of the updates that a fine-tuned member has in each fold when time is short.
 _SHARES = (0.5, 0.33)
 # The fewest updates of a fine-tuned member when time is short.
@@ -192,10 +195,11 @@ def make_plan(
 ) -> BudgetPlan:
     """Choose the number of folds, of rows and of updates.
 
-    The first of these is taken at which the baselines and the first fine-tuned member need at most 70 % of the time:
-    five folds; five with half or a third of the updates; so three and two folds, and one held-out part; then with
-    fewer and fewer updates, at least 50. If no fine-tuned member fits at all, the baselines have five folds. Above
-    20,000 rows one part is held out from the start, and no more rows are used than the updates read.
+    The first of these is taken at which the baselines and the first fine-tuned member need at most 70 % of the time,
+    and together with the first member whose encoder is adapted at most 115 % (if the adaptation takes at most 20 %):
+    five folds; five with half or a third of the updates; so three and two folds, and one held-out part; then with fewer
+    and fewer updates, at least 50. If no fine-tuned member fits at all, the baselines have five folds. Above 20,000
+    rows one part is held out from the start, and no more rows are used than the updates read.
 
     Args:
         rows: the labelled rows.
@@ -210,13 +214,16 @@ def make_plan(
     """
     batch = batch_size or default_batch_size(rows, tokens_per_row)
     options = _options(rows, folds, is_fixed=epochs is not None)
-    core = core_members(members)
+    core, adapted = core_members(members), [member for member in members if member.adapted][:1]
     first = _sized(rows, *options[0], batch, epochs)
     plan = first
     for count, share in options:
         plan = _sized(rows, count, share, batch, epochs)
         needed = [speed.seconds(member, plan.work(tokens_per_row)) for member in core for _ in range(plan.folds)]
-        if time_needed(needed, jobs) <= _CORE_SHARE * seconds:
+        more = [part for member in adapted for part in _adapted_seconds(member, plan, speed, tokens_per_row)]
+        is_long = bool(more) and more[0] <= _ADAPTATION_SHARE * seconds
+        total = time_needed([*needed, *more], jobs) if is_long else 0.0
+        if time_needed(needed, jobs) <= _CORE_SHARE * seconds and total <= _WITH_ADAPTED * seconds:
             break
     else:
         # Not even one fine-tuned member fits: the baselines, which are cheap, get the best scores they can have.
@@ -225,6 +232,12 @@ def make_plan(
             note = "Time is too short for fine-tuned members; only baselines are tried."
             return replace(first, notes=(note, *_notes(first, first, rows)))
     return replace(plan, notes=tuple(_notes(plan, first, rows)))
+
+
+def _adapted_seconds(member: Member, plan: BudgetPlan, speed: SpeedModel, tokens_per_row: float) -> list[float]:
+    """Predict the seconds of adapting a member's encoder, and of each of its folds."""
+    adaptation = speed.seconds(member, replace(plan, updates=ADAPTATION_UPDATES).work(tokens_per_row))
+    return [adaptation, *[speed.seconds(member, plan.work(tokens_per_row))] * plan.folds]
 
 
 def with_fewer_updates(plan: BudgetPlan, needed_s: Callable[[int], float], seconds: float) -> BudgetPlan | None:

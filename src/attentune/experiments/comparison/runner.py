@@ -100,7 +100,7 @@ def compare(
             flat = [one for by_task in grid.configs.values() for one in by_task.values()]
             workers = make_executor(options, folder / "logs", flat)
             with stop_on_signal() as stop:
-                Driver(FixedPlan(folder, grid), record_store, workers, display, keep_runs).run(stop)
+                Driver(FixedPlan(folder, grid), record_store, workers, display, keep_runs, options).run(stop)
         return _records(record_store, grid, display, keep_runs=keep_runs)
 
 

@@ -11,7 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from attentune.experiments.comparison.grid import Run, RunGrid
 from attentune.experiments.comparison.manifest import LOCKS, MANIFEST_FILE
 from attentune.experiments.comparison.progress import ComparisonProgress, Group, RunTimes, group_of
 from attentune.experiments.comparison.record_store import RecordStore, RunRecord, failed_record
-from attentune.experiments.execution.executor import MAX_KILLS, Executor, WorkerKilled
+from attentune.experiments.execution.executor import MAX_KILLS, Executor, ExecutorOptions, WorkerKilled
 from attentune.experiments.execution.worker import RunTask, execute_run
 from attentune.io.locks import FileLock
 from attentune.training.signals import StopRequest
@@ -123,6 +123,7 @@ class Driver:
         executor: executes them.
         display: shows progress.
         keep_runs: whether to keep the folders of recorded runs.
+        options: how many processes train a run.
     """
 
     plan: Plan
@@ -130,6 +131,7 @@ class Driver:
     executor: Executor
     display: ComparisonProgress
     keep_runs: bool = False
+    options: ExecutorOptions = ExecutorOptions()
     _done: int = 0
     _failed: int = 0
     _waiting: dict[Group, deque[Run]] = field(default_factory=dict)
@@ -228,7 +230,9 @@ class Driver:
         runs = [run for _ in range(room) if (run := self._next()) is not None]
         if not runs:
             return
-        futures = self.executor.submit(execute_run, [(self.plan.task(run),) for run in runs])
+        processes, threads = self.options.processes_per_run, self.options.threads_per_process
+        tasks = [replace(self.plan.task(run), processes=processes, threads=threads) for run in runs]
+        futures = self.executor.submit(execute_run, [(task,) for task in tasks])
         self._running |= dict(zip(futures, runs, strict=True))
         self._since |= dict.fromkeys(runs, time.monotonic())
 

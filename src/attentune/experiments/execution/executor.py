@@ -65,6 +65,7 @@ class ExecutorOptions:
         ray_address: the address of a Ray cluster; None starts one on this machine.
         cpus_per_run: CPUs (and threads) of a task with Ray and SLURM.
         gpus_per_run: GPUs of a task with Ray and SLURM; with Ray, a fraction shares a GPU.
+        processes_per_run: processes that train a run together, with Ray and SLURM; its CPUs are divided among them.
         slurm: further parameters of submitit, such as `{"slurm_partition": "gpu", "timeout_min": 120}`.
     """
 
@@ -73,7 +74,13 @@ class ExecutorOptions:
     ray_address: str | None = None
     cpus_per_run: int = 1
     gpus_per_run: float = 0.0
+    processes_per_run: int = 1
     slurm: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def threads_per_process(self) -> int:
+        """The threads of each process of a run."""
+        return max(1, self.cpus_per_run // self.processes_per_run)
 
     def check(self) -> None:
         """Check the options.
@@ -94,6 +101,20 @@ class ExecutorOptions:
             problems.append(
                 "--cpus_per_run and --gpus_per_run: go with --executor ray or slurm. On one machine each run has one"
                 " core or one GPU; --jobs sets how many run at a time."
+            )
+        if self.processes_per_run < 1:
+            problems.append(
+                f"--processes_per_run: got {self.processes_per_run}, expected a whole number of at least 1."
+            )
+        elif self.processes_per_run > 1 and self.executor == "local":
+            problems.append(
+                "--processes_per_run: goes with --executor ray or slurm. On one machine, start one run with several"
+                " processes by torchrun: torchrun --nproc_per_node 2 -m attentune.cli.main train ..."
+            )
+        if 0 < self.gpus_per_run < self.processes_per_run and self.processes_per_run > 1:
+            problems.append(
+                f"--gpus_per_run: got {self.gpus_per_run:g} for {self.processes_per_run} processes, expected 0, or one"
+                " for each."
             )
         if self.ray_address is not None and self.executor != "ray":
             problems.append("--ray_address: goes with --executor ray.")

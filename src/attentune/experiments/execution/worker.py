@@ -34,6 +34,8 @@ class RunTask:
         run: the run.
         settings: all settings of its method and task, by dotted name.
         trainer: trains the run; None trains as `attentune train` does.
+        processes: the number of processes that train it together.
+        threads: the threads of each of several processes.
     """
 
     folder: str
@@ -41,6 +43,8 @@ class RunTask:
     run: Run
     settings: dict[str, Any]
     trainer: Trainer | None = None
+    processes: int = 1
+    threads: int = 1
 
     def config(self, *, resume: bool = False) -> Config:
         """Return the configuration of the run."""
@@ -71,7 +75,7 @@ def execute_run(task: RunTask, *, stop: StopRequest) -> RunRecord | None:
             return record_store.load(task.run)
         if (known := record_store.draft(task.run)) is not None:
             return known
-        record = None if stop.requested else _record(task, record_store)
+        record = None if stop.requested else _record(task, record_store, stop)
         if record is not None:
             record_store.write_draft(record)
         return record
@@ -90,7 +94,7 @@ def _locked(record_store: RecordStore, run: Run) -> Iterator[bool]:
         lock.free()
 
 
-def _record(task: RunTask, record_store: RecordStore) -> RunRecord | None:
+def _record(task: RunTask, record_store: RecordStore, stop: StopRequest) -> RunRecord | None:
     """Train, and return the record; None if the run was interrupted."""
     from attentune.training.train import train  # noqa: F401  (so that the run's time excludes the import)
 
@@ -98,7 +102,7 @@ def _record(task: RunTask, record_store: RecordStore) -> RunRecord | None:
     print(f"{run.name}", file=sys.stderr, flush=True)
     began = time.perf_counter()
     try:
-        result = _train(task, folder)
+        result = _train(task, folder, stop)
         return record_of(run, config, result, folder, wall_seconds=time.perf_counter() - began)
     except (Interrupted, KeyboardInterrupt):
         return None
@@ -111,11 +115,13 @@ def _record(task: RunTask, record_store: RecordStore) -> RunRecord | None:
         return failed_record(run, config, error, folder, wall_seconds=seconds, status=status)
 
 
-def _train(task: RunTask, folder: Path) -> RunResult:
+def _train(task: RunTask, folder: Path, stop: StopRequest) -> RunResult:
     from attentune.training.memory import forget_peak_memory
 
     forget_peak_memory()
     trainer = task.trainer or _train_alone
+    if task.processes > 1 and task.config().baseline is None:
+        trainer = _in_processes(trainer, task, folder, stop)
     resume = (folder / "config.yaml").is_file()
     if not resume:
         shutil.rmtree(folder, ignore_errors=True)
@@ -127,6 +133,18 @@ def _train(task: RunTask, folder: Path) -> RunResult:
         print(f"{error}\nStarting again.", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
         return trainer(task.run, task.config())
+
+
+def _in_processes(trainer: Trainer, task: RunTask, folder: Path, stop: StopRequest) -> Trainer:
+    """Return a trainer that has several processes train a run together."""
+    from attentune.experiments.execution.launch import train_in_processes
+
+    def train(run: Run, config: Config) -> RunResult:
+        return train_in_processes(
+            trainer, (run, config), folder=folder, processes=task.processes, threads=task.threads, stop=stop
+        )
+
+    return train
 
 
 def _train_alone(run: Run, config: Config) -> RunResult:

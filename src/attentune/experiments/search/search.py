@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import to_flat, to_yaml
+from attentune.errors import ConfigError
 from attentune.experiments.comparison.manifest import make_folder
 from attentune.experiments.comparison.progress import ComparisonProgress
 from attentune.experiments.execution.driver import ComparisonStopped, Driver, only_driver
@@ -134,6 +135,12 @@ def search(
     setup = set_up(space, vary, options, preset=preset, file=config, overrides=overrides or {})
     where = executor or ExecutorOptions(jobs=jobs)
     where.check()
+    pruner = setup.sampler_config.pruner
+    if where.processes_per_run > 1 and pruner != "none":
+        raise ConfigError(
+            f"--processes_per_run: got {where.processes_per_run}, but the pruner {pruner} stops only runs of one"
+            " process. Add --pruner none."
+        )
     display, folder = display or ComparisonProgress(), Path(output_dir)
     for note in setup.notes:
         display.info(note)
@@ -149,7 +156,7 @@ def search(
             display.short = display.long = plan.describe
             workers = make_executor(where, folder / "logs", [to_flat(setup.base)])
             with stop_on_signal() as stop:
-                Driver(plan, plan.record_store, workers, display).run(stop)
+                Driver(plan, plan.record_store, workers, display, options=where).run(stop)
         return _result(plan, folder)
 
 
