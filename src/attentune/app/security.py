@@ -29,7 +29,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 # The routes that the page uses. Gradio has no option to disable the others, such as API calls and deep links.
 _GET = re.compile(
     r"/|/config/?|/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt|/(assets|static|svelte)/.+"
-    r"|/gradio_api/(info|app_id|startup-events|theme\.css|upload_progress|queue/(data|status)|heartbeat/[\w-]+|file=.+)/?"
+    r"|/gradio_api/(info|app_id|startup-events|theme\.css|upload_progress|queue/(data|status)|file=.+)/?"
 )
 _POST = re.compile(r"/gradio_api/(queue/join|upload|cancel|reset)/?")
 _JOIN = "/gradio_api/queue/join"

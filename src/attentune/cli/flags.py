@@ -47,7 +47,7 @@ _SHORTHANDS = {
 }
 # Flags of 0.1.0 that are gone, with what to use instead.
 _GONE = dict.fromkeys(
-    ("--storage", "--study", "--heartbeat"),
+    ("--storage", "--study"),
     "was taken out: several machines share runs with --executor ray or --executor slurm.",
 )
 # Settings with several values, which may be written as YAML.

@@ -82,6 +82,7 @@ def _add_search_flags(made: Parser) -> None:
 
 
 def _add_work_flags(made: Parser) -> None:
+    made.add_argument("--plan", action="store_true", help="print the number of runs and the expected hours, and end")
     made.add_argument("--retry_failed", action="store_true", help="repeat trials that are recorded as failed")
     add_executor_flags(made)
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format of the table")
@@ -100,6 +101,9 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.experiments.search.search import ComparisonStopped, search
     from attentune.results import to_json
 
+    if parsed.plan:
+        print(_plan_text(options, ComparisonProgress(quiet=parsed.quiet)), end="")
+        return 0
     try:
         result = search(**options, display=ComparisonProgress(quiet=parsed.quiet))
     except ComparisonStopped as stop:
@@ -115,6 +119,22 @@ def run(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
     return 0 if result.best is not None else 2
+
+
+def _plan_text(options: dict[str, Any], display: Any) -> str:
+    """Format the number of runs and their expected time."""
+    from attentune.experiments.execution.executor import default_slots
+    from attentune.experiments.search.planning import plan_search
+
+    given = {name: value for name, value in options.items() if name not in ("executor", "retry_failed")}
+    planned = plan_search(**given, info=display.info)
+    jobs = default_slots([options["overrides"]], options["executor"].jobs).count
+    source = "the recorded runs" if planned.is_measured else "short runs on this machine"
+    trials = f"{planned.trials} trials with {planned.seeds} seed{'s' * (planned.seeds > 1)} each"
+    return (
+        f"{trials}: {planned.runs} runs are left, {planned.done} are recorded.\nAbout {planned.hours(jobs):,.2f} hours"
+        f" with {jobs} at a time, by {source}; loading and scoring come on top, pruned trials take less.\n"
+    )
 
 
 def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:

@@ -1,0 +1,114 @@
+"""What a search will take: its trials, sampled as if none had ended, and their expected time."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attentune.config import to_flat
+from attentune.data.tokenization import encode_rows
+from attentune.errors import ConfigError
+from attentune.experiments.comparison.record_store import RecordStore
+from attentune.experiments.comparison.timing import RowSize, epochs_of, seconds_per_token
+from attentune.experiments.search.setup import SearchOptions, Setup, set_up
+from attentune.experiments.search.space import Dimension
+from attentune.experiments.search.study import SearchStudy
+from attentune.models.build import load_tokenizer
+
+# Rows whose tokens are counted.
+_COUNTED_ROWS = 500
+
+
+@dataclass(frozen=True)
+class PlannedSearch:
+    """The runs of a search.
+
+    Attributes:
+        trials: the number of trials.
+        seeds: the runs of each.
+        done: how many runs are recorded.
+        seconds: the expected time of a run of each trial that is left, at most.
+        is_measured: whether that is the mean time of recorded runs, rather than predicted from short ones.
+    """
+
+    trials: int
+    seeds: int
+    done: int
+    seconds: tuple[float, ...]
+    is_measured: bool
+
+    @property
+    def runs(self) -> int:
+        """The runs that are left."""
+        return max(0, self.trials * self.seeds - self.done)
+
+    def hours(self, jobs: int) -> float:
+        """The expected time with this many runs at a time."""
+        if not self.seconds or not self.runs:
+            return 0.0
+        return max(self.runs * statistics.fmean(self.seconds) / jobs, *self.seconds) / 3600
+
+
+def plan_search(
+    output_dir: str | Path,
+    *,
+    space: str | Path | Mapping[str, Any] | None = None,
+    vary: Sequence[Dimension] = (),
+    preset: str | None = None,
+    config: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    info: Callable[[str], None],
+    **options: Any,
+) -> PlannedSearch:
+    """Predict the time of a search, from its records or else from short runs on this machine.
+
+    A trial that is pruned takes less. Of a sampler that learns from scores, the settings are those of random trials.
+
+    Args:
+        output_dir: the search's folder, which need not exist.
+        space, vary, preset, config, overrides: as for `search`.
+        info: told what is timed.
+        options: those of `SearchOptions`.
+
+    Raises:
+        AttentuneError: as `search`.
+    """
+    setup = set_up(space, vary, SearchOptions(**options), preset=preset, file=config, overrides=overrides or {})
+    with tempfile.TemporaryDirectory() as folder:
+        study = SearchStudy(Path(folder), setup.space, setup.sampler_config, setup.criterion)
+        while study.add():
+            pass
+        trials = [trial.settings for trial in study.trials()]
+    records = RecordStore(Path(output_dir)).records() if Path(output_dir).is_dir() else []
+    seconds: tuple[float, ...]
+    if records:
+        seconds = (statistics.fmean(record.wall_seconds for record in records),)
+    else:
+        seconds = tuple(_predicted(setup, trials, info))
+    return PlannedSearch(len(trials), len(setup.seeds), len(records), seconds, bool(records))
+
+
+def _predicted(setup: Setup, trials: Sequence[Mapping[str, Any]], info: Callable[[str], None]) -> list[float]:
+    """Predict the seconds of a run of each trial; each preset is timed once."""
+    base = setup.base
+    rows = setup.rows.load(base).splits["train"]
+    sample = rows.take(range(0, len(rows), max(1, len(rows) // _COUNTED_ROWS)))
+    tokens = encode_rows(sample, load_tokenizer(base.model), max_length=base.data.longest_row).lengths
+    size = RowSize(len(rows), float(tokens.mean()))
+    token_s: dict[str | None, float] = {}
+    seconds = []
+    for trial in trials:
+        try:
+            config = setup.settings.config(trial)
+        except ConfigError:  # such a trial fails before it trains
+            continue
+        flat = to_flat(config)
+        if config.preset not in token_s:
+            info(f"timing {config.preset or 'the settings'} on a few rows")
+            token_s[config.preset] = seconds_per_token(flat)
+        seconds.append(size.rows * size.mean_tokens * token_s[config.preset] * epochs_of(flat, size))
+    return seconds
