@@ -70,10 +70,12 @@ def test_it_serves_until_it_is_stopped_and_leaves_nothing(
     line = said_line(started)
     found = re.fullmatch(r"The page is at http://127\.0\.0\.1:(\d+)/ \(stop it with Ctrl-C\)\.\n", line)
     assert found
-    # A visitor who waits for an answer that never ends does not keep it from ending.
+    # A visitor whose upload never ends does not keep it from ending.
     connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=90)
-    connection.request("GET", "/gradio_api/heartbeat/abc")
-    assert connection.getresponse().status == 200
+    connection.putrequest("POST", "/gradio_api/upload")
+    connection.putheader("Content-Type", "multipart/form-data; boundary=x")
+    connection.putheader("Content-Length", "1000")
+    connection.endheaders(b"--x")
     started.send_signal(number)
     out, err = started.communicate(timeout=90)
     assert (started.returncode, out) == (130, "")
