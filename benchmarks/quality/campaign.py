@@ -496,7 +496,7 @@ def auto(*, exclude: Sequence[str] = (), deliver: str = "best") -> Callable[...,
             load_config(overrides=given),
             data=data,
             time_limit_s=seconds,
-            exclude=[name for name in exclude if fits(name, data)],
+            exclude=exclude,
             deliver=deliver,
             jobs=1,
         )
@@ -509,11 +509,6 @@ def auto(*, exclude: Sequence[str] = (), deliver: str = "best") -> Callable[...,
     return trained
 
 
-def fits(name: str, data: Any) -> bool:
-    """Return whether a portfolio member reads these rows."""
-    return not (data.is_pair and name.startswith("task-attention"))
-
-
 CONTENDERS: dict[str, Callable[..., Any]] = {
     **{name: baseline(name) for name in BASELINES},
     "bert": tuned("bert", "bert-mean"),
@@ -524,6 +519,7 @@ CONTENDERS: dict[str, Callable[..., Any]] = {
     "setfit": setfit,
     "auto": auto(),
     "auto-without-methods": auto(exclude=ATTENTION_METHODS),
+    "auto-without-adapted": auto(exclude=("bert-mean-adapted",)),
     "auto-single": auto(deliver="single"),
 }
 
