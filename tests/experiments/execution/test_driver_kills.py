@@ -147,14 +147,14 @@ def test_ten_killed_commands(options, tmp_path):
     )  # runs that ended and were killed before their record
 
 
-def test_a_full_disk_keeps_what_is_recorded(tmp_path):
+def test_a_full_disk_keeps_what_is_recorded(options, tmp_path):
     disk = Disk(tmp_path / "disk", 700)
     try:
         folder, plan = disk.folder / "comparison", None
         for size in (700, 1200, 100_000):
             disk.resize(size)
             plan = sleeping_plan(folder, RUNS)
-            executor = make_executor(ExecutorOptions(jobs=2), tmp_path / "logs", [{"training.use_cpu": True}])
+            executor = make_executor(options, tmp_path / "logs", [{"training.use_cpu": True}])
             driver = Driver(plan, RecordStore(folder), executor, ComparisonProgress(quiet=True))
             if size < 100_000:
                 with pytest.raises(StorageError, match="free some space"):
