@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -231,3 +232,30 @@ def verify_manifest(folder: Path, needed: Iterable[str] = ()) -> str | None:
         return f"{MANIFEST} does not name {' and '.join(unnamed)}" if unnamed else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{MANIFEST} cannot be read ({type(error).__name__})"
+
+
+@contextlib.contextmanager
+def written_together(folder: Path, temporary: str, *, last: str | None = None) -> Iterator[Path]:
+    """Yield a temporary folder inside a folder; its files are moved there once all of them are on the disk.
+
+    Args:
+        folder: the folder.
+        temporary: the name of the temporary folder, which is removed in any case.
+        last: the file that is moved last, because it marks the others as complete.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    place = folder / temporary
+    with storage_errors(folder):
+        try:
+            place.mkdir()
+            yield place
+            files = sorted(place.iterdir(), key=lambda file: (file.name == last, file.name))
+            for file in files:
+                sync_file(file)
+            for file in files:
+                file.replace(folder / file.name)
+            sync_folder(folder)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)

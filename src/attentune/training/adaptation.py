@@ -24,7 +24,7 @@ from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
 from attentune.data.unlabelled import read_unlabelled
 from attentune.errors import CheckpointError, ConfigError, DataError
-from attentune.io.files import storage_errors, sync_file, sync_folder, write_text
+from attentune.io.files import storage_errors, write_text, written_together
 from attentune.models.loading import quiet
 from attentune.models.saving import load_model
 from attentune.results import RunResult
@@ -91,13 +91,27 @@ def adapt(
 
 
 class AdaptationDisplay(ProgressDisplay):
-    """Shows the progress of adaptation, without notes on labels, which it does not use."""
+    """Shows the progress of adaptation, without the notes on labels before and after it, which it does not use."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self._is_training = False
+
+    def start(self, total_steps: int, done: int) -> None:
+        self._is_training = True
+        super().start(total_steps, done)
+
+    def stop(self) -> None:
+        self._is_training = False
+        super().stop()
 
     def info(self, text: str) -> None:
-        """Print nothing."""
+        if self._is_training:
+            super().info(text)
 
     def warning(self, text: str) -> None:
-        """Print nothing."""
+        if self._is_training:
+            super().warning(text)
 
 
 def is_adapted(folder: Path) -> bool:
@@ -164,24 +178,14 @@ def _run_config(config: Config, run: Path, *, resume: bool) -> Config:
 def _save_encoder(run: Path, folder: Path, result: RunResult) -> None:
     """Write the encoder of a finished run, without its slots, and remove the run's weights."""
     model, tokenizer = load_model(run)
-    temporary = folder / f"{TEMPORARY}encoder-{os.getpid()}"
+    with written_together(folder, f"{TEMPORARY}encoder-{os.getpid()}", last=_MARKER) as temporary:
+        with quiet():
+            model.encoder.save_pretrained(temporary)
+            tokenizer.save_pretrained(temporary)
+        # safetensors creates files that only their owner can read; use the permissions of the other files.
+        (temporary / "model.safetensors").chmod((temporary / _MARKER).stat().st_mode)
+        write_text(temporary / "README.md", _card(result))
     with storage_errors(folder):
-        try:
-            temporary.mkdir()
-            with quiet():
-                model.encoder.save_pretrained(temporary)
-                tokenizer.save_pretrained(temporary)
-            # safetensors creates files that only their owner can read; use the permissions of the other files.
-            (temporary / "model.safetensors").chmod((temporary / _MARKER).stat().st_mode)
-            write_text(temporary / "README.md", _card(result))
-            files = sorted(temporary.iterdir(), key=lambda file: file.name == _MARKER)
-            for file in files:
-                sync_file(file)
-            for file in files:
-                file.replace(folder / file.name)
-            sync_folder(folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
         for checkpoint in checkpoint_folders(run):
             shutil.rmtree(checkpoint, ignore_errors=True)
         (run / "model.safetensors").unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from attentune.data.dataset import CALIBRATION, TaskData, TextRows
 from attentune.errors import CheckpointError
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.scoring import score_rows
-from attentune.io.files import storage_errors, sync_file, sync_folder, write_text
+from attentune.io.files import storage_errors, write_text, written_together
 from attentune.models.build import hub_name
 from attentune.models.counting import ParameterCounts, count_parameters
 from attentune.models.fused import fused_layers
@@ -152,21 +151,10 @@ def write_results(
 
 def _save_final_model(run: Path, components: TrainingComponents, labels: dict[str, np.ndarray]) -> None:
     """Write the model and the token labels, if any, to a temporary folder, and move them once all are on the disk."""
-    temporary = run / f"{TEMPORARY}model-{os.getpid()}"
-    with storage_errors(run):
-        try:
-            temporary.mkdir()
-            save_model(components.model, components.inputs.tokenizer, temporary)
-            if labels:
-                save_labels(temporary, labels, train_fingerprint=components.inputs.fingerprint["train"])
-            files = sorted(temporary.iterdir())
-            for path in files:
-                sync_file(path)
-            for path in files:
-                path.replace(run / path.name)
-            sync_folder(run)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    with written_together(run, f"{TEMPORARY}model-{os.getpid()}") as temporary:
+        save_model(components.model, components.inputs.tokenizer, temporary)
+        if labels:
+            save_labels(temporary, labels, train_fingerprint=components.inputs.fingerprint["train"])
 
 
 def _save_adapters(

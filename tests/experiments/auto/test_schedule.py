@@ -92,6 +92,17 @@ def test_an_adapted_member_that_does_not_fit_with_its_adaptation_is_not_begun(sc
     assert schedule.next_member(50.0, 1) is None
 
 
+def test_an_adapted_member_with_fewer_updates_goes_before_others(schedule):
+    tfidf, bert, sesame = schedule.states
+    adapted(sesame)
+    sesame.member = replace(sesame.member, cost=1.0)
+    schedule.states[1:] = [sesame, bert]
+    finish(tfidf, *FOLDS)
+    # It needs 80 seconds, bert 50.
+    assert schedule.next_member(70.0, 1) is sesame
+    assert 50 <= sesame.updates < 100
+
+
 def test_members_are_tried_in_their_order_and_begun_ones_first(schedule):
     tfidf, bert, sesame = schedule.states
     assert schedule.next_member(1000, 1) is tfidf

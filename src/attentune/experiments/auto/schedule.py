@@ -78,7 +78,8 @@ class Schedule:
     def next_member(self, left_s: float, workers: int) -> MemberState | None:
         """Return the member whose next fold is to be trained; None if none fits into the time left.
 
-        Members that are begun come first, then the first one that fits, then the first that fits with fewer updates.
+        Members that are begun come first, then the first one that fits, then the first that fits with fewer updates. A
+        member whose encoder is adapted, for which the plan keeps time, may have fewer updates at its turn.
         """
         open_states = [state for state in self.states if not state.note]
         begun = [state for state in open_states if state.is_started]
@@ -89,6 +90,8 @@ class Schedule:
         new = [state for state in open_states if not state.is_started and state.waiting and self._has_disk_space(state)]
         for state in new:
             if time_needed([*others, *self.remaining(state)], workers) <= left_s:
+                return state
+            if state.member.adapted and self._lower_updates(state, left_s, workers, others):
                 return state
         # Asked again later: the prediction may change.
         return next((state for state in new if self._lower_updates(state, left_s, workers, others)), None)
