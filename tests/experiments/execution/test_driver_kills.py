@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,8 +27,10 @@ from helpers.slurm import running_slurm
 from helpers.small_runs import LOG, names, noted, sleeping_plan
 
 pytestmark = pytest.mark.slow
-# More runs than kills, as a busy machine ends some before their kill comes.
+# More runs than kills, as a busy machine ends some before their kill comes. On a cluster each starts a process that
+# imports everything, which takes seconds.
 RUNS = tuple(Run("cola", 250, method, seed) for seed in range(1, 51) for method in ("bert", "sesame"))
+CLUSTER_RUNS = RUNS[:60]
 RUN_S, WORKERS = 0.3, 3
 KILLS, COMMAND_KILLS = 50, 10
 
@@ -54,6 +56,10 @@ def options(request, tmp_path_factory) -> Iterator[ExecutorOptions]:
 
 def _path() -> str:
     return os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def runs_of(options: ExecutorOptions) -> tuple[Run, ...]:
+    return RUNS if options.executor == "local" else CLUSTER_RUNS
 
 
 class Killer(threading.Thread):
@@ -85,9 +91,9 @@ class Killer(threading.Thread):
                 self.kills += 1
 
 
-def check(folder: Path) -> None:
+def check(folder: Path, runs: Sequence[Run]) -> None:
     records = RecordStore(folder).records()
-    assert sorted(record.run.name for record in records) == sorted(names(RUNS))
+    assert sorted(record.run.name for record in records) == sorted(names(runs))
     assert {record.status for record in records} == {"done"}
     assert not (folder / "runs").exists()
     assert not list(folder.rglob("*.tmp"))
@@ -95,18 +101,19 @@ def check(folder: Path) -> None:
 
 def test_killed_workers(options, tmp_path, record_property):
     folder = tmp_path / "comparison"
-    plan = sleeping_plan(folder, RUNS, seconds=RUN_S)
+    runs = runs_of(options)
+    plan = sleeping_plan(folder, runs, seconds=RUN_S)
     killer = Killer(folder, KILLS)
     killer.start()
     executor = make_executor(options, folder / "logs", [{"training.use_cpu": True}])
     Driver(plan, RecordStore(folder), executor, ComparisonProgress(quiet=True)).run(StopRequest())
     killer.is_over = True
     killer.join()
-    check(folder)
+    check(folder, runs)
     record_property("kills", killer.kills)
     assert killer.kills >= KILLS // 2
     # A run that has ended is not repeated, except if its worker was killed before it left the record.
-    assert sum(noted(folder, "ended").values()) <= len(RUNS) + killer.kills
+    assert sum(noted(folder, "ended").values()) <= len(runs) + killer.kills
 
 
 _COMMAND = """
@@ -117,10 +124,10 @@ from attentune.experiments.comparison.record_store import RecordStore
 from attentune.experiments.execution.driver import Driver, only_driver
 from attentune.experiments.execution.executor import ExecutorOptions, make_executor
 from attentune.training.signals import StopRequest
-from experiments.execution.test_driver_kills import RUN_S, RUNS
+from experiments.execution.test_driver_kills import RUN_S, runs_of
 from helpers.small_runs import sleeping_plan
 folder, options = Path(sys.argv[1]), ExecutorOptions(**eval(sys.argv[2]))
-plan = sleeping_plan(folder, RUNS, seconds=RUN_S)
+plan = sleeping_plan(folder, runs_of(options), seconds=RUN_S)
 with only_driver(folder):
     executor = make_executor(options, folder / "logs", [{"training.use_cpu": True}])
     Driver(plan, RecordStore(folder), executor, ComparisonProgress(quiet=True)).run(StopRequest())
@@ -140,10 +147,11 @@ def test_ten_killed_commands(options, tmp_path):
         process.wait()
     # The next command starts while workers of the last one may still save.
     assert subprocess.run(line, env={**os.environ, "PYTHONPATH": _path()}, timeout=1200).returncode == 0
-    check(folder)
+    runs = runs_of(options)
+    check(folder, runs)
     ended = noted(folder, "ended")
     assert (
-        sum(ended.values()) - len(RUNS) <= COMMAND_KILLS * WORKERS
+        sum(ended.values()) - len(runs) <= COMMAND_KILLS * WORKERS
     )  # runs that ended and were killed before their record
 
 
@@ -153,7 +161,7 @@ def test_a_full_disk_keeps_what_is_recorded(options, tmp_path):
         folder, plan = disk.folder / "comparison", None
         for size in (700, 1200, 100_000):
             disk.resize(size)
-            plan = sleeping_plan(folder, RUNS)
+            plan = sleeping_plan(folder, runs_of(options))
             executor = make_executor(options, tmp_path / "logs", [{"training.use_cpu": True}])
             driver = Driver(plan, RecordStore(folder), executor, ComparisonProgress(quiet=True))
             if size < 100_000:
@@ -161,9 +169,9 @@ def test_a_full_disk_keeps_what_is_recorded(options, tmp_path):
                     driver.run(StopRequest())
                 records = RecordStore(folder).records()  # all can be read
                 assert {record.status for record in records} <= {"done"}
-                assert len(records) < len(RUNS)
+                assert len(records) < len(runs_of(options))
             else:
                 driver.run(StopRequest())
-        check(folder)
+        check(folder, runs_of(options))
     finally:
         disk.remove()
