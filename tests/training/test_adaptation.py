@@ -59,7 +59,10 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "deberta-v2", "modernbert"])
+@pytest.mark.parametrize(
+    "family",
+    ["bert", *(pytest.param(one, marks=pytest.mark.integration) for one in ("roberta", "deberta-v2", "modernbert"))],
+)
 def test_the_encoder_has_changed_and_loads_without_attentune(tiny, tmp_path, family):
     config = config_of(tmp_path, tiny(family))
     folder = adapt(config, display=QUIET)
@@ -79,6 +82,7 @@ def test_the_encoder_has_changed_and_loads_without_attentune(tiny, tmp_path, fam
     assert "attentune adapt" in (folder / "README.md").read_text()
 
 
+@pytest.mark.integration
 def test_detection_is_learned(tiny, tmp_path):
     folder = adapt(config_of(tmp_path, tiny("bert"), training__max_steps=150), display=QUIET)
     losses = [line["loss"] for line in map(json.loads, (folder / RUN_FOLDER / "log.jsonl").open()) if "loss" in line]
@@ -101,6 +105,7 @@ def test_labels_are_not_read(tiny, tmp_path):
         assert all(torch.equal(made[0][name], other[name]) for name in made[0])
 
 
+@pytest.mark.integration
 def test_pairs_of_texts(tiny, tmp_path):
     write_reviews(tmp_path / "texts.csv", 20, seed=1)
     rows = [line.split(",") for line in (tmp_path / "texts.csv").read_text().splitlines()[1:]]
@@ -111,7 +116,7 @@ def test_pairs_of_texts(tiny, tmp_path):
     assert is_adapted(adapt(config, display=QUIET))
 
 
-@pytest.mark.parametrize("step", [2, 6])
+@pytest.mark.parametrize("step", [pytest.param(2, marks=pytest.mark.integration), 6])
 def test_a_stopped_adaptation_goes_on_to_the_same_weights(tiny, tmp_path, monkeypatch, step):
     (tmp_path / "whole").mkdir()
     whole = adapt(config_of(tmp_path / "whole", tiny("bert")), display=QUIET)
@@ -145,6 +150,7 @@ def test_what_is_refused(tiny, tmp_path):
     assert (other / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.integration
 def test_a_finished_folder_is_kept_unless_it_is_to_be_overwritten(tiny, tmp_path):
     folder = adapt(config_of(tmp_path, tiny("bert")), display=QUIET)
     before = weights(folder)
@@ -155,6 +161,7 @@ def test_a_finished_folder_is_kept_unless_it_is_to_be_overwritten(tiny, tmp_path
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.integration
 def test_settings_of_labelled_training_have_no_effect(tiny, tmp_path):
     plain = weights(adapt(config_of(tmp_path, tiny("bert")), display=QUIET))
     changes = {"objective__loss": "focal", "training__lora_rank": 2, "training__early_stopping_patience": 1}

@@ -90,7 +90,7 @@ def test_a_killed_worker_that_waits_for_a_stop_request_does_not_block_it(make, t
     assert (tmp_path / "b").read_text() == "saved"
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.integration)])
 def test_ctrl_c_while_a_worker_starts_takes_effect_after_that(make, tmp_path, monkeypatch, method):
     """It used to be lost; and a new process must not get it."""
     executor = make(1)
