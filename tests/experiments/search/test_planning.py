@@ -23,8 +23,8 @@ def test_hours_are_those_of_the_runs_or_of_the_longest_one():
 @pytest.mark.integration
 def test_the_plan_of_a_grid_and_of_what_is_recorded(attentune, tiny, tmp_path):
     values = settings(tmp_path, tiny("bert"), training__num_train_epochs=1)
-    values.pop("training.output_dir")
-    values.pop("training.num_train_epochs")
+    for name in ("training.output_dir", "training.num_train_epochs", "training.learning_rate"):
+        values.pop(name)  # a setting with a fixed value is not searched
     space = {"training.learning_rate": [1e-4, 1e-3], "training.num_train_epochs": [1, 4]}
     said: list[str] = []
     planned = plan_search(tmp_path / "search", space=space, overrides=values, seeds=2, info=said.append)
