@@ -283,6 +283,7 @@ def test_explanations_in_shards(run: Path, tmp_path: Path, attentune: Command, s
     assert json.loads(table["explanation"][0].as_py())[0].keys() == {"text", "start", "end", "score"}
 
 
+@pytest.mark.integration
 def test_evaluation_in_shards(run: Path, tmp_path: Path, attentune: Command) -> None:
     path = write_reviews(tmp_path / "rows.csv", 60)
     status, expected, err = attentune("evaluate", run, "--validation_file", path)

@@ -86,6 +86,7 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, message):
         load_recipe(str(tmp_path / "other.yaml"))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", [name for name in recipe_names() if load_recipe(name).search is not None])
 def test_searched_methods_and_settings_are_known(name):
     recipe = load_recipe(name)

@@ -44,6 +44,7 @@ def test_hans_with_models_that_were_just_trained(attentune, tiny, tmp_path):
     assert "name another --output_dir" in err
 
 
+@pytest.mark.integration
 def test_layers_on_what_is_at_hand(attentune, tiny, tmp_path):
     write_glue(tmp_path / "data", rows=80)
     status, out, err = attentune(
@@ -172,6 +173,7 @@ def test_models_of_mnli_are_scored_on_ax(attentune, tiny, tmp_path, has_labels):
     assert row.split("|")[4].strip() == f"{100 * sum(scores) / 2:.1f}"
 
 
+@pytest.mark.integration
 def test_the_plan_counts_runs_and_predicts_their_time(attentune, tiny, tmp_path):
     write_glue(tmp_path / "data", rows=80)
     place = ("--data_dir", tmp_path / "data", "--model_name_or_path", tiny("bert"), "--use_cpu", "--max_length", "24")

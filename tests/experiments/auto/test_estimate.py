@@ -59,6 +59,7 @@ def test_the_coverage_is_about_95_percent(metric, rows):
     assert abs(gaps.mean()) < 0.02
 
 
+@pytest.mark.integration
 def test_random_labels_have_a_chance_estimate():
     """Choosing the best of many members, kinds and thresholds does not make the estimate optimistic."""
     values = []
@@ -74,6 +75,7 @@ def test_random_labels_have_a_chance_estimate():
     assert abs(np.mean(values)) < 3.5 / np.sqrt(6 * 120)
 
 
+@pytest.mark.integration
 def test_the_estimate_is_made_without_the_fold_that_is_scored():
     """Changed labels of a fold leave its own nested predictions as they were."""
     generator = np.random.default_rng(1)

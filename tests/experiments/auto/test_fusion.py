@@ -233,6 +233,7 @@ def test_certain_and_wrong_members_and_absent_classes():
         assert score[kind] > 0.95
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("metric", SPACES)
 def test_the_loss_chooses_where_the_score_of_few_rows_cannot(metric):
     """Two members with errors of their own: their mean has a lower loss in most draws of 60 rows."""

@@ -93,6 +93,7 @@ def test_one_run_of_each_kind_comes_first_and_then_the_longest(tmp_path):
     assert [run.method for run in executor.order] == ["sesame"] * 6 + ["bert"] * 6
 
 
+@pytest.mark.integration
 def test_a_run_whose_worker_is_killed_three_times_is_recorded_as_failed(tmp_path):
     kills = deque(["signal 9"] * 5)
 
@@ -112,6 +113,7 @@ def test_a_run_whose_worker_is_killed_three_times_is_recorded_as_failed(tmp_path
     assert len(executor.order) == len(RUNS) + 4
 
 
+@pytest.mark.integration
 def test_a_run_that_a_worker_of_a_killed_command_still_saves_is_taken_over(tmp_path, monkeypatch):
     monkeypatch.setattr("attentune.experiments.execution.driver._REFRESH_S", 0.0)
     folder = tmp_path / "comparison"
@@ -134,6 +136,7 @@ def test_a_run_that_a_worker_of_a_killed_command_still_saves_is_taken_over(tmp_p
     assert recorded(folder) == names()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("error", [StorageError("the disk is full"), CheckpointError("not seen from here")])
 def test_what_would_fail_again_ends_the_command_and_keeps_what_is_done(tmp_path, error):
     folder = tmp_path / "comparison"
@@ -200,6 +203,7 @@ def test_memory_that_runs_have_needed_is_expected_of_further_ones(tmp_path):
     assert asked == [1_000_000_000, 2_000_000_000, 5_000_000_000]
 
 
+@pytest.mark.integration
 def test_the_records_are_those_of_a_single_process(tmp_path):
     for name, executor in (("one", Here()), ("two", LocalExecutor(Slots(2, 1), tmp_path / "two/logs"))):
         drive(tmp_path / name, executor)

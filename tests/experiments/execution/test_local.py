@@ -59,6 +59,7 @@ def test_a_process_is_fresh_or_stays(make, reuse):
     assert (found[0]["pid"] == found[1]["pid"]) == reuse
 
 
+@pytest.mark.integration
 def test_each_slot_sees_its_own_device(make):
     executor = make(2, devices=("3", "5"), reuse=False)
     futures = executor.submit(tasks.facts, [()] * 4)
@@ -139,6 +140,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.integration
 def test_workers_save_and_end_with_a_command_that_is_killed(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(_PROGRAM)
