@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import Config, load_config, to_flat
+from attentune.data.dataset import TextRows
 from attentune.data.load import load_data
 from attentune.data.tokenization import encode_rows
 from attentune.experiments.comparison.grid import Run, RunGrid
@@ -62,7 +63,11 @@ class PlannedRuns:
 def size_of(config: Config, train_size: int | None) -> RowSize:
     """Return the size of the training rows of a configuration."""
     rows = load_data(config.data, seed=0, splits=("train",)).splits["train"]
-    count = len(rows) if train_size is None else min(train_size, len(rows))
+    return size_of_rows(rows, config, len(rows) if train_size is None else min(train_size, len(rows)))
+
+
+def size_of_rows(rows: TextRows, config: Config, count: int) -> RowSize:
+    """Return the size of `count` of these rows, whose mean length is that of a sample."""
     step = max(1, len(rows) // _COUNTED_ROWS)
     tokenizer = load_tokenizer(config.model)
     lengths = encode_rows(rows.take(range(0, len(rows), step)), tokenizer, max_length=config.data.longest_row).lengths

@@ -10,17 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config import to_flat
-from attentune.data.tokenization import encode_rows
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.record_store import RecordStore
-from attentune.experiments.comparison.timing import RowSize, epochs_of, seconds_per_token
+from attentune.experiments.comparison.timing import epochs_of, seconds_per_token, size_of_rows
 from attentune.experiments.search.setup import SearchOptions, Setup, set_up
 from attentune.experiments.search.space import Dimension
 from attentune.experiments.search.study import SearchStudy
-from attentune.models.build import load_tokenizer
-
-# Rows whose tokens are counted.
-_COUNTED_ROWS = 500
 
 
 @dataclass(frozen=True)
@@ -94,11 +89,8 @@ def plan_search(
 
 def _predicted(setup: Setup, trials: Sequence[Mapping[str, Any]], info: Callable[[str], None]) -> list[float]:
     """Predict the seconds of a run of each trial; each preset is timed once."""
-    base = setup.base
-    rows = setup.rows.load(base).splits["train"]
-    sample = rows.take(range(0, len(rows), max(1, len(rows) // _COUNTED_ROWS)))
-    tokens = encode_rows(sample, load_tokenizer(base.model), max_length=base.data.longest_row).lengths
-    size = RowSize(len(rows), float(tokens.mean()))
+    rows = setup.rows.load(setup.base).splits["train"]
+    size = size_of_rows(rows, setup.base, len(rows))
     token_s: dict[str | None, float] = {}
     seconds = []
     for trial in trials:
