@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from benchmarks.common import data_dir
 
 TASKS = ("cola", "rte", "mrpc", "stsb", "sst2", "sst5")
 # Rules were chosen on these.
-DEVELOPMENT_TASKS = ("uci", "sick", "sick-r", "qnli", "quora", "word-order", "blimp")
+DEVELOPMENT_TASKS = ("uci", "sick", "sick-r", "qnli", "quora", "word-order", "blimp", "blimp-uneven")
 # Rows that no draw uses, of those that are scored beside the official dev set.
 UNUSED_ROWS = 2000
 METHODS = ("ssa-hybrid", "sesame", "task-attention")
@@ -214,7 +215,12 @@ def draw_of(cell: Cell, *, draws: int) -> tuple[Any, dict[str, Any], int]:
     from attentune.data.splits import stratified_sample
     from attentune.seeding import numpy_generator
 
-    made = {"uci": uci_sentences, "word-order": word_order, "blimp": blimp}
+    made = {
+        "uci": uci_sentences,
+        "word-order": word_order,
+        "blimp": blimp,
+        "blimp-uneven": lambda: blimp(bad=3, good=7),
+    }
     data = made[cell.task]() if cell.task in made else published(cell.task)
     count, _, shuffled = cell.rows.partition("-")
     rows, train = int(count), data.splits["train"]
@@ -276,10 +282,14 @@ def word_order() -> Any:
     return TaskData("word-order", space, ("matthews_correlation",), splits)
 
 
-def blimp() -> Any:
+def blimp(*, bad: int = 1, good: int = 1) -> Any:
     """Return one sentence of each minimal pair of BLiMP, acceptable or not, 12,000 in all, scored by Matthews.
 
     A development task of grammar. Its files (Warstadt et al. 2020, CC BY 4.0) are read from the folder $BLIMP.
+
+    Args:
+        bad: the share of unacceptable sentences, with `good`; three and seven are those of CoLA.
+        good: the share of acceptable sentences.
     """
     from attentune.data.dataset import LabelSpace, TaskData, TextRows
     from attentune.data.splits import stratified_split
@@ -288,7 +298,7 @@ def blimp() -> Any:
     texts, labels = [], []
     for file in sorted(Path(os.environ["BLIMP"]).glob("*.jsonl")):
         for line in map(json.loads, file.read_text().splitlines()):
-            label = int(numpy_generator("blimp", file.stem, line["pairID"]).integers(2))
+            label = int(numpy_generator("blimp", file.stem, line["pairID"]).integers(bad + good) >= bad)
             texts.append(line[("sentence_bad", "sentence_good")[label]])
             labels.append(label)
     chosen = numpy_generator("blimp sample").permutation(len(texts))[:12_000]

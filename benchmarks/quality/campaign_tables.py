@@ -32,6 +32,7 @@ METRICS = {
     "sick-r": "pearson",
     "word-order": "matthews_correlation",
     "blimp": "matthews_correlation",
+    "blimp-uneven": "matthews_correlation",
 }
 
 

@@ -2,18 +2,21 @@
 
     python -m benchmarks.quality.fusion_choice run uci:1 --folder ../fusion [--folds 5] [--portfolio bert-mean]
     python -m benchmarks.quality.fusion_choice table results/auto/development.npz
+    python -m benchmarks.quality.fusion_choice thresholds results/auto/development.npz
 
 `run` runs `auto` for 300 seconds (`--seconds`) on one draw of a development task, with OMP_NUM_THREADS threads, and
 adds what each member predicts out of fold and for other rows to FOLDER/development.npz. `table` prints, for each run,
 what each kind of fusion scores on the other rows, and what choices by the score and by the loss of out-of-fold
-predictions deliver.
+predictions deliver. `thresholds` does so for ways of deciding between two classes, over fusions of all sets of members.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +25,9 @@ from safetensors.numpy import load_file
 from attentune.data.dataset import LabelSpace
 from attentune.experiments.auto import fusion as fusions
 from attentune.experiments.auto.portfolio import all_members
-from attentune.inference.fusion import FUSION_KINDS
+from attentune.experiments.auto.selection import paired_gain
+from attentune.experiments.auto.thresholds import fit_thresholds
+from attentune.inference.fusion import FUSION_KINDS, Fusion
 from attentune.metrics.metrics import choose_metric, predictions_of
 from benchmarks.common import table
 from benchmarks.quality.campaign import BASELINES, Cell, draw_of
@@ -33,7 +38,7 @@ SCORED_ROWS = 1500
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("what", choices=("run", "table", "thresholds"))
     parser.add_argument("item", help="TASK:DRAW, or the file")
     parser.add_argument("--folder", type=Path, default=Path())
     parser.add_argument("--folds", type=int)
@@ -42,6 +47,8 @@ def main() -> int:
     given = parser.parse_args()
     if given.what == "table":
         print("\n".join(rules_table(dict(np.load(given.item)))))
+    elif given.what == "thresholds":
+        print("\n".join(thresholds_table(dict(np.load(given.item)))))
     else:
         run(given)
     return 0
@@ -87,20 +94,35 @@ def _mean_of(logits: list[np.ndarray]) -> np.ndarray:
     return np.log(np.maximum(mean, 1e-9)).astype(np.float32)
 
 
-def rules_table(arrays: dict[str, np.ndarray]) -> list[str]:
-    lines, order = [], [member.name for member in all_members()]
+def _runs_of(arrays: dict[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray], list[str], np.ndarray]]:
+    """Yield the name of each run, its arrays, its members from cheap to expensive, and its rows with predictions."""
+    order = [member.name for member in all_members()]
     for how in dict.fromkeys(name.rsplit("/", 1)[0] for name in arrays):
         mine = {name.rsplit("/", 1)[1]: values for name, values in arrays.items() if name.startswith(f"{how}/")}
         names = [name for name in order if f"oof {name}" in mine]
-        oof = {name: mine[f"oof {name}"].astype(np.float64) for name in names}
-        there = np.flatnonzero(np.isfinite(oof[names[0]]).all(axis=1))
-        labels, scored_labels = mine["labels"][there], mine["scored labels"]
-        space = LabelSpace("classification", tuple(map(str, range(int(labels.max()) + 1))))
-        task = how.partition(",")[0]
-        metric = choose_metric(None, (METRICS.get(task, "accuracy"),), space)
-        problem = fusions._Problem(
-            {name: values[there] for name, values in oof.items()}, labels, mine["folds"][there], space, metric, 1, 1.0
-        ).with_folds()
+        yield how, mine, names, np.flatnonzero(np.isfinite(mine[f"oof {names[0]}"]).all(axis=1))
+
+
+def _problem(
+    mine: dict[str, np.ndarray], names: Sequence[str], there: np.ndarray, metric: str | None, task: str
+) -> fusions._Problem:
+    labels = mine["labels"][there]
+    space = LabelSpace("classification", tuple(map(str, range(int(labels.max()) + 1))))
+    chosen = choose_metric(metric, (METRICS.get(task, "accuracy"),), space)
+    logits = {name: mine[f"oof {name}"].astype(np.float64)[there] for name in names}
+    return fusions._Problem(logits, labels, mine["folds"][there], space, chosen, 1, 1.0).with_folds()
+
+
+def _scored(mine: dict[str, np.ndarray], fusion: Fusion) -> np.ndarray:
+    """Return the logits of the other rows."""
+    return fusion.apply({name: mine[f"scored {name}"].astype(np.float64) for name in fusion.members})
+
+
+def rules_table(arrays: dict[str, np.ndarray]) -> list[str]:
+    lines = []
+    for how, mine, names, there in _runs_of(arrays):
+        problem = _problem(mine, names, there, None, how.partition(",")[0])
+        labels, space, metric = problem.labels, problem.space, problem.metric
         fused = {kind: fusions._cross_fit(kind, problem) for kind in FUSION_KINDS}
         losses = {kind: fusions._calibrated_losses(values, problem) for kind, values in fused.items()}
         predictions = [predictions_of(values, space) for values in fused.values()]
@@ -108,13 +130,62 @@ def rules_table(arrays: dict[str, np.ndarray]) -> list[str]:
         by_loss = fusions._choose_kind(fused, losses, problem)
         scores = {}
         for kind in FUSION_KINDS:
-            fusion = fusions._fit(kind, problem)
-            logits = fusion.apply({name: mine[f"scored {name}"].astype(np.float64) for name in fusion.members})
-            scores[kind] = metric.score(scored_labels, predictions_of(logits, space))
+            logits = _scored(mine, fusions._fit(kind, problem))
+            scores[kind] = metric.score(mine["scored labels"], predictions_of(logits, space))
         cells = [f"{scores[kind]:.3f}" for kind in FUSION_KINDS]
         chosen = [f"{scores[kind]:.3f} ({kind})" for kind in (by_score, by_loss)]
         lines.append([how, str(len(there)), str(len(names)), *cells, *chosen])
     return table(["run", "rows", "members", *FUSION_KINDS, "chosen by score", "chosen by loss"], lines)
+
+
+def thresholds_table(arrays: dict[str, np.ndarray]) -> list[str]:
+    """Compare decisions between two classes on the other rows: at 0.5, at the best threshold of the out-of-fold rows
+    if that is a standard error ahead on other folds (the earlier rule), at today's, and at the best of these rows.
+
+    Each value is a mean over fusions by weights of one, two, three or all members.
+    """
+    scores: dict[tuple[str, str, str], list[list[float]]] = {}
+    for how, mine, names, there in _runs_of(arrays):
+        task = how.partition(",")[0]
+        if len(np.unique(mine["labels"])) != 2:
+            continue
+        metric_name = METRICS.get(task) if METRICS.get(task) == "matthews_correlation" else "f1"
+        for members in [some for size in {1, 2, 3, len(names)} for some in itertools.combinations(names, size)]:
+            problem = _problem(mine, members, there, metric_name, task)
+            logits = _scored(mine, fusions._fit("weights", problem))
+            found = _decisions(fusions._cross_fit("weights", problem), logits, mine["scored labels"], problem)
+            best = found[-1]
+            kind = "fine-tuned" if any(name not in BASELINES for name in members) else "baselines"
+            level = "below 0.3" if best < 0.3 else "0.3 to 0.5" if best < 0.5 else "above 0.5"
+            scores.setdefault((f"{task} ({problem.metric.name})", kind, level), []).append(found)
+    lines = [[*key, str(len(all_of)), *(f"{v:.3f}" for v in np.mean(all_of, axis=0))] for key, all_of in scores.items()]
+    names = ["sets", "0.5", "best out of fold, if clearly", "expected score", "best of these rows"]
+    return table(["task", "members", "best score", *names], sorted(lines))
+
+
+def _decisions(
+    fused_NC: np.ndarray, scored_NC: np.ndarray, truth: np.ndarray, problem: fusions._Problem
+) -> list[float]:
+    """Return the scores of the other rows by four ways of deciding."""
+    metric, space, labels, folds = problem.metric, problem.space, problem.labels, problem.folds
+    odds_N, scored_N = fused_NC[:, 1] - fused_NC[:, 0], scored_NC[:, 1] - scored_NC[:, 0]
+
+    def best(odds: np.ndarray, of: np.ndarray) -> float:
+        steps = [0.0, *np.unique(np.quantile(odds, np.linspace(0.01, 0.99, 99)))]
+        return steps[int(np.argmax([metric.score(of, (odds >= step).astype(np.int64)) for step in steps]))]
+
+    crossed = np.zeros(len(labels), dtype=np.int64)
+    for fold in np.unique(folds):
+        inside = folds == fold
+        crossed[inside] = odds_N[inside] >= best(odds_N[~inside], labels[~inside])
+    gain, error = paired_gain(metric, labels, (odds_N >= 0).astype(np.int64), crossed)
+    earlier = best(odds_N, labels) if gain > error else 0.0
+    now = fit_thresholds(fused_NC, labels, space, metric=metric, folds=folds).label_space
+    steps = (0.0, earlier, None, best(scored_N, truth))
+    decided = [
+        predictions_of(scored_NC, now) if step is None else (scored_N >= step).astype(np.int64) for step in steps
+    ]
+    return [metric.score(truth, predictions) for predictions in decided]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Thresholds: the best by trying all, kept only if they are better out of fold, and carried by the label space."""
+"""Thresholds: the best, kept only if they do well out of fold, and carried by the label space."""
 
 import itertools
 
@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import balanced_accuracy_score, f1_score, matthews_corrcoef
 
 from attentune.data.dataset import LabelSpace
 from attentune.experiments.auto.thresholds import best_thresholds, can_have_thresholds, fit_thresholds
@@ -24,17 +26,33 @@ def with_thresholds(space, values):
 @settings(max_examples=50, deadline=None)
 @given(
     st.sampled_from(["f1", "f1_macro", "matthews_correlation", "balanced_accuracy"]),
-    st.lists(st.tuples(st.integers(0, 1), st.integers(-4, 4)), min_size=2, max_size=25),
+    st.lists(st.tuples(st.integers(0, 1), st.integers(-4, 4)), min_size=4, max_size=25),
 )
-def test_the_threshold_of_two_classes_is_the_best_of_all(metric, drawn):
+def test_the_threshold_of_two_classes_has_the_best_expected_score(metric, drawn):
+    """Each row stands for a row of either class, weighted by its calibrated probability."""
     labels, logits = np.array(drawn).T
     logits_NC = np.column_stack([np.zeros(len(labels)), logits / 2])
-    score = METRICS[metric].score
-    threshold = best_thresholds(logits_NC, labels, BINARY, METRICS[metric])
-    mine = score(labels, predictions_of(logits_NC, with_thresholds(BINARY, threshold)))
+    (threshold,) = best_thresholds(logits_NC, labels, BINARY, METRICS[metric])
+    if logits.std() == 0 or labels.std() == 0 or np.corrcoef(logits, labels)[0, 1] <= 1e-9:
+        assert threshold == 0.5
+        return
+    inputs = ((logits - logits.mean()) / logits.std())[:, None]
+    weights = LogisticRegression().fit(inputs, labels).predict_proba(inputs)
     shares_N = 1 / (1 + np.exp(-logits / 2))
-    every = [score(labels, (shares_N >= value).astype(np.int64)) for value in np.unique(shares_N)]
-    assert mine == pytest.approx(max(every), abs=1e-12)
+
+    def expected(value):
+        decided = (shares_N >= value).astype(int)
+        truth, predicted = np.repeat([0, 1], len(labels)), np.tile(decided, 2)
+        given = {"sample_weight": weights.T.reshape(-1)}
+        scorers = {
+            "f1": lambda: f1_score(truth, predicted, **given),
+            "f1_macro": lambda: f1_score(truth, predicted, average="macro", **given),
+            "matthews_correlation": lambda: matthews_corrcoef(truth, predicted, **given),
+            "balanced_accuracy": lambda: balanced_accuracy_score(truth, predicted, **given),
+        }
+        return scorers[metric]()
+
+    assert expected(threshold) == pytest.approx(max(expected(value) for value in np.unique(shares_N)[1:]), abs=1e-3)
 
 
 @pytest.mark.parametrize("metric", ["f1", "matthews_correlation"])
@@ -56,18 +74,50 @@ def test_thresholds_of_a_rare_class_are_kept_and_help_on_new_rows(metric):
     assert score(new, predictions_of(new_NC, result.label_space)) > score(new, predictions_of(new_NC, BINARY)) + 0.05
 
 
-def test_thresholds_that_do_not_help_are_not_kept():
+def test_a_threshold_that_is_not_needed_is_near_a_half():
+    """With balanced classes and good probabilities nothing is lost on new rows."""
+    differences = []
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        labels = generator.integers(0, 2, 2200)
+        logits_NC = np.column_stack([np.zeros(2200), 2 * labels - 1 + generator.normal(size=2200)])
+        metric = METRICS["matthews_correlation"]
+        result = fit_thresholds(logits_NC[:200], labels[:200], BINARY, metric=metric, folds=np.arange(200) % 5)
+        new = [predictions_of(logits_NC[200:], space) for space in (result.label_space, BINARY)]
+        differences.append(metric.score(labels[200:], new[0]) - metric.score(labels[200:], new[1]))
+    assert abs(np.mean(differences)) < 0.015
+
+
+def test_a_weak_model_of_a_frequent_class_needs_a_threshold():
+    """By default it predicts the frequent class for nearly all rows, although it ranks them better than chance."""
+    scores = []
+    for seed in range(10):
+        generator = np.random.default_rng(seed)
+        labels = (generator.random(3000) < 0.7).astype(np.int64)
+        logits_NC = np.column_stack([np.zeros(3000), 0.8 + 0.2 * labels + 0.4 * generator.normal(size=3000)])
+        metric = METRICS["matthews_correlation"]
+        result = fit_thresholds(logits_NC[:1000], labels[:1000], BINARY, metric=metric, folds=np.arange(1000) % 5)
+        scores.append(
+            [
+                metric.score(labels[1000:], predictions_of(logits_NC[1000:], space))
+                for space in (result.label_space, BINARY)
+            ]
+        )
+    with_threshold, without = np.mean(scores, axis=0)
+    assert with_threshold > without + 0.07
+
+
+def test_thresholds_of_label_sets_that_do_not_help_are_not_kept():
     kept = 0
     for seed in range(20):
         generator = np.random.default_rng(seed)
-        labels = generator.integers(0, 2, 200)
-        logits_NC = np.column_stack([np.zeros(200), 2 * labels - 1 + generator.normal(size=200)])
-        metric = METRICS["matthews_correlation"]
-        result = fit_thresholds(logits_NC, labels, BINARY, metric=metric, folds=np.arange(200) % 5)
+        labels = generator.integers(0, 2, (200, 3))
+        logits_NC = 2 * labels - 1 + generator.normal(size=(200, 3))
+        result = fit_thresholds(logits_NC, labels, SETS, metric=METRICS["f1_micro"], folds=np.arange(200) % 5)
         kept += result.label_space.thresholds is not None
         if result.label_space.thresholds is None:
-            assert np.array_equal(result.predictions, logits_NC.argmax(axis=1))
-    assert kept <= 4
+            assert np.array_equal(result.predictions, (logits_NC > 0).astype(int))
+    assert kept <= 8
 
 
 def test_thresholds_of_random_labels_have_chance_scores():

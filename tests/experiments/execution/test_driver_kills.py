@@ -23,31 +23,41 @@ from attentune.experiments.execution.executor import ExecutorOptions, make_execu
 from attentune.training.signals import StopRequest
 from helpers.comparisons import is_alive
 from helpers.disks import Disk
+from helpers.slurm import running_slurm
 from helpers.small_runs import LOG, names, noted, sleeping_plan
 
 pytestmark = pytest.mark.slow
-# More runs than kills, as a busy machine ends some before their kill comes.
+# More runs than kills, as a busy machine ends some before their kill comes. On a cluster each starts a process that
+# imports everything, which takes seconds.
 RUNS = tuple(Run("cola", 250, method, seed) for seed in range(1, 51) for method in ("bert", "sesame"))
+CLUSTER_RUNS = RUNS[:45]
 RUN_S, WORKERS = 0.3, 3
-# On Ray each run starts a process that imports everything, which takes seconds.
-KILLS, RAY_KILLS = 50, 12
+KILLS, COMMAND_KILLS = 50, 10
 
 
-@pytest.fixture(scope="module", params=["local", "ray"])
-def options(request) -> Iterator[ExecutorOptions]:
-    if request.param == "local":
-        yield ExecutorOptions(jobs=WORKERS)
-        return
-    ray = pytest.importorskip("ray")
+@pytest.fixture(scope="module", params=["local", "ray", "slurm"])
+def options(request, tmp_path_factory) -> Iterator[ExecutorOptions]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PYTHONPATH", _path())
-        ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, logging_level="error")
-        yield ExecutorOptions("ray", jobs=WORKERS)
-        ray.shutdown()
+        if request.param == "local":
+            yield ExecutorOptions(jobs=WORKERS)
+        elif request.param == "ray":
+            ray = pytest.importorskip("ray")
+            ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, logging_level="error")
+            yield ExecutorOptions("ray", jobs=WORKERS, ray_address=ray.get_runtime_context().gcs_address)
+            ray.shutdown()
+        else:
+            pytest.importorskip("submitit")
+            with running_slurm(tmp_path_factory.mktemp("slurm")):
+                yield ExecutorOptions("slurm", jobs=WORKERS, slurm=(("timeout_min", 30),))
 
 
 def _path() -> str:
     return os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def runs_of(options: ExecutorOptions) -> tuple[Run, ...]:
+    return RUNS if options.executor == "local" else CLUSTER_RUNS
 
 
 class Killer(threading.Thread):
@@ -79,7 +89,7 @@ class Killer(threading.Thread):
                 self.kills += 1
 
 
-def check(folder: Path, runs: Sequence[Run] = RUNS) -> None:
+def check(folder: Path, runs: Sequence[Run]) -> None:
     records = RecordStore(folder).records()
     assert sorted(record.run.name for record in records) == sorted(names(runs))
     assert {record.status for record in records} == {"done"}
@@ -89,10 +99,9 @@ def check(folder: Path, runs: Sequence[Run] = RUNS) -> None:
 
 def test_killed_workers(options, tmp_path, record_property):
     folder = tmp_path / "comparison"
-    most = KILLS if options.executor == "local" else RAY_KILLS
-    runs = RUNS[: 2 * most]
+    runs = runs_of(options)
     plan = sleeping_plan(folder, runs, seconds=RUN_S)
-    killer = Killer(folder, most)
+    killer = Killer(folder, KILLS)
     killer.start()
     executor = make_executor(options, folder / "logs", [{"training.use_cpu": True}])
     Driver(plan, RecordStore(folder), executor, ComparisonProgress(quiet=True)).run(StopRequest())
@@ -100,7 +109,7 @@ def test_killed_workers(options, tmp_path, record_property):
     killer.join()
     check(folder, runs)
     record_property("kills", killer.kills)
-    assert killer.kills >= most // 2
+    assert killer.kills >= KILLS // 2
     # A run that has ended is not repeated, except if its worker was killed before it left the record.
     assert sum(noted(folder, "ended").values()) <= len(runs) + killer.kills
 
@@ -113,20 +122,20 @@ from attentune.experiments.comparison.record_store import RecordStore
 from attentune.experiments.execution.driver import Driver, only_driver
 from attentune.experiments.execution.executor import ExecutorOptions, make_executor
 from attentune.training.signals import StopRequest
-from experiments.execution.test_driver_kills import RUN_S, RUNS, WORKERS
+from experiments.execution.test_driver_kills import RUN_S, runs_of
 from helpers.small_runs import sleeping_plan
-folder = Path(sys.argv[1])
-plan = sleeping_plan(folder, RUNS, seconds=RUN_S)
+folder, options = Path(sys.argv[1]), ExecutorOptions(**eval(sys.argv[2]))
+plan = sleeping_plan(folder, runs_of(options), seconds=RUN_S)
 with only_driver(folder):
-    executor = make_executor(ExecutorOptions(jobs=WORKERS), folder / "logs", [{"training.use_cpu": True}])
+    executor = make_executor(options, folder / "logs", [{"training.use_cpu": True}])
     Driver(plan, RecordStore(folder), executor, ComparisonProgress(quiet=True)).run(StopRequest())
 """
 
 
-def test_ten_killed_commands(tmp_path):
+def test_ten_killed_commands(options, tmp_path):
     folder, draw = tmp_path / "comparison", random.Random(5)
-    line = [sys.executable, "-c", _COMMAND, str(folder)]
-    for _ in range(10):
+    line = [sys.executable, "-c", _COMMAND, str(folder), repr(vars(options))]
+    for _ in range(COMMAND_KILLS):
         before = sum(noted(folder, "began").values())
         process = subprocess.Popen(line, env={**os.environ, "PYTHONPATH": _path()})
         while sum(noted(folder, "began").values()) < before + 3 and process.poll() is None:
@@ -135,29 +144,32 @@ def test_ten_killed_commands(tmp_path):
         process.kill()
         process.wait()
     # The next command starts while workers of the last one may still save.
-    assert subprocess.run(line, env={**os.environ, "PYTHONPATH": _path()}, timeout=600).returncode == 0
-    check(folder)
+    assert subprocess.run(line, env={**os.environ, "PYTHONPATH": _path()}, timeout=1200).returncode == 0
+    runs = runs_of(options)
+    check(folder, runs)
     ended = noted(folder, "ended")
-    assert sum(ended.values()) - len(RUNS) <= 10 * WORKERS  # runs that ended and were killed before their record
+    # Runs that ended and were killed before they left a record.
+    assert sum(ended.values()) - len(runs) <= COMMAND_KILLS * WORKERS
 
 
-def test_a_full_disk_keeps_what_is_recorded(tmp_path):
-    disk = Disk(tmp_path / "disk", 700)
+def test_a_full_disk_keeps_what_is_recorded(options, tmp_path):
+    disk = Disk(tmp_path / "disk", 300)
     try:
         folder, plan = disk.folder / "comparison", None
-        for size in (700, 1200, 100_000):
+        runs = runs_of(options)
+        for size in (7 * len(runs), 12 * len(runs), 100_000):
             disk.resize(size)
-            plan = sleeping_plan(folder, RUNS)
-            executor = make_executor(ExecutorOptions(jobs=2), tmp_path / "logs", [{"training.use_cpu": True}])
+            plan = sleeping_plan(folder, runs)
+            executor = make_executor(options, tmp_path / "logs", [{"training.use_cpu": True}])
             driver = Driver(plan, RecordStore(folder), executor, ComparisonProgress(quiet=True))
             if size < 100_000:
                 with pytest.raises(StorageError, match="free some space"):
                     driver.run(StopRequest())
                 records = RecordStore(folder).records()  # all can be read
                 assert {record.status for record in records} <= {"done"}
-                assert len(records) < len(RUNS)
+                assert len(records) < len(runs)
             else:
                 driver.run(StopRequest())
-        check(folder)
+        check(folder, runs)
     finally:
         disk.remove()

@@ -1,8 +1,12 @@
-"""Decision thresholds from out-of-fold logits, kept only where they are clearly better than the default decision.
+"""Decision thresholds from out-of-fold logits.
 
 Three cases: two classes (one threshold on the probability of the second class), several labels per row (a threshold
 per label, or one for all), and ordered classes (cut points on the expected class number). The result goes into
 `LabelSpace.thresholds`.
+
+The threshold of two classes maximises the score that calibrated probabilities lead to expect; it depends on the labels
+through two parameters only, so it is used unless it is clearly worse than the default decision. The others maximise the
+score on the rows themselves, which fits their noise, and are used only where they are clearly better.
 """
 
 from __future__ import annotations
@@ -10,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import special
+from sklearn.linear_model import LogisticRegression
 
 from attentune.data.dataset import LabelSpace
 from attentune.experiments.auto.selection import paired_gain, utility
@@ -20,8 +26,11 @@ from attentune.stats.calibration import best_threshold
 _TWO_CLASSES = ("f1", "f1_macro", "matthews_correlation", "balanced_accuracy")
 _SETS = ("f1_macro", "f1_micro", "f1_weighted", "f1_samples")
 _ORDERED = ("accuracy", "balanced_accuracy", "f1_macro", "quadratic_weighted_kappa", "mean_absolute_error")
+# The inverse strength of the regularisation of calibration, whose input has standard deviation 1: next to none.
+_CALIBRATION_STRENGTH = 1.0
 _MAX_CANDIDATES = 40
 _MAX_SWEEPS = 10
+_LOWEST = 1e-9  # probabilities are clipped here before their log-odds are taken
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,10 @@ def fit_thresholds(
     folds: np.ndarray,
     standard_errors: float = 1.0,
 ) -> ThresholdResult:
-    """Fit thresholds on all rows, if those fitted on the other folds beat the default by a standard error.
+    """Fit thresholds on all rows, if those fitted on the other folds do well enough.
+
+    They must beat the default decision by a standard error of the paired difference; the threshold of two classes must
+    not be behind it by one.
 
     Args:
         logits_NC: cross-fitted logits of the delivered fusion; rows with NaN are ignored.
@@ -59,7 +71,7 @@ def fit_thresholds(
         label_space: the labels; thresholds are ignored.
         metric: what the thresholds maximise.
         folds: (N,) the fold of each row.
-        standard_errors: by how many standard errors of the paired difference they must be better.
+        standard_errors: the number of standard errors.
     """
     space = replace(label_space, thresholds=None)
     default = predictions_of(np.nan_to_num(logits_NC), space)
@@ -80,7 +92,8 @@ def fit_thresholds(
     scores["thresholds"] = metric.score(labels[rows], fitted[rows])
     gain, error = paired_gain(metric, labels[rows], default[rows], fitted[rows])
     change = f"changes the cross-fitted {metric.name} by {gain:+.4g} (standard error {error:.2g})"
-    if not gain > standard_errors * error:
+    least = -standard_errors * error if space.num_labels == 2 and not space.is_multilabel else standard_errors * error
+    if not gain > least:
         return ThresholdResult(space, default, scores, f"The default decision is kept: fitting thresholds {change}.")
     values = best_thresholds(logits_NC[rows], labels[rows], space, metric)
     text = ", ".join(f"{value:.3f}" for value in values)
@@ -101,7 +114,7 @@ def can_have_thresholds(label_space: LabelSpace, metric: Metric) -> bool:
 def best_thresholds(
     logits_NC: np.ndarray, labels: np.ndarray, label_space: LabelSpace, metric: Metric
 ) -> tuple[float, ...]:
-    """Find the thresholds that maximise the metric on these rows.
+    """Find the thresholds that maximise the metric, expected (two classes) or on these rows (the other cases).
 
     Of two classes every midpoint between neighbouring probabilities is tried. For macro F1 each label has the threshold
     of its best F1; for other F1 of several labels one threshold for all labels is the best of 40 quantiles. Cut
@@ -112,6 +125,10 @@ def best_thresholds(
         labels: (N,) class ids, or (N, C) ones and zeros.
         label_space: a label space for which `can_have_thresholds` is true.
         metric: the metric.
+
+    Source:
+        Two classes: Platt scaling, then the threshold of the best expected score: Koyejo et al., "Consistent binary
+        classification with generalized performance metrics", NeurIPS 2014; Narasimhan et al., NeurIPS 2014.
     """
     shares_NC = probabilities_of(logits_NC, label_space)
     if label_space.is_multilabel:
@@ -126,14 +143,27 @@ def best_thresholds(
 
 
 def _best_of_two_classes(shares_N: np.ndarray, labels: np.ndarray, metric: Metric) -> float:
+    """Return the threshold with the best expected score if each row's label has its calibrated probability."""
+    expected_N = _calibrated(shares_N, labels)
     values, place_N = np.unique(shares_N, return_inverse=True)
-    candidates = np.concatenate([[values[0] / 2], (values[1:] + values[:-1]) / 2])
-    # Rows below candidates[k] are those of values[:k].
-    below = np.stack([np.bincount(place_N[labels == label], minlength=len(values)) for label in (0, 1)])
-    below_2K = np.concatenate([np.zeros((2, 1)), np.cumsum(below, axis=1)[:, :-1]], axis=1)
-    counts_K22 = np.stack([below_2K, below.sum(axis=1, keepdims=True) - below_2K], axis=-1).transpose(1, 0, 2)
-    scores_K = CONFUSION_SCORES[metric.name](counts_K22)
-    return _best(candidates, scores_K, 0.5)
+    if expected_N is None or len(values) == 1:
+        return 0.5
+    # Rows below candidates[k] are those of values[:k + 1]; some rows are on either side.
+    candidates = (values[1:] + values[:-1]) / 2
+    sums_2V = np.stack([np.bincount(place_N, weights=share_N) for share_N in (1 - expected_N, expected_N)])
+    below_2K = np.cumsum(sums_2V, axis=1)[:, :-1]
+    counts_K22 = np.stack([below_2K, sums_2V.sum(axis=1, keepdims=True) - below_2K], axis=-1).transpose(1, 0, 2)
+    return _best(candidates, CONFUSION_SCORES[metric.name](counts_K22), 0.5)
+
+
+def _calibrated(shares_N: np.ndarray, labels: np.ndarray) -> np.ndarray | None:
+    """Return probabilities by logistic regression on the log-odds; None if they do not rise with these."""
+    odds_N = special.logit(np.clip(shares_N, _LOWEST, 1 - _LOWEST))
+    if len(np.unique(labels)) < 2 or odds_N.std() == 0:
+        return None
+    scaled_N1 = ((odds_N - odds_N.mean()) / odds_N.std())[:, None]
+    model = LogisticRegression(C=_CALIBRATION_STRENGTH).fit(scaled_N1, labels)
+    return model.predict_proba(scaled_N1)[:, 1] if model.coef_[0, 0] > 0 else None
 
 
 def _best(candidates: np.ndarray, scores: np.ndarray | list[float], default: float) -> float:
