@@ -25,7 +25,7 @@ from safetensors.numpy import load_file
 from attentune.data.dataset import LabelSpace
 from attentune.experiments.auto import fusion as fusions
 from attentune.experiments.auto.portfolio import all_members
-from attentune.experiments.auto.selection import paired_gain
+from attentune.experiments.auto.selection import paired_gain, utility
 from attentune.experiments.auto.thresholds import fit_thresholds
 from attentune.inference.fusion import FUSION_KINDS, Fusion
 from attentune.metrics.metrics import choose_metric, predictions_of
@@ -172,7 +172,7 @@ def _decisions(
 
     def best(odds: np.ndarray, of: np.ndarray) -> float:
         steps = [0.0, *np.unique(np.quantile(odds, np.linspace(0.01, 0.99, 99)))]
-        return steps[int(np.argmax([metric.score(of, (odds >= step).astype(np.int64)) for step in steps]))]
+        return steps[int(np.argmax([utility(metric, of, (odds >= step).astype(np.int64)) for step in steps]))]
 
     crossed = np.zeros(len(labels), dtype=np.int64)
     for fold in np.unique(folds):
