@@ -72,7 +72,8 @@ def test_nothing_to_guess_by() -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "hint"), [("text\tlabel", "end in .tsv"), ("text,label", "end in .csv"), ("text;label", "semicolons")]
+    ("header", "hint"),
+    [("text\tlabel", "tabs"), ("text,label", "commas"), ("text;label", "semicolons"), ("text|label", "vertical bars")],
 )
 def test_a_wrong_separator_is_told(header: str, hint: str) -> None:
     with pytest.raises(DataError, match=hint):

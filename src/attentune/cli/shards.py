@@ -120,6 +120,7 @@ def run_shards_of(
         The exit status, the folder and the plan.
     """
     from attentune.data.ranges import dataset_source, find_sources
+    from attentune.data.readers.formats import FileOptions
     from attentune.experiments.shards.plan import PLAN_FILE, ShardRequest, make_plan, run_fingerprint
     from attentune.io.urls import OutputFolder, is_url
 
@@ -127,7 +128,7 @@ def run_shards_of(
     output = OutputFolder(folder)
     config = saved.with_columns(data)
     if parsed.input_file is not None:
-        sources = find_sources(parsed.input_file, leave_out=(PLAN_FILE,))
+        sources = find_sources(parsed.input_file, (PLAN_FILE,), FileOptions.of(config))
     else:
         sources = [dataset_source(config.dataset_name, config.dataset_config_name, parsed.split)]
     run = str(Path(saved.folder).absolute())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,7 +64,7 @@ def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_col
         return RowChunks.of(TextRows(("0",), (parsed.text,), pairs, None, "--text"))
     if parsed.input_file is not None:
         config, space = saved.with_columns(data), saved.label_space
-        return unlabelled_chunks(
+        chunks = unlabelled_chunks(
             parsed.input_file,
             label_space=space,
             is_pair=is_pair,
@@ -71,5 +72,8 @@ def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_col
             limit=limit,
             keep_columns=keep_columns,
         )
+        for note in chunks.notes:
+            print(note, file=sys.stderr)
+        return chunks
     task_data = saved.data(data, (parsed.split,))
     return RowChunks.of(next(iter(task_data.splits.values())))

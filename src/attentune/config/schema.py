@@ -383,7 +383,9 @@ class DataConfig:
     data_dir: str | None = setting(None, "the folder of the task's files, as they were published")
     dataset_name: str | None = setting(None, "a Hugging Face data set: a hub name, or a folder from save_to_disk")
     dataset_config_name: str | None = setting(None, "the configuration of that data set")
-    train_file: str | None = setting(None, "your training rows: .csv .tsv .json .jsonl .parquet, also with .gz")
+    train_file: str | None = setting(
+        None, "your training rows: .csv .tsv .json .jsonl .parquet, also with .gz; .feather .xlsx .xls .ods"
+    )
     validation_file: str | None = setting(None, "your validation rows (a part of train_file is split off if not given)")
     test_file: str | None = setting(None, "your test rows")
     extra_train_files: tuple[str, ...] | None = setting(
@@ -429,6 +431,10 @@ class DataConfig:
     max_windows: int = setting(8, "windows: the maximum number per text; longer texts are truncated", minimum=1)
     max_train_samples: int | None = setting(None, "train on a seeded, stratified sample of this many rows", minimum=1)
     max_eval_samples: int | None = setting(None, "score on a seeded, stratified sample of this many rows", minimum=1)
+    delimiter: str | None = setting(None, "the separator of fields in .csv and .tsv files (found if not given)")
+    encoding: str | None = setting(
+        None, "the encoding of .csv and .tsv files that are not UTF-8, such as cp1252 (found if not given)"
+    )
 
     @property
     def extra_train(self) -> tuple[tuple[str, float], ...]:

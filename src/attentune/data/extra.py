@@ -12,6 +12,7 @@ from attentune.config.schema import DataConfig
 from attentune.data.builtin import TaskSpec, label_reader, load_spec
 from attentune.data.columns import Columns, choose_columns, read_rows
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.hub import read_dataset
 from attentune.data.readers.read import read_table
 from attentune.data.readers.table import Table
@@ -69,7 +70,7 @@ def read_extra(path: str, config: DataConfig, space: LabelSpace, *, is_pair: boo
 
 def _read(path: str, config: DataConfig) -> Table:
     if not Path(path).expanduser().is_dir():
-        return read_table(path)
+        return read_table(path, options=FileOptions.of(config))
     tables, _ = read_dataset(replace(config, dataset_name=path, dataset_config_name=None))
     if "train" not in tables:
         raise DataError(f"its splits are {', '.join(tables)}, expected train among them.", path=path)

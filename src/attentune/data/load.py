@@ -22,6 +22,7 @@ from attentune.data.columns import Columns, choose_columns, read_rows, require
 from attentune.data.dataset import CALIBRATION, CUSTOM_NAME, LabelSpace, TaskData, TextRows
 from attentune.data.extra import with_extra
 from attentune.data.labels import decide_task_type, find_space
+from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.hub import read_dataset
 from attentune.data.readers.read import read_table
 from attentune.data.readers.table import Table
@@ -141,7 +142,8 @@ def _read_tables(
     if not paths:
         settings = " or ".join(f"--{split}_file" for split in splits or ())
         raise ConfigError(f"data: no file is given for {', '.join(splits or ())}. Give it with {settings}.")
-    return {split: read_table(path) for split, path in paths.items()}, ()
+    tables = {split: read_table(path, options=FileOptions.of(config)) for split, path in paths.items()}
+    return tables, tuple(note for table in tables.values() for note in table.notes)
 
 
 def _load_custom(
@@ -319,7 +321,7 @@ def with_calibration(data: TaskData, config: DataConfig, seed: int) -> TaskData:
 
 def _read_calibration(data: TaskData, config: DataConfig, path: str, seed: int) -> TextRows:
     custom = replace(config, task=None, task_type=None, validation_file=path)
-    tables = {"validation": read_table(path)}
+    tables = {"validation": read_table(path, options=FileOptions.of(config))}
     read = _load_custom(tables, custom, seed=seed, splits=("validation",), label_space=data.label_space)
     rows = read.splits["validation"]
     if rows.labels is None or len(rows) == 0:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attentune.data.readers.csv import Dialect, parse_delimited, read_header, scan_delimited
+from attentune.data.readers.formats import DELIMITERS, FOUND, HEAD_BYTES, FileOptions, find_dialect
 from attentune.data.readers.hub import load_split, read_split_batches
 from attentune.data.readers.json import parse_json, parse_json_lines, scan_json_lines
 from attentune.data.readers.parquet import read_parquet_batches, scan_parquet, table_of_arrow
@@ -24,7 +25,6 @@ from attentune.data.readers.table import BLOCK, BLOCK_ROWS, FIRST, RowStart, Tab
 from attentune.errors import DataError
 from attentune.io.urls import StoredFile, find_files, is_url
 
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 DATASET = "dataset"
 
 
@@ -39,6 +39,8 @@ class RowSource:
         modified: what changes when its content does.
         split: the name of the split.
         config_name: the configuration of the dataset.
+        delimiter: the separator of fields, if it is given.
+        encoding: the encoding of a file that is not UTF-8, if it is given.
     """
 
     path: str
@@ -47,6 +49,8 @@ class RowSource:
     modified: str = ""
     split: str | None = None
     config_name: str | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
 
     @property
     def name(self) -> str:
@@ -135,7 +139,7 @@ class RowChunk:
             ) from error
 
 
-def find_sources(pattern: str, leave_out: Sequence[str] = ()) -> list[RowSource]:
+def find_sources(pattern: str, leave_out: Sequence[str] = (), options: FileOptions = FOUND) -> list[RowSource]:
     """Find the files of a path, URL, pattern or folder; see `find_files`.
 
     Raises:
@@ -151,7 +155,8 @@ def find_sources(pattern: str, leave_out: Sequence[str] = ()) -> list[RowSource]
                 " convert it; a dataset of save_to_disk is named with --dataset_name.",
                 path=file.path,
             )
-        found.append(RowSource(file.path, kind, file.bytes, file.modified))
+        given = {"delimiter": options.delimiter, "encoding": options.encoding} if kind in DELIMITERS else {}
+        found.append(RowSource(file.path, kind, file.bytes, file.modified, **given))
     return found
 
 
@@ -182,12 +187,13 @@ def scan(source: RowSource) -> SourceScan:
     every = BLOCK_ROWS if source.is_divisible else math.inf
     with source.file.open() as file, _text(source, file) as stream:
         position = file.tell if source.is_divisible else lambda: 0
-        lines = text_lines(stream, source.path)
+        dialect = _dialect(source, file, stream)
+        lines = text_lines(stream, source.path, encoding=dialect.encoding)
         if source.kind == ".json":
             table = parse_json("".join(lines), source.path)
             return SourceScan(table.names, len(table), (FIRST,))
-        if source.kind in _DELIMITERS:
-            names, rows, found = scan_delimited(lines, source.path, _dialect(source), position, every)
+        if source.kind in DELIMITERS:
+            names, rows, found = scan_delimited(lines, source.path, dialect, position, every)
             return SourceScan(tuple(name for name in names if name), rows, tuple(found))
         rows, found = scan_json_lines(lines, source.path, position, every)
     with source.file.open() as file, _text(source, file) as stream:
@@ -289,17 +295,17 @@ def _untyped(
     """Yield chunks of a text file as cells and as `pyarrow.Table` of texts."""
     columns = {*wanted, *kept}
     with source.file.open() as file, _text(source, file) as stream:
-        lines = text_lines(stream, source.path)
-        dialect, options = _dialect(source), {}
+        dialect, options = _dialect(source, file, stream), {}
+        lines = text_lines(stream, source.path, encoding=dialect.encoding)
         if source.is_divisible:
-            if source.kind in _DELIMITERS:
+            if source.kind in DELIMITERS:
                 dialect = replace(dialect, header=read_header(lines, source.path, dialect))
             file.seek(part.start.byte)
-            lines = text_lines(stream, source.path, first_line=part.start.line)
+            lines = text_lines(stream, source.path, first_line=part.start.line, encoding=dialect.encoding)
             options = {"start": part.start, "num_rows": part.rows}
         if source.kind == ".json":
             tables = _blocks_of(parse_json("".join(lines), source.path, columns))
-        elif source.kind in _DELIMITERS:
+        elif source.kind in DELIMITERS:
             tables = parse_delimited(lines, source.path, dialect, columns, BLOCK, **options)  # type: ignore[arg-type]
         else:
             tables = parse_json_lines(lines, source.path, columns, BLOCK, **options)  # type: ignore[arg-type]
@@ -347,8 +353,23 @@ def _numbered_starts(rows: int) -> tuple[RowStart, ...]:
     return tuple(RowStart(row) for row in range(0, rows, BLOCK_ROWS))
 
 
-def _dialect(source: RowSource) -> Dialect:
-    return Dialect(_DELIMITERS.get(source.kind, ","))
+def _dialect(source: RowSource, file: Any, stream: Any) -> Dialect:
+    """Return the dialect of a text file that is open at its beginning."""
+    if source.kind not in DELIMITERS:
+        return Dialect()
+    if source.is_divisible:
+        head = file.read(HEAD_BYTES)
+        file.seek(0)
+    else:
+        head = stream.peek(HEAD_BYTES)
+    dialect = find_dialect(head, source.kind, FileOptions(source.delimiter, source.encoding))
+    if dialect.encoding.startswith("utf-16"):
+        raise DataError(
+            "the file is UTF-16, in which rows cannot be found from its middle. Save it as UTF-8 (iconv -f UTF-16 -t"
+            " UTF-8 OLD > NEW).",
+            path=source.path,
+        )
+    return dialect
 
 
 @contextlib.contextmanager

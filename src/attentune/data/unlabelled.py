@@ -11,6 +11,7 @@ from attentune.data.builtin import TaskSpec, label_reader, load_spec
 from attentune.data.columns import Columns, IdColumns, choose_columns, id_columns, ids_of, read_rows, require
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.labels import LabelReader
+from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.read import read_chunks
 from attentune.data.readers.streams import check_file
 from attentune.data.readers.table import CHUNK, WHOLE, ChunkLimit, Table, has_return
@@ -29,12 +30,14 @@ class RowChunks:
         has_return: whether an id or a cell that is kept holds a carriage return.
         read: iterates over the chunks from the first.
         kept: the names of the columns in `TextRows.kept`.
+        notes: how the file was read, if not as its extension says.
     """
 
     num_rows: int
     has_return: bool
     read: Callable[[], Iterator[TextRows]]
     kept: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, rows: TextRows) -> RowChunks:
@@ -80,7 +83,7 @@ def unlabelled_chunks(
     Raises:
         DataError: as `read_unlabelled`; and, while chunks are read, if the file has changed.
     """
-    names, num_rows, tables = _scanned(path, limit)
+    names, num_rows, notes, tables = _scanned(path, limit, FileOptions.of(config))
     spec = load_spec(config.task) if config.task else None
     columns = prediction_columns(names, str(check_file(path)), is_pair, config, spec)
     reader = replace(label_reader(spec, label_space, config.label_separator), score_range=None)
@@ -104,7 +107,7 @@ def unlabelled_chunks(
             made, _ = read_rows(table, columns, reader, ids=ids_of(table, columns.id))
             yield replace(made, kept=tuple(_copied(table, name) for name in keep)) if keep else made
 
-    return RowChunks(num_rows, ids.has_return(columns.id) or has_kept_return, rows, tuple(keep))
+    return RowChunks(num_rows, ids.has_return(columns.id) or has_kept_return, rows, tuple(keep), notes)
 
 
 def _copied(table: Table, name: str) -> tuple[str, ...]:
@@ -114,25 +117,28 @@ def _copied(table: Table, name: str) -> tuple[str, ...]:
     return tuple(text or "" for text in replace(table, columns={name: texts}).values(name))
 
 
-def _scanned(path: str, limit: ChunkLimit) -> tuple[tuple[str, ...], int, Callable[[Sequence[str]], Iterator[Table]]]:
-    """Parse the whole file; return the names of all columns, the number of rows, and a function that reads columns."""
+def _scanned(
+    path: str, limit: ChunkLimit, options: FileOptions
+) -> tuple[tuple[str, ...], int, tuple[str, ...], Callable[[Sequence[str]], Iterator[Table]]]:
+    """Parse the whole file; return the names of all columns, the number of rows, notes, and what reads columns."""
     before = _state(path)
-    names, num_rows = dict[str, None](), 0
+    names, num_rows, notes = dict[str, None](), 0, tuple[str, ...]()
     held: list[Table] = []
-    for number, table in enumerate(read_chunks(path, limit=limit)):
+    for number, table in enumerate(read_chunks(path, limit=limit, options=options)):
         names |= dict.fromkeys(table.names)
+        notes = table.notes
         num_rows += len(table)
         held = [table] if number == 0 else []
     if held:
-        return tuple(names), num_rows, lambda wanted: iter(held)
+        return tuple(names), num_rows, notes, lambda wanted: iter(held)
 
     def read_again(wanted: Sequence[str]) -> Iterator[Table]:
-        for table in read_chunks(path, keep=wanted, limit=limit):
+        for table in read_chunks(path, keep=wanted, limit=limit, options=options):
             if _state(path) != before:
                 raise DataError("has changed while it was read. Start again when nothing writes to it.", path=path)
             yield table
 
-    return tuple(names), num_rows, read_again
+    return tuple(names), num_rows, notes, read_again
 
 
 def _state(path: str) -> tuple[int, int, int]:

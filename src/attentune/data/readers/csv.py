@@ -27,12 +27,14 @@ class Dialect:
             the files of GLUE).
         header: the column names, if the file has no header line.
         drop_broken: leave rows with too few or too many fields out; `Table.dropped` has their lines.
+        encoding: the name of a codec.
     """
 
     delimiter: str = ","
     quoting: str = "csv"
     header: tuple[str, ...] | None = None
     drop_broken: bool = False
+    encoding: str = "utf-8"
 
 
 def parse_delimited(
@@ -199,7 +201,7 @@ def _header(records: Iterator[tuple[int, list[str]]], path: str | Path) -> tuple
 
 
 def _ragged(fields: Sequence[str], header: Sequence[str], path: str | Path, line: int, dialect: Dialect) -> DataError:
-    what = {",": "comma", "\t": "tab"}.get(dialect.delimiter, repr(dialect.delimiter))
+    what = {",": "comma", "\t": "tab", ";": "semicolon"}.get(dialect.delimiter, repr(dialect.delimiter))
     if dialect.quoting == "none":
         mend = f"Add what is missing, or take a stray {what} out."
     else:
@@ -216,11 +218,9 @@ def _ragged(fields: Sequence[str], header: Sequence[str], path: str | Path, line
 def separator_hint(header: Sequence[str]) -> str:
     """Return a hint if the header is one field that contains another separator, otherwise an empty string."""
     if len(header) == 1:
-        for mark, what, ending in (("\t", "tabs", ".tsv"), (",", "commas", ".csv")):
+        for mark, what in (("\t", "tabs"), (",", "commas"), (";", "semicolons"), ("|", "vertical bars")):
             if mark in header[0]:
-                return f" The header looks separated by {what}: the name of such a file has to end in {ending}."
-        if ";" in header[0]:
-            return " The header looks separated by semicolons: save it with commas (.csv) or tabs (.tsv)."
+                return f" The header looks separated by {what}, but not all of the first rows have as many fields."
     return ""
 
 

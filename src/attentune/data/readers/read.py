@@ -7,33 +7,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from attentune.data.readers.csv import Dialect, parse_delimited
+from attentune.data.readers.formats import DELIMITERS, FOUND, HEAD_BYTES, FileOptions, describe, find_dialect
 from attentune.data.readers.json import parse_json, parse_json_lines
+from attentune.data.readers.office import FEATHER, SPREADSHEETS, parse_feather, parse_spreadsheet
 from attentune.data.readers.parquet import parse_parquet
 from attentune.data.readers.streams import MAX_BYTES, check_file, open_bytes, text_lines
 from attentune.data.readers.table import CHUNK, WHOLE, ChunkLimit, Table
 from attentune.errors import DataError
 
+# Files that are read row by row, and as a whole.
 EXTENSIONS = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
+_WHOLE = (*FEATHER, *SPREADSHEETS)
 
 
-def read_table(path: str | Path, *, keep: Collection[str] | None = None, max_bytes: int = MAX_BYTES) -> Table:
-    """Read a file by its extension: .csv, .tsv, .json, .jsonl (.ndjson) or .parquet, each also with .gz.
+def read_table(
+    path: str | Path,
+    *,
+    keep: Collection[str] | None = None,
+    max_bytes: int = MAX_BYTES,
+    options: FileOptions = FOUND,
+) -> Table:
+    """Read a file by its extension: .csv, .tsv, .json, .jsonl (.ndjson) or .parquet, each also with .gz; .feather
+    (.arrow); .xlsx, .xls, .xlsb or .ods.
 
     A .csv or .tsv has a header line; its fields may be in double quotes, and then hold separators, line ends and
-    doubled quotes (also in a .tsv; for files without quoting, such as those of GLUE, see `read_delimited`).
+    doubled quotes (also in a .tsv; for files without quoting, such as those of GLUE, see `read_delimited`). Its
+    separator and its encoding are found (`formats.find_dialect`) if they are not those of the extension and UTF-8.
 
     Args:
         path: the file.
         keep: the columns to read; None reads all.
         max_bytes: the maximum size, after unpacking.
+        options: the separator and encoding of a .csv or .tsv, if known.
 
     Raises:
         DataError: if the file is missing, empty, of an unknown format or broken; with the line if there is one.
     """
-    (table,) = read_chunks(path, keep=keep, max_bytes=max_bytes, limit=WHOLE)
+    (table,) = read_chunks(path, keep=keep, max_bytes=max_bytes, limit=WHOLE, options=options)
     return table
 
 
@@ -43,27 +57,32 @@ def read_chunks(
     keep: Collection[str] | None = None,
     max_bytes: int | None = None,
     limit: ChunkLimit = CHUNK,
+    options: FileOptions = FOUND,
 ) -> Iterator[Table]:
     """Read a file as `read_table` does, in chunks of consecutive rows, with one in memory at a time.
 
-    A .json file is one chunk, since it may be a list; a .parquet.gz file is unpacked as a whole. A chunk of a .jsonl
-    file has only the columns of its rows.
+    A .json file, spreadsheet or .feather file is one chunk; a .parquet.gz file is unpacked as a whole. A chunk of a
+    .jsonl file has only the columns of its rows.
 
     Args:
         path: the file.
         keep: the columns to read; None reads all.
         max_bytes: the maximum size, after unpacking; None limits only what is held in memory, to `MAX_BYTES`.
         limit: the maximum size of a chunk.
+        options: the separator and encoding of a .csv or .tsv, if known.
 
     Raises:
         DataError: as `read_table`; for a broken later chunk after the earlier ones were returned.
     """
     path = check_file(path)
     kind = path.with_suffix("").suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+    if path.suffix.lower() in _WHOLE:
+        yield (parse_feather if path.suffix.lower() in FEATHER else parse_spreadsheet)(path, keep)
+        return
     if kind not in EXTENSIONS:
         raise DataError(
-            f"the name ends in {kind or 'nothing known'!r}, expected one of {' '.join(EXTENSIONS)}, also with .gz."
-            " Rename it to what it holds, or convert it.",
+            f"the name ends in {kind or 'nothing known'!r}, expected one of {' '.join(EXTENSIONS)}, also with .gz, or"
+            f" {' '.join(_WHOLE)}. Rename it to what it holds, or convert it.",
             path=path,
         )
     is_held = limit == WHOLE or kind == ".json" or (kind == ".parquet" and path.suffix.lower() == ".gz")
@@ -73,9 +92,11 @@ def read_chunks(
             yield from parse_parquet(stream, path, keep, most, limit)
         elif kind == ".json":
             yield parse_json("".join(text_lines(stream, path)), path, keep)
-        elif kind in (".csv", ".tsv"):
-            dialect = Dialect(delimiter="," if kind == ".csv" else "\t")
-            yield from parse_delimited(text_lines(stream, path), path, dialect, keep, limit)
+        elif kind in DELIMITERS:
+            dialect = find_dialect(stream.peek(HEAD_BYTES), kind, options)  # type: ignore[attr-defined]
+            lines = text_lines(stream, path, encoding=dialect.encoding)
+            for table in parse_delimited(lines, path, dialect, keep, limit):
+                yield replace(table, notes=describe(dialect, kind, path))
         else:
             yield from parse_json_lines(text_lines(stream, path), path, keep, limit)
 

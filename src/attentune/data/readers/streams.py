@@ -1,4 +1,4 @@
-"""Open plain or gzipped files, with size limits, and decode UTF-8 lines."""
+"""Open plain or gzipped files, with size limits, and decode their lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_RATIO, BOMB_BYTES = 200, 64 * 2**20
 _BOM = b"\xef\xbb\xbf"
 # The first bytes of formats that are often given by mistake, and how to mend it.
 _OTHERS = {
-    b"PK\x03\x04": " The file looks like a zip archive. Unpack it; if it is a spreadsheet (.xlsx), save it as .csv.",
+    b"PK\x03\x04": " The file looks like a zip archive. Unpack it; the name of a spreadsheet has to end in .xlsx.",
     b"\x1f\x8b": " The file looks gzipped: let its name end in .gz.",
     b"PAR1": " The file looks like Parquet: let its name end in .parquet.",
     b"\xff\xfe\x00\x00": " It may be UTF-32: save it as UTF-8 (iconv -f UTF-32 -t UTF-8 OLD > NEW).",
@@ -130,8 +130,13 @@ def unpacked(
         ) from error
 
 
-def text_lines(stream: IO[bytes], path: str | Path, *, first_line: int = 1) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file with their line ends, without a byte order mark.
+def is_other_format(head: bytes) -> bool:
+    """Return whether a file begins like a format that is no text."""
+    return head.startswith(tuple(_OTHERS))
+
+
+def text_lines(stream: IO[bytes], path: str | Path, *, first_line: int = 1, encoding: str = "utf-8") -> Iterator[str]:
+    """Yield the lines of a file with their line ends, without a byte order mark.
 
     Only a line feed ends a line, so that U+2028, form feeds and the like stay part of a text.
 
@@ -139,10 +144,14 @@ def text_lines(stream: IO[bytes], path: str | Path, *, first_line: int = 1) -> I
         stream: the file, at the start of a line.
         path: its path or URL, for messages.
         first_line: the number of that line.
+        encoding: the name of a codec. UTF-16 is read from the beginning of a file only.
 
     Raises:
-        DataError: for bytes that are not UTF-8, and for NUL bytes, with line and byte position.
+        DataError: for bytes that are not of this encoding, and for NUL bytes, with line and byte position.
     """
+    if encoding.startswith("utf-16"):
+        stream = _as_utf8(stream, path, encoding)
+        encoding = "utf-8"
     for number, line in enumerate(stream, start=first_line):
         start = len(_BOM) if number == 1 and line.startswith(_BOM) else 0
         if b"\0" in line:
@@ -152,13 +161,25 @@ def text_lines(stream: IO[bytes], path: str | Path, *, first_line: int = 1) -> I
         if start and line.startswith(_BOM, start):
             raise DataError("begins with a second byte order mark (EF BB BF). Take it out.", path=path, line=number)
         try:
-            yield line[start:].decode("utf-8")
+            yield line[start:].decode(encoding)
         except UnicodeDecodeError as error:
             byte = start + error.start
             hint = _encoding_hint(line, is_first=number == 1)
+            name = "UTF-8" if encoding == "utf-8" else encoding
             raise DataError(
-                f"byte {byte + 1} of the line is 0x{line[byte]:02x}, which is not UTF-8.{hint}", path=path, line=number
+                f"byte {byte + 1} of the line is 0x{line[byte]:02x}, which is not {name}.{hint}", path=path, line=number
             ) from error
+
+
+def _as_utf8(stream: IO[bytes], path: str | Path, encoding: str) -> Any:
+    """Yield the lines of a file in UTF-8."""
+    done = 0
+    try:
+        for line in io.TextIOWrapper(stream, encoding, newline="\n"):
+            yield line.encode("utf-8")
+            done += 1
+    except UnicodeError as error:
+        raise DataError(f"not {encoding.upper()} ({error}). Save it as UTF-8.", path=path, line=done + 1) from error
 
 
 def _encoding_hint(line: bytes, *, is_first: bool) -> str:
@@ -168,4 +189,7 @@ def _encoding_hint(line: bytes, *, is_first: bool) -> str:
                 return hint
     if line.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in line:
         return " It may be UTF-16: save it as UTF-8 (iconv -f UTF-16 -t UTF-8 OLD > NEW)."
-    return " Save the file as UTF-8 (iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW, if it came from Windows)."
+    return (
+        " Save the file as UTF-8 (iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW, if it came from Windows); for a .csv or"
+        " .tsv, --encoding can name the encoding."
+    )

@@ -24,6 +24,7 @@ class Table:
         class_names: the classes of columns that declare them (`datasets.ClassLabel`), in the order of their ids.
         dropped: the lines of broken rows that were left out (`Dialect.drop_broken`).
         first_row: the number of the first row in the source (from 0), for a chunk.
+        notes: how the file was read, if not as its extension says.
     """
 
     source: str
@@ -34,6 +35,7 @@ class Table:
     class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     dropped: tuple[int, ...] = ()
     first_row: int = 0
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return self.num_rows

@@ -1,0 +1,136 @@
+"""Readers of spreadsheets (Excel, OpenDocument) and of Feather files, each read as a whole."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import zipfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from attentune.data.readers.parquet import table_of_arrow
+from attentune.data.readers.streams import check_ratio
+from attentune.data.readers.table import Table, as_cell
+from attentune.errors import DataError
+
+SPREADSHEETS = (".xlsx", ".xls", ".xlsb", ".ods")
+FEATHER = (".feather", ".arrow")
+
+
+def parse_spreadsheet(path: Path, keep: Collection[str] | None = None) -> Table:
+    """Parse the first sheet of a spreadsheet that holds anything; its first row that is not empty has the names.
+
+    Numbers are texts as they are shown without a format (5, not 5.0), dates are ISO 8601, and an empty cell is an empty
+    text. Columns without a name, and empty rows at the end, are left out.
+
+    Args:
+        path: the file.
+        keep: the columns to read; None reads all.
+
+    Raises:
+        DataError: the file is damaged, has a password or no rows, or names are repeated; python-calamine is not
+            installed.
+    """
+    try:
+        calamine: Any = importlib.import_module("python_calamine")
+    except ImportError as error:
+        raise DataError(
+            "reading spreadsheets needs python-calamine: pip install 'attentune[excel]', or save the file as .csv.",
+            path=path,
+        ) from error
+    _check_archive(path)
+    try:
+        with calamine.CalamineWorkbook.from_path(str(path)) as book:
+            sheets = {name: book.get_sheet_by_name(name).to_python(skip_empty_area=False) for name in book.sheet_names}
+    except Exception as error:  # of each format its own
+        raise DataError(
+            f"cannot be read as a spreadsheet ({str(error)[:200]}). Open it, and save it again without a password.",
+            path=path,
+        ) from error
+    filled = [name for name, rows in sheets.items() if any(any(_text(cell) for cell in row) for row in rows)]
+    if not filled:
+        raise DataError("has no rows. Add a row of column names and rows below it.", path=path)
+    rows = [[_text(cell) for cell in row] for row in sheets[filled[0]]]
+    notes = (f"{path}: the sheet {filled[0]!r} is read, of {len(filled)}.",) if len(filled) > 1 else ()
+    return _table(rows, path, keep, notes)
+
+
+def _table(rows: list[list[str]], path: Path, keep: Collection[str] | None, notes: tuple[str, ...]) -> Table:
+    while not any(rows[-1]):
+        rows.pop()
+    top = next(number for number, row in enumerate(rows) if any(row))
+    header, body = rows[top], rows[top + 1 :]
+    names = [name for name in header if name]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise DataError(
+            f"the header names {', '.join(map(repr, repeated))} more than once. Give each column its own name.",
+            path=path,
+            line=top + 1,
+        )
+    if not body:
+        raise DataError("holds a header but no rows. Add rows below it.", path=path)
+    for line, row in enumerate(body, start=top + 2):
+        if not any(row):
+            raise DataError("an empty row between rows, expected a row. Delete it.", path=path, line=line)
+    places = {name: place for place, name in enumerate(header) if name and (keep is None or name in keep)}
+    columns = {name: tuple(row[place] for row in body) for name, place in places.items()}
+    lines = tuple(range(top + 2, len(rows) + 1))
+    return Table(str(path), tuple(names), columns, len(body), lines, notes=notes)
+
+
+def _text(cell: Any) -> str:
+    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 1e15:
+        return str(int(cell))
+    if isinstance(cell, (datetime.date, datetime.time)):
+        return cell.isoformat()
+    value = as_cell(cell)
+    return "" if value is None else str(value)
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse a decompression bomb; newer spreadsheets are zip archives.
+
+    Raises:
+        DataError: it unpacks to far more than its size.
+    """
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            check_ratio(sum(part.file_size for part in archive.infolist()), path.stat().st_size, path)
+
+
+def parse_feather(path: Path, keep: Collection[str] | None = None) -> Table:
+    """Parse a Feather (version 2) or Arrow file.
+
+    Args:
+        path: the file.
+        keep: the columns to read; None reads all.
+
+    Raises:
+        DataError: the file is damaged, has no rows or repeated names, or unpacks to far more than its size.
+    """
+    import pyarrow as pa
+
+    try:
+        with pa.OSFile(str(path)) as file:
+            reader = pa.ipc.open_file(file)
+            names: Sequence[str] = reader.schema.names
+            batches, unpacked = [], 0
+            for number in range(reader.num_record_batches):
+                batches.append(reader.get_batch(number))
+                unpacked += batches[-1].nbytes
+                check_ratio(unpacked, path.stat().st_size, path)
+            arrow = pa.Table.from_batches(batches, reader.schema)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(
+            f"not a whole Feather file ({str(error).splitlines()[0][:200]}). Write it again.", path=path
+        ) from error
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise DataError(f"the columns {', '.join(repeated)} are there more than once. Rename them.", path=path)
+    if not arrow.num_rows:
+        raise DataError("has no rows. Add rows.", path=path)
+    selected = [name for name in names if keep is None or name in keep]
+    table = table_of_arrow(arrow.select(selected), str(path), 0)
+    return Table(str(path), tuple(names), table.columns, arrow.num_rows)
