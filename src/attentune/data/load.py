@@ -21,6 +21,7 @@ from attentune.data.builtin import DEFAULT_METRICS, label_reader, load_builtin
 from attentune.data.columns import Columns, choose_columns, read_rows, require
 from attentune.data.dataset import CALIBRATION, CUSTOM_NAME, LabelSpace, TaskData, TextRows
 from attentune.data.extra import with_extra
+from attentune.data.guesses import with_guessed_columns
 from attentune.data.labels import decide_task_type, find_space
 from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.hub import read_dataset
@@ -171,13 +172,13 @@ def _load_custom(
         LabelError: for missing or unknown labels.
     """
     first = next(iter(tables))
-    columns, guessed = choose_columns(
-        tables[first].names, config, tables[first].source, want_label=not first.startswith("test")
-    )
+    want_label = not first.startswith("test")
+    config, held = with_guessed_columns(tables[first], config, want_label=want_label)
+    columns, named = choose_columns(tables[first].names, config, tables[first].source, want_label=want_label)
     space, notes = _label_space(tables, columns, config, label_space)
     reader = label_reader(None, space, config.label_separator)
     rows: dict[str, TextRows] = {}
-    notes = [*guessed, *notes]
+    notes = [*named, *held, *notes]
     for split, table in tables.items():
         is_test = split.startswith("test")
         rows[split], split_notes = read_rows(table, _required(columns, table, is_test), reader, is_test=is_test)

@@ -10,6 +10,7 @@ from attentune.config.schema import DataConfig
 from attentune.data.builtin import TaskSpec, label_reader, load_spec
 from attentune.data.columns import Columns, IdColumns, choose_columns, id_columns, ids_of, read_rows, require
 from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.guesses import with_guessed_columns
 from attentune.data.labels import LabelReader
 from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.read import read_chunks
@@ -85,6 +86,10 @@ def unlabelled_chunks(
     """
     names, num_rows, notes, tables = _scanned(path, limit, FileOptions.of(config))
     spec = load_spec(config.task) if config.task else None
+    if spec is None and config.text_column is None:
+        table = next(tables(names))
+        config, guessed = with_guessed_columns(table, config, want_label=False)
+        notes += guessed
     columns = prediction_columns(names, str(check_file(path)), is_pair, config, spec)
     reader = replace(label_reader(spec, label_space, config.label_separator), score_range=None)
     ids = id_columns(names, columns.id, strict=config.id_column is not None)

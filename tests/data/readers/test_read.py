@@ -198,7 +198,7 @@ BAD: list[tuple[str, str | bytes, int | None, str]] = [
     ("rows.parquet", "PAR1 and no more", None, "not a whole Parquet file"),
     ("rows.csv.gz", "text,label\na,1\n", None, "cannot be unpacked"),
     ("rows.csv.gz", gzip.compress(b"text,label\na,1\n" * 99)[:-9], None, "cannot be unpacked"),
-    ("rows.xlsx", "text,label\na,1\n", None, "'.xlsx', expected one of .csv"),
+    ("rows.xlsx", "text,label\na,1\n", None, "cannot be read as a spreadsheet"),
     ("rows", "text,label\na,1\n", None, "expected one of .csv"),
     ("rows.gz", "text,label\na,1\n", None, "expected one of .csv"),
 ]
