@@ -43,6 +43,18 @@ def test_empty_texts_are_counted_once_and_not_as_duplicates_or_leaks() -> None:
     assert find(report, "empty")[1].message == "validation: 1 row without any text."
 
 
+def test_texts_that_lost_their_encoding_are_warned_of() -> None:
+    good = ["schön", "naïve façade, 5 € für „alles“", "日本 хорошо", "so fine", "Ã", "Â", "cafÃ"]
+    bad = ["das ist sehr schÃ¶n, naïve", "itâ€™s fine", "so f\ufffdne"]
+    report = examine(make_task({"train": make_rows(good + bad, [0, 1] * 5, lines=True)}))
+    (finding,) = find(report, "encoding")
+    assert finding.level == "warning"
+    assert finding.message == "train: 3 rows with characters of a wrong encoding, such as 'schÃ¶n,'."
+    assert [example.split()[1] for example in finding.examples] == ["r7", "r8", "r9"]
+    pairs = make_rows(["a", "b"], [0, 1], ["x", "schÃ¶n"])
+    assert len(find(examine(make_task({"train": pairs})), "encoding")) == 1
+
+
 def test_a_pair_with_one_empty_side_is_empty() -> None:
     splits = {"train": make_rows(["a", "b", "c"], [0, 1, 1], ["x", "", "z"])}
     assert examine(make_task(splits)).splits["train"].empty == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +19,7 @@ from attentune.data.checks.report import (
     summary_lines,
 )
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.readers.table import quote
 
 __all__ = ["DoctorReport", "Finding", "SplitReport", "examine", "full_lines", "summary_lines"]
 
@@ -90,7 +91,8 @@ def _examine_texts(
         parts=None if rows.sources is None else tuple(rows.row_sources()),
         tokens=None if lengths is None else _token_lengths(lengths, max_length),
     )
-    findings = _empty_findings(name, rows, empty) + _repeat_findings(name, rows, repeated, conflicting or [])
+    findings = _empty_findings(name, rows, empty) + _encoding_findings(name, rows)
+    findings += _repeat_findings(name, rows, repeated, conflicting or [])
     if lengths is not None and report.tokens is not None and report.tokens.cut_share > 0:
         findings.append(_cut_finding(name, rows, lengths, report.tokens, max_length))
     return report, findings
@@ -181,6 +183,40 @@ def _empty_findings(name: str, rows: TextRows, empty: list[int]) -> list[Finding
             tuple(_place(rows, place) for place in empty[:MAX_EXAMPLES]),
         )
     ]
+
+
+def _encoding_findings(name: str, rows: TextRows) -> list[Finding]:
+    """Find texts whose UTF-8 was read as Windows-1252 ("schÃ¶n" for "schön") or whose characters were replaced."""
+    columns = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
+    words = [next(_damaged_words(texts), None) for texts in zip(*columns, strict=True)]
+    damaged = [place for place, word in enumerate(words) if word is not None]
+    if not damaged:
+        return []
+    return [
+        Finding(
+            "warning",
+            "encoding",
+            name,
+            f"{name}: {_count(len(damaged), 'row')} with characters of a wrong encoding, such as"
+            f" {quote(words[damaged[0]] or '')}.",
+            "Export the texts again as UTF-8, or repair them (the package ftfy does).",
+            tuple(_place(rows, place) for place in damaged[:MAX_EXAMPLES]),
+        )
+    ]
+
+
+def _damaged_words(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the words that hold replacement characters, or are UTF-8 that was read as Windows-1252 or Latin-1."""
+    for word in (word for text in texts if not text.isascii() for word in text.split()):
+        if "\ufffd" in word or any(_decodes_as_utf8(word, encoding) for encoding in ("cp1252", "latin-1")):
+            yield word
+
+
+def _decodes_as_utf8(word: str, encoding: str) -> bool:
+    try:
+        return word.encode(encoding).decode("utf-8") != word
+    except UnicodeError:
+        return False
 
 
 def _repeat_findings(

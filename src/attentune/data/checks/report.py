@@ -15,6 +15,7 @@ FINDING_KINDS = (
     "leak",
     "constant",
     "empty",
+    "encoding",
     "missing-class",
     "alike-classes",
     "conflicts",
