@@ -86,6 +86,7 @@ def run(tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, said.getvalue()
 
 
+@pytest.mark.integration
 def test_what_training_says(run: tuple[Path, str]) -> None:
     said = {shape(line) for line in run[1].splitlines()}
     found = [line for line in shown("docs/quickstart.md", "Task type").splitlines() if shape(line) not in said]
@@ -96,6 +97,7 @@ def test_what_training_says(run: tuple[Path, str]) -> None:
     assert shape(labels) in said
 
 
+@pytest.mark.integration
 def test_predictions_metrics_tokens_and_explanations(
     run: tuple[Path, str], attentune: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def said_line(process: subprocess.Popen[str]) -> str:
     raise AssertionError("it ended")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_it_serves_until_it_is_stopped_and_leaves_nothing(
     started: subprocess.Popen[str], tmp_path: Path, number: signal.Signals

@@ -71,6 +71,7 @@ def delivered(tiny, tmp_path_factory) -> tuple[Path, str, str]:
     return folder, out, err
 
 
+@pytest.mark.integration
 def test_the_leaderboard_shows_every_member_and_the_estimate(delivered):
     folder, out, err = delivered
     result = json.loads((folder / "best/auto/leaderboard.json").read_text())
@@ -85,6 +86,7 @@ def test_the_leaderboard_shows_every_member_and_the_estimate(delivered):
     assert "bert-mean: accuracy" in err
 
 
+@pytest.mark.integration
 def test_the_delivery_is_an_ordinary_run_folder(delivered, attentune):
     folder, _, _ = delivered
     best = folder / "best"
@@ -100,6 +102,7 @@ def test_the_delivery_is_an_ordinary_run_folder(delivered, attentune):
     assert len(list(csv.DictReader((best / "predictions_test.csv").open()))) == 30
 
 
+@pytest.mark.integration
 def test_each_fold_is_trained_once_even_if_resumed(delivered, attentune, tiny):
     folder, _, _ = delivered
     begun, before = tasks(folder), finished_folds(folder)
@@ -306,6 +309,7 @@ def test_a_folder_with_something_else_is_left_alone(attentune, tiny, tmp_path):
     assert [entry.name for entry in (tmp_path / "best").iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.integration
 def test_other_rows_or_settings_are_not_resumed(delivered, attentune, tiny, tmp_path):
     folder, _, _ = delivered
     line = words(folder, tiny("bert"), *PORTFOLIO, *LONG, "--cv_folds", "3", "--resume")

@@ -88,6 +88,7 @@ def test_what_was_fitted_is_what_the_kept_rows_say(files: Path, trained: Path) -
     assert facts["thresholds"]["good"] == pytest.approx(best_threshold(shares, rows.labels == 1), abs=1e-3)
 
 
+@pytest.mark.integration
 def test_the_errors_are_of_the_validation_rows(files: Path, trained: Path) -> None:
     facts = json.loads((trained / "metrics.json").read_text())["train"]["calibration"]
     labels, said, shares = columns(trained / "predictions_validation.csv")
@@ -108,6 +109,7 @@ def test_the_errors_are_of_the_validation_rows(files: Path, trained: Path) -> No
     assert "Calibrated on 36 rows" in (trained / "README.md").read_text()
 
 
+@pytest.mark.integration
 def test_every_way_in_obeys(attentune, files: Path, trained: Path) -> None:
     labels, said, shares = columns(trained / "predictions_validation.csv")
     scores = json.loads((trained / "metrics.json").read_text())["validation"]
@@ -126,6 +128,7 @@ def test_every_way_in_obeys(attentune, files: Path, trained: Path) -> None:
     assert status == 0, err
 
 
+@pytest.mark.integration
 def test_every_way_in_says_what_a_threshold_turns(attentune, files: Path, trained: Path, tmp_path: Path) -> None:
     """With the threshold at the middle of what the rows have, whatever the fit was: the likeliest class is another."""
     from attentune.app.service import ExplanationService

@@ -76,6 +76,7 @@ def trained(files: Path, tiny) -> Path:
     return run
 
 
+@pytest.mark.integration
 def test_a_run_with_token_labels_learns_and_says_what_it_scored(attentune, files: Path, trained: Path) -> None:
     config = json.loads((trained / "config.json").read_text())
     assert config["problem_type"] == "multi_label_classification"
@@ -97,6 +98,7 @@ def test_a_run_with_token_labels_learns_and_says_what_it_scored(attentune, files
     assert (status, json.loads(out)["validation"]) == (0, pytest.approx(scores))
 
 
+@pytest.mark.integration
 def test_every_way_to_predict_says_the_same(attentune, files: Path, trained: Path) -> None:
     texts = [row["text"] for row in rows_of(files)][:10]
     expected = predict(trained, texts)
@@ -117,6 +119,7 @@ def test_every_way_to_predict_says_the_same(attentune, files: Path, trained: Pat
         assert found == pytest.approx(wanted["probabilities"], abs=1e-5)
 
 
+@pytest.mark.integration
 def test_token_labels_and_explanations_name_sets(attentune, files: Path, trained: Path) -> None:
     status, out, _ = attentune("label", trained, "--max_samples", "5")
     assert status == 0
@@ -141,6 +144,7 @@ def test_token_labels_and_explanations_name_sets(attentune, files: Path, trained
     assert (status, json.loads(out)["label"]) == (0, "sky")
 
 
+@pytest.mark.integration
 def test_leave_one_out_explains_a_labels_own_logit(trained: Path) -> None:
     from attentune.explain.texts import explain_texts
 
@@ -160,6 +164,7 @@ def test_leave_one_out_explains_a_labels_own_logit(trained: Path) -> None:
         assert piece.score == pytest.approx(logit(ids) - logit(without), abs=1e-3)
 
 
+@pytest.mark.integration
 def test_balanced_weights_focal_and_the_metric_to_choose_by(attentune, tiny, files: Path, tmp_path: Path) -> None:
     more = ("--loss", "focal", "--class_weights", "balanced", "--metric_for_best_model", "hamming_loss")
     words = (
@@ -241,6 +246,7 @@ def test_what_needs_one_class_a_row_is_refused(attentune, tiny, files, tmp_path,
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.integration
 def test_faithfulness_is_refused(attentune, trained: Path) -> None:
     status, _, err = attentune("faithfulness", trained)
     assert status == 2
@@ -256,6 +262,7 @@ def test_export_predicts_the_same_sets(attentune, files: Path, trained: Path, tm
     assert about["max_difference"] < 1e-4
 
 
+@pytest.mark.integration
 def test_the_metrics_are_scikit_learns_over_labels(trained: Path) -> None:
     scores = json.loads((trained / "metrics.json").read_text())["validation"]
     table = list(csv.DictReader((trained / "predictions_validation.csv").open()))

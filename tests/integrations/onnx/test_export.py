@@ -124,6 +124,7 @@ def served(run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, i
     return folder, status, "\n".join(printed)
 
 
+@pytest.mark.integration
 def test_the_command_prints_the_difference_and_both_scores(served: tuple[Path, int, str]) -> None:
     folder, status, printed = served
     assert status == 0
@@ -135,6 +136,7 @@ def test_the_command_prints_the_difference_and_both_scores(served: tuple[Path, i
     assert sizes[0] < sizes[1]
 
 
+@pytest.mark.integration
 def test_what_the_folder_holds(served: tuple[Path, int, str], run: Path) -> None:
     folder = served[0]
     about = json.loads((folder / "export.json").read_text())
@@ -151,6 +153,7 @@ def test_what_the_folder_holds(served: tuple[Path, int, str], run: Path) -> None
     assert [file.name for file in folder.parent.iterdir()] == [folder.name]
 
 
+@pytest.mark.integration
 def test_the_documented_script_serves_it_without_torch(served: tuple[Path, int, str], run: Path) -> None:
     texts = ["the film was lovely", "a dull [SEP] and awful story", "", "so " * 60]
     done = without_torch(blocks()[0], str(served[0]), *texts)
