@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from
 
@@ -32,21 +33,27 @@ def run(arguments: Sequence[str]) -> int:
     config = config_from(parsed, problems)
 
     from attentune.data.checks.doctor import examine, full_lines
-    from attentune.data.load import load_data
-    from attentune.data.tokenization import encode_rows
-    from attentune.models.build import load_tokenizer
     from attentune.results import to_json
 
-    data = load_data(config.data, seed=config.training.seed)
-    tokenizer, limit = load_tokenizer(config.model), config.data.longest_row
-    bi_encoder = config.model.pair_encoding == "bi-encoder"
-    lengths = {
-        name: encode_rows(rows, tokenizer, max_length=limit, bi_encoder=bi_encoder).full_lengths
-        for name, rows in data.splits.items()
-    }
-    report = examine(data, token_lengths=lengths, max_length=limit)
+    data, lengths = rows_and_lengths(config)
+    report = examine(data, token_lengths=lengths, max_length=config.data.longest_row)
     if parsed.format == "json":
         print(to_json({"notes": list(data.notes), **report.to_dict()}), end="")
     else:
         print("\n".join([*data.notes, "", *full_lines(report)] if data.notes else full_lines(report)))
     return 0
+
+
+def rows_and_lengths(config: Any) -> tuple[Any, dict[str, Any]]:
+    """Load the rows, and count the tokens of each row by split, before truncation and with special tokens."""
+    from attentune.data.load import load_data
+    from attentune.data.tokenization import encode_rows
+    from attentune.models.build import load_tokenizer
+
+    data = load_data(config.data, seed=config.training.seed)
+    tokenizer, limit = load_tokenizer(config.model), config.data.longest_row
+    bi_encoder = config.model.pair_encoding == "bi-encoder"
+    return data, {
+        name: encode_rows(rows, tokenizer, max_length=limit, bi_encoder=bi_encoder).full_lengths
+        for name, rows in data.splits.items()
+    }

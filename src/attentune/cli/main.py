@@ -18,6 +18,7 @@ from attentune.errors import AttentuneError, ConfigError
 
 COMMANDS = {
     "train": "fine-tune an encoder, evaluate it and save it",
+    "init": "write a commented configuration for a file of rows",
     "auto": "find and train the best model for your rows within a time limit",
     "adapt": "adapt an encoder to your texts, without labels, before it is fine-tuned",
     "compare": "train presets on tasks with several seeds in parallel, and test their differences",
