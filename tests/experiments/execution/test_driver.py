@@ -137,6 +137,20 @@ def test_a_run_that_a_worker_of_a_killed_command_still_saves_is_taken_over(tmp_p
 
 
 @pytest.mark.integration
+def test_the_folder_of_a_recorded_run_goes_if_the_command_was_killed_before_it_went(tmp_path):
+    folder, run = tmp_path / "comparison", RUNS[0]
+    sleeping_plan(folder)
+    store = RecordStore(folder)
+    store.write_draft(small_record(run))
+    store.write(small_record(run), store.run_folder(run))
+    drive(folder, Here())
+    assert recorded(folder) == names()
+    assert not (folder / "runs").exists()
+    store.write_draft(small_record(run))
+    drive(folder, Here(), keep_runs=True)
+    assert store.run_folder(run).exists()
+
+
 @pytest.mark.parametrize("error", [StorageError("the disk is full"), CheckpointError("not seen from here")])
 def test_what_would_fail_again_ends_the_command_and_keeps_what_is_done(tmp_path, error):
     folder = tmp_path / "comparison"

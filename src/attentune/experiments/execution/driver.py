@@ -191,11 +191,21 @@ class Driver:
         """Take up runs: as recorded, as executed elsewhere, or as waiting."""
         for run in runs:
             if self.record_store.has(run):
+                self._tidy(run)
                 self._note(self.record_store.load(run))
             elif self.record_store.lock(run).is_held():
                 self._elsewhere.add(run)
             else:
                 self._take_over(run)
+
+    def _tidy(self, run: Run) -> None:
+        """Remove the folder of a recorded run; a command that is killed right after it wrote a record leaves it."""
+        lock = self.record_store.lock(run)
+        if self.record_store.run_folder(run).exists() and lock.take(wait=False):
+            try:
+                self.record_store.tidy(run, keep=self.keep_runs)
+            finally:
+                lock.free()
 
     def _look_elsewhere(self) -> None:
         """Take over runs that no other process executes any more."""
