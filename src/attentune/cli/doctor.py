@@ -33,10 +33,13 @@ def run(arguments: Sequence[str]) -> int:
     config = config_from(parsed, problems)
 
     from attentune.data.checks.doctor import examine, full_lines
+    from attentune.models.build import is_english_only
     from attentune.results import to_json
 
     data, lengths = rows_and_lengths(config)
-    report = examine(data, token_lengths=lengths, max_length=config.data.longest_row)
+    report = examine(
+        data, token_lengths=lengths, max_length=config.data.longest_row, english_only=is_english_only(config.model)
+    )
     if parsed.format == "json":
         print(to_json({"notes": list(data.notes), **report.to_dict()}), end="")
     else:

@@ -92,14 +92,14 @@ def configuration(config: Any) -> str:
     from attentune.data.guesses import with_guessed_columns
     from attentune.data.readers.formats import FileOptions
     from attentune.data.readers.read import read_table
-    from attentune.models.build import encoder_size
+    from attentune.models.build import encoder_size, is_english_only
     from attentune.training.defaults import RunSize, choose_settings
 
     data, lengths = rows_and_lengths(config)
     rows, length = lengths["train"], config.data.max_length
     if length == DataConfig().max_length:
         length = next((shorter for shorter in _LENGTHS if (rows <= shorter).mean() >= _WHOLE_SHARE), length)
-    report = examine(data, token_lengths=lengths, max_length=length)
+    report = examine(data, token_lengths=lengths, max_length=length, english_only=is_english_only(config.model))
     table = read_table(config.data.train_file, options=FileOptions.of(config.data))
     named, _ = with_guessed_columns(table, config.data)
     columns, _ = choose_columns(table.names, named, table.source)

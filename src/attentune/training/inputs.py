@@ -19,7 +19,7 @@ from attentune.data.words import TokenWords, words_of
 from attentune.errors import DataError
 from attentune.inference.scoring import make_accelerator
 from attentune.metrics.metrics import Metric, choose_metric
-from attentune.models.build import encoder_size, load_tokenizer
+from attentune.models.build import encoder_size, is_english_only, load_tokenizer
 from attentune.models.loading import Tokenizer
 from attentune.training.calibrating import check_calibration
 from attentune.training.defaults import RunSize, choose_settings, describe
@@ -179,7 +179,7 @@ def prepare_inputs(config: Config, data: TaskData | None, display: ProgressDispl
         for name, rows in data.splits.items()
     }
     lengths = {name: part.full_lengths for name, part in features.items()}
-    report = examine(data, token_lengths=lengths, max_length=limit)
+    report = examine(data, token_lengths=lengths, max_length=limit, english_only=is_english_only(config.model))
     for line in (*data.notes, *summary_lines(report)):
         display.info(line)
     return RunInputs(config, data, train.labels, features, tokenizer, metric, accelerator, precision)

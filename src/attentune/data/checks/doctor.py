@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from attentune.data.checks.labels import label_facts, label_findings
+from attentune.data.checks.languages import language_findings
 from attentune.data.checks.report import (
     FINDING_KINDS,
     DoctorReport,
@@ -32,7 +33,11 @@ Keys = list[tuple[str, ...] | None]
 
 
 def examine(
-    data: TaskData, *, token_lengths: Mapping[str, np.ndarray] | None = None, max_length: int = 128
+    data: TaskData,
+    *,
+    token_lengths: Mapping[str, np.ndarray] | None = None,
+    max_length: int = 128,
+    english_only: bool = False,
 ) -> DoctorReport:
     """Examine all splits of a task.
 
@@ -40,6 +45,7 @@ def examine(
         data: the task; the other splits are compared with "train".
         token_lengths: by split (optional), the length of each row in tokens before truncation, with special tokens.
         max_length: the maximum length in tokens; longer rows are truncated.
+        english_only: whether the encoder knows English only.
 
     Raises:
         ValueError: if a split does not have one length per row.
@@ -59,6 +65,8 @@ def examine(
             splits[name] = replace(splits[name], **label_facts(name, rows.labels, train, data))
             split_findings += label_findings(name, splits[name], data)
         findings += split_findings
+    if english_only and train is not None:
+        findings += language_findings("train", train)
     return DoctorReport(
         name=data.name,
         task_type=data.label_space.task_type,

@@ -16,6 +16,7 @@ FINDING_KINDS = (
     "constant",
     "empty",
     "encoding",
+    "language",
     "missing-class",
     "alike-classes",
     "conflicts",

@@ -71,7 +71,7 @@ from attentune.experiments.execution.executor import MAX_KILLS, Slots, default_s
 from attentune.experiments.execution.memory import available_memory_bytes
 from attentune.io.files import read_json, storage_errors, write_text
 from attentune.metrics.metrics import Metric, choose_metric, score_predictions
-from attentune.models.build import load_tokenizer
+from attentune.models.build import EMBEDDED, load_tokenizer
 from attentune.results import to_json
 from attentune.training.adaptation import is_adapted
 from attentune.training.defaults import ADAPTATION_UPDATES
@@ -420,7 +420,9 @@ class _AutoRun(AutoFolder):
         tokenizer = load_tokenizer(replace(self.config.model, name_or_path=self.encoders[0]))
         features = encode_rows(sample, tokenizer, max_length=self.config.data.longest_row)
         self.tokens_per_row = float(features.lengths.mean())
-        for line in (*self.data.notes, *summary_lines(examine(self.data, max_length=self.config.data.max_length))):
+        settings, english = self.config.data, all(name == EMBEDDED for name in self.encoders)
+        report = examine(self.data, max_length=settings.max_length, english_only=english)
+        for line in (*self.data.notes, *summary_lines(report)):
             self.display.info(line)
 
     def _make_plan(self, speed: SpeedModel, size: int) -> BudgetPlan:
