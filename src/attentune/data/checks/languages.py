@@ -5,7 +5,7 @@ from __future__ import annotations
 from attentune.data.checks.report import Finding
 from attentune.data.dataset import TextRows
 
-# Texts that are looked at, with so many letters. Of English data sets at least 0.83 of the texts are recognised as English.
+# Texts that are looked at, with so many letters. Of English data sets, 0.83 and more of the texts are recognised.
 _TEXTS, _FEWEST, _LETTERS, _ENGLISH_SHARE = 200, 10, 12, 0.5
 
 
