@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from attentune.data.readers.csv import Dialect, parse_delimited
+from attentune.data.readers.folders import is_class_folder, parse_class_folder
 from attentune.data.readers.formats import DELIMITERS, FOUND, HEAD_BYTES, FileOptions, describe, find_dialect
 from attentune.data.readers.json import parse_json, parse_json_lines
 from attentune.data.readers.office import FEATHER, SPREADSHEETS, parse_feather, parse_spreadsheet
@@ -37,6 +38,8 @@ def read_table(
     A .csv or .tsv has a header line; its fields may be in double quotes, and then hold separators, line ends and
     doubled quotes (also in a .tsv; for files without quoting, such as those of GLUE, see `read_delimited`). Its
     separator and its encoding are found (`formats.find_dialect`) if they are not those of the extension and UTF-8.
+
+    A folder of folders with .txt files has a row for each of these files, with the folder's name as its label.
 
     Args:
         path: the file.
@@ -74,6 +77,10 @@ def read_chunks(
     Raises:
         DataError: as `read_table`; for a broken later chunk after the earlier ones were returned.
     """
+    if is_class_folder(Path(path).expanduser()):
+        folder = Path(path).expanduser()
+        yield parse_class_folder(folder, keep, MAX_BYTES if max_bytes is None else max_bytes)
+        return
     path = check_file(path)
     kind = path.with_suffix("").suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
     if path.suffix.lower() in _WHOLE:
