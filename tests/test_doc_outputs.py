@@ -16,14 +16,14 @@ from helpers.samples import write_reviews
 Command = Callable[..., tuple[int, str, str]]
 BAD_FILES = {
     "ragged.csv": b"text,label\na fine film,good\na dull film, really,bad\n",
-    "latin.csv": b"text,label\na caf\xe9 film,good\n",
+    "mixed.csv": "text,label\nein schöner Film,good\n".encode() + b"a caf\xe9 film,good\n",
     "train.csv": b"text,label\na fine film,good\na dull film,bad\n" * 1,
     "dev.csv": b"text,label\na fine story,good\na dull story,bda\n",
     "reviews.csv": b"text,label\na fine film,good\na dull film,bad\n",
 }
 BAD_COMMANDS = [
     ["--train_file", "ragged.csv"],
-    ["--train_file", "latin.csv"],
+    ["--train_file", "mixed.csv"],
     ["--train_file", "train.csv", "--validation_file", "dev.csv"],
     ["--train_file", "reviews.csv", "--label_column", "lable"],
     ["--learning_rat", "1e-5", "--sed", "1", "--task_type", "foo"],

@@ -31,6 +31,7 @@ _CALIBRATION_STRENGTH = 1.0
 _MAX_CANDIDATES = 40
 _MAX_SWEEPS = 10
 _LOWEST = 1e-9  # probabilities are clipped here before their log-odds are taken
+_FLAT = 1e-6  # a slope that differs from 0 by rounding only
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def _calibrated(shares_N: np.ndarray, labels: np.ndarray) -> np.ndarray | None:
         return None
     scaled_N1 = ((odds_N - odds_N.mean()) / odds_N.std())[:, None]
     model = LogisticRegression(C=_CALIBRATION_STRENGTH).fit(scaled_N1, labels)
-    return model.predict_proba(scaled_N1)[:, 1] if model.coef_[0, 0] > 0 else None
+    return model.predict_proba(scaled_N1)[:, 1] if model.coef_[0, 0] > _FLAT else None
 
 
 def _best(candidates: np.ndarray, scores: np.ndarray | list[float], default: float) -> float:
