@@ -73,6 +73,11 @@ class RowSource:
         return self.kind in (DATASET, ".parquet")
 
     @property
+    def options(self) -> FileOptions:
+        """What is given about the file's text."""
+        return FileOptions(self.delimiter, self.encoding)
+
+    @property
     def file(self) -> StoredFile:
         return StoredFile(self.path, self.bytes, self.modified)
 
@@ -362,7 +367,7 @@ def _dialect(source: RowSource, file: Any, stream: Any) -> Dialect:
         file.seek(0)
     else:
         head = stream.peek(HEAD_BYTES)
-    dialect = find_dialect(head, source.kind, FileOptions(source.delimiter, source.encoding))
+    dialect = find_dialect(head, source.kind, source.options)
     if dialect.encoding.startswith("utf-16"):
         raise DataError(
             "the file is UTF-16, in which rows cannot be found from its middle. Save it as UTF-8 (iconv -f UTF-16 -t"

@@ -63,7 +63,7 @@ def parse_delimited(
             fields than the header, and unclosed quotes.
     """
     records = _without_blank_end(_records(lines, path, dialect, start.line), path)
-    header = dialect.header or _header(records, path)
+    header = dialect.header or check_header(records, path)
     wanted = [place for place, name in enumerate(header) if name and (keep is None or name in keep)]
     names = tuple(name for name in header if name)
     done, dropped = start.row, list[int]()
@@ -90,7 +90,7 @@ def read_header(lines: Iterable[str], path: str | Path, dialect: Dialect) -> tup
     Raises:
         DataError: there is no row, or names are repeated.
     """
-    return _header(_records(lines, path, dialect), path)
+    return check_header(_records(lines, path, dialect), path)
 
 
 def scan_delimited(
@@ -112,7 +112,7 @@ def scan_delimited(
         DataError: as `parse_delimited`.
     """
     records = _without_blank_end(_records(lines, path, dialect), path)
-    header = dialect.header or _header(records, path)
+    header = dialect.header or check_header(records, path)
     count, byte, starts = 0, position(), []
     for line, fields in records:
         if len(fields) != len(header):
@@ -187,7 +187,12 @@ def _without_blank_end(records: Iterator[tuple[int, list[str]]], path: str | Pat
             yield line, fields
 
 
-def _header(records: Iterator[tuple[int, list[str]]], path: str | Path) -> tuple[str, ...]:
+def check_header(records: Iterable[tuple[int, list[str]]], path: str | Path) -> tuple[str, ...]:
+    """Return the names in the first record, of which none is there twice.
+
+    Raises:
+        DataError: one is, or there is no record.
+    """
     for line, names in records:
         repeated = sorted({name for name in names if name and names.count(name) > 1})
         if repeated:

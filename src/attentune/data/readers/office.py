@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from attentune.data.readers.csv import check_header
 from attentune.data.readers.parquet import table_of_arrow
 from attentune.data.readers.streams import check_ratio
 from attentune.data.readers.table import Table, as_cell
@@ -60,15 +61,7 @@ def _table(rows: list[list[str]], path: Path, keep: Collection[str] | None, note
     while not any(rows[-1]):
         rows.pop()
     top = next(number for number, row in enumerate(rows) if any(row))
-    header, body = rows[top], rows[top + 1 :]
-    names = [name for name in header if name]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise DataError(
-            f"the header names {', '.join(map(repr, repeated))} more than once. Give each column its own name.",
-            path=path,
-            line=top + 1,
-        )
+    header, body = check_header([(top + 1, rows[top])], path), rows[top + 1 :]
     if not body:
         raise DataError("holds a header but no rows. Add rows below it.", path=path)
     for line, row in enumerate(body, start=top + 2):
@@ -77,7 +70,7 @@ def _table(rows: list[list[str]], path: Path, keep: Collection[str] | None, note
     places = {name: place for place, name in enumerate(header) if name and (keep is None or name in keep)}
     columns = {name: tuple(row[place] for row in body) for name, place in places.items()}
     lines = tuple(range(top + 2, len(rows) + 1))
-    return Table(str(path), tuple(names), columns, len(body), lines, notes=notes)
+    return Table(str(path), tuple(filter(None, header)), columns, len(body), lines, notes=notes)
 
 
 def _text(cell: Any) -> str:

@@ -23,7 +23,6 @@ from attentune.data.ranges import (
     read_range,
     schema_of,
 )
-from attentune.data.readers.formats import FileOptions
 from attentune.data.writers import OutputColumn, read_written, row_writer
 from attentune.errors import CheckpointError, DataError
 from attentune.experiments.shards.plan import PLAN_FILE, ShardPlan, read_plan, run_fingerprint
@@ -131,7 +130,7 @@ def _unchanged(source: RowSource) -> RowSource:
     if source.kind == DATASET:
         now = dataset_source(source.path, source.config_name, source.split or "")
     else:
-        (now,) = find_sources(source.path, options=FileOptions(source.delimiter, source.encoding))
+        (now,) = find_sources(source.path, options=source.options)
     if now != source:
         raise DataError(
             f"has changed since its rows were counted (now {now.bytes} bytes, before {source.bytes}). Start again with"
