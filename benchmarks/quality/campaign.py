@@ -1,7 +1,7 @@
 """Compare `attentune auto` with tuned models, baselines and other libraries, at equal CPU time, on six tasks.
 
-    python -m benchmarks.quality.campaign --output_dir ../campaign [--tasks cola,rte] [--draws 5] [--rows 1000]
-        [--contenders auto,bert] [--seconds 300] [--jobs 2]
+    python -m benchmarks.quality.campaign --output_dir ../campaign [--tasks cola,rte] [--draws 5]
+        [--more_draws 0] [--rows 1000] [--contenders auto,bert] [--seconds 300] [--jobs 2]
     python -m benchmarks.quality.campaign --output_dir ../campaign --pack results/auto
     python -m benchmarks.quality.campaign_tables results/auto
 
@@ -51,6 +51,7 @@ def main() -> int:
     parser.add_argument("--output_dir", type=Path, required=True)
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--more_draws", type=int, default=0, help="further draws, scored on the dev set only")
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--contenders", default=",".join(CONTENDERS))
     parser.add_argument("--seconds", type=float, default=300)
@@ -68,7 +69,7 @@ def main() -> int:
         return 0
     cells = [
         Cell(f"{given.rows}{'-shuffled' * given.shuffled}", task, draw, contender)
-        for draw in range(1, given.draws + 1)
+        for draw in range(1, given.draws + given.more_draws + 1)
         for task in given.tasks.split(",")
         for contender in given.contenders.split(",")
     ]
@@ -209,7 +210,8 @@ def cpu_seconds() -> float:
 def draw_of(cell: Cell, *, draws: int) -> tuple[Any, dict[str, Any], int]:
     """Return the task with one stratified draw as its training rows, the rows to score, and how many were drawn from.
 
-    The draws share rows with each other, none with the rows of "unused".
+    The draws share rows with each other. The rows of "unused" are in none of the first `draws` of them; a later draw is
+    scored without them.
     """
     from attentune.data.splits import stratified_sample
     from attentune.seeding import numpy_generator
@@ -223,13 +225,16 @@ def draw_of(cell: Cell, *, draws: int) -> tuple[Any, dict[str, Any], int]:
     data = made[cell.task]() if cell.task in made else published(cell.task)
     count, _, shuffled = cell.rows.partition("-")
     rows, train = int(count), data.splits["train"]
-    drawn = [stratified_sample(train.labels, rows, "campaign", rows, number) for number in range(1, draws + 1)]
-    rest = np.setdiff1d(np.arange(len(train)), np.concatenate(drawn))
-    chosen = train.take(drawn[cell.draw - 1])
+    drawn = {
+        number: stratified_sample(train.labels, rows, "campaign", rows, number)
+        for number in {*range(1, draws + 1), cell.draw}
+    }
+    rest = np.setdiff1d(np.arange(len(train)), np.concatenate([drawn[number] for number in range(1, draws + 1)]))
+    chosen = train.take(drawn[cell.draw])
     if shuffled:
         chosen = replace(chosen, labels=numpy_generator("shuffled labels", cell.draw).permutation(chosen.labels))
     scored = {"dev": data.splits["validation"]} if "validation" in data.splits else {}
-    if len(rest):
+    if len(rest) and cell.draw <= draws:
         unused = rest[stratified_sample(train.labels[rest], min(UNUSED_ROWS, len(rest)), "campaign", "unused")]
         scored["unused"] = train.take(unused)
     return replace(data, splits={"train": chosen}), scored, len(train)
