@@ -20,7 +20,7 @@ from attentune.training.state import TrainingState
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 RECORDS = RESULTS / "bench"
-# Records of many rows and many runs, a line for each module.
+# Records of many rows and many runs, a line for each module and processor.
 MANY = RECORDS / "many.jsonl"
 
 
@@ -46,21 +46,33 @@ def write_record(file: Path, record: dict[str, Any]) -> None:
 
 
 def write_line(file: Path, record: dict[str, Any]) -> None:
-    """Write a record as a line of a file that has one for each module, named by its command.
+    """Write a record as a line of a file that has one for each module, named by its command, and processor.
 
     Args:
-        file: the file; a line of the same module is replaced.
+        file: the file; a line of the same module and processor is replaced.
         record: has the command (see `command_of`).
     """
+    record = {**record, "processor": processor(), "versions": versions()}
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    kept = [line for line in lines if _module(json.loads(line)) != _module(record)]
-    kept.append(json.dumps({**record, "versions": versions()}))
+    kept = [line for line in lines if _made_by(json.loads(line)) != _made_by(record)]
+    kept.append(json.dumps(record))
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(kept) + "\n", encoding="utf-8")
 
 
-def _module(record: dict[str, Any]) -> str:
-    return str(record["command"]).split()[2]
+def _made_by(record: dict[str, Any]) -> tuple[str, str | None]:
+    """Return the module and the processor; older records do not name it."""
+    return str(record["command"]).split()[2], record.get("processor")
+
+
+def processor() -> str:
+    """Return the processor's name and what makes bf16 products fast, such as "AMD EPYC, avx512_bf16"."""
+    from attentune.nn.cpu.native import processor_name
+
+    words = processor_name().split()
+    lines = [line for line in processor_name().splitlines() if line.startswith("model name")]
+    fast = [flag for flag in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if flag in words]
+    return ", ".join([line.split(":", 1)[1].strip() for line in lines] + fast[:1])
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import data_dir
+from benchmarks.common import data_dir, processor
 
 TASKS = ("cola", "rte", "mrpc", "stsb", "sst2", "sst5")
 # Rules were chosen on these.
@@ -165,7 +165,7 @@ def run_cell(cell: Cell, given: argparse.Namespace) -> None:
     try:
         trained = CONTENDERS[cell.contender](data, folder, cell.draw, given.seconds)
         facts: dict[str, Any] = {
-            "machine": machine(),
+            "machine": processor(),
             "wall_seconds": time.perf_counter() - began,
             "cpu_seconds": cpu_seconds() - cpu_began,
         }
@@ -189,16 +189,6 @@ def run_cell(cell: Cell, given: argparse.Namespace) -> None:
     temporary = target.with_suffix(".part")
     temporary.write_text(to_json({**asdict(cell), "pool": pool, **facts}))
     temporary.replace(target)
-
-
-def machine() -> str:
-    """Return the processor's name and what makes bf16 products fast, such as "AMD EPYC, avx512_bf16"."""
-    from attentune.nn.cpu.native import processor_name
-
-    words = processor_name().split()
-    lines = [line for line in processor_name().splitlines() if line.startswith("model name")]
-    fast = [flag for flag in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if flag in words]
-    return ", ".join([line.split(":", 1)[1].strip() for line in lines] + fast[:1])
 
 
 def cpu_seconds() -> float:

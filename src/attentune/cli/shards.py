@@ -34,7 +34,7 @@ def add_shard_flags(made: Parser, *, formats: Sequence[str] = ("parquet", "jsonl
         "many rows", "--input_file may also be a folder, a quoted pattern ('corpus/*.parquet') or a URL (s3://...)"
     )
     group.add_argument("--output_dir", help="a folder or URL for the output, in shards that are skipped once written")
-    group.add_argument("--shards", metavar="N", help="number of shards (default: one per 65,536 rows)")
+    group.add_argument("--shards", metavar="N", help="number of shards (default: about one per 65,536 rows)")
     group.add_argument("--shard", metavar="I", help="write only this shard, from 0, in this process: for job arrays")
     group.add_argument(
         "--output_format", choices=formats, help=f"format of the shards: {', '.join(formats)} (default: {formats[0]})"
@@ -121,6 +121,7 @@ def run_shards_of(
     """
     from attentune.data.ranges import dataset_source, find_sources
     from attentune.data.readers.formats import FileOptions
+    from attentune.experiments.execution.executor import default_slots
     from attentune.experiments.shards.plan import PLAN_FILE, ShardRequest, make_plan, run_fingerprint
     from attentune.io.urls import OutputFolder, is_url
 
@@ -135,19 +136,22 @@ def run_shards_of(
     output_format = parsed.output_format or "parquet"
     fingerprint, keep = run_fingerprint(saved), columns_to_keep(parsed)
     request = ShardRequest(command, run, fingerprint, tuple(sources), config, keep, output_format, options)
+    executor = given["executor"]
+    divided_here = given["shard"] is None and executor.executor == "local"
     plan = make_plan(
         output,
         request,
         saved,
         kind.columns(saved, options),
         shards=given["shards"],
+        processes=default_slots([{}], executor.jobs).count if divided_here else 1,
         reads_labels=kind.reads_labels,
         log=lambda text: print(text, file=sys.stderr),
     )
     if given["shard"] is not None:
         status = _one_shard(output, plan, given["shard"], task)
     else:
-        status = _all_shards(output, plan, given["executor"], task)
+        status = _all_shards(output, plan, executor, task)
     if status == 130:
         again = shlex.join(["attentune", command, *arguments])
         done = len(plan.shards) - len(plan.missing(output))

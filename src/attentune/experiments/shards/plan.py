@@ -190,6 +190,7 @@ def make_plan(
     columns: Sequence[OutputColumn],
     *,
     shards: int | None,
+    processes: int = 1,
     reads_labels: bool,
     log: Callable[[str], None],
 ) -> ShardPlan:
@@ -200,7 +201,8 @@ def make_plan(
         request: what is to be computed.
         saved: the run.
         columns: the columns that are computed.
-        shards: the number of shards; None for one per `SHARD_ROWS` rows.
+        shards: the number of shards; None for `default_shards`.
+        processes: the number of shards that are computed at a time, if it is known.
         reads_labels: whether there has to be a column of labels.
         log: is called with sentences on what is done.
 
@@ -222,6 +224,7 @@ def make_plan(
         )
     output.create()
     scans = [scan(source) for source in request.sources]
+    shards = shards or default_shards(sum(one.rows for one in scans), processes)
     plan = _new_plan(request, saved, columns, scans, shards, reads_labels)
     files = "1 source" if len(scans) == 1 else f"{len(scans):,} sources"
     log(f"{plan.rows:,} rows in {files}, {len(plan.shards):,} shards.")
@@ -235,12 +238,19 @@ def make_plan(
     return plan
 
 
+def default_shards(rows: int, processes: int) -> int:
+    """Return one shard per `SHARD_ROWS` rows, rounded up to a multiple of the processes if there are blocks enough."""
+    needed = -(-rows // SHARD_ROWS)
+    rounded = -(-needed // processes) * processes
+    return rounded if rounded * BLOCK_ROWS <= rows else needed
+
+
 def _new_plan(
     request: ShardRequest,
     saved: Predictor,
     columns: Sequence[OutputColumn],
     scans: Sequence[SourceScan],
-    shards: int | None,
+    shards: int,
     reads_labels: bool,
 ) -> ShardPlan:
     first, names = request.sources[0].name, scans[0].names
@@ -264,8 +274,7 @@ def _new_plan(
             if name is not None and source.kind not in (".jsonl", ".ndjson"):  # their rows may differ
                 require(one.names, name, source.name, flag)
     kept = _kept_columns(request, names, read, columns)
-    total = sum(one.rows for one in scans)
-    ranges = divide(scans, shards or -(-total // SHARD_ROWS))
+    ranges = divide(scans, shards)
     return ShardPlan(request, read, kept, tuple(one.rows for one in scans), tuple(map(tuple, ranges)))
 
 
