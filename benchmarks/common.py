@@ -40,9 +40,10 @@ def command_of(module: str, arguments: Sequence[str] = ()) -> str:
 
 
 def write_record(file: Path, record: dict[str, Any]) -> None:
-    """Write a record as JSON, with the versions of what it depends on."""
+    """Write a record as JSON, with the processor and the versions of what it depends on."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({**record, "versions": versions()}, indent=1) + "\n", encoding="utf-8")
+    facts = {**record, "processor": processor(), "versions": versions()}
+    file.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 def write_line(file: Path, record: dict[str, Any]) -> None:

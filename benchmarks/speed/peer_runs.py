@@ -51,6 +51,7 @@ def settings(task: str, rows: int, folder: str, **changes: Any) -> Config:
             "data.max_length": MAX_LENGTHS.get(task, 128),
             "data.max_train_samples": rows,
             "training.num_train_epochs": EPOCHS,
+            "training.learning_rate": 5e-5,
             "training.eval_strategy": "epoch",
             "training.eval_steps": None,
             "training.output_dir": folder,

@@ -71,12 +71,13 @@ def flops_per_token(*, layers: int, width: int, inner: int, tokens: float) -> fl
 
 
 def measure(device: torch.device = CPU) -> dict[str, Any]:
-    """The record of this machine, without the command."""
+    """The record of this machine, without the command. bf16 only where the hardware multiplies it."""
+    dtypes = (torch.float32, torch.bfloat16) if has_fast_bf16(device) else (torch.float32,)
     rates = {
         str(dtype).removeprefix("torch."): {
             "x".join(map(str, shape)): round(product_rate(shape, dtype, device)) for shape in SHAPES
         }
-        for dtype in (torch.float32, torch.bfloat16)
+        for dtype in dtypes
     }
     return {
         "gflops": rates,

@@ -21,7 +21,7 @@ from attentune.nn.cpu.fused_layer import (
     fused_prediction,
 )
 from attentune.nn.cpu.kernels import VECTOR
-from attentune.nn.cpu.native import unavailable_reason
+from attentune.nn.cpu.self_check import unavailable_reason
 
 # Layer classes that compute exactly what BERT's does.
 _LAYERS = ("BertLayer", "RobertaLayer", "XLMRobertaLayer", "ElectraLayer")

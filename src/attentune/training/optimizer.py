@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from attentune.nn.cpu.kernels import sum_of_squares
-from attentune.nn.cpu.native import unavailable_reason
+from attentune.nn.cpu.self_check import unavailable_reason
 
 # The key of a parameter's start among the optimiser's saved tensors; no key of AdamW's own.
 _START = "start"

@@ -12,6 +12,7 @@ import pytest
 
 from attentune.nn.cpu import native
 from attentune.nn.cpu.native import NativeError, unavailable_reason
+from helpers.disks import Disk
 from helpers.native import needs_native
 
 
@@ -62,6 +63,51 @@ def test_a_home_that_cannot_be_written_to_costs_a_compilation(monkeypatch: pytes
     assert unavailable_reason() is None
 
 
+def load_in_another_process(cache: Path, **environment: str) -> subprocess.Popen[str]:
+    """Start a process that loads the library and prints why it is not available."""
+    program = "from attentune.nn.cpu.native import unavailable_reason; print(unavailable_reason())"
+    settings = {"XDG_CACHE_HOME": str(cache.parent), "PYTHONWARNINGS": "ignore", **environment}
+    return subprocess.Popen(
+        [sys.executable, "-c", program], env=os.environ | settings, stdout=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.integration
+@needs_native
+def test_a_truncated_library_is_compiled_again(cache: Path) -> None:
+    assert load_in_another_process(cache).communicate()[0] == "None\n"
+    (library,) = cache.iterdir()
+    whole = library.read_bytes()
+    library.write_bytes(whole[: len(whole) // 2])
+    second = load_in_another_process(cache)
+    assert (second.communicate()[0], second.returncode) == ("None\n", 0)
+    assert [file.read_bytes() for file in cache.iterdir()] == [whole]
+
+
+@pytest.mark.integration
+@needs_native
+def test_processes_that_compile_at_once(cache: Path) -> None:
+    processes = [load_in_another_process(cache) for _ in range(3)]
+    assert [one.communicate()[0] for one in processes] == ["None\n"] * 3
+    assert len(list(cache.iterdir())) == 1
+
+
+@pytest.mark.integration
+@needs_native
+def test_a_full_disk_costs_a_compilation(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "disk", size=64)
+    try:
+        disk.fill()
+        cache = disk.folder / "attentune"
+        assert load_in_another_process(cache).communicate()[0] == "None\n"
+        assert not cache.exists() or list(cache.iterdir()) == []
+        # Without room for temporary files either, PyTorch's operations are used.
+        reason = load_in_another_process(cache, TMPDIR=str(disk.folder)).communicate()[0]
+        assert "failed: " in reason or "no temporary folder" in reason
+    finally:
+        disk.remove()
+
+
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert unavailable_reason() == "no C compiler found (cc, gcc, clang)"
@@ -77,7 +123,7 @@ def test_a_compiler_that_fails(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp
     told = unavailable_reason()
     assert told is not None
     assert told.endswith("failed: norm.c:3: it is all wrong")
-    assert list(cache.iterdir()) == []  # nothing half-made
+    assert not cache.exists()
 
 
 def test_a_compiler_that_fails_is_asked_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 The kernels are compiled on first use with the machine's C compiler, not at installation. PyTorch's operations are used
 instead on systems other than Linux, without a compiler, or if PyTorch does not use GNU OpenMP. The compiled library is
-cached in $XDG_CACHE_HOME/attentune (default ~/.cache/attentune), one file per version of the sources and per processor.
+cached in $XDG_CACHE_HOME/attentune (default ~/.cache/attentune), one file per version of the sources and per processor;
+without a cache that can be written to, each process compiles it. `self_check` compares the library with PyTorch.
 $CC selects a compiler other than `cc`, `gcc` or `clang`; ATTENTUNE_NATIVE=0 disables the kernels.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -69,7 +71,7 @@ def _loaded() -> ctypes.CDLL:
     if not sys.platform.startswith("linux"):
         raise NativeError(f"it was written for Linux, and this is {sys.platform}")
     openmp = _openmp()
-    library = _load(_compiled())
+    library = _cached_or_compiled()
     wanted = (openmp.GOMP_parallel, openmp.omp_get_thread_num, openmp.omp_get_num_threads)
     library.attentune_threads.argtypes = [ctypes.c_void_p] * len(wanted)
     library.attentune_threads(*(ctypes.cast(function, ctypes.c_void_p) for function in wanted))
@@ -87,31 +89,55 @@ def _openmp() -> ctypes.CDLL:
         raise NativeError("this PyTorch does not use GNU OpenMP (libgomp.so.1)") from error
 
 
+def _cached_or_compiled() -> ctypes.CDLL:
+    """Load the library from the cache; compile it, and put it there if that is possible."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attentune"
+    name = f"kernels-{_key()}"
+    for file in cache.glob(f"{name}-*.so"):
+        if file.stem == f"{name}-{_digest(file)}":
+            return _load(file)
+    try:
+        with tempfile.TemporaryDirectory(prefix="attentune-", ignore_cleanup_errors=True) as folder:
+            compiled = _compile(Path(folder) / f"{name}.so")
+            kept = _keep(compiled, cache / f"{name}-{_digest(compiled)}.so")
+            return _load(kept or compiled)  # a loaded file may be deleted
+    except OSError as error:
+        raise NativeError(f"no temporary folder to compile in: {error}") from error
+
+
+def _key() -> str:
+    """Hash what the library depends on: the sources, the flags and the processor."""
+    texts = [file.read_text() for file in sorted(SOURCES.iterdir())]
+    return hashlib.sha256("\0".join((*texts, *COMPILER_FLAGS, processor_name())).encode()).hexdigest()[:16]
+
+
+def _digest(file: Path) -> str | None:
+    """Hash a library; its name in the cache has the hash, since loading a truncated file would kill the process."""
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return None
+
+
+def _keep(compiled: Path, target: Path) -> Path | None:
+    """Copy the library into the cache; return None if that is not possible."""
+    copied = target.with_name(f".copying-{os.getpid()}-{target.name}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(compiled, copied)
+        copied.replace(target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            copied.unlink(missing_ok=True)
+        return None
+    return target
+
+
 def _load(path: Path) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise NativeError(f"{path} cannot be loaded: {error}") from error
-
-
-def _compiled() -> Path:
-    """Return the path of the compiled library, compiling it if it is not cached."""
-    texts = [file.read_text() for file in sorted(SOURCES.iterdir())]
-    key = hashlib.sha256("\0".join((*texts, *COMPILER_FLAGS, processor_name())).encode()).hexdigest()[:16]
-    name = f"kernels-{key}.so"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attentune"
-    if (cache / name).exists():
-        return cache / name
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".compiling-", dir=cache))
-    except OSError:  # the cache is not writable: compile for this process only
-        return _compile(Path(tempfile.mkdtemp(prefix="attentune-")) / name)
-    try:
-        _compile(folder / name).replace(cache / name)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return cache / name
 
 
 def _compile(target: Path) -> Path:

@@ -1,0 +1,166 @@
+"""The C functions on random shapes, masks and odd values, against their formulas in float64."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from attentune.nn.cpu import kernels
+from attentune.nn.cpu.kernels import DropoutMask
+from helpers.native import needs_native
+
+pytestmark = needs_native
+
+HALF = torch.bfloat16
+NO_DROPOUT = DropoutMask.of(0.0, 0)
+LOWEST = torch.finfo(torch.float32).min
+seeds = st.integers(0, 2**31)
+# Sizes of values: subnormal numbers, usual ones, and such that scores differ by hundreds.
+scales = st.sampled_from([1e-38, 1e-3, 1.0, 30.0])
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a batch, with at most 2 x 67 tokens and heads of 16 to 64."""
+
+    batch: int
+    length: int
+    heads: int
+    width: int
+
+
+shapes = st.builds(Shape, st.integers(1, 3), st.integers(1, 67), st.integers(1, 3), st.sampled_from([16, 32, 48, 64]))
+
+
+def random(*shape: int, generator: torch.Generator, scale: float = 1.0) -> Tensor:
+    return scale * torch.randn(*shape, generator=generator)
+
+
+def random_mask(shape: Shape, kind: str, generator: torch.Generator) -> Tensor | None:
+    """Return a mask of each kind that encoders use; every query keeps at least its text's first token."""
+    if kind == "none":
+        return None
+    rows, queries = (shape.batch, 1) if kind == "texts" else (shape.batch, shape.length)
+    hidden = torch.rand(rows, 1, queries, shape.length, generator=generator) < 0.5
+    hidden[..., 0] = False
+    lowest = -math.inf if kind == "infinite" else LOWEST
+    return torch.zeros(hidden.shape).masked_fill_(hidden, lowest)
+
+
+def plain_attention(projected: Tensor, biases: Tensor, mask: Tensor | None, shape: Shape) -> Tensor:
+    parts = (projected.double() + biases.double()).view(shape.batch, shape.length, 3, shape.heads, shape.width)
+    query, key, value = parts.permute(2, 0, 3, 1, 4)
+    scores = query @ key.transpose(2, 3) / math.sqrt(shape.width)
+    scores = scores if mask is None else scores + mask.double()
+    context = scores.softmax(dim=-1) @ value
+    return context.transpose(1, 2).reshape(shape.batch * shape.length, -1)
+
+
+def assert_close(ours: Tensor, wanted: Tensor, share: float) -> None:
+    """Each number within this share of the largest one; bf16 rounds each by 1/512 at most."""
+    limit = share * float(wanted.detach().abs().max()) + 1e-37
+    assert float((ours.double() - wanted.detach()).abs().max()) <= limit
+
+
+@pytest.mark.parametrize("kind", ["none", "texts", "queries", "infinite"])
+@given(shape=shapes, scale=scales, seed=seeds)
+def test_attention_and_its_gradients(kind: str, shape: Shape, scale: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    rows, hidden = shape.batch * shape.length, shape.heads * shape.width
+    projected = random(rows, 3 * hidden, generator=generator, scale=scale).to(HALF)
+    biases = random(3 * hidden, generator=generator, scale=scale)
+    mask = random_mask(shape, kind, generator)
+    d_context = random(rows, hidden, generator=generator).to(HALF)
+    exact = projected.double().requires_grad_(), biases.double().requires_grad_()
+    wanted = plain_attention(*exact, mask, shape)
+    context, log_sums = kernels.attention(projected, biases, mask, shape.batch, shape.heads, NO_DROPOUT, keep=True)
+    assert_close(context, wanted, 0.01)
+    if scale > 1:
+        return  # a softmax over scores that differ by hundreds has gradients below the rounding of its inputs
+    assert log_sums is not None
+    d_projected, d_biases = kernels.attention_back(projected, biases, mask, log_sums, d_context, NO_DROPOUT)
+    back = torch.autograd.grad(wanted, exact, d_context.double())
+    assert_close(d_projected, back[0], 0.02)
+    assert_close(d_biases, back[1], 0.02)
+
+
+@given(rows=st.integers(1, 40), columns=st.integers(1, 12), scale=scales, seed=seeds)
+def test_norm_and_its_gradients(rows: int, columns: int, scale: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    width = kernels.VECTOR * columns
+    x = random(rows, width, generator=generator, scale=scale).to(HALF)
+    vectors = [random(width, generator=generator) for _ in range(3)]  # bias, scale, shift
+    residual = random(rows, width, generator=generator, scale=scale)
+    d_out = random(rows, width, generator=generator)
+    exact = [one.double().requires_grad_() for one in (residual, x, vectors[1], vectors[2], vectors[0])]
+    wanted = torch.nn.functional.layer_norm(exact[0] + exact[1] + exact[4], (width,), exact[2], exact[3], 1e-5)
+    ours = kernels.norm(x, vectors[0], residual, vectors[1], vectors[2], 1e-5, NO_DROPOUT, keep=True)
+    assert_close(ours.out, wanted, 1e-5)
+    assert_close(ours.out_bf16, wanted, 0.01)
+    assert ours.normed is not None
+    assert ours.inverse is not None
+    d_residual, d_x, sums = kernels.norm_back(d_out, None, ours.normed, ours.inverse, vectors[1], NO_DROPOUT)
+    back = torch.autograd.grad(wanted, exact, d_out.double())
+    for one, other, share in zip((d_residual, d_x, *sums), back, (1e-4, 0.01, 1e-4, 1e-4, 1e-4), strict=True):
+        assert_close(one, other, share)
+
+
+@given(rows=st.integers(1, 40), columns=st.integers(1, 12), scale=scales, seed=seeds)
+def test_gelu_and_its_gradients(rows: int, columns: int, scale: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    width = kernels.VECTOR * columns
+    x, d_out = (random(rows, width, generator=generator, scale=one).to(HALF) for one in (scale, 1.0))
+    bias = random(width, generator=generator, scale=scale)
+    exact = x.double().requires_grad_(), bias.double().requires_grad_()
+    wanted = torch.nn.functional.gelu(exact[0] + exact[1])
+    back = torch.autograd.grad(wanted, exact, d_out.double())
+    assert_close(kernels.gelu(x, bias), wanted, 0.01)
+    d_x = d_out.clone()
+    out, d_bias = kernels.gelu_back(x, bias, d_x)
+    assert_close(out, wanted, 0.01)
+    assert_close(d_x, back[0], 0.01)
+    assert_close(d_bias, back[1], 0.001)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 300), min_size=1, max_size=6),
+    odd=st.sampled_from([0.0, 1e-40, 1e15, 1e30, math.inf, -math.inf, math.nan]),
+    seed=seeds,
+)
+def test_sum_of_squares(sizes: list[int], odd: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    tensors = [random(size, generator=generator) for size in sizes]
+    if sizes[-1]:
+        tensors[-1][seed % sizes[-1]] = odd
+    wanted = sum(
+        float(one.square().sum(dtype=torch.float64)) for one in tensors
+    )  # 1e30 squared is infinite, as in PyTorch
+    assert kernels.sum_of_squares(tensors) == pytest.approx(wanted, rel=1e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("odd", [math.inf, -math.inf, math.nan])
+@given(shape=shapes, seed=seeds)
+def test_infinities_and_nan_in_one_text_are_seen_there_and_stay_there(odd: float, shape: Shape, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    hidden = shape.heads * shape.width
+    projected = random(shape.batch * shape.length, 3 * hidden, generator=generator).to(HALF)
+    biases = torch.zeros(3 * hidden)
+    clean, _ = kernels.attention(projected, biases, None, shape.batch, shape.heads, NO_DROPOUT, keep=False)
+    projected[0, 2 * hidden] = odd  # a value of the first text's first token
+    context, _ = kernels.attention(projected, biases, None, shape.batch, shape.heads, NO_DROPOUT, keep=False)
+    assert not context[: shape.length, 0].isfinite().any()
+    assert torch.equal(context[shape.length :], clean[shape.length :])
+    for x in (kernels.gelu(projected, biases), kernels.norm(*norm_inputs(projected), 1e-5, NO_DROPOUT, keep=False).out):
+        assert not (x[0].isfinite().all() and odd != -math.inf)
+        assert x[1:].isfinite().all()
+
+
+def norm_inputs(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    width = x.shape[1]
+    return x, torch.zeros(width), torch.zeros(x.shape), torch.ones(width), torch.zeros(width)

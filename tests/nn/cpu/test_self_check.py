@@ -1,0 +1,82 @@
+"""The compiled code is compared with PyTorch before its first use, and not used if they differ."""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from attentune.models.fused import fused_layers, use_fused_layers
+from attentune.nn.cpu import fused_layer, kernels, native, self_check
+from attentune.training.optimizer import _total_norm
+from helpers.native import needs_native
+from helpers.tiny_models import build
+
+Tiny = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def unchecked() -> Iterator[None]:
+    self_check._fault.cache_clear()
+    yield
+    self_check._fault.cache_clear()
+
+
+@needs_native
+def test_the_library_agrees_with_pytorch_and_the_random_state_stays() -> None:
+    before = torch.get_rng_state()
+    threads = torch.get_num_threads()
+    assert 0 < self_check.largest_error() < self_check.LARGEST_ERROR
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
+    assert self_check.unavailable_reason() is None
+
+
+@needs_native
+@pytest.mark.parametrize("error", ["wrong", "nan", "exception"])
+def test_a_library_that_computes_something_else_is_not_used(
+    error: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true_gelu = kernels.gelu
+
+    def wrong_gelu(x_NI: torch.Tensor, bias_I: torch.Tensor) -> torch.Tensor:
+        if error == "exception":
+            raise MemoryError("out of memory for the buffers of gelu")
+        return true_gelu(x_NI, bias_I) * (1.2 if error == "wrong" else float("nan"))
+
+    monkeypatch.setattr(fused_layer, "gelu", wrong_gelu)
+    with pytest.warns(RuntimeWarning, match="PyTorch's operations are used instead.*Set CC to another compiler"):
+        reason = self_check.unavailable_reason()
+    assert reason is not None
+    assert {"wrong": "differs from PyTorch by 0.", "nan": "by inf", "exception": "MemoryError: out of"}[error] in reason
+    model, _ = build(tiny("bert", hidden=64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the warning comes once
+        assert use_fused_layers(model) == 0
+    assert fused_layers(model) == 0
+
+
+@needs_native
+def test_a_wrong_sum_of_squares_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(self_check, "sum_of_squares", lambda tensors: 2.0 * kernels.sum_of_squares(tensors))
+    with pytest.warns(RuntimeWarning, match="differs from PyTorch"):
+        assert self_check.unavailable_reason() is not None
+    assert _total_norm([torch.full((4,), 3.0)]) == 6.0
+
+
+def test_without_a_library_the_reason_is_that_of_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "attempt_load", lambda: native.NativeError("no C compiler found (cc)"))
+    assert self_check.unavailable_reason() == "no C compiler found (cc)"
+
+
+def test_the_check_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    library = ctypes.CDLL(None)
+    monkeypatch.setattr(native, "attempt_load", lambda: library)
+    monkeypatch.setattr(self_check, "largest_error", lambda: counted.append(1) or 0.001)
+    assert self_check.unavailable_reason() is self_check.unavailable_reason() is None
+    assert counted == [1]
