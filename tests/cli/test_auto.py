@@ -185,6 +185,41 @@ def test_a_killed_worker_s_fold_is_trained_again(tiny, tmp_path):
     assert re.search(r"^bert-mean +0\.\d+", out, re.MULTILINE)
 
 
+@pytest.mark.slow
+def test_a_command_that_is_killed_ten_times_delivers_what_an_undisturbed_one_does(tiny, tmp_path):
+    disturbed, undisturbed = tmp_path / "disturbed", tmp_path / "undisturbed"
+    flags = (*PORTFOLIO, *LONG, "--cv_folds", "7", "--jobs", "2")
+    for folder in (disturbed, undisturbed):
+        folder.mkdir()
+    status, _, err = finish(start(words(undisturbed, tiny("bert"), *flags)))
+    assert status == 0, err
+    line = words(disturbed, tiny("bert"), *flags)
+
+    def resumed() -> list[str]:
+        return [*line, "--resume"] if (disturbed / "best/auto").exists() else line
+
+    for number in range(10):
+        kept, begun = finished_folds(disturbed), len(tasks(disturbed))
+        process = start(resumed())
+        if number % 2:
+            wait_for(lambda kept=kept: len(finished_folds(disturbed)) > len(kept), "finished fold", process)
+        elif number == 0:
+            wait_for((disturbed / "best/auto").exists, "folder", process)
+        else:
+            wait_for(lambda begun=begun: len(tasks(disturbed)) > begun, "task", process)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert kept.items() <= finished_folds(disturbed).items()
+    status, _, err = finish(start(resumed()))
+    assert status == 0, err
+    texts = ["Great phone, works well.", "It broke after a week."]
+    assert predict(disturbed / "best", texts) == predict(undisturbed / "best", texts)
+    boards = (json.loads((one / "best/auto/leaderboard.json").read_text()) for one in (disturbed, undisturbed))
+    ours, theirs = ([(row["name"], row["score"]) for row in board["leaderboard"]] for board in boards)
+    assert ours == theirs
+
+
 @pytest.mark.integration
 def test_an_encoder_is_adapted_once_for_all_folds(tiny, tmp_path):
     write_sentences(tmp_path / "more.csv", 200, 300)
