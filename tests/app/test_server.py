@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 from attentune.app.limits import RequestLimits
-from attentune.app.security import allowed_hosts, host_name
-from attentune.app.server import address, bound_socket
 from attentune.app.service import PREDICTED, ExplanationService
 from attentune.errors import ConfigError
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import predict_rows
+from attentune.serving.guard import allowed_hosts, host_name
+from attentune.serving.server import address, bound_socket
 from helpers.app_server import Served, serving
 from helpers.explain_runs import TEXTS, tiny_run
 from helpers.hostile_texts import HOSTILE

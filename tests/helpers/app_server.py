@@ -15,8 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from attentune.app.server import bound_socket, page_app
+from attentune.app.server import page_app
 from attentune.app.service import ExplanationService
+from attentune.serving.server import bound_socket
 
 Answer = tuple[int, dict[str, str], bytes]
 

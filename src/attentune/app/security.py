@@ -1,31 +1,19 @@
-"""Protection of the page's server: allowed hosts, body size, origin, routes, file names and response headers.
-
-Any web site that its user visits can reach a page on a loopback address: by a cross-origin request, or under a host
-name of the site's own that resolves to 127.0.0.1 (DNS rebinding). Starlette checks the Host header and the size of the
-body; `SecurityMiddleware` adds what neither Starlette nor Gradio has.
-"""
+"""Protection of the page's server beyond `serving.guard`: its routes, the files that requests name, its own scripts."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from attentune.errors import ConfigError
+from attentune.serving.guard import App, Guard, GuardedResponse, Message, Receive, Scope, Send, respond
+from attentune.serving.guard import protect as protect_server
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 # The routes that the page uses. Gradio has no option to disable the others, such as API calls and deep links.
 _GET = re.compile(
     r"/|/config/?|/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt|/(assets|static|svelte)/.+"
@@ -40,12 +28,6 @@ _POLICY = (
     " data: blob:; font-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'self'; form-action 'self';"
     " frame-ancestors 'none'"
 )
-_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-}
 
 
 def protect(app: App, *, hosts: Iterable[str], uploads: Path, body_bytes: int) -> App:
@@ -60,87 +42,43 @@ def protect(app: App, *, hosts: Iterable[str], uploads: Path, body_bytes: int) -
     Raises:
         ConfigError: a host name contains a wildcard anywhere but as `*.` at its start.
     """
-    from starlette.middleware.body_limit import RequestBodyLimitMiddleware
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
-
-    limited = RequestBodyLimitMiddleware(SecurityMiddleware(app, uploads=uploads), max_body_size=body_bytes)
-    return TrustedHostMiddleware(limited, allowed_hosts=allowed_hosts(hosts), www_redirect=False)
+    return protect_server(SecurityMiddleware(app, uploads=uploads), hosts=hosts, body_bytes=body_bytes)
 
 
-def allowed_hosts(hosts: Iterable[str]) -> list[str]:
-    """Normalize host names for `TrustedHostMiddleware` and add those of loopback.
-
-    Args:
-        hosts: names or addresses, with or without a port; `*.example.org` allows all subdomains.
-
-    Raises:
-        ConfigError: a name contains a wildcard anywhere but as `*.` at its start.
-    """
-    names = [host_name(host) for host in hosts]
-    for name in names:
-        if "*" in name.removeprefix("*."):
-            raise ConfigError(
-                f"--allowed_hosts {name}: expected host names such as lab-3.example.org, or *.example.org for all"
-                " subdomains. Any further wildcard would let other web sites use the page."
-            )
-    return [*LOOPBACK, *names]
-
-
-def host_name(host: str) -> str:
-    """Return the lower-case host of a Host header without its port; IPv6 addresses get brackets."""
-    host = host.strip().lower()
-    if host.count(":") > 1 and not host.startswith("["):
-        return f"[{host}]"
-    return re.sub(r":\d*$", "", host)
-
-
-class SecurityMiddleware:
-    """Refuses cross-origin requests, unused routes, names of other files and stalled bodies; adds security headers.
-
-    CORS middleware does not refuse requests: it only hides the response of a cross-origin request that has already run.
-    The response to a refused request is one sentence with status 403, 404 or 408.
+class SecurityMiddleware(Guard):
+    """A guard that also refuses unused routes and names of other files (status 404 and 403).
 
     Args:
         app: an ASGI application.
         uploads: the folder of uploaded files; a request may not name any other file.
-        body_timeout_s: the longest wait for the next part of a request body.
+        options: those of `Guard`.
     """
 
-    def __init__(self, app: App, *, uploads: Path, body_timeout_s: float = 30.0) -> None:
-        self._app, self._uploads, self._body_timeout_s = app, uploads.resolve(), body_timeout_s
+    def __init__(self, app: App, *, uploads: Path, **options: Any) -> None:
+        super().__init__(app, **options)
+        self._uploads = uploads.resolve()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-        elif scope["type"] != "http":  # the page uses no web sockets
-            await send({"type": "websocket.close", "code": 1008})
-        else:
-            refusal = _refusal(scope)
-            if refusal is not None:
-                await _respond(send, *refusal)
-            else:
-                await self._forward(scope, receive, send)
+    def refusal(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, str] | None:
+        """Return the status and the reason if the request line or headers are refused."""
+        refused = super().refusal(scope, headers)
+        path, allowed = unquote(scope["path"]), {"GET": _GET, "HEAD": _GET, "POST": _POST}.get(scope["method"])
+        if refused is None and (allowed is None or not allowed.fullmatch(path) or re.search(r"=(\w+:)?//|\.\.", path)):
+            return 404, "There is nothing here. The page is at /."
+        return refused
 
-    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = _Response(send, is_page=scope["path"] == "/")
-        timed = _with_timeout(receive, self._body_timeout_s)
-        try:
-            if scope["path"].rstrip("/") == _JOIN:
-                body = await _read_body(timed)
-                if not self._names_uploads_only(body):
-                    await _respond(send, 403, "The request names a file that was not uploaded here. Upload it first.")
-                    return
-                await self._app(scope, _replay(body, receive), response)
-            else:
-                await self._app(scope, timed, response)
-        except _BodyTimeout:
-            if not response.started:
-                await _respond(
-                    send,
-                    408,
-                    f"The rest of the request did not arrive within {self._body_timeout_s:g} s. Send it again.",
-                )
+    def response(self, scope: Scope, send: Send) -> GuardedResponse:
+        """Return what sends the response to a request, with the security headers."""
+        return _Response(send, is_page=scope["path"] == "/")
+
+    async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer, unless the body names other files."""
+        if scope["path"].rstrip("/") == _JOIN:
+            body = await _read_body(receive)
+            if not self._names_uploads_only(body):
+                await respond(send, 403, "The request names a file that was not uploaded here. Upload it first.")
+                return
+            receive = _replay(body, receive)
+        await super().forward(scope, receive, send)
 
     def _names_uploads_only(self, body: bytes) -> bool:
         """Return whether every file that this JSON names is in the folder of uploads.
@@ -168,49 +106,14 @@ class SecurityMiddleware:
             return False
 
 
-def _refusal(scope: Scope) -> tuple[int, str] | None:
-    """Return the status and the reason if the request line or headers are refused."""
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-    host, origin = headers.get("host", ""), headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-        return 403, (
-            f"The request comes from a page of {origin[:200]}, expected one of {host[:200]}. Open this page by its own"
-            " address."
-        )
-    path, allowed = unquote(scope["path"]), {"GET": _GET, "HEAD": _GET, "POST": _POST}.get(scope["method"])
-    if allowed is None or not allowed.fullmatch(path) or re.search(r"=(\w+:)?//|\.\.", path):
-        return 404, "There is nothing here. The page is at /."
-    return None
-
-
-class _BodyTimeout(Exception):
-    """The body of a request did not arrive in time."""
-
-
-def _with_timeout(receive: Receive, timeout_s: float) -> Receive:
-    """Limit the wait for each part of the body; uvicorn has no such timeout."""
-    is_complete = False
-
-    async def timed() -> Message:
-        nonlocal is_complete
-        try:  # after the body, the next message is the disconnect, which may come at any time
-            message = await (receive() if is_complete else asyncio.wait_for(receive(), timeout_s))
-        except TimeoutError:
-            raise _BodyTimeout from None
-        is_complete = is_complete or not message.get("more_body", False)
-        return message
-
-    return timed
-
-
-class _Response:
-    """Adds the security headers to a response; the policy of the page allows exactly the scripts that it contains."""
+class _Response(GuardedResponse):
+    """The policy of the page allows exactly the scripts that it contains."""
 
     def __init__(self, send: Send, *, is_page: bool) -> None:
-        self._send, self._is_page = send, is_page
+        super().__init__(send)
+        self._is_page = is_page
         self._start: Message | None = None
         self._body = b""
-        self.started = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start" and self._is_page:
@@ -218,20 +121,13 @@ class _Response:
         elif self._start is not None:
             self._body += message.get("body", b"")
             if not message.get("more_body"):
-                await self._send_start(self._start, scripts_policy(self._body))
+                await self.send_start(self._start, {"content-security-policy": scripts_policy(self._body)})
                 self._start = None
                 await self._send({"type": "http.response.body", "body": self._body})
         elif message["type"] == "http.response.start":
-            await self._send_start(message, _POLICY.format(scripts=""))
+            await self.send_start(message, {"content-security-policy": _POLICY.format(scripts="")})
         else:
             await self._send(message)
-
-    async def _send_start(self, message: Message, policy: str) -> None:
-        self.started = True
-        security = {**_HEADERS, "content-security-policy": policy}
-        added = [(name.encode(), value.encode()) for name, value in security.items()]
-        others = [(name, value) for name, value in message.get("headers", []) if name.lower().decode() not in security]
-        await self._send({**message, "headers": [*others, *added]})
 
 
 def scripts_policy(page: bytes) -> str:
@@ -262,11 +158,3 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return messages.pop() if messages else await receive()
 
     return replayed
-
-
-async def _respond(send: Send, status: int, text: str) -> None:
-    body = (text + "\n").encode()
-    headers = {"content-type": "text/plain; charset=utf-8", "content-length": str(len(body)), "connection": "close"}
-    pairs = [(name.encode(), value.encode()) for name, value in {**_HEADERS, **headers}.items()]
-    await send({"type": "http.response.start", "status": status, "headers": pairs})
-    await send({"type": "http.response.body", "body": body})

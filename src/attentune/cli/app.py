@@ -57,7 +57,8 @@ def run(arguments: Sequence[str]) -> int:
     if problems:
         raise ConfigError(problems)
 
-    from attentune.app.server import bound_socket, serve
+    from attentune.app.server import serve
+    from attentune.serving.server import bound_socket
 
     with bound_socket(parsed.host, numbers["port"]) as listener:
         service = _service(parsed, numbers)

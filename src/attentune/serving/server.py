@@ -1,0 +1,102 @@
+"""Run an ASGI application with uvicorn in this process: bind the socket, answer, and stop without error output."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from attentune.errors import ConfigError
+from attentune.serving.guard import App
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Open a listening socket; port 0 takes a free port.
+
+    Raises:
+        ConfigError: the address does not belong to this machine, or the port is in use.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        # For unknown host names errno is negative and strerror is needed; otherwise strerror repeats the address.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
+        raise ConfigError(
+            f"--host {host} --port {port}: cannot listen there ({reason}). Choose another port, such as"
+            f" --port {port + 1 if 0 < port < 65535 else 7861}, or --port 0 for any free port."
+        ) from error
+
+
+def address(listener: socket.socket) -> str:
+    """Return the URL of the server for a client on this machine."""
+    host, port = listener.getsockname()[:2]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{shown}:{port}/"
+
+
+def run_server(app: App, listener: socket.socket, *, graceful_s: int, ready: Callable[[str], None]) -> None:
+    """Answer requests until Ctrl-C or SIGTERM; call it in a block of `on_sigterm`.
+
+    Args:
+        app: the application, with its checks.
+        listener: from `bound_socket`.
+        graceful_s: how long requests at work are waited for after a stop request.
+        ready: called with the URL when the server accepts connections.
+
+    Raises:
+        KeyboardInterrupt: the server was stopped by Ctrl-C.
+    """
+    import uvicorn
+
+    from attentune.serving.timeouts import MAX_CONNECTIONS, HeaderTimeout
+
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=HeaderTimeout,
+            log_level="warning",
+            access_log=False,
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=graceful_s,
+            limit_concurrency=MAX_CONNECTIONS,
+        )
+    )
+    _silence_shutdown(server)
+    ready(address(listener))
+    server.run(sockets=[listener])
+
+
+def _silence_shutdown(server: Any) -> None:
+    """Suppress uvicorn's errors about connections that the shutdown closes."""
+    end = server.shutdown
+
+    async def shutdown(sockets: list[socket.socket] | None = None) -> None:
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
+        await end(sockets=sockets)
+
+    server.shutdown = shutdown
+
+
+@contextlib.contextmanager
+def on_sigterm(react: Callable[[], None]) -> Iterator[None]:
+    """Call `react` on SIGTERM while the block runs; uvicorn, while it runs, stops first and then passes the signal on.
+
+    Args:
+        react: raises the exception that ends the command.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        react()
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
