@@ -120,12 +120,16 @@ def run_command(line: str) -> None:
     if line in NOT_RUN:
         return
     words = [*shlex.split(line), *added(line)]
+    environment = {}
     while re.fullmatch(r"[A-Z_]+=\w*", words[0]):
-        assert os.environ[words[0].split("=")[0]] == words[0].split("=")[1], "the tests' own environment differs"
+        name, value = words[0].split("=")
+        environment[name] = value
         words = words[1:]
-    if words[:2] == ["attentune", "app"]:
-        serve(words[2:])
-    elif words[0] == "attentune":
+    if words[:2] in (["attentune", "app"], ["attentune", "serve"]):
+        serve(words[1:], environment)
+        return
+    assert environment.items() <= os.environ.items(), "the tests' own environment differs"
+    if words[0] == "attentune":
         run_verb(words[1:])
     elif words[0] == "torchrun":
         start = [sys.executable, "-m", "torch.distributed.run"]
@@ -143,13 +147,14 @@ def run_verb(words: list[str]) -> None:
     assert status == 0, said.getvalue()[-600:]
 
 
-def serve(words: list[str]) -> None:
-    """The page is served at the address that is told, and ends with Ctrl-C."""
+def serve(words: list[str], environment: dict[str, str]) -> None:
+    """The page or API is served at the address that is told, and ends with Ctrl-C."""
     code = (  # whoever starts the tests in the background has Ctrl-C ignored
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "from attentune.cli.main import run; run()"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, "app", *words], stderr=subprocess.PIPE, text=True)
+    command, whole = [sys.executable, "-c", code, *words], {**os.environ, **environment}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=whole)
     try:
         assert process.stderr is not None
         found = next(filter(None, (re.search(r"http://([\w.]+:\d+)/", line) for line in process.stderr)))

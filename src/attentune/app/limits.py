@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attentune.errors import DataError
+from attentune.serving.limits import length_problem
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,7 @@ class RequestLimits:
             raise DataError("There is no text yet. Type or paste one, then try again.")
         got = len(text) + len(pair or "")
         if got > self.characters:
-            raise DataError(
-                f"The text has {got:,} characters; this page accepts at most {self.characters:,}. Shorten it, or start"
-                f" the page with --max_characters {got}."
-            )
+            raise DataError(length_problem("The text", got, self.characters, server="page"))
 
     def check_file(self, size: int) -> None:
         """Check the size of a file in bytes.

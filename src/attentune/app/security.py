@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -11,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from attentune.serving.guard import App, Guard, GuardedResponse, Message, Receive, Scope, Send, respond
+from attentune.serving.guard import App, Guard, GuardedResponse, Message, PageResponse, Receive, Scope, Send, respond
 from attentune.serving.guard import protect as protect_server
 
 # The routes that the page uses. Gradio has no option to disable the others, such as API calls and deep links.
@@ -21,7 +19,6 @@ _GET = re.compile(
 )
 _POST = re.compile(r"/gradio_api/(queue/join|upload|cancel|reset)/?")
 _JOIN = "/gradio_api/queue/join"
-_SCRIPT = re.compile(rb"<script(?:\s[^>]*)?>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 # Gradio's front end compiles its templates at run time, hence 'unsafe-eval'; scripts in a text remain forbidden.
 _POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-eval'{scripts}; style-src 'self' 'unsafe-inline'; img-src 'self'"
@@ -68,7 +65,7 @@ class SecurityMiddleware(Guard):
 
     def response(self, scope: Scope, send: Send) -> GuardedResponse:
         """Return what sends the response to a request, with the security headers."""
-        return _Response(send, is_page=scope["path"] == "/")
+        return PageResponse(send, policy=_POLICY, is_page=scope["path"] == "/")
 
     async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the application answer, unless the body names other files."""
@@ -104,39 +101,6 @@ class SecurityMiddleware(Guard):
             return Path(path).resolve().is_relative_to(self._uploads)
         except (OSError, ValueError):
             return False
-
-
-class _Response(GuardedResponse):
-    """The policy of the page allows exactly the scripts that it contains."""
-
-    def __init__(self, send: Send, *, is_page: bool) -> None:
-        super().__init__(send)
-        self._is_page = is_page
-        self._start: Message | None = None
-        self._body = b""
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start" and self._is_page:
-            self._start = message
-        elif self._start is not None:
-            self._body += message.get("body", b"")
-            if not message.get("more_body"):
-                await self.send_start(self._start, {"content-security-policy": scripts_policy(self._body)})
-                self._start = None
-                await self._send({"type": "http.response.body", "body": self._body})
-        elif message["type"] == "http.response.start":
-            await self.send_start(message, {"content-security-policy": _POLICY.format(scripts="")})
-        else:
-            await self._send(message)
-
-
-def scripts_policy(page: bytes) -> str:
-    """Build a content security policy that allows only the inline scripts of a page, by their hashes.
-
-    Attributes such as onerror do not run, and nothing is loaded from another host.
-    """
-    hashes = [base64.b64encode(hashlib.sha256(text).digest()).decode() for text in _SCRIPT.findall(page) if text]
-    return _POLICY.format(scripts="".join(f" 'sha256-{digest}'" for digest in hashes))
 
 
 async def _read_body(receive: Receive) -> bytes:

@@ -23,9 +23,8 @@ from attentune.explain.answers import answer, answer_masked, explained_answer, w
 from attentune.explain.explainer import check_method, default_method, unchanged_attention
 from attentune.explain.heads import head_attention
 from attentune.inference.predictor import ModelPredictor, Predictor
+from attentune.serving.limits import LIME_SAMPLES
 
-# LIME's default of 5,000 samples would take too long on a shared page.
-LIME_SAMPLES = 1000
 PREDICTED = "the predicted one"
 _BUG = (
     "Internal error: this is a bug in Attentune, not in your input. The terminal that runs this page shows the"

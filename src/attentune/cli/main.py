@@ -33,6 +33,7 @@ COMMANDS = {
     "export": "export a saved run as ONNX, or for transformers",
     "run-ssa": "run with the flags of the released SSA program, and write its result files",
     "import-ssa": "convert a checkpoint of the released SSA program to a run folder",
+    "serve": "serve a JSON API that predicts and explains texts",
     "app": "serve a web page that predicts and explains texts",
     "faithfulness": "measure the faithfulness of explanations",
     "label": "list the token labels that a run was trained on, and the importance it predicts",

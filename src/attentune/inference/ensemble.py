@@ -97,12 +97,16 @@ def _inside(home: Path, place: Path) -> str:
 
 
 class _LoadedMembers:
-    """Loads the folders of an ensemble, and keeps them in memory if all of them fit."""
+    """Loads the folders of an ensemble, and keeps them in memory if all of them fit.
+
+    Attributes:
+        keeps: whether they are kept.
+    """
 
     def __init__(self, home: Path, folders: Sequence[str], label_space: LabelSpace, *, is_pair: bool) -> None:
         self._home, self._space, self._is_pair = home, label_space, is_pair
         weights = [file for folder in folders for file in (home / folder).glob("*.safetensors")]
-        self._keeps = sum(file.stat().st_size for file in weights) <= KEPT_BYTES
+        self.keeps = sum(file.stat().st_size for file in weights) <= KEPT_BYTES
         self._loaded: dict[str, Predictor] = {}
 
     def load(self, folder: str) -> Predictor:
@@ -121,7 +125,7 @@ class _LoadedMembers:
                 f" {'single texts' if self._is_pair else 'pairs'} or is an ensemble itself. Use a whole copy of the"
                 " ensemble's folder, or make it again with attentune auto."
             )
-        if self._keeps:
+        if self.keeps:
             self._loaded[folder] = run
         return run
 
@@ -169,6 +173,13 @@ class EnsemblePredictor(Predictor):
     def predictor(self, data: TaskData, *, precision: str | None) -> EnsembleEvaluator:
         """Make an evaluator of these rows, for prediction only; the precision applies to members that are models."""
         return self._evaluator(data, lambda run, rows: run.predictor(rows, precision=precision))
+
+    def prepared(self, *, precision: str | None) -> Callable[[TaskData], EnsembleEvaluator]:
+        """Return a function from rows to their evaluator; members are prepared once, if all of them fit in memory."""
+        if not self.loaded.keeps:
+            return lambda data: self.predictor(data, precision=precision)
+        ready = {run.folder: run.prepared(precision=precision) for _, run in self.weighted_runs()}
+        return lambda data: self._evaluator(data, lambda run, rows: ready[run.folder](rows))
 
     def _evaluator(self, data: TaskData, make: Callable[[Predictor, TaskData], Evaluator]) -> EnsembleEvaluator:
         self._check_pairs(data)

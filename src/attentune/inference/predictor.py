@@ -111,6 +111,16 @@ class Predictor(ABC):
             ConfigError, DataError: as `evaluator`; or if PyTorch has no int8 support.
         """
 
+    def prepared(self, *, precision: str | None) -> Callable[[TaskData], Evaluator]:
+        """Return a function from rows to their evaluator, as `predictor` makes it, for a server: batches by tokens.
+
+        What does not depend on the rows, such as a copy of the model in another precision, is done once.
+
+        Raises:
+            ConfigError: as `predictor`.
+        """
+        return lambda data: self.predictor(data, precision=precision)
+
     @abstractmethod
     def single_model(self, purpose: str) -> ModelPredictor:
         """Return this run if it is one model; others have no encoder to look into, convert or change.
@@ -181,7 +191,6 @@ class ModelPredictor(Predictor):
         settings = self._settings(training)
         self._check_pairs(data)
         accelerator, _ = make_accelerator(precision=settings.precision, use_cpu=settings.use_cpu)
-        lengths = {"max_length": self.model.config.max_seq_length, "bi_encoder": self.model.config.is_bi_encoder}
         if accelerator.device.type == "cpu":
             # The same kernels as in training, for identical scores.
             use_own_attention(self.model)
@@ -193,7 +202,7 @@ class ModelPredictor(Predictor):
             model=self.model.to(accelerator.device),
             accelerator=accelerator,
             splits=data.splits,
-            features={name: encode(rows, self.tokenizer, **lengths) for name, rows in data.splits.items()},
+            features=self._features(data, encode),
             label_space=self.label_space,
             metrics=data.metrics,
             pad_token_id=self.tokenizer.pad_token_id,
@@ -209,6 +218,23 @@ class ModelPredictor(Predictor):
             made = self.evaluator(data, precision="fp32", use_cpu=True)
             return replace(made, model=int8_copy(self.model), batch_size=None)
         return self.evaluator(data, precision=precision)
+
+    def prepared(self, *, precision: str | None) -> Callable[[TaskData], ModelEvaluator]:
+        """Return a function from rows to their evaluator, which keeps the model as prepared for this precision."""
+        made = self.predictor(TaskData("none", self.label_space, (), {}), precision=precision)
+
+        def evaluator(data: TaskData) -> ModelEvaluator:
+            self._check_pairs(data)
+            features = self._features(data, encode_rows)
+            return replace(
+                made, splits=data.splits, features=features, metrics=data.metrics, batch_size=None, logits={}
+            )
+
+        return evaluator
+
+    def _features(self, data: TaskData, encode: Encode) -> dict[str, Features]:
+        lengths = {"max_length": self.model.config.max_seq_length, "bi_encoder": self.model.config.is_bi_encoder}
+        return {name: encode(rows, self.tokenizer, **lengths) for name, rows in data.splits.items()}
 
     def _settings(self, changes: dict[str, Any]) -> TrainingConfig:
         problems: list[str] = []
@@ -365,8 +391,12 @@ def predict(
     rows = TextRows(ids, tuple(texts), None if pairs is None else tuple(pairs), None, "texts")
     if not len(rows):
         return []
-    logits_NC = predict_rows(saved, rows)
-    space, names = saved.label_space, saved.label_space.names
+    return prediction_dicts(predict_rows(saved, rows), saved.label_space)
+
+
+def prediction_dicts(logits_NC: np.ndarray, space: LabelSpace) -> list[dict[str, Any]]:
+    """Return for each row its prediction and probabilities, as `predict` does."""
+    names = space.names
     predictions = predictions_of(logits_NC, space)
     if space.task_type == "regression":
         return [{"prediction": float(value)} for value in predictions]

@@ -1,0 +1,291 @@
+"""The JSON API: its routes and their OpenAPI page, over an `Engine`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from typing import Any, Literal, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse, Response
+from fastapi_offline import FastAPIOffline
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from attentune import __version__
+from attentune.errors import AttentuneError, NonFiniteLossError
+from attentune.serving.access import ApiGuard, JsonErrors
+from attentune.serving.engine import Backend, Engine, ExplainOptions, Row
+from attentune.serving.guard import App, BodyTimeoutError, protect
+from attentune.serving.limits import RequestError, ServerLimits
+from attentune.serving.metrics import ServerMetrics
+
+T = TypeVar("T")
+
+_BUG = (
+    "Internal error: this is a bug in Attentune, not in your request. The terminal that runs this server shows the"
+    " traceback."
+)
+_GONE = 499  # nginx's status for a client that has gone; nobody reads it
+
+
+class Texts(BaseModel):
+    """The texts of a request."""
+
+    model_config = ConfigDict(extra="forbid")
+    texts: list[str] = Field(description="The (first) texts.", examples=[["The film was lovely."]])
+    pairs: list[str] | None = Field(None, description="The second texts, for a run of pairs: one for each text.")
+
+
+class Reasons(Texts):
+    """The texts to explain, and how."""
+
+    method: str | None = Field(None, description="Default: ssa for runs with a token gate, else leave-one-out.")
+    target: str | None = Field(None, description="The class to explain; default: the predicted one.")
+    unit: Literal["word", "token"] = "word"
+    seed: int = Field(0, ge=0, lt=2**32, description="Random seed of lime, shap and random.")
+    steps: int = Field(50, ge=1, description="Steps of integrated-gradients.")
+    samples: int | None = Field(None, ge=1, description="Masked copies a text: lime 1000, shap 500 by default.")
+
+
+class Prediction(BaseModel):
+    """The prediction for a text."""
+
+    prediction: str | list[str] | float = Field(description="A label, several labels (multi-label), or a score.")
+    probabilities: dict[str, float] | None = Field(None, description="By label; absent for regression.")
+
+
+class Predictions(BaseModel):
+    """The predictions for the texts of a request, in their order."""
+
+    predictions: list[Prediction]
+
+
+class Explanations(BaseModel):
+    """The explanations for the texts of a request, each an object as `attentune explain --format json` prints."""
+
+    explanations: list[dict[str, Any]]
+
+
+class Health(BaseModel):
+    """The server is up, and what it serves."""
+
+    status: str
+    version: str
+    run: dict[str, Any]
+
+
+class Error(BaseModel):
+    """Why a request was not answered."""
+
+    detail: str
+
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    401: {"model": Error, "description": "The API key is missing or wrong."},
+    413: {"model": Error, "description": "The request body is too large."},
+    422: {"model": Error, "description": "The request is not valid, or has too many or too long texts."},
+    503: {"model": Error, "description": "Too many requests wait; the header Retry-After says when to try again."},
+    504: {"model": Error, "description": "The answer took too long."},
+}
+
+
+def api_app(
+    backend: Backend,
+    *,
+    limits: ServerLimits | None = None,
+    max_batch: int = 32,
+    max_wait_ms: float = 2,
+    api_key: str | None = None,
+    hosts: list[str] | None = None,
+) -> App:
+    """Build the application with all checks.
+
+    Args:
+        backend: computes the answers.
+        limits: limits on requests and queues.
+        max_batch: the most texts in a batch of predictions.
+        max_wait_ms: how many milliseconds the first text of a batch waits for others.
+        api_key: the key that requests must have; None for none.
+        hosts: allowed host names in addition to those of loopback; None allows all.
+
+    Raises:
+        ConfigError: a host name is not valid.
+    """
+    limits, facts = limits or ServerLimits(), backend.facts()
+    metrics = ServerMetrics({"run": str(facts.get("run")), "kind": str(facts.get("kind")), "version": __version__})
+
+    @contextlib.asynccontextmanager
+    async def engine(app: FastAPI) -> AsyncIterator[None]:
+        made = Engine(
+            backend,
+            limits=limits,
+            max_batch=max_batch,
+            max_wait_s=max_wait_ms / 1000,
+            on_batch=metrics.count_batch,
+        )
+        metrics.watch_queues(lambda: made.batcher.waiting, lambda: made.explaining)
+        async with made as app.state.engine:
+            yield
+
+    app = FastAPIOffline(
+        title=f"Attentune: {facts.get('run')}",
+        version=__version__,
+        description=_description(facts, limits),
+        redoc_url=None,
+        lifespan=engine,
+    )
+    _add_routes(app, backend, limits, metrics)
+    _add_error_handlers(app, limits)
+    if api_key is not None:
+        _describe_key(app)
+    guarded = ApiGuard(app, api_key=api_key)
+    paths = frozenset({"/", "/docs", "/openapi.json", "/health", "/metrics", "/predict", "/explain"})
+    return JsonErrors(
+        protect(guarded, hosts=hosts, body_bytes=limits.body_bytes),
+        messages={413: limits.body_message},
+        count=lambda path, status, seconds: metrics.count_request(path if path in paths else "other", status, seconds),
+    )
+
+
+def _add_routes(app: FastAPI, backend: Backend, limits: ServerLimits, metrics: ServerMetrics) -> None:
+    @app.get("/", include_in_schema=False)
+    async def root() -> Response:
+        return RedirectResponse("docs")
+
+    @app.get("/health", response_model=Health)
+    async def health() -> Response:
+        """Say that the server is up, and what it serves; needs no key."""
+        return _json({"status": "ok", "version": __version__, "run": backend.facts()})
+
+    @app.get("/metrics", response_class=Response, responses={401: _ERRORS[401]})
+    async def metrics_text() -> Response:
+        """Return counters and durations in Prometheus' text format."""
+        return Response(metrics.text(), media_type=metrics.content_type)
+
+    @app.post("/predict", response_model=Predictions, responses=_ERRORS)
+    async def predict(body: Texts, request: Request) -> Response:
+        """Predict texts, together with those of requests that arrive at the same time."""
+        limits.check_texts(body.texts, body.pairs, is_pair=backend.is_pair, explains=False)
+        engine: Engine = request.app.state.engine
+        answers = await _answer_in_time(request, engine.predict(_rows(body)), limits)
+        if answers is None:
+            return Response(status_code=_GONE)
+        metrics.count_texts("/predict", len(answers))
+        return _json({"predictions": answers})
+
+    @app.post("/explain", response_model=Explanations, responses=_ERRORS)
+    async def explain(body: Reasons, request: Request) -> Response:
+        """Score how much each word of the texts contributed to the prediction."""
+        limits.check_texts(body.texts, body.pairs, is_pair=backend.is_pair, explains=True)
+        limits.check_cost(body.steps, body.samples)
+        engine: Engine = request.app.state.engine
+        options = ExplainOptions(body.method, body.target, body.unit, body.seed, body.steps, body.samples)
+        answers = await _answer_in_time(request, engine.explain(_rows(body), options), limits)
+        if answers is None:
+            return Response(status_code=_GONE)
+        metrics.count_texts("/explain", len(answers))
+        return _json({"explanations": answers})
+
+
+def _rows(body: Texts) -> list[Row]:
+    seconds = itertools.repeat(None) if body.pairs is None else body.pairs
+    return list(zip(body.texts, seconds, strict=False))
+
+
+def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    body = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    return Response(body, status, headers, media_type="application/json")
+
+
+async def _answer_in_time(request: Request, answer: Awaitable[T], limits: ServerLimits) -> T | None:
+    """Wait for an answer; None if the client has gone, which cancels it.
+
+    Raises:
+        RequestError: it took too long, and is cancelled.
+    """
+    work, gone = asyncio.ensure_future(answer), asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait({work, gone}, timeout=limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return work.result()
+        if gone.done():
+            return None
+        raise RequestError(504, limits.time_message)
+    finally:
+        for task in (work, gone):
+            task.cancel()
+        await asyncio.gather(work, gone, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _add_error_handlers(app: FastAPI, limits: ServerLimits) -> None:
+    @app.exception_handler(RequestError)
+    async def refused(request: Request, error: RequestError) -> Response:
+        retry = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
+        return _json({"detail": str(error)}, error.status, retry)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return _json({"detail": " ".join(_problem(problem) for problem in error.errors()[:5])}, 422)
+
+    @app.exception_handler(AttentuneError)
+    async def mistaken(request: Request, error: AttentuneError) -> Response:
+        return _json({"detail": str(error)}, 500 if isinstance(error, NonFiniteLossError) else 422)
+
+    @app.exception_handler(HTTPException)
+    async def other(request: Request, error: HTTPException) -> Response:
+        if isinstance(error.__cause__, BodyTimeoutError):
+            return _json({"detail": str(error.__cause__)}, 408)
+        details = {
+            404: "There is nothing here. The API is described at /docs.",
+            405: f"{request.method} does not work here. The API is described at /docs.",
+            413: limits.body_message,
+        }
+        return _json({"detail": details.get(error.status_code, error.detail)}, error.status_code, error.headers)
+
+    @app.exception_handler(Exception)
+    async def bug(request: Request, error: Exception) -> Response:  # uvicorn prints the traceback
+        return _json({"detail": _BUG}, 500)
+
+
+def _problem(problem: Mapping[str, Any]) -> str:
+    """Return one sentence for a problem that pydantic found."""
+    place = ".".join(map(str, problem["loc"][1:]))
+    if problem["type"] == "extra_forbidden":
+        return f"{place}: unknown field; see /docs for the fields."
+    if problem["type"] == "json_invalid":
+        return f"The body is not valid JSON: {problem['ctx']['error']} (at character {problem['loc'][-1]})."
+    if not place:
+        return 'The body: expected a JSON object such as {"texts": ["The film was lovely."]}, of type application/json.'
+    return f"{place}: {problem['msg'][:1].lower()}{problem['msg'][1:]}."
+
+
+def _description(facts: Mapping[str, Any], limits: ServerLimits) -> str:
+    labels = ", ".join(facts.get("labels", ())[:20]) or "a score"
+    return (
+        f"Predictions and explanations of the run {facts.get('run')} ({facts.get('kind')}; {labels}). At most"
+        f" {limits.texts} texts a request, {limits.explain_texts} for explanations, of {limits.characters:,} characters"
+        f" each; {limits.body_mb} MB; {limits.timeout_s:g} s."
+    )
+
+
+def _describe_key(app: FastAPI) -> None:
+    """Add the key to the OpenAPI description, so that the page has a field for it."""
+    describe = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = describe()
+        schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        schema["security"] = [{"key": []}]
+        return schema
+
+    app.openapi = openapi

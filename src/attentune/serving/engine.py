@@ -1,0 +1,245 @@
+"""The run behind the API: one thread computes, because explaining changes a model for a moment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from attentune.attribution.base import Settings
+from attentune.data.dataset import TaskData, TextRows
+from attentune.explain.explainer import default_method
+from attentune.explain.texts import explain_rows
+from attentune.inference.ensemble import EnsemblePredictor
+from attentune.inference.predictor import ModelPredictor, Predictor, prediction_dicts
+from attentune.models.precision import INT8, TRUE_BF16
+from attentune.serving.batcher import Batcher, QueueFullError
+from attentune.serving.limits import LIME_SAMPLES, RequestError, ServerLimits
+
+# A text and its second text, or None.
+Row = tuple[str, str | None]
+T = TypeVar("T")
+
+# Precisions that exist for prediction only, and those that explanations use in their place.
+_EXPLAINS_IN = {TRUE_BF16: "bf16", INT8: "fp32"}
+
+
+@dataclass(frozen=True)
+class ExplainOptions:
+    """Options of a request for explanations, see `explain.texts.explain_texts`."""
+
+    method: str | None = None
+    target: str | None = None
+    unit: str = "word"
+    seed: int = 0
+    steps: int = 50
+    samples: int | None = None
+
+
+class Backend(Protocol):
+    """What computes the answers, in one thread.
+
+    Attributes:
+        is_pair: whether it reads pairs of texts.
+    """
+
+    is_pair: bool
+
+    def facts(self) -> dict[str, Any]:
+        """Return what clients may know about the run, as JSON."""
+        ...
+
+    def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """Predict rows; for each an object as `attentune.predict` returns."""
+        ...
+
+    def explain(self, row: Row, options: ExplainOptions, stop: threading.Event) -> dict[str, Any]:
+        """Explain the prediction of a row; raise `StoppedError` soon after `stop` is set."""
+        ...
+
+
+class StoppedError(Exception):
+    """Nobody waits for this explanation any more."""
+
+
+class RunBackend:
+    """A saved run of any kind.
+
+    Args:
+        saved: the run.
+        name: what clients see as its name.
+        precision: overrides the precision of the run; one of prediction, too.
+
+    Raises:
+        ConfigError: the precision is not supported here.
+    """
+
+    def __init__(self, saved: Predictor, *, name: str, precision: str | None = None) -> None:
+        self._saved, self._name = saved, name
+        self._evaluator = saved.prepared(precision=precision)
+        self._explains_in = None if precision is None else _EXPLAINS_IN.get(precision, precision)
+        self.is_pair = saved.is_pair
+
+    def facts(self) -> dict[str, Any]:
+        """Return the run's name, kind, task type, labels and default method of explanation."""
+        return {
+            "run": self._name,
+            "kind": self._saved.kind,
+            "task_type": self._saved.label_space.task_type,
+            "labels": list(self._saved.label_space.names),
+            "pairs": self.is_pair,
+            "explains_by": default_method(self._saved),
+        }
+
+    def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """Predict rows, with six digits as in the files of `attentune predict`."""
+        space = self._saved.label_space
+        data = TaskData("input", space, (), {"input": self._rows(rows)})
+        return [_rounded(answer) for answer in prediction_dicts(self._evaluator(data).predict("input"), space)]
+
+    def explain(self, row: Row, options: ExplainOptions, stop: threading.Event) -> dict[str, Any]:
+        """Explain the prediction of a row.
+
+        Raises:
+            ConfigError: there is no such method, class or unit, or the method does not work on this run.
+            StoppedError: `stop` was set; looked at before each pass of a model.
+        """
+        method = options.method or default_method(self._saved)
+        samples = LIME_SAMPLES if options.samples is None and method == "lime" else options.samples
+        settings = Settings(seed=options.seed, steps=options.steps, samples=samples)
+        with _stoppable(self._saved, stop):
+            (explanation,) = explain_rows(
+                self._saved,
+                self._rows([row]),
+                methods=(method,),
+                target=options.target,
+                unit=options.unit,
+                settings=settings,
+                precision=self._explains_in,
+            )[method]
+        return explanation.to_dict()
+
+    def _rows(self, rows: Sequence[Row]) -> TextRows:
+        ids = tuple(map(str, range(len(rows))))
+        pairs = tuple(second or "" for _, second in rows) if self.is_pair else None
+        return TextRows(ids, tuple(text for text, _ in rows), pairs, None, "texts")
+
+
+def _rounded(answer: dict[str, Any]) -> dict[str, Any]:
+    """Round to six digits: the last ones depend on what else is in the batch."""
+    if "probabilities" not in answer:
+        return {"prediction": float(f"{answer['prediction']:.6g}")}
+    return {**answer, "probabilities": {name: round(share, 6) for name, share in answer["probabilities"].items()}}
+
+
+@contextlib.contextmanager
+def _stoppable(saved: Predictor, stop: threading.Event) -> Iterator[None]:
+    """Raise `StoppedError` before a pass of the run's models once `stop` is set."""
+
+    def check(module: Any, inputs: Any) -> None:
+        if stop.is_set():
+            raise StoppedError
+
+    check(None, None)
+    handles = [model.register_forward_pre_hook(check) for model in _models(saved)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _models(saved: Predictor) -> list[Any]:
+    """Return the models of a run that are in memory."""
+    if isinstance(saved, ModelPredictor):
+        return [saved.model]
+    if isinstance(saved, EnsemblePredictor) and saved.loaded.keeps:
+        return [run.model for _, run in saved.weighted_runs() if isinstance(run, ModelPredictor)]
+    return []
+
+
+class Engine:
+    """Answers requests with a backend, in batches; use it as an asynchronous context manager.
+
+    Args:
+        backend: computes, in a thread of its own.
+        limits: the length of the queues.
+        max_batch: the most texts in a batch.
+        max_wait_s: how long the first text of a batch waits for others.
+        on_batch: called with the number of texts and the seconds of each batch.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        limits: ServerLimits,
+        max_batch: int,
+        max_wait_s: float,
+        on_batch: Callable[[int, float], None] = lambda texts, seconds: None,
+    ) -> None:
+        self.backend, self._limits = backend, limits
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
+        self.batcher: Batcher[Row, dict[str, Any]] = Batcher(
+            lambda rows: self._in_thread(backend.predict, rows),
+            max_batch=max_batch,
+            max_wait_s=max_wait_s,
+            max_queue=limits.queue,
+            on_batch=on_batch,
+        )
+        self.explaining = 0
+
+    async def __aenter__(self) -> Engine:
+        self._batches = asyncio.create_task(self.batcher.run())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._batches.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._batches
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    async def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """Predict rows, together with those of other requests.
+
+        Raises:
+            RequestError: too many texts wait.
+        """
+        try:
+            return await self.batcher.submit(rows)
+        except QueueFullError as error:
+            raise RequestError(
+                503,
+                f"{error.waiting:,} texts wait, and this server lets at most {self._limits.queue:,} wait. Send the"
+                f" request again in {error.retry_after_s} s, or start the server with a higher --max_queue.",
+                retry_after_s=error.retry_after_s,
+            ) from None
+
+    async def explain(self, rows: Sequence[Row], options: ExplainOptions) -> list[dict[str, Any]]:
+        """Explain rows, one after the other; batches of predictions come between them.
+
+        Raises:
+            RequestError: too many requests for explanations wait.
+            ConfigError: see `RunBackend.explain`.
+        """
+        if self.explaining >= self._limits.explain_queue:
+            raise RequestError(
+                503,
+                f"{self.explaining} requests for explanations wait, the most that this server lets wait. Send the"
+                " request again in 5 s.",
+                retry_after_s=5,
+            )
+        self.explaining += 1
+        stop = threading.Event()
+        try:
+            return [await self._in_thread(self.backend.explain, row, options, stop) for row in rows]
+        finally:
+            stop.set()
+            self.explaining -= 1
+
+    async def _in_thread(self, function: Callable[..., T], *given: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *given)

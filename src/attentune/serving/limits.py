@@ -1,0 +1,144 @@
+"""Limits on requests, and the errors of requests that exceed them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# LIME's default of 5,000 samples would take too long on a shared server.
+LIME_SAMPLES = 1000
+
+
+class RequestError(Exception):
+    """A request that is not answered.
+
+    Attributes:
+        status: the HTTP status.
+        retry_after_s: after how many seconds the same request may succeed; None if it will not.
+    """
+
+    def __init__(self, status: int, message: str, *, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.status, self.retry_after_s = status, retry_after_s
+
+
+def length_problem(text: str, got: int, most: int, *, server: str) -> str:
+    """Return the message for a text that is too long.
+
+    Args:
+        text: what is too long, such as "The text".
+        got: its length in characters.
+        most: the limit.
+        server: what the user would start with another limit: "page" or "server".
+    """
+    return (
+        f"{text} has {got:,} characters; this {server} accepts at most {most:,}. Shorten it, or start the {server}"
+        f" with --max_characters {got}."
+    )
+
+
+@dataclass(frozen=True)
+class ServerLimits:
+    """The maximum size of a request to the API, and of what waits.
+
+    Attributes:
+        texts: texts of a request for predictions.
+        explain_texts: texts of a request for explanations.
+        characters: the length of a text; of a pair, of both texts in total.
+        body_mb: the size of a request body, in MiB.
+        timeout_s: seconds until the answer.
+        queue: texts that wait for their prediction.
+        explain_queue: requests for explanations that wait or are at work.
+        samples: masked copies per text for LIME and SHAP.
+        steps: steps of integrated gradients.
+    """
+
+    texts: int = 256
+    explain_texts: int = 16
+    characters: int = 20_000
+    body_mb: int = 4
+    timeout_s: float = 30
+    queue: int = 1024
+    explain_queue: int = 16
+    samples: int = 5000
+    steps: int = 500
+
+    @property
+    def body_bytes(self) -> int:
+        """The maximum size of a request body in bytes."""
+        return self.body_mb * 2**20
+
+    @property
+    def body_message(self) -> str:
+        """The message for a body that is too large."""
+        return (
+            f"The request body is larger than {self.body_mb} MB, the most that this server accepts. Send fewer texts a"
+            " request, or start the server with a higher --max_body_mb."
+        )
+
+    @property
+    def time_message(self) -> str:
+        """The message for an answer that took too long."""
+        return (
+            f"The answer was not ready within {self.timeout_s:g} s, the time limit of this server. Send fewer or shorter"
+            " texts a request (explanations: a faster method, or fewer samples), or start the server with a higher"
+            " --timeout_s."
+        )
+
+    def check_texts(self, texts: Sequence[str], pairs: Sequence[str] | None, *, is_pair: bool, explains: bool) -> None:
+        """Check the number and the lengths of the texts.
+
+        Raises:
+            RequestError: there are none or too many, one is too long or no text, or second texts are missing or not
+                expected.
+        """
+        most, flag = (self.explain_texts, "--max_explain_texts") if explains else (self.texts, "--max_texts")
+        if not texts:
+            raise RequestError(422, "texts: got an empty list, expected at least one text.")
+        if len(texts) > most:
+            raise RequestError(
+                422,
+                f"texts: got {len(texts):,}; this server accepts at most {most:,} a request. Send them in several"
+                f" requests, or start the server with {flag} {len(texts)}.",
+            )
+        if is_pair != (pairs is not None):
+            expected = (
+                "this run reads pairs: give the second text of each in pairs"
+                if is_pair
+                else "this run reads single texts: leave pairs out"
+            )
+            raise RequestError(422, f"pairs: got {'none' if pairs is None else 'second texts'}, but {expected}.")
+        if pairs is not None and len(pairs) != len(texts):
+            raise RequestError(
+                422, f"pairs: got {len(pairs)} second texts for {len(texts)} texts, expected one for each."
+            )
+        for name, column in (("texts", texts), ("pairs", pairs or ())):
+            for number, text in enumerate(column):
+                if not _is_unicode(text):
+                    raise RequestError(
+                        422, f"{name}[{number}] holds half of a surrogate pair, such as \\ud83d alone; remove it."
+                    )
+        for number, text in enumerate(texts):
+            length = len(text) + (0 if pairs is None else len(pairs[number]))
+            if length > self.characters:
+                raise RequestError(422, length_problem(f"texts[{number}]", length, self.characters, server="server"))
+
+    def check_cost(self, steps: int, samples: int | None) -> None:
+        """Check the options of an explanation that multiply its cost.
+
+        Raises:
+            RequestError: there are too many steps or samples.
+        """
+        for name, got, most in (("steps", steps, self.steps), ("samples", samples, self.samples)):
+            if got is not None and got > most:
+                raise RequestError(
+                    422, f"{name}: got {got:,}; this server accepts at most {most:,}. For more, use attentune explain."
+                )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,211 @@
+"""`attentune serve` as a program of its own: it answers, stops when told to, and says what cannot be."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attentune.baselines.registry import make_baseline
+from attentune.config import DataConfig, ModelConfig
+from attentune.data.load import load_data
+from attentune.inference.predictor import predict
+from helpers.app_server import asked
+from helpers.ensembles import saved_ensemble, saved_model, write_run_config
+from helpers.explain_runs import SPACES, TEXTS
+from helpers.samples import write_reviews
+
+Tiny = Callable[..., Path]
+Command = Callable[..., tuple[int, str, str]]
+KEY = "0123456789abcdef"
+# A shell that starts it in the background would have it ignore Ctrl-C, and tests may be run in one.
+_START = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import attentune.cli.main as m; m.run()"
+)
+
+
+@pytest.fixture(scope="module")
+def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved_model(tmp_path_factory.mktemp("serve") / "mine", tiny(), SPACES["classification"])
+
+
+class Program:
+    """`attentune serve` in a process of its own, which has said where it is."""
+
+    def __init__(self, run: Path, *flags: str, key: str | None = None) -> None:
+        words = [sys.executable, "-c", _START, "serve", str(run), "--port", "0", *flags]
+        environment = {name: value for name, value in os.environ.items() if name != "ATTENTUNE_API_KEY"}
+        environment |= {} if key is None else {"ATTENTUNE_API_KEY": key}
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=environment)
+        assert self.process.stderr is not None
+        self.said = self.process.stderr.readline()
+        found = re.fullmatch(
+            r"The API is at http://127\.0\.0\.1:(\d+)/, its description at http://127\.0\.0\.1:\1/docs"
+            r" \(stop it with Ctrl-C\)\.\n",
+            self.said,
+        )
+        assert found, self.said + self.process.stderr.read()
+        self.port = int(found[1])
+
+    def ask(self, path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        """Send a request; return status and JSON."""
+        status, _, content = asked(self.port, "POST", path, body, headers)
+        return status, json.loads(content)
+
+    def stop(self, number: signal.Signals) -> tuple[int, str, str]:
+        """Send a signal; return status, output and messages."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=90)
+        return self.process.returncode, out, err
+
+
+@contextlib.contextmanager
+def started(run: Path, *flags: str, key: str | None = None) -> Iterator[Program]:
+    program = Program(run, *flags, key=key)
+    try:
+        yield program
+    finally:
+        program.process.kill()
+        program.process.communicate()
+
+
+@pytest.mark.integration
+def test_many_clients_are_answered_in_batches_and_sigterm_lets_requests_end(run: Path) -> None:
+    texts = [f"{text} {number}" for number in range(6) for text in TEXTS]
+    expected = predict(run, texts)
+    with started(run, "--max_wait_ms", "50", "--max_batch", "16", key=KEY) as program:
+        bearer = {"Authorization": f"Bearer {KEY}"}
+        assert program.ask("/predict", {"texts": ["a"]})[0] == 401
+        answers: dict[int, Any] = {}
+
+        def visit(number: int) -> None:
+            answers[number] = program.ask("/predict", {"texts": [texts[number]]}, bearer)
+
+        visitors = [threading.Thread(target=visit, args=(number,)) for number in range(len(texts))]
+        for visitor in visitors:
+            visitor.start()
+        for visitor in visitors:
+            visitor.join(60)
+        for number, (status, answer) in answers.items():
+            (found,) = answer["predictions"]
+            assert (status, found["prediction"]) == (200, expected[number]["prediction"])
+            assert found["probabilities"] == pytest.approx(expected[number]["probabilities"], abs=1e-5)
+        figures = asked(program.port, "GET", "/metrics", headers=bearer)[2].decode()
+        assert float(re.findall(r"^attentune_batch_texts_sum (.+)$", figures, re.MULTILINE)[0]) == len(texts)
+        assert float(re.findall(r"^attentune_batch_texts_count (.+)$", figures, re.MULTILINE)[0]) <= len(texts) / 2
+        # An explanation is at work when the signal comes: it is answered, and nobody is let in any more.
+        slow: list[Any] = []
+        body = {"texts": [" ".join(TEXTS)], "method": "lime", "samples": 2000}
+        client = threading.Thread(target=lambda: slow.append(program.ask("/explain", body, bearer)))
+        client.start()
+        while b"attentune_explanation_requests 1.0" not in asked(program.port, "GET", "/metrics", headers=bearer)[2]:
+            time.sleep(0.02)
+        assert program.stop(signal.SIGTERM) == (0, "", "")
+        client.join(60)
+        assert slow[0][0] == 200
+        assert len(slow[0][1]["explanations"]) == 1
+        with pytest.raises(ConnectionRefusedError):
+            program.ask("/predict", {"texts": ["a"]}, bearer)
+
+
+@pytest.mark.integration
+def test_ctrl_c_ends_with_130_though_a_client_sends_nothing_more(run: Path) -> None:
+    with started(run) as program, socket.create_connection(("127.0.0.1", program.port), timeout=60) as silent:
+        silent.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        # A client that goes while it waits disturbs nobody.
+        with socket.create_connection(("127.0.0.1", program.port), timeout=60) as gone:
+            body = json.dumps({"texts": [" ".join(TEXTS)] * 8, "method": "lime", "samples": 5000}).encode()
+            head = "POST /explain HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+            gone.sendall(f"{head}{len(body)}\r\n\r\n".encode() + body)
+            while b"attentune_explanation_requests 1.0" not in asked(program.port, "GET", "/metrics")[2]:
+                time.sleep(0.02)
+        began = time.monotonic()
+        while b"attentune_explanation_requests 0.0" not in asked(program.port, "GET", "/metrics")[2]:
+            time.sleep(0.02)
+        assert time.monotonic() - began < 5
+        assert program.ask("/predict", {"texts": ["yes"]})[0] == 200
+        silent.close()
+        assert program.stop(signal.SIGINT) == (130, "", "attentune: stopped.\n")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["ensemble", "tfidf-linear"])
+def test_runs_that_are_not_one_model_are_served(tiny: Tiny, tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "run"
+    if kind == "ensemble":
+        saved_ensemble(folder, tiny)
+    else:
+        folder.mkdir()
+        file = str(write_reviews(tmp_path / "train.csv", 40, seed=1))
+        config = DataConfig(train_file=file, text_column="text", label_column="label")
+        data = load_data(config, seed=1)
+        make_baseline(kind, encoder=ModelConfig(), max_length=32, seed=1).fit(
+            data.splits["train"], data.label_space
+        ).save(folder)
+        write_run_config(folder, data=config)
+    with started(folder) as program:
+        status, answer = program.ask("/predict", {"texts": list(TEXTS)})
+        assert status == 200
+        for found, expected in zip(answer["predictions"], predict(folder, list(TEXTS)), strict=True):
+            assert found["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
+        status, answer = program.ask("/explain", {"texts": [TEXTS[0]]})
+        assert (status, answer["explanations"][0]["method"]) == (200, "leave-one-out")
+        assert program.stop(signal.SIGTERM)[0] == 0
+
+
+def test_mistakes_are_one_line_each(
+    attentune: Command, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, out, err = attentune("serve", run, "--port", "x", "--max_batch", 0, "--max_wait_ms", "-1", "--max_queue", 9)
+    assert (status, out) == (2, "")
+    assert [line.split(":")[1] for line in err.splitlines()] == [
+        " --port", " --max_batch", " --max_wait_ms", " --max_queue",
+    ]  # fmt: skip
+    assert "--max_queue: got 9, expected at least the 256 texts of a request (--max_texts)." in err
+    status, _, err = attentune("serve", run, "--port", 70000)
+    assert (status, err) == (2, "attentune: --port: got 70000, expected a number from 0 to 65535.\n")
+    status, _, err = attentune("serve", tmp_path / "none", "--port", 0)
+    assert status == 2
+    assert str(tmp_path / "none") in err
+    status, _, err = attentune("serve", run, "--port", 0, "--api_key", "secret")
+    assert status == 2
+    assert err.startswith("attentune: --api_key: expected a key of at least 16 ASCII characters without spaces (got 6")
+    assert "secret" not in err.replace("secrets", "")
+    monkeypatch.setenv("ATTENTUNE_API_KEY", "")
+    status, _, err = attentune("serve", run, "--port", 0)
+    assert status == 2
+    assert err.startswith("attentune: ATTENTUNE_API_KEY: expected a key of at least 16")
+    status, _, err = attentune("serve", run, "--port", 0, "--precision", "fp7", "--api_key", KEY)
+    assert status == 2
+    assert "precision" in err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, _, err = attentune("serve", run, "--port", port, "--api_key", KEY)
+    assert status == 2
+    assert f"--port {port}: cannot listen there (Address already in use). Choose another port" in err
+    status, _, err = attentune("serve", run, "--port", 0, "--allowed_hosts", "*", "--api_key", KEY)
+    assert status == 2
+    assert err.startswith("attentune: --allowed_hosts *: expected host names such as lab-3.example.org")
+
+
+def test_without_its_packages_it_says_how_to_get_them(
+    attentune: Command, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = __import__("importlib.util", fromlist=["find_spec"]).find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "fastapi_offline" else find(name))
+    status, out, err = attentune("serve", run)
+    assert (status, out) == (2, "")
+    assert err == ("attentune: serve: needs fastapi_offline, not installed; run: pip install 'attentune[serve]'\n")
