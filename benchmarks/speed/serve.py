@@ -1,6 +1,6 @@
 """Requests a second and latency of `attentune serve`: batched, one at a time, and with a pipeline in its place.
 
-    python -m benchmarks.speed.serve [--clients 1,16,64] [--seconds 3] [--repeats 3]
+    python -m benchmarks.speed.serve [--clients 1,16,64] [--seconds 2] [--repeats 3]
 
 Trains a `bert` run of the embedded encoder on 64 made-up rows, and starts a server for each contender on loopback:
 `attentune serve` with its defaults; with batches of one; and transformers' pipeline, with the same weights, behind the
@@ -59,6 +59,7 @@ def trained_run(folder: Path) -> Path:
         "data.train_file": str(folder / "rows.jsonl"),
         "model.name_or_path": "embedded",
         "training.num_train_epochs": 1,
+        "training.baselines": "none",
         "training.output_dir": str(folder / "run"),
     }
     train(load_config(overrides=settings, preset="bert"), display=ProgressDisplay(quiet=True))
@@ -211,7 +212,7 @@ def summary(runs: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", default="1,16,64")
-    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--serve_pipeline", nargs=2, metavar=("RUN", "BATCH"), help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -223,6 +224,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, servers(trained_run(Path(folder))) as started:
         for _, clients, name in itertools.product(range(given.repeats), numbers, CONTENDERS):
             runs[clients][name].append(measure(started[name], clients, given.seconds))
+            print(name, clients, runs[clients][name][-1], file=sys.stderr, flush=True)
     found = {clients: summary(own) for clients, own in runs.items()}
     for clients, by_name in found.items():
         print(f"\n{clients} clients")

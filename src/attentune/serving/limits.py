@@ -80,9 +80,9 @@ class ServerLimits:
     def time_message(self) -> str:
         """The message for an answer that took too long."""
         return (
-            f"The answer was not ready within {self.timeout_s:g} s, the time limit of this server. Send fewer or shorter"
-            " texts a request (explanations: a faster method, or fewer samples), or start the server with a higher"
-            " --timeout_s."
+            f"The answer was not ready within {self.timeout_s:g} s, the time limit of this server. Send fewer or"
+            " shorter texts a request (explanations: a faster method, or fewer samples), or start the server with a"
+            " higher --timeout_s."
         )
 
     def check_texts(self, texts: Sequence[str], pairs: Sequence[str] | None, *, is_pair: bool, explains: bool) -> None:
