@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from attentune.config import Config, load_config, model_preset_names
+from attentune.data.checks.doctor import examine
 from attentune.data.dataset import LabelSpace, TaskData
 from attentune.metrics.metrics import METRICS, score_predictions
 from attentune.results import RunResult
@@ -260,3 +261,20 @@ def test_front_matter_is_read_back(values: dict[str, Any]) -> None:
         key: one_line(value) if isinstance(value, str) else [one_line(part) for part in value]
         for key, value in values.items()
     }
+
+
+def test_findings_of_the_data_are_in_it_without_words_of_texts() -> None:
+    texts = ("a secretÃ¤ text", "another one", "another one", "<b>x</b> fourth")
+    space = LabelSpace("classification", ("good", "bad", "<i>Ä</i>"))
+    train_rows = rows_of(texts, None, [0, 1, 1, 1])
+    data = TaskData("own", space, ("accuracy",), {"train": train_rows})
+    report = examine(data)
+    assert any("secret" in finding.message for finding in report.findings), "the report of the doctor quotes a word"
+    card = model_card(replace(facts(space), findings=report.findings))
+    assert "secret" not in card
+    section = html.unescape(card.split("## Data\n")[1].split("\n## ")[0])
+    assert "- warning: train: 1 row with characters of a wrong encoding.\n" in section
+    assert "- note: train: 1 row with the text of an earlier row (25.0 %)." in section
+    assert "no row has the label '<i>Ä</i>'" in section
+    assert "<i>" not in rendered(body(card))
+    assert "attentune doctor" not in model_card(facts(space))

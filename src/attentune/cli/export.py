@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _EXAMPLES = """examples:
   attentune export runs/cola --format onnx --output_dir served/cola
   attentune export runs/cola --output_dir served/cola --quantize int8     (also writes a smaller graph)
-  attentune export runs/cola --format transformers --output_dir served/hub     (loaded with trust_remote_code)"""
+  attentune export runs/cola --format transformers --output_dir served/hub"""
 
 
 def parser() -> Parser:
@@ -31,7 +31,13 @@ def parser() -> Parser:
     made.add_argument(
         "--format",
         default="onnx",
-        help="onnx, or transformers (with the model code) (default: onnx)",
+        help="onnx, or transformers (default: onnx)",
+    )
+    made.add_argument(
+        "--code",
+        metavar="FORM",
+        help="transformers: stock (a class of transformers), remote (with the model code, loaded with"
+        " trust_remote_code), or auto: stock where it gives the run's logits and predictions (default: auto)",
     )
     made.add_argument("--opset", type=int, metavar="N", help="ONNX operator set version (default: chosen by PyTorch)")
     made.add_argument("--quantize", metavar="int8", help="also write a graph with 8-bit weights: int8")
@@ -48,10 +54,12 @@ def run(arguments: Sequence[str]) -> int:
         problems.append("--output_dir: is missing; name a new folder: --output_dir served/my-run")
     if parsed.format == "transformers" and (parsed.quantize is not None or parsed.opset is not None):
         problems.append("--quantize and --opset: go with --format onnx; leave them out for transformers.")
+    if parsed.format != "transformers" and parsed.code is not None:
+        problems.append("--code: goes with --format transformers; leave it out for other formats.")
     if problems:
         raise ConfigError(problems)
     if parsed.format == "transformers":
-        return _for_transformers(parsed.run, parsed.output_dir)
+        return _for_transformers(parsed.run, parsed.output_dir, parsed.code or "auto")
 
     from attentune.integrations.onnx.export import export_run
 
@@ -68,14 +76,19 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _for_transformers(run: str, output_dir: str) -> int:
+def _for_transformers(run: str, output_dir: str, code: str) -> int:
     from attentune.integrations.hub.export import export_for_transformers
 
-    made = export_for_transformers(run, output_dir, say=lambda text: print(text, file=sys.stderr))
-    print(f"{made.folder}: loads with trust_remote_code=True; {len(made.files)} files of code")
+    made = export_for_transformers(run, output_dir, code=code, say=lambda text: print(text, file=sys.stderr))
+    if made.class_name is not None:
+        print(f"{made.folder}: loads as {made.class_name} of transformers, without trust_remote_code")
+    else:
+        print(f"{made.folder}: loads with trust_remote_code=True; {len(made.files)} files of code")
     print(
         f"max difference from the run, loaded without Attentune: {made.max_difference:.1e} ({made.rows} synthetic rows)"
     )
+    if made.reason is not None:
+        print(f"{'note' if made.class_name is not None else 'why not a class of transformers'}: {made.reason}")
     if made.own_pipeline:
         print(
             "predictions are not the argmax of the logits: the folder has a pipeline that predicts like the run, which"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from attentune.errors import StorageError
+from attentune.errors import ConfigError, StorageError
 
 _CURES = {
     errno.ENOSPC: "the disk is full; free some space",
@@ -232,6 +232,41 @@ def verify_manifest(folder: Path, needed: Iterable[str] = ()) -> str | None:
         return f"{MANIFEST} does not name {' and '.join(unnamed)}" if unnamed else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{MANIFEST} cannot be read ({type(error).__name__})"
+
+
+def check_new_folder(folder: Path, setting: str = "--output_dir") -> None:
+    """Check that a folder is missing or empty.
+
+    Args:
+        folder: the folder.
+        setting: the flag that names it, for the message.
+
+    Raises:
+        ConfigError: it is a file, or holds something.
+        StorageError: it cannot be read.
+    """
+    with storage_errors(folder):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"{setting}: {folder} is there and not an empty folder; name another or remove it.")
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder that becomes `folder`, new or empty, once the block has filled it; else it is removed.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    temporary = folder.absolute().with_name(f".{folder.absolute().name}.{os.getpid()}.tmp")
+    with storage_errors(folder):
+        temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        with storage_errors(folder):
+            temporary.replace(folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
 @contextlib.contextmanager

@@ -79,18 +79,30 @@ def save_model(model: AttentuneForSequenceClassification, tokenizer: Tokenizer, 
     """
     with quiet():
         model.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder, longest=_longest_row(model.config, tokenizer))
+    # safetensors creates files that only their owner can read; use the permissions of the other files.
+    (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, longest: int) -> None:
+    """Write a tokenizer into an existing folder, to be loaded with transformers alone.
+
+    Args:
+        tokenizer: from `prepare_tokenizer`.
+        folder: the folder.
+        longest: the maximum length of a row in tokens.
+    """
+    with quiet():
         tokenizer.save_pretrained(folder)
     file = folder / "tokenizer_config.json"
     settings = json.loads(file.read_text(encoding="utf-8")) | {
-        "model_max_length": _longest_row(model.config, tokenizer),
+        "model_max_length": longest,
         "model_input_names": tokenizer.model_input_names,
         "padding_side": "right",
         "truncation_side": "right",
         "split_special_tokens": True,
     }
     write_text(file, json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
-    # safetensors creates files that only their owner can read; use the permissions of the other files.
-    (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)
 
 
 def _longest_row(config: AttentuneConfig, tokenizer: Tokenizer) -> int:

@@ -143,7 +143,7 @@ def write_results(
     for split, logits_NC in logits.items():
         text = predictions_csv(data.splits[split], logits_NC, data.label_space)
         write_text(run / f"predictions_{split}.csv", text)
-    facts = CardFacts(inputs.config, data, inputs.metric, result, logits)
+    facts = CardFacts(inputs.config, data, inputs.metric, result, logits, inputs.findings)
     write_text(run / CARD_FILE, model_card(facts))
     write_text(run / METRICS_FILE, to_json(result.metrics()))
     write_text(run / RESULT_FILE, result.to_json())

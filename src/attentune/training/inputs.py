@@ -11,6 +11,7 @@ from accelerate import Accelerator
 
 from attentune.config import Config, TrainingConfig
 from attentune.data.checks.doctor import examine, summary_lines
+from attentune.data.checks.report import Finding
 from attentune.data.dataset import CALIBRATION, TaskData
 from attentune.data.extra import with_extra
 from attentune.data.load import load_data, with_calibration
@@ -40,6 +41,7 @@ class RunInputs:
         metric: the metric that tells the best weights.
         accelerator: provides device, processes and precision.
         precision: "fp32", "bf16" or "fp16".
+        findings: what the checks of the data have found.
     """
 
     config: Config
@@ -50,6 +52,7 @@ class RunInputs:
     metric: Metric
     accelerator: Accelerator
     precision: str
+    findings: tuple[Finding, ...] = ()
 
     @property
     def validation(self) -> tuple[str, ...]:
@@ -182,7 +185,7 @@ def prepare_inputs(config: Config, data: TaskData | None, display: ProgressDispl
     report = examine(data, token_lengths=lengths, max_length=limit, english_only=is_english_only(config.model))
     for line in (*data.notes, *summary_lines(report)):
         display.info(line)
-    return RunInputs(config, data, train.labels, features, tokenizer, metric, accelerator, precision)
+    return RunInputs(config, data, train.labels, features, tokenizer, metric, accelerator, precision, report.findings)
 
 
 def _check_targets(data: TaskData) -> None:

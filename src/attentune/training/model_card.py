@@ -14,6 +14,7 @@ import yaml
 
 from attentune.config import Config, to_flat
 from attentune.config.load import load_preset
+from attentune.data.checks.report import Finding, sentences_without_texts
 from attentune.data.dataset import CUSTOM_NAME, TaskData, TextRows
 from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import Metric, predictions_of
@@ -32,6 +33,7 @@ class CardFacts:
         metric: the metric that tells the best weights.
         result: the run's record.
         logits: (N, C) logits of each predicted split.
+        findings: what the checks of the data have found.
     """
 
     config: Config
@@ -39,6 +41,7 @@ class CardFacts:
     metric: Metric
     result: RunResult
     logits: Mapping[str, np.ndarray]
+    findings: Sequence[Finding] = ()
 
 
 def data_name(facts: CardFacts) -> str:
@@ -104,6 +107,10 @@ CARD_FILE = "README.md"
 _WITHOUT_ENCODER = ("majority", "tfidf-linear")
 _HOME = "https://attentune.readthedocs.io"
 _RESAMPLES = 500
+_MOST_FINDINGS = 20
+# What the card of an export replaces: `integrations.hub.card`.
+USE_HEADING = "## How to use"
+NEEDS_ATTENTUNE = "It needs Attentune to be installed; transformers alone cannot load it."
 # The hub's names of metrics, where they differ.
 _HUB_METRICS = {
     **dict.fromkeys(("f1_macro", "f1_micro", "f1_weighted"), "f1"),
@@ -130,7 +137,7 @@ def model_card(facts: CardFacts) -> str:
         "## Data\n\n" + _data(facts),
         "## Method\n\n" + _method(facts),
         "## Settings\n\n" + _settings(facts),
-        "## How to use\n\n" + _use(facts),
+        f"{USE_HEADING}\n\n{_use(facts)}",
         "## Limits\n\n" + _limits(facts),
     ]
     return front_matter(_metadata(facts)) + "\n" + "\n\n".join(parts) + "\n"
@@ -259,7 +266,13 @@ def _data(facts: CardFacts) -> str:
         for split, part in facts.data.splits.items()
     ]
     intro = f"{plain(data_name(facts))}. The fingerprint is a SHA-256 of a split's ids, texts and labels."
-    return f"{intro}\n\n" + table(["split", "rows", "fingerprint"], rows) + _mixed_rows(facts)
+    return f"{intro}\n\n" + table(["split", "rows", "fingerprint"], rows) + _mixed_rows(facts) + _findings(facts)
+
+
+def _findings(facts: CardFacts) -> str:
+    """Return what the checks of the data have found, without words of the texts."""
+    lines = [f"- {plain(sentence)}" for sentence in sentences_without_texts(facts.findings)[:_MOST_FINDINGS]]
+    return "\n\nThe checks of the data (`attentune doctor`) found:\n\n" + "\n".join(lines) if lines else ""
 
 
 def _mixed_rows(facts: CardFacts) -> str:
@@ -367,7 +380,7 @@ def _limits(facts: CardFacts) -> str:
     with_encoder = (
         f"Of {read} at most {limit} tokens are read"
         f"{f', {facts.config.data.max_length} at once' * (limit > facts.config.data.max_length)}; the rest is cut.",
-        "It needs Attentune to be installed; transformers alone cannot load it.",
+        NEEDS_ATTENTUNE,
         "What the encoder has learnt from its own texts, its prejudices too, is still in it.",
     )
     lines = [

@@ -175,6 +175,6 @@ def test_what_cannot_be_written_is_said(tiny: Tiny, tmp_path: Path, attentune_co
         "attentune.integrations.hub.export.code_files", lambda: {"modeling_attentune.py": "raise ValueError('no')"}
     )
     with pytest.raises(ExportError, match="could not be loaded without Attentune"):
-        export_for_transformers(saved, tmp_path / "y")
+        export_for_transformers(saved, tmp_path / "y", code="remote")
     assert not (tmp_path / "y").exists()
     assert torch.is_grad_enabled()

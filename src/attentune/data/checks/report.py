@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,6 +11,8 @@ from attentune.data.dataset import RowSource
 from attentune.stats.power import DEFAULT_CORRELATION, DEFAULT_DISAGREEMENT
 
 SUMMARY_WARNINGS = 2
+# What the finding on encodings quotes from a text.
+_QUOTATION = re.compile(r"(?<=wrong encoding), such as .*$", re.DOTALL)
 SHOWN_CLASSES = 6
 # The most serious first.
 FINDING_KINDS = (
@@ -180,6 +184,11 @@ def full_lines(report: DoctorReport) -> list[str]:
     if any(split.detectable_metric for split in report.splits.values()):
         lines += ["", _assumption(report.task_type)]
     return lines
+
+
+def sentences_without_texts(findings: Iterable[Finding]) -> list[str]:
+    """Return the findings as "warning: ..." or "note: ...", without words of the texts, to be published."""
+    return [f"{finding.level}: {_QUOTATION.sub('.', finding.message)}" for finding in findings]
 
 
 def _headline(report: DoctorReport) -> str:

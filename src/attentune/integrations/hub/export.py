@@ -1,9 +1,12 @@
-"""Export a run as a folder that transformers loads without Attentune, with the model code next to the weights."""
+"""Export a run as a folder that transformers loads without Attentune.
+
+Where a class of transformers has the model's logits exactly, the folder holds weights for that class (`stock`). Else it
+holds the code of the model, which transformers runs with `trust_remote_code` (`remote_code`).
+"""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,21 +18,27 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from attentune.config.parse import did_you_mean
 from attentune.data.batching import pad_batch
 from attentune.data.tokenization import encode_rows
 from attentune.errors import ConfigError, ExportError
 from attentune.inference.predictor import ModelPredictor, Predictor
+from attentune.integrations.hub.card import REMOTE_USE, STOCK_USE, copy_card
 from attentune.integrations.hub.remote_code import AUTO_MAP, PIPELINES, code_files
+from attentune.integrations.hub.stock import differing_predictions, stock_model, unavailable_reason
 from attentune.integrations.onnx.checking import made_up_rows
-from attentune.io.files import storage_errors, write_text
+from attentune.io.files import check_new_folder, new_folder, storage_errors, write_text
 from attentune.models.configuration import AttentuneConfig
-from attentune.models.saving import save_model
+from attentune.models.loading import quiet
+from attentune.models.saving import save_model, save_tokenizer
 from attentune.plugins import is_plugin
 
 TOLERANCE = 1e-5
+# Which class loads the folder: one of transformers, ours with its code in the folder, or the first where it is exact.
+CODE = ("auto", "stock", "remote")
 Say = Callable[[str], None]
 # Run in a process that cannot import Attentune, as on the machines that will load the folder.
-_LOADING = """
+WITHOUT_ATTENTUNE = """
 import sys
 
 class Nothing:
@@ -38,16 +47,22 @@ class Nothing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Nothing())
+"""
+_LOADING = (
+    WITHOUT_ATTENTUNE
+    + """
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-folder, inputs, outputs = sys.argv[1:]
-AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True, dtype=torch.float32).eval()
+folder, inputs, outputs, trust = sys.argv[1:]
+options = {"trust_remote_code": True} if trust == "remote" else {}
+AutoTokenizer.from_pretrained(folder, **options)
+model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32, **options).eval()
 with torch.no_grad():
     save_file({"logits": model(**load_file(inputs)).logits.contiguous()}, outputs)
 """
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +71,9 @@ class TransformersExport:
 
     Attributes:
         folder: the folder that was written.
-        files: the names of the code files.
+        class_name: the class of transformers that loads it; None if it is Attentune's, by the code in the folder.
+        reason: why the class is not one of transformers, or what such a class leaves out; None if there is nothing.
+        files: the names of the code files; none for a class of transformers.
         rows: the number of compared rows.
         max_difference: the largest absolute difference between the logits of the run and those of the export.
         own_pipeline: whether the folder has a pipeline of its own, because that of transformers would predict
@@ -64,6 +81,8 @@ class TransformersExport:
     """
 
     folder: Path
+    class_name: str | None
+    reason: str | None
     files: tuple[str, ...]
     rows: int
     max_difference: float
@@ -71,13 +90,15 @@ class TransformersExport:
 
 
 def export_for_transformers(
-    run: str | Path | Predictor, output_dir: str | Path, *, say: Say | None = None
+    run: str | Path | Predictor, output_dir: str | Path, *, code: str = "auto", say: Say | None = None
 ) -> TransformersExport:
-    """Write a saved run with the code of its model, and check it in a process that cannot import Attentune.
+    """Write a saved run for transformers, and check it in a process that cannot import Attentune.
 
     Args:
         run: a run folder, a checkpoint or a loaded `Predictor`.
         output_dir: a new or empty folder.
+        code: "stock" for a class of transformers, which needs no code in the folder; "remote" for the code of the
+            model; "auto" for the first where logits and predictions are those of the run, otherwise the second.
         say: called with a message about each step.
 
     Returns:
@@ -86,30 +107,44 @@ def export_for_transformers(
     Raises:
         ExportError: the export does not load without Attentune, or its logits differ by more than 1e-5. Nothing is
             left behind.
-        ConfigError: the folder is not empty, or the model has a part of another package.
+        ConfigError: the folder is not empty, no class of transformers has these logits but `code` is "stock", or the
+            model has a part of another package.
         CheckpointError: `run` holds no saved run.
     """
     target = Path(output_dir)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"--output_dir: {target} is there and not an empty folder; name another or remove it.")
+    if code not in CODE:
+        raise ConfigError(f"--code: got {code!r}, expected {', '.join(CODE)}.{did_you_mean(code, CODE)}")
+    check_new_folder(target)
     saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("export")
-    _check_own_parts(saved.model.config)
     saved.model.to("cpu").float().eval()
-    temporary = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.tmp")
-    with storage_errors(target):
-        temporary.mkdir(parents=True)
-    try:
-        files = _fill(saved, temporary)
+    is_stock, reason = _form(saved, code)
+    with new_folder(target) as temporary:
+        class_name, files = (_fill_stock if is_stock else _fill_with_code)(saved, temporary)
         (say or (lambda text: None))("loading it where Attentune cannot be imported")
         inputs = _inputs(saved)
-        difference = _difference(saved, temporary, inputs)
-        with storage_errors(target):
-            temporary.replace(target)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    own_pipeline = has_own_answers(saved.model.config)
-    return TransformersExport(target, files, len(inputs["input_ids"]), difference, own_pipeline)
+        difference = _difference(saved, temporary, inputs, is_stock=is_stock)
+    own_pipeline = not is_stock and has_own_answers(saved.model.config)
+    return TransformersExport(
+        target, class_name, reason, files, len(inputs["input_ids"]), difference, own_pipeline=own_pipeline
+    )
+
+
+def _form(saved: ModelPredictor, code: str) -> tuple[bool, str | None]:
+    """Return whether to write a class of transformers, and why not, or what it will leave out.
+
+    Raises:
+        ConfigError: it cannot be written in this form.
+    """
+    cannot, leaves_out = unavailable_reason(saved.model), differing_predictions(saved.model)
+    if code == "stock" and cannot is not None:
+        raise ConfigError(
+            f"--code: got stock, but no class of transformers has the logits of {saved.folder}: {cannot}. Leave --code"
+            " out to write the code of the model (loaded with trust_remote_code)."
+        )
+    if code == "stock" or (code == "auto" and cannot is None and leaves_out is None):
+        return True, leaves_out
+    _check_own_parts(saved.model.config)
+    return False, None if code == "remote" else cannot or leaves_out
 
 
 def _check_own_parts(config: AttentuneConfig) -> None:
@@ -127,7 +162,18 @@ def _check_own_parts(config: AttentuneConfig) -> None:
         )
 
 
-def _fill(saved: ModelPredictor, folder: Path) -> tuple[str, ...]:
+def _fill_stock(saved: ModelPredictor, folder: Path) -> tuple[str, tuple[str, ...]]:
+    """Write weights and configuration of a class of transformers, tokenizer and card; return the class's name."""
+    model = stock_model(saved.model)
+    with storage_errors(folder), quiet():
+        model.save_pretrained(folder)
+        save_tokenizer(saved.tokenizer, folder, longest=saved.model.config.max_seq_length)
+        (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)
+    copy_card(saved.folder, folder, STOCK_USE, pair=saved.is_pair)
+    return type(model).__name__, ()
+
+
+def _fill_with_code(saved: ModelPredictor, folder: Path) -> tuple[None, tuple[str, ...]]:
     """Write weights, configuration, tokenizer, code and the model card; return the names of the code files."""
     config = saved.model.config
     extra = {"auto_map": dict(AUTO_MAP)} | ({"custom_pipelines": PIPELINES} if has_own_answers(config) else {})
@@ -143,10 +189,8 @@ def _fill(saved: ModelPredictor, folder: Path) -> tuple[str, ...]:
     files = code_files()
     for name, text in files.items():
         write_text(folder / name, text)
-    card = saved.folder / "README.md"
-    if card.is_file():
-        write_text(folder / "README.md", card.read_text(encoding="utf-8"))
-    return tuple(files)
+    copy_card(saved.folder, folder, REMOTE_USE, pair=saved.is_pair)
+    return None, tuple(files)
 
 
 def has_own_answers(config: AttentuneConfig) -> bool:
@@ -170,13 +214,14 @@ def _inputs(saved: ModelPredictor) -> dict[str, Any]:
     return pad_batch(features, range(len(rows)), pad_token_id=saved.tokenizer.pad_token_id).inputs
 
 
-def _difference(saved: ModelPredictor, folder: Path, inputs: dict[str, Any]) -> float:
+def _difference(saved: ModelPredictor, folder: Path, inputs: dict[str, Any], *, is_stock: bool) -> float:
     with tempfile.TemporaryDirectory() as place:
         there, back = Path(place) / "inputs.safetensors", Path(place) / "logits.safetensors"
         save_file(inputs, there)
         # The cached copies of the code are deleted with the temporary folder; the hub is not contacted.
         around = {**os.environ, "HF_MODULES_CACHE": place, "HF_HUB_OFFLINE": "1"}
-        words = [sys.executable, "-c", _LOADING, str(folder), str(there), str(back)]
+        trust = "stock" if is_stock else "remote"
+        words = [sys.executable, "-c", _LOADING, str(folder), str(there), str(back), trust]
         done = subprocess.run(words, env=around, capture_output=True, text=True, check=False)
         if done.returncode != 0 or not back.is_file():
             lines = done.stderr.strip().splitlines() or ["no error output"]
@@ -187,7 +232,7 @@ def _difference(saved: ModelPredictor, folder: Path, inputs: dict[str, Any]) -> 
         logits = load_file(back)["logits"]
     with torch.no_grad():
         difference = float((saved.model(**inputs).logits - logits).abs().max())
-    if difference > TOLERANCE:
+    if not difference <= TOLERANCE:
         raise ExportError(
             f"{saved.folder}: loaded without Attentune its logits differ by {difference:.2g}, expected at most"
             f" {TOLERANCE:.0e}; nothing was written. Please report it."

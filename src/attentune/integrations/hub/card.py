@@ -1,0 +1,56 @@
+"""The model card of an export: that of the run, with how to load the exported folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from attentune.io.files import write_text
+from attentune.training.model_card import CARD_FILE, NEEDS_ATTENTUNE, USE_HEADING
+
+_PIPELINE = """With transformers; FOLDER is this folder, or its name on the hub.
+
+```python
+from transformers import pipeline
+
+classify = pipeline("text-classification", model="FOLDER"{trust})
+print(classify({given}, top_k=None, truncation=True))
+```"""
+STOCK_USE = _PIPELINE.replace("{trust}", "")
+REMOTE_USE = (
+    _PIPELINE.replace("{trust}", ", trust_remote_code=True")
+    + "\n\n`trust_remote_code` runs the code of the model, which is in this folder."
+)
+_PAIR = '{"text": "A first text.", "text_pair": "A second one."}'
+
+
+def copy_card(run: Path, folder: Path, use: str, *, pair: bool, library: str = "transformers") -> None:
+    """Write the model card of an export; nothing if the run has no card.
+
+    Args:
+        run: the run folder.
+        folder: the folder of the export.
+        use: the section that shows how to load the export, with {given} for a text or pair.
+        pair: whether the model takes pairs.
+        library: the library that loads the folder, by its name on the hub.
+    """
+    source = run / CARD_FILE
+    if source.is_file():
+        text = source.read_text(encoding="utf-8")
+        write_text(
+            folder / CARD_FILE, card_of_export(text, use.replace("{given}", _PAIR if pair else '"A text."'), library)
+        )
+
+
+def card_of_export(card: str, use: str, library: str) -> str:
+    """Return the card with another library and section on its use, and without the limit that it needs Attentune."""
+    heading = re.escape(USE_HEADING)
+    card = re.sub(r"^library_name: attentune$", f"library_name: {library}", card, count=1, flags=re.MULTILINE)
+    card = card.replace(f"- {NEEDS_ATTENTUNE}\n", "")
+    return re.sub(
+        rf"^{heading}\n.*?(?=^## |\Z)",
+        lambda match: f"{USE_HEADING}\n\n{use}\n\n",
+        card,
+        count=1,
+        flags=re.MULTILINE | re.DOTALL,
+    )
