@@ -174,6 +174,8 @@ _OWN = ["--train_file", "reviews.csv", "--text_column", "text", "--label_column"
 _GLUE = ["--data_dir", "glue_data"]
 RUNS: dict[str, list[str]] = {
     "runs/reviews": [*_OWN, "--preset", "ssa-hybrid"],
+    "runs/reviews-linear": [*_OWN, "--preset", "frozen-linear"],
+    "runs/pairs-cosine": ["--task", "rte", *_GLUE, "--preset", "bi-encoder-cosine"],
     "runs/mine": [*_OWN, "--preset", "ssa-hybrid"],
     "runs/topics": ["--train_file", "topics.jsonl", "--task_type", "multi_label", "--label_column", "topics"],
     "runs/other": [*_OWN, "--preset", "bert-mean"],

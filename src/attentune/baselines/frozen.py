@@ -212,6 +212,12 @@ class _OnVectors(Baseline):
         self._seed = seed
         self._model: LinearModel | None = None
 
+    @property
+    def linear(self) -> LinearModel:
+        """The fitted linear model; its features are not standardised."""
+        assert self._model is not None, "call fit first"
+        return self._model
+
     @abstractmethod
     def _features(self, rows: TextRows) -> np.ndarray:
         """Return the (N, F) features of rows."""

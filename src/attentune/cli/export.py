@@ -18,6 +18,9 @@ _EXAMPLES = """examples:
   attentune export runs/cola --format transformers --output_dir served/hub"""
 
 
+_SENTENCES = ("sentence-transformers", "setfit")
+
+
 def parser() -> Parser:
     """Build the parser of this command."""
     made = Parser(
@@ -31,7 +34,8 @@ def parser() -> Parser:
     made.add_argument(
         "--format",
         default="onnx",
-        help="onnx, or transformers (default: onnx)",
+        help="onnx, transformers, sentence-transformers (the encoder of single texts) or setfit (with a linear"
+        " classifier) (default: onnx)",
     )
     made.add_argument(
         "--code",
@@ -52,14 +56,16 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     if parsed.output_dir is None:
         problems.append("--output_dir: is missing; name a new folder: --output_dir served/my-run")
-    if parsed.format == "transformers" and (parsed.quantize is not None or parsed.opset is not None):
-        problems.append("--quantize and --opset: go with --format onnx; leave them out for transformers.")
+    if parsed.format in ("transformers", *_SENTENCES) and (parsed.quantize is not None or parsed.opset is not None):
+        problems.append(f"--quantize and --opset: go with --format onnx; leave them out for {parsed.format}.")
     if parsed.format != "transformers" and parsed.code is not None:
         problems.append("--code: goes with --format transformers; leave it out for other formats.")
     if problems:
         raise ConfigError(problems)
     if parsed.format == "transformers":
         return _for_transformers(parsed.run, parsed.output_dir, parsed.code or "auto")
+    if parsed.format in _SENTENCES:
+        return _for_sentences(parsed.run, parsed.output_dir, parsed.format)
 
     from attentune.integrations.onnx.export import export_run
 
@@ -94,6 +100,26 @@ def _for_transformers(run: str, output_dir: str, code: str) -> int:
             "predictions are not the argmax of the logits: the folder has a pipeline that predicts like the run, which"
             " needs trust_remote_code=True even if Attentune is installed; the model alone returns logits"
         )
+    return 0
+
+
+def _for_sentences(run: str, output_dir: str, output_format: str) -> int:
+    from attentune.integrations.hub.sentences import export_for_sentences
+
+    made = export_for_sentences(
+        run, output_dir, output_format=output_format, say=lambda text: print(text, file=sys.stderr)
+    )
+    pooled = "mean of the tokens" if made.pooling == "mean" else "first token"
+    loads = "SentenceTransformer" if made.labels is None else "SetFitModel, and as SentenceTransformer"
+    print(f"{made.folder}: loads as {loads}; vectors of {made.width} values, {pooled}")
+    print(
+        f"max difference from the run in float32, loaded without Attentune: {made.max_difference:.1e} ({made.texts}"
+        " synthetic texts)"
+    )
+    if made.scale is not None and made.offset is not None:
+        print(f"the run's score of a pair: {made.scale:.6g} x {made.similarity} {made.offset:+.6g} (in export.json)")
+    if made.note is not None:
+        print(f"note: {made.note}")
     return 0
 
 

@@ -21,6 +21,27 @@ REMOTE_USE = (
     _PIPELINE.replace("{trust}", ", trust_remote_code=True")
     + "\n\n`trust_remote_code` runs the code of the model, which is in this folder."
 )
+SENTENCE_USE = """With sentence-transformers; FOLDER is this folder, or its name on the hub.
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("FOLDER")
+vectors = model.encode(["A text.", "Another one."])
+print(model.similarity(vectors, vectors))
+```
+
+If the run scored pairs by this similarity, its score is scale x similarity + offset, with the numbers in
+`export.json`; of two classes, this is the logit of the second one."""
+SETFIT_USE = """With SetFit; FOLDER is this folder, or its name on the hub. The classifier is a pickle, which runs code
+when it is loaded: load only folders that you trust.
+
+```python
+from setfit import SetFitModel
+
+model = SetFitModel.from_pretrained("FOLDER")
+print(model.predict(["A text."]), model.predict_proba(["A text."]))
+```"""
 _PAIR = '{"text": "A first text.", "text_pair": "A second one."}'
 
 

@@ -166,7 +166,7 @@ def _config(model: AttentuneForSequenceClassification) -> PreTrainedConfig:
 
 def _fill(dense: nn.Module, last: nn.Module, model: Any) -> None:
     """Set the two linear layers of the class of transformers."""
-    weight_CD, bias_C = _last_layer(model)
+    weight_CD, bias_C = last_layer(model)
     if model.head.pooler is not None:
         dense.load_state_dict(model.head.pooler.dense.state_dict())
         last.load_state_dict({"weight": weight_CD, "bias": bias_C})
@@ -181,7 +181,7 @@ def _fill(dense: nn.Module, last: nn.Module, model: Any) -> None:
     last.load_state_dict({"weight": torch.cat([eye_CC, -eye_CC, rest], dim=1), "bias": torch.zeros(labels)})
 
 
-def _last_layer(model: Any) -> tuple[Tensor, Tensor]:
+def last_layer(model: Any) -> tuple[Tensor, Tensor]:
     """Return weight (C, D) and bias (C,) of the classifier, with the output's scale and the temperature in them."""
     weight_CD, bias_C = (tensor.detach().float().cpu() for tensor in (model.classifier.weight, model.classifier.bias))
     if model.outputs is not None:
