@@ -103,6 +103,21 @@ def test_the_delivery_is_an_ordinary_run_folder(delivered, attentune):
 
 
 @pytest.mark.integration
+def test_the_doctor_judges_labels_by_the_out_of_fold_predictions(delivered, attentune, tiny, tmp_path):
+    folder = delivered[0]
+    encoder = ("--model_name_or_path", tiny("bert"), "--max_length", "24")
+    status, out, _ = attentune("doctor", "--labels", "--run", folder / "best", *encoder, "--format", "json")
+    assert status == 0
+    labels = json.loads(out)["labels"]
+    assert (labels["rows"], labels["source"]) == (60, f"the out-of-fold predictions of {folder / 'best'}")
+    write_sentences(tmp_path / "other.csv", 5, 65)
+    words = ("doctor", tmp_path / "other.csv", "--labels", "--run", folder / "best", *encoder)
+    status, out, err = attentune(*words)
+    assert (status, out) == (2, "")
+    assert "was made from other rows or labels than these 60" in err
+
+
+@pytest.mark.integration
 def test_each_fold_is_trained_once_even_if_resumed(delivered, attentune, tiny):
     folder, _, _ = delivered
     begun, before = tasks(folder), finished_folds(folder)

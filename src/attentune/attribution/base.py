@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,49 @@ def target_value(logits_BC: Tensor, target_B: Tensor, label_space: LabelSpace) -
     return logits_BC.gather(1, target_B1)[:, 0] - others_BC.logsumexp(dim=1)
 
 
+def contrast_value(logits_BC: Tensor, target_B: Tensor, contrast: int) -> Tensor:
+    """Compute the function that contrastive explanations explain: the target class's logit minus another's.
+
+    Args:
+        logits_BC: the model's logits.
+        target_B: class ids, none of which is `contrast`.
+        contrast: the id of the other class.
+
+    Returns:
+        (B,) float32.
+
+    Source:
+        Jacovi et al., "Contrastive explanations for model interpretability", EMNLP 2021.
+    """
+    logits_BC = logits_BC.float()
+    return logits_BC.gather(1, target_B[:, None])[:, 0] - logits_BC[:, contrast]
+
+
+def contrast_id(contrast: str | None, target: str | Sequence[str] | None, label_space: LabelSpace) -> int | None:
+    """Convert the name of the class to contrast with to its id.
+
+    Raises:
+        ConfigError: there is no such class, it is the one to explain, or the task is regression.
+    """
+    if contrast is None:
+        return None
+    if label_space.task_type == "regression":
+        raise ConfigError(
+            f"contrast: got {contrast!r}, but this run predicts a score and has no other class; leave it out."
+        )
+    if contrast not in label_space.label2id:
+        raise ConfigError(
+            f"contrast: got {contrast!r}, expected one of the run's classes: {', '.join(label_space.names)}."
+            f"{did_you_mean(str(contrast), label_space.names)}"
+        )
+    if contrast in ([target] if isinstance(target, str) else target or ()):
+        raise ConfigError(
+            f"contrast: got {contrast!r}, which is the class to explain (target); expected another one of"
+            f" {', '.join(label_space.names)}."
+        )
+    return label_space.label2id[contrast]
+
+
 def class_ids(target: str | Sequence[str] | None, label_space: LabelSpace, rows: int) -> np.ndarray:
     """Convert the names of the classes to explain to ids.
 
@@ -87,10 +130,12 @@ class PredictionScorer(ABC):
     Attributes:
         features: the rows' tokens.
         label_space: what is predicted.
+        contrast: the id of the class that the class to explain is compared with; None for all other classes.
     """
 
     features: Features
     label_space: LabelSpace
+    contrast: int | None = field(default=None, kw_only=True)
 
     @abstractmethod
     def scores(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> RowScores:
@@ -107,7 +152,8 @@ class PredictionScorer(ABC):
         Args:
             logits_BC: the rows' logits.
             wanted_B: class ids, or `PREDICTED` for the predicted class; in multi-label tasks that is the most likely
-                label, even if its probability is below the threshold.
+                label, even if its probability is below the threshold. Where that is the class to contrast with, it is
+                the most likely other class.
 
         Returns:
             (B,) int64; 0 for regression.
@@ -115,8 +161,20 @@ class PredictionScorer(ABC):
         if self.label_space.task_type == "regression":
             return np.zeros(len(wanted_B), dtype=np.int64)
         if self.label_space.is_multilabel:
-            return np.where(wanted_B == PREDICTED, logits_BC.argmax(axis=1), wanted_B).astype(np.int64)
-        return np.where(wanted_B == PREDICTED, predictions_of(logits_BC, self.label_space), wanted_B).astype(np.int64)
+            predicted_B = logits_BC.argmax(axis=1)
+        else:
+            predicted_B = predictions_of(logits_BC, self.label_space)
+        if self.contrast is not None:
+            others_BC = logits_BC.copy()
+            others_BC[:, self.contrast] = -np.inf
+            predicted_B = np.where(predicted_B == self.contrast, others_BC.argmax(axis=1), predicted_B)
+        return np.where(wanted_B == PREDICTED, predicted_B, wanted_B).astype(np.int64)
+
+    def value(self, logits_BC: Tensor, target_B: Tensor) -> Tensor:
+        """Compute the function to explain, (B,) float32: `target_value`, or with a contrast `contrast_value`."""
+        if self.contrast is None:
+            return target_value(logits_BC, target_B, self.label_space)
+        return contrast_value(logits_BC, target_B, self.contrast)
 
     def ordinary_only(self, scores: Sequence[np.ndarray] | np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
         """Cut each row's scores to its length and set those of special tokens to 0."""
@@ -167,9 +225,9 @@ class Scorer(PredictionScorer):
         )
 
     def values(self, logits_BC: Tensor, wanted_B: np.ndarray) -> Tensor:
-        """Compute `target_value` of the classes to explain, (B,), with gradients."""
+        """Compute `value` of the classes to explain, (B,), with gradients."""
         target_B = self.targets(numpy_of(logits_BC), wanted_B)
-        return target_value(logits_BC, torch.from_numpy(target_B).to(logits_BC.device), self.label_space)
+        return self.value(logits_BC, torch.from_numpy(target_B).to(logits_BC.device))
 
     def per_row(self, values_BT: Tensor, rows: np.ndarray) -> list[np.ndarray]:
         """Split padded values into one float32 array per row, 0 at special tokens."""
@@ -194,11 +252,13 @@ class Settings:
         seed: of the random methods (LIME, SHAP, random).
         steps: points on the path of integrated gradients.
         samples: masked copies per text for LIME and SHAP; None for each method's default, 5000 and 500.
+        contrast: the class that the class to explain is compared with; None for all other classes.
     """
 
     seed: int = 0
     steps: int = 50
     samples: int | None = None
+    contrast: str | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attentune.attribution.base import MethodScores, Scorer, Settings, numpy_of, target_value
+from attentune.attribution.base import MethodScores, Scorer, Settings, numpy_of
 from attentune.attribution.hooks import EmbeddingLeaf
 from attentune.inference.scoring import BATCH_TOKENS
 
@@ -63,7 +63,7 @@ def integrated_gradients(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray,
         def value(inputs: dict[str, Tensor], target: int = target) -> Tensor:
             logits_SC = scorer.forward(inputs).logits
             target_S = torch.full((len(logits_SC),), target, device=logits_SC.device)
-            return target_value(logits_SC, target_S, scorer.label_space)
+            return scorer.value(logits_SC, target_S)
 
         inputs, places = scorer.inputs([row]), scorer.features.non_special_positions(row)
         copies = max(1, BATCH_TOKENS // inputs["input_ids"].shape[1])

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attentune.attribution.base import MethodScores, PredictionScorer, Settings, target_value
+from attentune.attribution.base import MethodScores, PredictionScorer, Settings
 from attentune.data.tokenization import Features
 from attentune.seeding import derive_key, numpy_generator, seed_global
 
@@ -28,9 +28,9 @@ def leave_one_out(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarr
     logits_NC = scorer.scores(np.concatenate([rows, rows[owner_M]]), masked).logits_NC
     plain_BC, masked_MC = logits_NC[: len(rows)], logits_NC[len(rows) :]
     target_B = torch.from_numpy(scorer.targets(plain_BC, wanted_B))
-    before_B = target_value(torch.from_numpy(plain_BC), target_B, scorer.label_space).numpy()
+    before_B = scorer.value(torch.from_numpy(plain_BC), target_B).numpy()
     target_M = target_B[torch.from_numpy(owner_M)]
-    after_M = target_value(torch.from_numpy(masked_MC), target_M, scorer.label_space).numpy()
+    after_M = scorer.value(torch.from_numpy(masked_MC), target_M).numpy()
     scores = [np.zeros(length, dtype=np.float32) for length in scorer.features.lengths[rows]]
     for owner, place, after in zip(owner_M, place_M, after_M, strict=True):
         scores[owner][place] = before_B[owner] - after
@@ -198,6 +198,6 @@ def _value_of_copies(scorer: PredictionScorer, row: int, target: int, places: np
     def value(present_SM: Tensor) -> Tensor:
         masked = [places[is_masked] for is_masked in (present_SM == 0).cpu().numpy()]
         logits_SC = torch.from_numpy(scorer.scores(np.full(len(masked), row), masked).logits_NC)
-        return target_value(logits_SC, torch.full((len(masked),), target), scorer.label_space)
+        return scorer.value(logits_SC, torch.full((len(masked),), target))
 
     return value

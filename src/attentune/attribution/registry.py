@@ -30,6 +30,7 @@ class Method:
         needs: "predictions", so that it works on every run; "gradients" of a model; or a "model" that it looks into.
         needs_gate: only for models with a token gate.
         needs_captum: only if Captum is installed.
+        explains_class: whether the scores depend on the class to explain, so that it can be contrasted with another.
     """
 
     score: Callable[[Any, np.ndarray, np.ndarray, Settings], MethodScores]
@@ -38,6 +39,7 @@ class Method:
     needs: str = "model"
     needs_gate: bool = False
     needs_captum: bool = False
+    explains_class: bool = True
 
 
 def random(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
@@ -50,7 +52,7 @@ def random(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarray, set
 
 
 METHODS: dict[str, Method] = {
-    "ssa": Method(ssa, signed=False, needs_gate=True),
+    "ssa": Method(ssa, signed=False, needs_gate=True, explains_class=False),
     "gradient": Method(gradient, signed=True, needs="gradients"),
     "integrated-gradients": Method(
         integrated_gradients, signed=True, batched=False, needs="gradients", needs_captum=True
@@ -58,9 +60,9 @@ METHODS: dict[str, Method] = {
     "leave-one-out": Method(leave_one_out, signed=True, batched=False, needs="predictions"),
     "lime": Method(lime, signed=True, batched=False, needs="predictions", needs_captum=True),
     "shap": Method(shap, signed=True, batched=False, needs="predictions", needs_captum=True),
-    "attention": Method(attention, signed=False),
+    "attention": Method(attention, signed=False, explains_class=False),
     "attention-gradient": Method(attention_gradient, signed=False),
-    "random": Method(random, signed=False, needs="predictions"),
+    "random": Method(random, signed=False, needs="predictions", explains_class=False),
 }
 
 
@@ -98,6 +100,17 @@ def method_without_model(name: str, kind: str, *, gradients: bool) -> Method:
             f"method: {name} looks into one model, which this run is not ({kind}). Methods that work on it: {others}."
         )
     return _installed(name, method)
+
+
+def check_contrast(name: str) -> None:
+    """Check that a method can explain one class against another.
+
+    Raises:
+        ConfigError: its scores do not depend on the class.
+    """
+    if not _known(name).explains_class:
+        others = ", ".join(other for other, entry in METHODS.items() if entry.explains_class)
+        raise ConfigError(f"contrast: the scores of {name} do not depend on the class. Methods that do: {others}.")
 
 
 def _known(name: str) -> Method:

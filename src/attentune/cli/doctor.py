@@ -1,15 +1,25 @@
-"""`attentune doctor`: check a dataset."""
+"""`attentune doctor`: check a dataset, and with `--labels` its labels."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from
+from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from, overrides_of, whole_number
 
 _EXAMPLES = """examples:
   attentune doctor --task rte --data_dir glue_data
-  attentune doctor --train_file train.csv --validation_file dev.csv --text_column text --label_column label"""
+  attentune doctor --train_file train.csv --validation_file dev.csv --text_column text --label_column label
+  attentune doctor train.csv --labels                            (labels that are probably wrong)
+  attentune doctor train.csv --labels --output_file errors.csv   (the same as a file; fill in its column mark)
+  attentune doctor train.csv --fix errors.csv --output_file corrected.csv
+  attentune doctor --labels --run best                           (by the predictions of a run of attentune auto)
+
+Marks: fix gives a row the label in the column suggested, which may be changed; remove leaves the row out; keep, or
+nothing, changes nothing. The file of the rows itself is never changed."""
+# Rows that get words, if --count does not say it.
+_COUNT = 20
 
 
 def parser() -> Parser:
@@ -17,11 +27,19 @@ def parser() -> Parser:
     made = Parser(
         prog="attentune doctor",
         usage="attentune doctor [flags]",
-        description="Check a dataset for problems before training: leaks, contradictions, imbalance, truncation, size.",
+        description="Check a dataset for problems before training: leaks, contradictions, imbalance, truncation, size,"
+        " and with --labels wrong labels.",
         epilog=_EXAMPLES,
     )
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     made.add_argument("--seed", dest="training.seed", help="the seed of the splits and samples (default: 42)")
+    made.add_argument(
+        "--labels", action="store_true", help="look for training rows with wrong labels (needs attentune[labels])"
+    )
+    made.add_argument("--run", help="with --labels: a run of attentune auto on these rows, instead of a linear model")
+    made.add_argument("--count", help=f"with --labels: how many rows are shown, with words (default: {_COUNT})")
+    made.add_argument("--fix", metavar="FILE", help="write a copy of the rows, corrected by the marks in this file")
+    made.add_argument("--output_file", help="with --labels: write all rows to check; with --fix: the corrected copy")
     add_train_file(made)
     add_config_flags(made, sections=("data", "model"))
     return made
@@ -30,33 +48,110 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Check the dataset; return the exit status."""
     parsed, problems = parser().parse(arguments)
+    _check_flags(parsed, problems)
+    count = whole_number("--count", parsed.count, problems, minimum=0)
     config = config_from(parsed, problems)
+    if parsed.fix is not None:
+        return _fix(parsed, config)
 
     from attentune.data.checks.doctor import examine, full_lines
     from attentune.models.build import is_english_only
     from attentune.results import to_json
 
-    data, lengths = rows_and_lengths(config)
+    if parsed.labels:
+        config = _config_of_run(parsed, config)
+    data, lengths = rows_and_lengths(config, cut_validation=not parsed.labels)
     report = examine(
         data, token_lengths=lengths, max_length=config.data.longest_row, english_only=is_english_only(config.model)
     )
+    content, lines = {"notes": list(data.notes), **report.to_dict()}, full_lines(report)
+    if parsed.labels:
+        from attentune.cli.label_tables import label_lines
+
+        check = _check_labels(parsed, config, data, _COUNT if count is None else count)
+        content["labels"] = check.to_dict()
+        lines += ["", *label_lines(check, shown=_COUNT if count is None else count)]
     if parsed.format == "json":
-        print(to_json({"notes": list(data.notes), **report.to_dict()}), end="")
+        print(to_json(content), end="")
     else:
-        print("\n".join([*data.notes, "", *full_lines(report)] if data.notes else full_lines(report)))
+        print("\n".join([*data.notes, "", *lines] if data.notes else lines))
     return 0
 
 
-def rows_and_lengths(config: Any) -> tuple[Any, dict[str, Any]]:
+def rows_and_lengths(config: Any, *, cut_validation: bool = True) -> tuple[Any, dict[str, Any]]:
     """Load the rows, and count the tokens of each row by split, before truncation and with special tokens."""
     from attentune.data.load import load_data
     from attentune.data.tokenization import encode_rows
     from attentune.models.build import load_tokenizer
 
-    data = load_data(config.data, seed=config.training.seed)
+    data = load_data(config.data, seed=config.training.seed, cut_validation=cut_validation)
     tokenizer, limit = load_tokenizer(config.model), config.data.longest_row
     bi_encoder = config.model.pair_encoding == "bi-encoder"
     return data, {
         name: encode_rows(rows, tokenizer, max_length=limit, bi_encoder=bi_encoder).full_lengths
         for name, rows in data.splits.items()
     }
+
+
+def _check_flags(parsed: Any, problems: list[str]) -> None:
+    if parsed.fix is not None and parsed.labels:
+        problems.append("--fix: does not go with --labels; first list the rows, then mark them, then fix them.")
+    if parsed.fix is not None and parsed.output_file is None:
+        problems.append("--fix: needs the name of the corrected copy: --output_file corrected.csv")
+    if parsed.fix is not None and parsed.format == "json":
+        problems.append("--format: does not go with --fix, which writes a file.")
+    for flag in ("run", "count"):
+        if getattr(parsed, flag) is not None and not parsed.labels:
+            problems.append(f"--{flag}: goes with --labels.")
+    if parsed.output_file is not None and not parsed.labels and parsed.fix is None:
+        problems.append("--output_file: goes with --labels or --fix.")
+
+
+def _config_of_run(parsed: Any, config: Any) -> Any:
+    """Take the data settings of the run, if there is one and no data is given."""
+    from dataclasses import replace
+    from pathlib import Path
+
+    given = overrides_of(parsed, [])
+    if parsed.run is None or {"data.train_file", "data.task", "data.dataset_name"} & set(given):
+        return config
+    from attentune.inference.predictor import saved_config
+
+    return replace(config, data=saved_config(Path(parsed.run)).data)
+
+
+def _training_rows(data: Any) -> Any:
+    from attentune.errors import DataError
+
+    rows = data.splits.get("train")
+    if rows is None or rows.labels is None:
+        raise DataError(f"{data.name}: got no labelled training rows, expected some. Give them with --train_file.")
+    return rows
+
+
+def _check_labels(parsed: Any, config: Any, data: Any, count: int) -> Any:
+    from attentune.annotation.label_check import check_labels
+    from attentune.annotation.marks import check_ending, write_errors
+    from attentune.cli.output import progress_lines
+
+    if parsed.output_file is not None:
+        check_ending(parsed.output_file)
+    rows = _training_rows(data)
+    report = progress_lines() if len(rows) >= 2000 else None
+    check = check_labels(rows, data.label_space, config=config, run=parsed.run, explained=count, progress=report)
+    if parsed.output_file is not None:
+        write_errors(parsed.output_file, check)
+        print(f"{len(check.suspects)} rows to check written to {parsed.output_file}", file=sys.stderr)
+    return check
+
+
+def _fix(parsed: Any, config: Any) -> int:
+    from attentune.annotation.marks import count_marks, read_marks, write_corrected
+    from attentune.data.load import load_data
+
+    data = load_data(config.data, seed=config.training.seed, cut_validation=False)
+    rows = _training_rows(data)
+    marks = read_marks(parsed.fix, rows, data.label_space)
+    written = write_corrected(parsed.output_file, marks, rows, data.label_space, config.data)
+    print(f"{count_marks(marks)}; {written:,} rows written to {parsed.output_file}", file=sys.stderr)
+    return 0

@@ -15,6 +15,7 @@ _EXAMPLES = """examples:
   attentune explain runs/mine --text "The story was not dull at all."
   attentune explain runs/mine --text "What a mess." --method ssa,leave-one-out,integrated-gradients
   attentune explain runs/rte --text "A cat sat." --text_pair "An animal sat." --method gradient --target entailment
+  attentune explain runs/rte --text "A cat sat." --text_pair "An animal sat." --method gradient --contrast entailment
   attentune explain runs/mine --input_file new.csv --method leave-one-out --output_file why.html
   attentune explain runs/mine --text "a whole lot foul, freaky and funny." --layer 6 --heads all --output_file heads.png
 
@@ -43,6 +44,9 @@ def parser() -> Parser:
         help="one or several methods, comma-separated (default: ssa for runs with a token gate, else leave-one-out)",
     )
     made.add_argument("--target", help="the class to explain (default: the predicted one)")
+    made.add_argument(
+        "--contrast", metavar="CLASS", help="explain why the class and not this one, by the difference of their logits"
+    )
     made.add_argument("--unit", choices=("word", "token"), default="word", help="score words or tokens (default: word)")
     made.add_argument("--seed", help="random seed of lime, shap and random (default: 0)")
     made.add_argument("--samples", help="copies per text for lime (default: 5000) and shap (default: 500)")
@@ -61,11 +65,13 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Explain; return the exit status."""
     parsed, problems = parser().parse(arguments)
-    numbers = {
+    numbers: dict[str, Any] = {
         "seed": whole_number("--seed", parsed.seed, problems, minimum=0),
         "samples": whole_number("--samples", parsed.samples, problems),
         "steps": whole_number("--steps", parsed.steps, problems),
     }
+    if parsed.contrast is not None:
+        numbers["contrast"] = parsed.contrast
     layer, heads = _layer(parsed, problems), _heads(parsed, problems)
     shards = check_shard_flags(parsed, problems)
     if parsed.output_dir is not None:
@@ -111,6 +117,8 @@ def _kind(parsed: Any, problems: list[str]) -> str:
 
 def _layer(parsed: Any, problems: list[str]) -> int | None:
     """Return the number of the layer; None for the last one, or if none is given."""
+    if parsed.layer is not None and parsed.contrast is not None:
+        problems.append("--contrast: does not go with --layer; attention heads have no class.")
     if parsed.layer is None and parsed.heads is not None:
         problems.append("--heads: goes with --layer.")
     if parsed.layer in (None, "last"):
@@ -126,7 +134,7 @@ def _heads(parsed: Any, problems: list[str]) -> list[int] | None:
 
 
 def _explain_shards(
-    arguments: Sequence[str], parsed: Any, given: dict[str, Any], data: Any, numbers: dict[str, int | None]
+    arguments: Sequence[str], parsed: Any, given: dict[str, Any], data: Any, numbers: dict[str, Any]
 ) -> int:
     from attentune.attribution.base import Settings
     from attentune.data.dataset import TextRows
@@ -158,7 +166,7 @@ def _methods(parsed: Any, saved: Any) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in wanted.split(",") if name.strip()))
 
 
-def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[str, int]) -> int:
+def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[str, Any]) -> int:
     from attentune.attribution.base import Settings
     from attentune.explain.texts import explain_rows
 

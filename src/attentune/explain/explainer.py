@@ -9,14 +9,14 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from attentune.attribution.base import PredictionScorer, Scorer, Settings, class_ids
+from attentune.attribution.base import PredictionScorer, Scorer, Settings, class_ids, contrast_id
 from attentune.attribution.hooks import PassCounter
-from attentune.attribution.registry import METHODS, Method, method_for, method_without_model
+from attentune.attribution.registry import METHODS, Method, check_contrast, method_for, method_without_model
 from attentune.attribution.words import WordScorer, word_features
 from attentune.data.batching import budget_order
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
@@ -99,26 +99,41 @@ class BaseExplainer(ABC):
             if span is not None
         )
 
+    def _contrast(self, name: str, target: str | Sequence[str] | None, settings: Settings) -> int | None:
+        """Return the id of the class to contrast with, if there is one and the method can."""
+        if settings.contrast is not None:
+            check_contrast(name)
+        return contrast_id(settings.contrast, target, self._space)
+
     def _token_source(self, name: str) -> BaseExplainer:
         """Return the explainer whose tokens the scores of this method belong to."""
         return self
 
-    def explanations(self, name: str, unit: str, attributions: Sequence[Attribution]) -> list[Explanation]:
+    def explanations(
+        self, name: str, unit: str, attributions: Sequence[Attribution], *, contrast: str | None = None
+    ) -> list[Explanation]:
         """Map a method's scores to the texts.
 
         Args:
             name: the method.
             unit: "word" or "token".
             attributions: one per row, from `attributions`.
+            contrast: the class that was contrasted with, if any.
         """
         source = self._token_source(name)
         return [
-            self._explanation(row, name, unit, attribution, source.pieces(row, attribution.scores))
+            self._explanation(row, name, unit, attribution, source.pieces(row, attribution.scores), contrast)
             for row, attribution in enumerate(attributions)
         ]
 
     def _explanation(
-        self, row: int, name: str, unit: str, attribution: Attribution, pieces: tuple[Subword, ...]
+        self,
+        row: int,
+        name: str,
+        unit: str,
+        attribution: Attribution,
+        pieces: tuple[Subword, ...],
+        contrast: str | None,
     ) -> Explanation:
         label, probability, prediction = self.prediction_of(attribution.logits, attribution.target)
         return Explanation(
@@ -133,6 +148,7 @@ class BaseExplainer(ABC):
             seconds=attribution.seconds,
             unit=unit,
             pieces=pieces,
+            contrast=contrast,
         )
 
     def prediction_of(self, logits_C: np.ndarray, target: int) -> tuple[str | float, float | None, str | float]:
@@ -194,16 +210,18 @@ class Explainer(BaseExplainer):
     ) -> list[Attribution]:
         """Compute each row's scores; `alone` makes each row a batch of its own, without padding."""
         method, count = method_for(name, self.scorer.model), len(self._rows)
-        wanted_N = class_ids(target, self.scorer.label_space, count)
+        settings = settings or Settings()
+        wanted_N = class_ids(target, self._space, count)
+        scorer = replace(self.scorer, contrast=self._contrast(name, target, settings))
         by_row: dict[int, Attribution] = {}
         with self.scorer.evaluating(), PassCounter(self.scorer.model) as counter:
             for places in self._batches(method, alone):
                 began = time.perf_counter()
-                result = method.score(self.scorer, places, wanted_N[places], settings or Settings())
+                result = method.score(scorer, places, wanted_N[places], settings)
                 seconds = (time.perf_counter() - began) / len(places)
                 # All rows of a batch take the same number of passes.
                 passes = counter.take() // len(places)
-                target_B = self.scorer.targets(result.logits_BC, wanted_N[places])
+                target_B = scorer.targets(result.logits_BC, wanted_N[places])
                 for number, place in enumerate(places.tolist()):
                     by_row[place] = Attribution(
                         result.scores[number], int(target_B[number]), result.logits_BC[number], passes, seconds
@@ -266,18 +284,20 @@ class WordExplainer(BaseExplainer):
         """Compute each row's scores; a pass is the prediction of one text by one of the run's models."""
         is_ensemble = isinstance(self._saved, EnsemblePredictor)
         method = method_without_model(name, self._saved.kind, gradients=is_ensemble)
+        settings = settings or Settings()
         wanted_N = class_ids(target, self._space, len(self._rows))
+        scorer = replace(self.scorer, contrast=self._contrast(name, target, settings))
         if method.needs == "gradients":
-            return self._averaged(name, wanted_N, settings, progress)
+            return self._averaged(name, scorer, wanted_N, settings, progress)
         by_row = []
         for row in range(len(self._rows)):
             began, self._predicted = time.perf_counter(), 0
             place = np.array([row])
-            result = method.score(self.scorer, place, wanted_N[place], settings or Settings())
+            result = method.score(scorer, place, wanted_N[place], settings)
             by_row.append(
                 Attribution(
                     result.scores[0],
-                    int(self.scorer.targets(result.logits_BC, wanted_N[place])[0]),
+                    int(scorer.targets(result.logits_BC, wanted_N[place])[0]),
                     result.logits_BC[0],
                     self._predicted * self._runs,
                     time.perf_counter() - began,
@@ -288,13 +308,13 @@ class WordExplainer(BaseExplainer):
         return by_row
 
     def _averaged(
-        self, name: str, wanted_N: np.ndarray, settings: Settings | None, progress: Progress | None
+        self, name: str, scorer: WordScorer, wanted_N: np.ndarray, settings: Settings, progress: Progress | None
     ) -> list[Attribution]:
         """Average the scores of an ensemble's models by the weights of the fusion."""
         ensemble = self._saved
         assert isinstance(ensemble, EnsemblePredictor)
         logits_NC = self.scorer.scores(np.arange(len(self._rows))).logits_NC
-        target_N = self.scorer.targets(logits_NC, wanted_N)
+        target_N = scorer.targets(logits_NC, wanted_N)
         names = None if not self._space.names else [self._space.names[target] for target in target_N]
         by_model: list[list[Attribution]] = []
         weights: list[float] = []

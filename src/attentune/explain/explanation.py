@@ -29,6 +29,7 @@ class Explanation:
         seconds: wall time; texts of one batch have equal shares.
         unit: "word" or "token", the unit of `tokens`.
         pieces: the model's subwords without special tokens, those of the first text first.
+        contrast: the class that the explained one is compared with; None for all other classes.
     """
 
     text: str
@@ -42,6 +43,7 @@ class Explanation:
     seconds: float
     unit: str
     pieces: tuple[Subword, ...]
+    contrast: str | None = None
 
     @property
     def tokens(self) -> tuple[Subword, ...]:
@@ -58,12 +60,14 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of one JSON line: `text`, `pair`, `method`, `label`, `probability`, `prediction`, `signed`,
-        `passes`, `seconds`, `unit`, `tokens`; each of these `text`, `start`, `end`, `score` and, of pairs, `in`."""
+        `passes`, `seconds`, `unit`, `tokens`; each of these `text`, `start`, `end`, `score` and, of pairs, `in`. With a
+        contrast, `contrast` follows `label`."""
         return {
             "text": self.text,
             "pair": self.pair,
             "method": self.method,
             "label": self.label,
+            **({} if self.contrast is None else {"contrast": self.contrast}),
             "probability": None if self.probability is None else round(self.probability, 6),
             "prediction": self.prediction,
             "signed": self.signed,

@@ -33,6 +33,7 @@ def _explained_columns(saved: Predictor, options: Mapping[str, Any]) -> list[Out
         **({"pair": "text"} if saved.is_pair else {}),
         "method": "text",
         "label": value,
+        **({} if options["settings"].get("contrast") is None else {"contrast": "text"}),
         "probability": "share",
         "prediction": value,
         "signed": "flag",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from attentune.attribution.base import Settings, class_ids
-from attentune.attribution.registry import METHODS
+from attentune.attribution.base import Settings, class_ids, contrast_id
+from attentune.attribution.registry import METHODS, check_contrast
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
@@ -26,6 +26,7 @@ def explain_texts(
     seed: int = 0,
     steps: int = 50,
     samples: int | None = None,
+    contrast: str | None = None,
     precision: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Explanation]:
@@ -42,6 +43,8 @@ def explain_texts(
         seed: of the random methods.
         steps: of integrated gradients.
         samples: masked copies per text for LIME (default 5,000) and SHAP (default 500).
+        contrast: a class to compare the explained one with: the scores then say why the one and not the other, by the
+            difference of their logits. Where it is the predicted class, the most likely other class is explained.
         precision: overrides the run's precision; "fp32" keeps rounding errors out of small scores.
         progress: called with the number of texts after each batch.
 
@@ -67,7 +70,7 @@ def explain_texts(
         methods=(method,),
         target=target,
         unit=unit,
-        settings=Settings(seed=seed, steps=steps, samples=samples),
+        settings=Settings(seed=seed, steps=steps, samples=samples, contrast=contrast),
         precision=precision,
         progress=progress,
     )[method]
@@ -98,7 +101,10 @@ def explain_rows(
         explainer = explainer_for(saved, rows, precision=precision)
         return {
             name: explainer.explanations(
-                name, unit, explainer.attributions(name, target=target, settings=settings, progress=progress)
+                name,
+                unit,
+                explainer.attributions(name, target=target, settings=settings, progress=progress),
+                contrast=settings.contrast,
             )
             for name in methods
         }
@@ -123,6 +129,8 @@ def _check(
     for method in methods:
         try:
             check_method(method, saved)
+            if settings.contrast is not None:
+                check_contrast(method)
             if unit == "token" and not isinstance(saved, ModelPredictor) and METHODS[method].needs == "predictions":
                 problems.append(
                     f"unit: got token, but {method} deletes whole words from texts for this run ({saved.kind});"
@@ -132,6 +140,7 @@ def _check(
             problems += error.problems
     try:
         class_ids(target, saved.label_space, len(rows))
+        contrast_id(settings.contrast, target, saved.label_space)
     except ConfigError as error:
         problems += error.problems
     if problems:

@@ -101,6 +101,8 @@ def prediction_text(explanation: Explanation) -> str:
     if explanation.probability is None:
         return f"predicted {explanation.prediction:.4g}"
     label = f"{one_line(str(explanation.label))} ({explanation.probability:.3f})"
+    if explanation.contrast is not None:
+        label += f" and not {one_line(explanation.contrast)}"
     if explanation.label == explanation.prediction:
         return label
     return f"{label}, but predicted {one_line(str(explanation.prediction))}"

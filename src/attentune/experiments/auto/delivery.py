@@ -37,6 +37,7 @@ from attentune.experiments.auto.members import (
     fold_seconds,
     held_out_logits,
 )
+from attentune.experiments.auto.out_of_fold import WORK_FOLDER, label_note, save_out_of_fold
 from attentune.experiments.auto.thresholds import fit_thresholds
 from attentune.inference.ensemble import save_ensemble
 from attentune.inference.predictions import predictions_csv
@@ -47,7 +48,7 @@ from attentune.results import RESULT_FILE, RunResult, to_json, versions, without
 from attentune.training.progress import ProgressDisplay
 from attentune.training.run_folder import CONFIG_FILE, METRICS_FILE
 
-WORK_FOLDER, SINGLE_FOLDER = "auto", "single"
+SINGLE_FOLDER = "single"
 # Files of a fold that are not those of a run: what it predicted, what marks it as finished, and its own records.
 _FOLD_FILES = {HELD_OUT_FILE, FOLD_FILE, ".lock", "log.jsonl", RESULT_FILE, METRICS_FILE, "README.md", CONFIG_FILE}
 
@@ -156,6 +157,12 @@ class Delivery(AutoFolder):
         """Return a member's logits of these rows."""
         return held_out_logits(state.folder, state.folds, len(self.folds_N))[self._scored_rows]
 
+    def _on_all_rows(self, logits: np.ndarray) -> np.ndarray:
+        """Return logits of the scored rows as (N, C) logits of all rows, NaN in the others."""
+        logits_NC = np.full((len(self.folds_N), self.space.num_labels), np.nan)
+        logits_NC[self._scored_rows] = logits
+        return logits_NC
+
     def run(self, *, stopped: bool) -> AutoResult:
         """Fuse the complete members, and write the run folder.
 
@@ -174,6 +181,8 @@ class Delivery(AutoFolder):
         reason = fused.reason if space.thresholds is None else f"{fused.reason} {decided.reason}"
         distilled = self._write_model(fused, space, wants_single=self.deliver == "single" and not stopped)
         scores = self._score()
+        save_out_of_fold(self.work, self._on_all_rows(fused.logits))
+        on_labels = label_note(self.folder, self._labels, fused.logits, self.space)
         result = AutoResult(
             folder=self.folder,
             metric=self.metric.name,
@@ -183,7 +192,7 @@ class Delivery(AutoFolder):
             scores=scores,
             seconds=self.seconds(),
             stopped=stopped,
-            notes=tuple(self.notes),
+            notes=(*self.notes, *(() if on_labels is None else (on_labels,))),
         )
         self._write_records(result)
         if not stopped:
@@ -267,8 +276,7 @@ class Delivery(AutoFolder):
     def _distill(self, fused: FusionResult, folder: Path) -> str:
         """Train one encoder on the ensemble's out-of-fold predictions; return a sentence that compares the two."""
         used = np.flatnonzero(self.folds_N >= 0)
-        logits_NC = np.full((len(self.folds_N), self.space.num_labels), np.nan)
-        logits_NC[self._scored_rows] = fused.logits
+        logits_NC = self._on_all_rows(fused.logits)
         splits = {**self.data.splits, "train": self.data.splits["train"].take(used)}
         shutil.rmtree(folder, ignore_errors=True)
         training = replace(self.config.training, resume=False, overwrite_output_dir=False, output_dir=str(folder))

@@ -43,7 +43,7 @@ from attentune.experiments.auto.budget import (
     make_plan,
     time_needed,
 )
-from attentune.experiments.auto.delivery import WORK_FOLDER, AutoFolder, AutoResult, Delivery, clear_folder
+from attentune.experiments.auto.delivery import AutoFolder, AutoResult, Delivery, clear_folder
 from attentune.experiments.auto.distill import TIME_MARGIN, training_runs
 from attentune.experiments.auto.estimate import PARTS
 from attentune.experiments.auto.folds import make_folds
@@ -64,6 +64,7 @@ from attentune.experiments.auto.members import (
     save_folds,
     settings_of,
 )
+from attentune.experiments.auto.out_of_fold import OOF_FILE, PLAN_FILE, WORK_FOLDER
 from attentune.experiments.auto.portfolio import Member, choose_members
 from attentune.experiments.auto.schedule import Schedule
 from attentune.experiments.auto.workers import WorkerPool
@@ -78,7 +79,7 @@ from attentune.training.defaults import ADAPTATION_UPDATES
 from attentune.training.run_folder import check_writable, locked_folder
 from attentune.training.signals import StopRequest, stop_on_signal
 
-PLAN_FILE, FOLDS_FILE, OOF_FILE = "plan.json", "folds.safetensors", "oof.safetensors"
+FOLDS_FILE = "folds.safetensors"
 DELIVERIES = ("best", "single")
 _FORMAT = 1
 _POLL_S = 0.2
@@ -688,6 +689,8 @@ class _AutoRun(AutoFolder):
             unlabeled=self.unlabeled,
         )
         result = delivery.run(stopped=stopped)
+        for note in result.notes[len(self.notes) :]:
+            self.display.info(note)
         self._save_plan()
         return result
 

@@ -1,0 +1,229 @@
+"""`check_labels`: rows whose labels are probably wrong, with the words that speak for another label."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attentune.annotation.out_of_fold import LinearFolds, fit_folds, probabilities_of_run
+from attentune.baselines.frozen import FrozenEncoder
+from attentune.baselines.predictor import BaselinePredictor
+from attentune.config import Config
+from attentune.data.checks.label_errors import Disagreement, LabelErrors, find_label_errors
+from attentune.data.checks.near_duplicates import differing_words, near_duplicates
+from attentune.data.dataset import LabelSpace, TextRows
+from attentune.errors import ConfigError
+from attentune.explain.explainer import WordExplainer
+
+# Words that are shown for a row.
+MOST_WORDS = 3
+
+
+@dataclass(frozen=True)
+class SuspectLabel:
+    """A row whose label is probably wrong.
+
+    Attributes:
+        row: its number among the rows, from 0.
+        id: its id.
+        where: its file and line, where known.
+        text, pair: its texts; `pair` is None for single texts.
+        label: the given label.
+        suggested: the most probable other label.
+        label_probability: out-of-fold probability of the given label.
+        suggested_probability: that of the suggested one.
+        words: the words that speak most for the suggested label, the strongest first; None if they were not computed.
+    """
+
+    row: int
+    id: str
+    where: str
+    text: str
+    pair: str | None
+    label: str
+    suggested: str
+    label_probability: float
+    suggested_probability: float
+    words: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class AlikeTexts:
+    """Two rows with nearly equal texts and other labels.
+
+    Attributes:
+        rows: their numbers, from 0.
+        labels: their labels.
+        texts: their (first) texts.
+        differences: the words that only the first, and only the second has.
+        similarity: the share of common words.
+    """
+
+    rows: tuple[int, int]
+    labels: tuple[str, str]
+    texts: tuple[str, str]
+    differences: tuple[list[str], list[str]]
+    similarity: float
+
+
+@dataclass(frozen=True)
+class LabelCheck:
+    """What was found about the labels of some rows.
+
+    Attributes:
+        rows: the number of rows that were judged.
+        source: what made the probabilities.
+        share: the disagreement where the model is most certain.
+        accuracy: how often the most probable label is the given one, of all rows.
+        majority: the share of the most frequent label.
+        suspects: rows whose labels are probably wrong, the least probable label first.
+        alike: nearly equal texts with other labels.
+    """
+
+    rows: int
+    source: str
+    share: Disagreement
+    accuracy: float
+    majority: float
+    suspects: tuple[SuspectLabel, ...]
+    alike: tuple[AlikeTexts, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return asdict(self)
+
+
+def check_labels(
+    rows: TextRows,
+    label_space: LabelSpace,
+    *,
+    config: Config,
+    run: str | Path | None = None,
+    explained: int = 50,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> LabelCheck:
+    """Find labels that are probably wrong.
+
+    The probabilities come from a linear model on the frozen encoder, in five folds, or from a run of `attentune auto`.
+    The words come from leave-one-out on that linear model, which has not seen the row.
+
+    Args:
+        rows: labelled rows.
+        label_space: classes, with or without an order.
+        config: names the encoder and the maximum length, and has the seed.
+        run: a run folder of `auto` that was made from these rows.
+        explained: for how many rows, the first, words are computed.
+        progress: called with a name, the rows that were finished, and all rows.
+
+    Raises:
+        ConfigError: the labels are scores or sets, or cleanlab is not installed.
+        CheckpointError: the run has no out-of-fold predictions of these rows.
+        DataError: there are too few rows or classes.
+    """
+    if label_space.task_type not in ("classification", "ordinal"):
+        raise ConfigError(
+            f"--labels: got labels of the type {label_space.task_type}, expected one class a row (classification or"
+            " ordinal). Wrong scores and label sets are not looked for."
+        )
+    report = progress or (lambda name, done, total: None)
+    frozen = FrozenEncoder(config.model, config.data.max_length, use_cpu=config.training.use_cpu)
+    made: LinearFolds | None = None
+
+    def folds() -> LinearFolds:
+        nonlocal made
+        if made is None:
+            made = fit_folds(
+                rows,
+                label_space,
+                frozen=frozen,
+                seed=config.training.seed,
+                progress=lambda done: report("encoded", done, len(rows)),
+            )
+        return made
+
+    if run is None:
+        source = f"a linear model on the frozen encoder, in {len(folds().models)} folds"
+        probabilities_NC = folds().probabilities(rows, label_space)
+    else:
+        found = probabilities_of_run(run, rows, label_space)
+        source, probabilities_NC = found.source, found.probabilities_NC
+    judged = np.flatnonzero(~np.isnan(probabilities_NC).any(axis=1))
+    assert rows.labels is not None
+    errors = find_label_errors(rows.labels[judged], probabilities_NC[judged])
+    places = judged[errors.places]
+    words = (
+        _words_for(rows, places[:explained], errors.suggested, label_space, folds(), config, report)
+        if explained and len(places)
+        else []
+    )
+    return LabelCheck(
+        rows=len(judged),
+        source=source,
+        share=errors.share,
+        accuracy=errors.accuracy,
+        majority=errors.majority,
+        suspects=_suspects(rows, places, errors, label_space, words),
+        alike=_alike(rows, label_space),
+    )
+
+
+def _suspects(
+    rows: TextRows, places: np.ndarray, errors: LabelErrors, space: LabelSpace, words: list[tuple[str, ...]]
+) -> tuple[SuspectLabel, ...]:
+    assert rows.labels is not None
+    return tuple(
+        SuspectLabel(
+            row=place,
+            id=rows.ids[place],
+            where=rows.where(place),
+            text=rows.texts[place],
+            pair=None if rows.pairs is None else rows.pairs[place],
+            label=space.names[int(rows.labels[place])],
+            suggested=space.names[int(errors.suggested[number])],
+            label_probability=round(float(errors.given_probabilities[number]), 6),
+            suggested_probability=round(float(errors.suggested_probabilities[number]), 6),
+            words=words[number] if number < len(words) else None,
+        )
+        for number, place in enumerate(places.tolist())
+    )
+
+
+def _words_for(
+    rows: TextRows,
+    places: np.ndarray,
+    suggested: np.ndarray,
+    space: LabelSpace,
+    folds: LinearFolds,
+    config: Config,
+    report: Callable[[str, int, int], None],
+) -> list[tuple[str, ...]]:
+    """The words that speak for the suggested label of each of these rows, by the model that has not seen the row."""
+    found = []
+    for number, place in enumerate(places.tolist()):
+        model = folds.models[int(folds.fold_N[place])]
+        explainer = WordExplainer(BaselinePredictor(Path(), config, space, model), rows.take([place]))
+        target = space.names[int(suggested[number])]
+        (explanation,) = explainer.explanations(
+            "leave-one-out", "word", explainer.attributions("leave-one-out", target=target)
+        )
+        scored = sorted((word for word in explanation.words if word.score > 0), key=lambda word: -word.score)
+        # Punctuation decides now and then, but tells a reader nothing.
+        readable = [word.text for word in scored if any(sign.isalnum() for sign in word.text)]
+        found.append(tuple(dict.fromkeys(readable))[:MOST_WORDS])
+        report("explained", 1, len(places))
+    return found
+
+
+def _alike(rows: TextRows, space: LabelSpace) -> tuple[AlikeTexts, ...]:
+    assert rows.labels is not None
+    found = []
+    for pair in near_duplicates(rows):
+        both = (pair.first, pair.second)
+        first, second = (space.names[int(rows.labels[row])] for row in both)
+        texts = (rows.texts[pair.first], rows.texts[pair.second])
+        found.append(AlikeTexts(both, (first, second), texts, differing_words(rows, pair), round(pair.similarity, 4)))
+    return tuple(sorted(found, key=lambda one: (-one.similarity, one.rows)))

@@ -1,0 +1,257 @@
+"""The file of likely label errors, which a person marks, and the corrected copy of the rows after these marks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attentune.annotation.label_check import LabelCheck
+from attentune.config.parse import did_you_mean
+from attentune.config.schema import DataConfig
+from attentune.data.columns import choose_columns
+from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.guesses import with_guessed_columns
+from attentune.data.readers.formats import FileOptions
+from attentune.data.readers.read import read_table
+from attentune.data.readers.streams import open_bytes
+from attentune.data.readers.table import Table
+from attentune.errors import ConfigError, DataError
+from attentune.io.files import write_text
+
+KEEP, FIX, REMOVE = "keep", "fix", "remove"
+MARKS = (KEEP, FIX, REMOVE)
+_HEADER = ("mark", "row", "id", "where", "label", "suggested", "p_label", "p_suggested", "words", "text", "text_pair")
+_READ = ("mark", "row", "label", "suggested", "text")
+_ENDINGS = (".csv", ".tsv", ".jsonl")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a person wants done with a row.
+
+    Attributes:
+        row: its number, from 0.
+        action: `FIX` (give it the label `label`) or `REMOVE`.
+        label: the new label; empty with `REMOVE`.
+    """
+
+    row: int
+    action: str
+    label: str = ""
+
+
+def check_ending(path: str, flag: str = "--output_file") -> None:
+    """Check that a file's name ends in .csv, .tsv or .jsonl.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if Path(path).suffix.lower() not in _ENDINGS:
+        raise ConfigError(f"{flag}: got {path}, expected a name that ends in {', '.join(_ENDINGS)}.")
+
+
+def write_errors(path: str, check: LabelCheck) -> None:
+    """Write the likely label errors as a file with an empty column `mark` for a person to fill."""
+    has_pairs = any(suspect.pair is not None for suspect in check.suspects)
+    names = _HEADER if has_pairs else _HEADER[:-1]
+    lines: list[dict[str, Any]] = []
+    for suspect in check.suspects:
+        values = {
+            "mark": "",
+            "row": str(suspect.row),
+            "id": suspect.id,
+            "where": suspect.where,
+            "label": suspect.label,
+            "suggested": suspect.suggested,
+            "p_label": f"{suspect.label_probability:.4f}",
+            "p_suggested": f"{suspect.suggested_probability:.4f}",
+            "words": ", ".join(suspect.words or ()),
+            "text": suspect.text,
+            "text_pair": suspect.pair or "",
+        }
+        lines.append({name: values[name] for name in names})
+    _write(path, names, lines)
+
+
+def read_marks(path: str, rows: TextRows, label_space: LabelSpace) -> list[Mark]:
+    """Read the marks of a file that `write_errors` wrote.
+
+    A mark is empty or "keep" (nothing is changed), "fix" (the row gets the label in the column `suggested`, in which a
+    person may have written another one) or "remove". Rows of the file may be missing, or be in another order.
+
+    Args:
+        path: the file, in any format that `read_table` reads.
+        rows: the rows that the file was made from.
+        label_space: their labels.
+
+    Raises:
+        DataError: the file lacks a column, has an invalid mark or label, or was made from other rows; or nothing is
+            marked.
+    """
+    table = read_table(path)
+    for name in _READ:
+        if name not in table.names:
+            raise DataError(
+                f"there is no column {name!r}.{did_you_mean(name, table.names)} Expected a file that attentune doctor"
+                " --labels --output_file wrote, with marks in its column 'mark'.",
+                path=path,
+            )
+    columns = {name: [cell or "" for cell in table.values(name)] for name in _READ}
+    marks: list[Mark] = []
+    seen: set[int] = set()
+    for number in range(len(table)):
+        cells = {name: columns[name][number] for name in _READ}
+        row = _row(table, number, cells, rows, label_space)
+        if row in seen:
+            raise table.error(number, f"row {row} is there twice; expected each row once. Remove one of the two.")
+        seen.add(row)
+        action, label = cells["mark"].strip().casefold(), cells["suggested"].strip()
+        if action not in ("", *MARKS):
+            raise table.error(
+                number,
+                f"mark: got {cells['mark']!r}, expected {', '.join(MARKS)} or nothing.{did_you_mean(action, MARKS)}"
+                " For another label than the suggested one, write it in the column 'suggested' and mark the row fix.",
+            )
+        if action == FIX and label not in label_space.label2id:
+            raise table.error(
+                number,
+                f"suggested: got {label!r}, expected one of the labels: {', '.join(label_space.names)}."
+                f"{did_you_mean(label, label_space.names)}",
+            )
+        if action == FIX:
+            marks.append(Mark(row, FIX, label))
+        elif action == REMOVE:
+            marks.append(Mark(row, REMOVE))
+    if not marks:
+        raise DataError(
+            f"no row is marked. Write {FIX} in the column 'mark' of rows that get the suggested label, {REMOVE} of rows"
+            " to leave out.",
+            path=path,
+        )
+    return marks
+
+
+def _row(table: Table, number: int, cells: dict[str, str], rows: TextRows, space: LabelSpace) -> int:
+    """Return the number of a row, if it is the row that the file was made from."""
+    text = cells["row"].strip().removesuffix(".0")
+    row = int(text) if text.isdecimal() else -1
+    if not 0 <= row < len(rows):
+        raise table.error(number, f"row: got {cells['row']!r}, expected a number from 0 to {len(rows) - 1}.")
+    assert rows.labels is not None
+    label = space.names[int(rows.labels[row])]
+    # Spreadsheets change spaces and line ends.
+    if rows.texts[row].split() != cells["text"].split() or label != cells["label"].strip():
+        raise table.error(
+            number,
+            f"row {row} has the text {cells['text'][:60]!r} and the label {cells['label']!r} here, but"
+            f" {rows.texts[row][:60]!r} and {label!r} in {rows.source}. Give the file that this list was made from,"
+            " with the same flags.",
+        )
+    return row
+
+
+def count_marks(marks: Sequence[Mark]) -> str:
+    """Say how many labels are changed and rows removed."""
+    counts = Counter(mark.action for mark in marks)
+    fixed, removed = counts[FIX], counts[REMOVE]
+    return f"{fixed} label{'s' * (fixed != 1)} changed, {removed} row{'s' * (removed != 1)} removed"
+
+
+def write_corrected(path: str, marks: Sequence[Mark], rows: TextRows, label_space: LabelSpace, data: DataConfig) -> int:
+    """Write a corrected copy of the rows.
+
+    A copy of an own file has all of its columns, as they are, in their order; only marked labels differ. Rows of known
+    tasks and data sets are written with the columns id, text, text_pair (of pairs) and label.
+
+    Args:
+        path: the copy, .csv, .tsv or .jsonl.
+        marks: from `read_marks`.
+        rows: the rows.
+        label_space: their labels.
+        data: where the rows come from.
+
+    Returns:
+        The number of rows written.
+
+    Raises:
+        ConfigError: the copy would overwrite the rows' own file, or its name has another ending.
+    """
+    check_ending(path)
+    if data.train_file is not None and Path(path).absolute() == Path(data.train_file).expanduser().absolute():
+        raise ConfigError(
+            f"--output_file: got {path}, the file of the rows itself, which is never changed. Name another."
+        )
+    names, lines, label_column = _content(rows, label_space, data)
+    for mark in marks:
+        if mark.action == FIX:
+            lines[mark.row] = {**lines[mark.row], label_column: _like(lines[mark.row][label_column], mark.label)}
+    removed = {mark.row for mark in marks if mark.action == REMOVE}
+    kept = [line for row, line in enumerate(lines) if row not in removed]
+    _write(path, names, kept)
+    return len(kept)
+
+
+def _content(rows: TextRows, space: LabelSpace, data: DataConfig) -> tuple[tuple[str, ...], list[dict[str, Any]], str]:
+    """Return the columns, the cells of each row, and the column of the labels."""
+    if data.train_file is not None and rows.sources is None:
+        table = read_table(data.train_file, options=FileOptions.of(data))
+        config, _ = with_guessed_columns(table, data, want_label=True)
+        columns, _ = choose_columns(table.names, config, table.source)
+        if len(table) == len(rows) and columns.label is not None:
+            if _is_json_lines(data.train_file) and table.lines is not None:
+                return table.names, _objects(data.train_file, table.lines), columns.label
+            cells = [table.columns[name] for name in table.names]
+            lines = [dict(zip(table.names, values, strict=True)) for values in zip(*cells, strict=True)]
+            return table.names, lines, columns.label
+    assert rows.labels is not None
+    names = ("id", "text", *(() if rows.pairs is None else ("text_pair",)), "label")
+    content = []
+    for row in range(len(rows)):
+        pair = {} if rows.pairs is None else {"text_pair": rows.pairs[row]}
+        label = space.names[int(rows.labels[row])]
+        content.append({"id": rows.ids[row], "text": rows.texts[row], **pair, "label": label})
+    return names, content, "label"
+
+
+def _is_json_lines(path: str) -> bool:
+    return Path(path.removesuffix(".gz")).suffix.lower() in (".jsonl", ".ndjson")
+
+
+def _objects(path: str, lines: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the objects at these lines as they are written, with numbers, where a table has texts."""
+    with open_bytes(Path(path).expanduser()) as stream:
+        written = stream.read().decode("utf-8-sig").split("\n")
+    return [json.loads(written[line - 1]) for line in lines]
+
+
+def _like(before: Any, label: str) -> Any:
+    """Return a label as the type of the one that it replaces: 1, not "1", in a JSON file with numbers."""
+    if isinstance(before, bool) or not isinstance(before, (int, float)):
+        return label
+    return json.loads(label)
+
+
+def _write(path: str, names: Sequence[str], lines: Sequence[dict[str, Any]]) -> None:
+    check_ending(path)
+    if Path(path).suffix.lower() == ".jsonl":
+        write_text(path, "".join(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines))
+        return
+    buffer = io.StringIO()
+    separator = "\t" if Path(path).suffix.lower() == ".tsv" else ","
+    # Older versions of Python do not quote a carriage return by themselves.
+    writer = csv.writer(buffer, delimiter=separator, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    writer.writerow(names)
+    writer.writerows([_field(line.get(name)) for name in names] for line in lines)
+    write_text(path, buffer.getvalue())
+
+
+def _field(cell: Any) -> str:
+    if cell is None or isinstance(cell, str):
+        return cell or ""
+    return json.dumps(cell, ensure_ascii=False, default=str)
