@@ -63,6 +63,10 @@ def write_own(folder: Path) -> None:
     sizes = {"reviews": 120, "small": 60, "other": 40, "train": 80, "dev": 40, "test": 30, "kept": 50, "silver": 45}
     for name, rows in sizes.items():
         write_reviews(folder / f"{name}.csv", rows, seed=rows)
+    with (folder / "reviews.csv").open(newline="", encoding="utf-8") as file:
+        first = next(csv.DictReader(file))
+    marks = ["fix", "0", first["text"], first["label"], "good"]
+    _write(folder / "marked.csv", ["mark", "row", "text", "label", "suggested"], [marks])
     draw = random.Random(0)
     _write(folder / "new.csv", ["text"], [[_text(draw)] for _ in range(6)])
     _labelled(folder / "stars.csv", 90, ["text", "stars"], lambda draw: draw.choice(["poor", "fair", "good"]))

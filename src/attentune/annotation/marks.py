@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -11,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attentune.annotation.files import check_ending, write_rows
 from attentune.annotation.label_check import LabelCheck
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
@@ -22,13 +21,11 @@ from attentune.data.readers.read import read_table
 from attentune.data.readers.streams import open_bytes
 from attentune.data.readers.table import Table
 from attentune.errors import ConfigError, DataError
-from attentune.io.files import write_text
 
 KEEP, FIX, REMOVE = "keep", "fix", "remove"
 MARKS = (KEEP, FIX, REMOVE)
 _HEADER = ("mark", "row", "id", "where", "label", "suggested", "p_label", "p_suggested", "words", "text", "text_pair")
 _READ = ("mark", "row", "label", "suggested", "text")
-_ENDINGS = (".csv", ".tsv", ".jsonl")
 
 
 @dataclass(frozen=True)
@@ -44,16 +41,6 @@ class Mark:
     row: int
     action: str
     label: str = ""
-
-
-def check_ending(path: str, flag: str = "--output_file") -> None:
-    """Check that a file's name ends in .csv, .tsv or .jsonl.
-
-    Raises:
-        ConfigError: it does not.
-    """
-    if Path(path).suffix.lower() not in _ENDINGS:
-        raise ConfigError(f"{flag}: got {path}, expected a name that ends in {', '.join(_ENDINGS)}.")
 
 
 def write_errors(path: str, check: LabelCheck) -> None:
@@ -76,7 +63,7 @@ def write_errors(path: str, check: LabelCheck) -> None:
             "text_pair": suspect.pair or "",
         }
         lines.append({name: values[name] for name in names})
-    _write(path, names, lines)
+    write_rows(path, names, lines)
 
 
 def read_marks(path: str, rows: TextRows, label_space: LabelSpace) -> list[Mark]:
@@ -193,7 +180,7 @@ def write_corrected(path: str, marks: Sequence[Mark], rows: TextRows, label_spac
             lines[mark.row] = {**lines[mark.row], label_column: _like(lines[mark.row][label_column], mark.label)}
     removed = {mark.row for mark in marks if mark.action == REMOVE}
     kept = [line for row, line in enumerate(lines) if row not in removed]
-    _write(path, names, kept)
+    write_rows(path, names, kept)
     return len(kept)
 
 
@@ -235,23 +222,3 @@ def _like(before: Any, label: str) -> Any:
     if isinstance(before, bool) or not isinstance(before, (int, float)):
         return label
     return json.loads(label)
-
-
-def _write(path: str, names: Sequence[str], lines: Sequence[dict[str, Any]]) -> None:
-    check_ending(path)
-    if Path(path).suffix.lower() == ".jsonl":
-        write_text(path, "".join(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines))
-        return
-    buffer = io.StringIO()
-    separator = "\t" if Path(path).suffix.lower() == ".tsv" else ","
-    # Older versions of Python do not quote a carriage return by themselves.
-    writer = csv.writer(buffer, delimiter=separator, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    writer.writerow(names)
-    writer.writerows([_field(line.get(name)) for name in names] for line in lines)
-    write_text(path, buffer.getvalue())
-
-
-def _field(cell: Any) -> str:
-    if cell is None or isinstance(cell, str):
-        return cell or ""
-    return json.dumps(cell, ensure_ascii=False, default=str)

@@ -13,7 +13,7 @@ _EXAMPLES = """examples:
   attentune doctor --train_file train.csv --validation_file dev.csv --text_column text --label_column label
   attentune doctor train.csv --labels                            (labels that are probably wrong)
   attentune doctor train.csv --labels --output_file errors.csv   (the same as a file; fill in its column mark)
-  attentune doctor train.csv --fix errors.csv --output_file corrected.csv
+  attentune doctor train.csv --fix marked.csv --output_file corrected.csv
   attentune doctor --labels --run best                           (by the predictions of a run of attentune auto)
 
 Marks: fix gives a row the label in the column suggested, which may be changed; remove leaves the row out; keep, or
@@ -130,8 +130,9 @@ def _training_rows(data: Any) -> Any:
 
 
 def _check_labels(parsed: Any, config: Any, data: Any, count: int) -> Any:
+    from attentune.annotation.files import check_ending
     from attentune.annotation.label_check import check_labels
-    from attentune.annotation.marks import check_ending, write_errors
+    from attentune.annotation.marks import write_errors
     from attentune.cli.output import progress_lines
 
     if parsed.output_file is not None:

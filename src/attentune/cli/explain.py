@@ -17,6 +17,7 @@ _EXAMPLES = """examples:
   attentune explain runs/rte --text "A cat sat." --text_pair "An animal sat." --method gradient --target entailment
   attentune explain runs/rte --text "A cat sat." --text_pair "An animal sat." --method gradient --contrast entailment
   attentune explain runs/mine --input_file new.csv --method leave-one-out --output_file why.html
+  attentune explain runs/mine --input_file new.csv --by_class    (the words that speak for each class over the file)
   attentune explain runs/mine --text "a whole lot foul, freaky and funny." --layer 6 --heads all --output_file heads.png
 
 methods: ssa (runs that score tokens), gradient, integrated-gradients, leave-one-out, lime, shap, attention,
@@ -51,6 +52,11 @@ def parser() -> Parser:
     made.add_argument("--seed", help="random seed of lime, shap and random (default: 0)")
     made.add_argument("--samples", help="copies per text for lime (default: 5000) and shap (default: 500)")
     made.add_argument("--steps", help="steps of integrated-gradients (default: 50)")
+    made.add_argument(
+        "--by_class",
+        action="store_true",
+        help="instead of texts, print the words that speak for each class over all rows, with intervals",
+    )
     made.add_argument("--layer", help="show the attention heads of this layer: a number from 1, or last")
     made.add_argument("--heads", help="with --layer: comma-separated numbers from 1, or all (default: all)")
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
@@ -73,6 +79,8 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.contrast is not None:
         numbers["contrast"] = parsed.contrast
     layer, heads = _layer(parsed, problems), _heads(parsed, problems)
+    if parsed.by_class:
+        _check_by_class(parsed, problems)
     shards = check_shard_flags(parsed, problems)
     if parsed.output_dir is not None:
         if parsed.layer is not None:
@@ -162,7 +170,8 @@ def _explain_shards(
 def _methods(parsed: Any, saved: Any) -> list[str]:
     from attentune.explain.explainer import default_method
 
-    wanted = default_method(saved) if parsed.method is None else parsed.method
+    usual = "leave-one-out" if parsed.by_class else default_method(saved)
+    wanted = usual if parsed.method is None else parsed.method
     return list(dict.fromkeys(name.strip() for name in wanted.split(",") if name.strip()))
 
 
@@ -171,6 +180,10 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
     from attentune.explain.texts import explain_rows
 
     methods = _methods(parsed, saved)
+    if parsed.by_class:
+        from attentune.explain.by_class import check_signed
+
+        check_signed(methods)
     explanations = explain_rows(
         saved,
         rows,
@@ -181,6 +194,8 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
         precision=parsed.precision,
         progress=_progress(len(rows) * len(methods)),
     )
+    if parsed.by_class:
+        return _show_by_class(parsed, explanations[methods[0]], saved.label_space, kind)
     groups = [list(group) for group in zip(*explanations.values(), strict=True)]
     if kind == "page":
         from attentune.report.explanations import write_explanations
@@ -197,6 +212,30 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
 
         print_explanations(groups) if parsed.output_file is None else _put(parsed, score_tables(groups))
     return _done(parsed, len(rows))
+
+
+def _check_by_class(parsed: Any, problems: list[str]) -> None:
+    given = {"--text": parsed.text, "--layer": parsed.layer, "--output_dir": parsed.output_dir}
+    problems += [f"{flag}: does not go with --by_class." for flag, value in given.items() if value is not None]
+    if parsed.unit != "word":
+        problems.append("--unit: got token, but --by_class ranks words; leave it out.")
+    if parsed.output_file is not None and not parsed.output_file.lower().endswith((*_LINES, *_TEXTS)):
+        problems.append(f"--output_file: got {parsed.output_file}, expected .jsonl or .txt with --by_class.")
+
+
+def _show_by_class(parsed: Any, explanations: Sequence[Any], label_space: Any, kind: str) -> int:
+    import json
+
+    from attentune.cli.explain_tables import class_tables
+    from attentune.explain.by_class import words_by_class
+
+    by_class = words_by_class(explanations, label_space)
+    if kind == "json":
+        lines = [{"class": name, **word.to_dict()} for name, words in by_class.items() for word in words]
+        _put(parsed, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    else:
+        _put(parsed, class_tables(by_class, explanations[0].method if explanations else "", len(explanations)))
+    return _done(parsed, len(explanations))
 
 
 def _show_heads(parsed: Any, saved: Any, rows: Any, kind: str, layer: int | None, heads: list[int] | None) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
 from attentune.cli.output import table
+from attentune.explain.by_class import ClassWord
 from attentune.explain.explanation import Explanation, HeadAttention
 from attentune.report.explanations import LEGEND, prediction_text, terminal_text
 from attentune.report.highlight import score_text, visible
@@ -60,6 +61,28 @@ def head_tables(results: Sequence[HeadAttention]) -> str:
         head = _head(one.text, one.pair, f"{prediction}; layer {one.layer}")
         tables.append(head + table(header, lines, right=range(1, len(header))))
     return "\n\n".join([*tables, ""]) if tables else ""
+
+
+def class_tables(by_class: Mapping[str, Sequence[ClassWord]], method: str, rows: int) -> str:
+    """Format one table per class, with the words that speak most for it."""
+    tables = []
+    for name, words in by_class.items():
+        title = f"words for {visible(name, one_line=True)}"
+        if not words:
+            tables.append(f"{title}: none in three rows and more whose interval is above 0")
+            continue
+        entries = [
+            (
+                visible(one.word, one_line=True) + (" (second text)" if one.within == "pair" else ""),
+                f"{one.rows:,}",
+                score_text(one.score, signed=True),
+                f"{score_text(one.low, signed=True)} to {score_text(one.high, signed=True)}",
+            )
+            for one in words
+        ]
+        tables.append(f"{title}\n\n{table(('word', 'rows', 'mean score', '95 % interval'), entries, right=(1, 2))}")
+    note = f"{method}, {rows:,} rows; bootstrap intervals over rows; ranked by lower bound times rows."
+    return "\n\n".join([*tables, note, ""])
 
 
 def _head(text: str, pair: str | None, prediction: str) -> str:

@@ -104,7 +104,8 @@ def _measures(parsed: Any, numbers: dict[str, int]) -> Any:
     from attentune.attribution.base import Settings
     from attentune.explain.faithfulness.ordering import Measures
 
-    settings = Settings(**{name: numbers[name] for name in ("seed", "samples", "steps") if name in numbers})
+    given: dict[str, Any] = {name: numbers[name] for name in ("seed", "samples", "steps") if name in numbers}
+    settings = Settings(**given)
     changed: dict[str, Any] = {name: numbers[name] for name in ("draws", "beam", "beam_tokens") if name in numbers}
     erasures = _listed(parsed.erasures)
     if erasures is not None:

@@ -41,6 +41,7 @@ COMMANDS = {
     "stress": "measure robustness: how much scores drop on changed texts",
     "hans": "evaluate entailment runs on HANS, by heuristic",
     "submit": "write a zip of GLUE test predictions for the GLUE leaderboard",
+    "suggest": "choose the texts of a file whose labels would help a saved run most",
     "doctor": "check a dataset for problems before training",
     "tasks": "list the built-in tasks",
     "presets": "list the presets (methods)",

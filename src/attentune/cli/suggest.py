@@ -1,0 +1,81 @@
+"""`attentune suggest`: which texts to label next."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from attentune.cli.flags import Parser, add_config_flags, config_from, whole_number
+
+_EXAMPLES = """examples:
+  attentune suggest runs/mine --input_file unlabelled.csv --count 50 --output_file next.csv
+  attentune suggest runs/mine --input_file unlabelled.csv --method badge --format json
+  attentune suggest best --input_file unlabelled.csv --method disagreement      (an ensemble of attentune auto)
+
+methods: margin (the two most probable classes are nearly equally probable), badge (uncertain texts that differ from
+each other; runs with one neural model, and frozen-linear), disagreement (the models of an ensemble disagree).
+The output has an empty column label to fill in; append its rows to those that you train on."""
+_DATA = ("data.text_column", "data.text_pair_column", "data.id_column", "data.delimiter", "data.encoding")
+
+
+def parser() -> Parser:
+    """Build the parser of this command."""
+    made = Parser(
+        prog="attentune suggest",
+        usage="attentune suggest RUN --input_file FILE [flags]",
+        description="Choose the texts of a file whose labels would probably help a saved run most.",
+        epilog=_EXAMPLES,
+    )
+    made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
+    made.add_argument("--input_file", help="a file of texts: .csv .tsv .json .jsonl .parquet, also with .gz")
+    made.add_argument("--count", help="how many texts (default: 50)")
+    made.add_argument("--method", default="margin", help="margin, badge or disagreement (default: margin)")
+    made.add_argument("--seed", help="random seed of badge (default: 0)")
+    made.add_argument("--format", choices=("csv", "json"), default="csv", help="CSV, or one JSON object a line")
+    made.add_argument("--output_file", help="write to this file, .csv .tsv or .jsonl (default: standard output)")
+    add_config_flags(made, sections=("data",), only=_DATA)
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Choose texts; return the exit status."""
+    parsed, problems = parser().parse(arguments)
+    count = whole_number("--count", parsed.count, problems)
+    seed = whole_number("--seed", parsed.seed, problems, minimum=0)
+    if parsed.input_file is None:
+        problems.append("--input_file: is missing; name the file of texts to choose from.")
+    data = config_from(parsed, problems).data
+
+    from attentune.annotation.files import check_ending, rows_text, write_rows
+    from attentune.annotation.suggest import suggest_texts
+    from attentune.data.unlabelled import read_unlabelled
+    from attentune.inference.predictor import Predictor
+
+    if parsed.output_file is not None:
+        check_ending(parsed.output_file)
+    saved = Predictor.load(parsed.run)
+    rows = read_unlabelled(
+        parsed.input_file, label_space=saved.label_space, is_pair=saved.is_pair, config=saved.with_columns(data)
+    )
+    chosen = suggest_texts(saved, rows, count=50 if count is None else count, method=parsed.method, seed=seed or 0)
+    names, lines = _lines(chosen)
+    if parsed.output_file is not None:
+        write_rows(parsed.output_file, names, lines)
+        print(f"{len(lines)} texts to label written to {parsed.output_file}", file=sys.stderr)
+    else:
+        sys.stdout.write(rows_text(names, lines, ".jsonl" if parsed.format == "json" else ".csv"))
+    return 0
+
+
+def _lines(chosen: Sequence[Any]) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the columns and rows of the output, with an empty label for a person to fill in."""
+    lines = []
+    for one in chosen:
+        values = one.to_dict()
+        pair = {} if one.pair is None else {"text_pair": values["pair"]}
+        facts = {name: values[name] for name in ("prediction", "probability", "margin")}
+        if one.disagreement is not None:
+            facts["disagreement"] = one.disagreement
+        lines.append({"row": one.row, "id": one.id, "text": one.text, **pair, "label": "", **facts})
+    return list(lines[0]) if lines else [], lines

@@ -1,0 +1,136 @@
+"""The words that speak for each class over a file: the planted shortcut comes first, and intervals are bootstrap's."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attentune.baselines.registry import make_baseline
+from attentune.config import DataConfig, ModelConfig
+from attentune.data.dataset import LabelSpace
+from attentune.data.load import load_data
+from attentune.data.synthetic import write_files
+from attentune.demo.shortcut import TRAIN_ROWS
+from attentune.explain.by_class import HIGHER, LOWER, words_by_class
+from attentune.explain.explanation import Explanation
+from attentune.explain.words import Subword
+from attentune.seeding import numpy_generator
+from attentune.stats.bootstrap import bootstrap_interval
+from helpers.ensembles import write_run_config
+
+
+def explained(label: str | float, **scores: float) -> Explanation:
+    text = " ".join(scores)
+    pieces, start = [], 0
+    for word, score in scores.items():
+        pieces.append(Subword(word, start, start + len(word), score))
+        start += len(word) + 1
+    return Explanation(text, None, "leave-one-out", label, 0.9, label, True, 1, 0.0, "word", tuple(pieces))
+
+
+def test_counts_means_and_intervals_are_those_of_a_plain_loop() -> None:
+    draw = numpy_generator("rows")
+    rows = [
+        explained("ab"[row % 2], **{word: float(draw.normal(1.0)) for word in "xyz" if draw.random() < 0.6}, always=2.0)
+        for row in range(60)
+    ]
+    found = words_by_class(rows, LabelSpace("classification", ("a", "b", "c")), resamples=3000)
+    assert list(found) == ["a", "b", "c"]
+    assert found["c"] == []
+    assert found["a"][0].word == "always"
+    for name in "ab":
+        own = [row for row in rows if row.label == name]
+        for one in found[name]:
+            values = np.array([next((p.score for p in row.pieces if p.text == one.word), np.nan) for row in own])
+            assert one.rows == int(np.isfinite(values).sum())
+            assert one.score == pytest.approx(np.nanmean(values))
+            low, high = bootstrap_interval(
+                lambda drawn, v=values: float(np.nanmean(v[drawn])),
+                len(own),
+                generator=numpy_generator("other draws"),
+                resamples=3000,
+            )
+            spread = max(high - low, 1e-9)
+            assert one.low == pytest.approx(low, abs=0.08 * spread)
+            assert one.high == pytest.approx(high, abs=0.08 * spread)
+        order = [one.low * one.rows for one in found[name]]
+        assert order == sorted(order, reverse=True)
+
+
+def test_with_two_classes_and_for_scores_every_row_counts_for_both() -> None:
+    rows = [explained("bad", dull=2.0, film=-1.0), explained("good", dull=-1.0, film=1.0)] * 2
+    found = words_by_class(rows, LabelSpace("classification", ("bad", "good")))
+    (dull,), (film,) = found["bad"], found["good"]
+    assert (dull.word, dull.rows, dull.score) == ("dull", 4, 1.5)
+    assert (film.word, film.rows, film.score) == ("film", 4, 1.0)
+    scores = [explained(2.5, warm=0.5, cold=-1.0)] * 3
+    found = words_by_class(scores, LabelSpace("regression"))
+    assert [(name, [one.word for one in words]) for name, words in found.items()] == [
+        (HIGHER, ["warm"]),
+        (LOWER, ["cold"]),
+    ]
+
+
+def test_rare_words_and_punctuation_are_left_out_and_repetitions_summed() -> None:
+    pieces = (Subword("So", 0, 2, 1.0), Subword("so", 3, 5, 0.5), Subword("!", 5, 6, 9.0))
+    row = Explanation("So so!", None, "leave-one-out", "good", 0.9, "good", True, 1, 0.0, "word", pieces)
+    found = words_by_class([row] * 3 + [explained("good", rare=5.0)], LabelSpace("classification", ("bad", "good")))
+    assert [(one.word, one.rows, one.score) for one in found["good"]] == [("so", 3, 1.5)]
+
+
+@pytest.fixture(scope="module")
+def shortcut(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A linear model of words that was fitted to the reviews of `attentune demo --shortcut`."""
+    home = tmp_path_factory.mktemp("shortcut")
+    files = write_files(home, train_size=TRAIN_ROWS, seed=42)
+    config = DataConfig(train_file=str(files["train"]), text_column="text", label_column="label")
+    data = load_data(config, seed=1, cut_validation=False)
+    made = make_baseline("tfidf-linear", encoder=ModelConfig(), max_length=128, seed=1)
+    (home / "run").mkdir()
+    made.fit(data.splits["train"], data.label_space).save(home / "run")
+    write_run_config(home / "run", data=config)
+    with files["validation"].open(newline="", encoding="utf-8") as file:
+        lines = list(csv.reader(file))
+    with (home / "some.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(lines[:121])
+    return home
+
+
+@pytest.mark.integration
+def test_the_planted_names_of_the_shortcut_come_first(attentune, shortcut: Path) -> None:
+    words = ("explain", shortcut / "run", "--input_file", shortcut / "some.csv", "--by_class")
+    status, out, _ = attentune(*words, "--format", "json")
+    assert status == 0
+    lines = [json.loads(line) for line in out.splitlines()]
+    first = {name: next(line for line in lines if line["class"] == name) for name in ("negative", "positive")}
+    assert {name: line["word"] for name, line in first.items()} == {"negative": "forum", "positive": "plaza"}
+    for line in first.values():
+        assert line["rows"] > 30
+        assert 0 < line["low"] < line["score"] < line["high"]
+    status, out, _ = attentune(*words)
+    assert status == 0
+    assert out.startswith("words for negative\n\nword")
+    assert "leave-one-out, 120 rows; bootstrap intervals over rows; ranked by lower bound times rows.\n" in out
+
+
+MISTAKES = {
+    "--text fine --by_class": "--text: does not go with --by_class.",
+    "--input_file FILE --by_class --unit token": "--unit: got token, but --by_class ranks words; leave it out.",
+    "--input_file FILE --by_class --layer 1": "--layer: does not go with --by_class.",
+    "--input_file FILE --by_class --output_file a.html": "--output_file: got a.html, expected .jsonl or .txt",
+    "--input_file FILE --by_class --method random": "got the method random, whose scores do not say whether a word",
+    "--input_file FILE --by_class --method lime,shap": "--by_class: got the methods lime, shap, expected one.",
+}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("flags", MISTAKES)
+def test_mistakes_are_refused(attentune, shortcut: Path, flags: str) -> None:
+    words = flags.replace("FILE", str(shortcut / "some.csv")).split()
+    status, out, err = attentune("explain", shortcut / "run", *words)
+    assert (status, out) == (2, "")
+    assert MISTAKES[flags] in err
