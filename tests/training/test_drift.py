@@ -203,7 +203,14 @@ def test_rows_and_encoders_that_changed_under_a_search_are_refused(encoder: Path
     def search() -> Any:
         space, quiet = {"training.learning_rate": [1e-3, 2e-3]}, ComparisonProgress(quiet=True)
         return attentune.search(
-            tmp_path / "search", space=space, trials=1, overrides=given, jobs=1, display=quiet, sampler="random"
+            tmp_path / "search",
+            space=space,
+            trials=1,
+            overrides=given,
+            jobs=1,
+            display=quiet,
+            sampler="random",
+            train_best=False,
         )
 
     first = search()

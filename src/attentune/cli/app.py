@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attentune.cli.best import add_best_flag, use_best
 from attentune.cli.flags import Parser, add_precision_flag, whole_number
 from attentune.errors import ConfigError
 
@@ -29,6 +30,7 @@ def parser() -> Parser:
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
+    add_best_flag(made, with_task=True)
     made.add_argument("--compare_with", metavar="RUN", help="a second run, shown next to the first")
     made.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
     made.add_argument("--port", default="7860", help="the port (default: 7860; 0: any free port)")
@@ -56,6 +58,7 @@ def run(arguments: Sequence[str]) -> int:
         problems.append("app: needs Gradio, which is not installed; run: pip install 'attentune[app]'")
     if problems:
         raise ConfigError(problems)
+    use_best(parsed)
 
     from attentune.app.server import serve
     from attentune.serving.server import bound_socket

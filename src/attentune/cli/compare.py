@@ -45,6 +45,11 @@ def parser() -> Parser:
     made.add_argument("--plan", action="store_true", help="print the number of runs and the expected hours, and end")
     made.add_argument("--retry_failed", action="store_true", help="repeat runs that are recorded as failed")
     made.add_argument("--keep_runs", action="store_true", help="keep the folders of finished runs, with their weights")
+    made.add_argument(
+        "--keep_best",
+        action="store_true",
+        help="keep the folder of each preset's best run, for attentune predict --best and others",
+    )
     add_executor_flags(made)
     made.add_argument(
         "--baseline", metavar="NAME", help="the method that the others are compared with (default: the first)"
@@ -95,7 +100,11 @@ def _plan_text(options: dict[str, Any], display: Any) -> str:
     from attentune.experiments.comparison.timing import planned_runs
     from attentune.experiments.execution.executor import default_slots
 
-    given = {name: value for name, value in options.items() if name not in ("executor", "keep_runs", "retry_failed")}
+    given = {
+        name: value
+        for name, value in options.items()
+        if name not in ("executor", "keep_runs", "keep_best", "retry_failed")
+    }
     grid = comparison_grid(**given)
     planned = planned_runs(Path(options["output_dir"]), grid, display.info)
     rows = [
@@ -170,6 +179,7 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
         "overrides": overrides,
         "executor": executor_options(parsed, problems),
         "keep_runs": parsed.keep_runs,
+        "keep_best": parsed.keep_best,
         "retry_failed": parsed.retry_failed,
     }
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, data_from, whole_number
+from attentune.cli.best import add_best_flag, use_best
+from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, data_from, overrides_of, whole_number
 from attentune.cli.shards import add_keep_columns, add_shard_flags, check_input, check_shard_flags, run_shards_of
 
 _EXAMPLES = """examples:
@@ -32,6 +33,7 @@ def parser() -> Parser:
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
+    add_best_flag(made)
     made.add_argument("--split", default="validation", help="split: validation, test or train (default: validation)")
     made.add_argument("--show_errors", metavar="N", default="5", help="worst errors to print (default: 5)")
     made.add_argument("--errors_file", metavar="FILE", help="write all wrong rows to this CSV file, worst first")
@@ -50,6 +52,9 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     shown = whole_number("--show_errors", parsed.show_errors, problems, minimum=0) or 0
     shards = check_shard_flags(parsed, problems)
+    # A task alone selects the run; its rows are those of the run, unless a folder or file is named.
+    given = {name for name in overrides_of(parsed, []) if name in ("data.data_dir", "data.dataset_name")}
+    use_best(parsed, names_rows=not given)
     if parsed.output_dir is not None:
         config = check_input("evaluate", parsed, problems)
         status, found, data = _evaluate_shards(arguments, parsed, shards, config)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attentune.cli.best import add_best_flag, use_best
 from attentune.cli.flags import Parser, add_precision_flag, whole_number
 from attentune.cli.shards import add_keep_columns, add_shard_flags, check_input, check_shard_flags, run_shards_of
 from attentune.cli.text_rows import add_text_flags, check_text_flags, read_texts
@@ -40,6 +41,7 @@ def parser() -> Parser:
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
+    add_best_flag(made)
     made.add_argument(
         "--method",
         help="one or several methods, comma-separated (default: ssa for runs with a token gate, else leave-one-out)",
@@ -82,6 +84,7 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.by_class:
         _check_by_class(parsed, problems)
     shards = check_shard_flags(parsed, problems)
+    use_best(parsed, names_rows=parsed.text is not None or parsed.input_file is not None)
     if parsed.output_dir is not None:
         if parsed.layer is not None:
             problems.append("--layer: does not go with --output_dir.")

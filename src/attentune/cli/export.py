@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from attentune.cli.best import add_best_flag, use_best
 from attentune.cli.flags import Parser
 from attentune.errors import ConfigError
 
@@ -30,6 +31,7 @@ def parser() -> Parser:
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
+    add_best_flag(made, with_task=True)
     made.add_argument("--output_dir", metavar="DIR", help="the folder to write: new or empty")
     made.add_argument(
         "--format",
@@ -62,6 +64,7 @@ def run(arguments: Sequence[str]) -> int:
         problems.append("--code: goes with --format transformers; leave it out for other formats.")
     if problems:
         raise ConfigError(problems)
+    use_best(parsed)
     if parsed.format == "transformers":
         return _for_transformers(parsed.run, parsed.output_dir, parsed.code or "auto")
     if parsed.format in _SENTENCES:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
+from attentune.cli.best import add_best_flag, use_best
 from attentune.cli.flags import Parser, add_precision_flag
 from attentune.cli.output import destination, row_bar
 from attentune.cli.shards import (
@@ -23,6 +24,7 @@ _EXAMPLES = """examples:
   attentune predict runs/cola --text "The car honked its way down the road."
   attentune predict runs/rte --text "A cat sat." --text_pair "An animal sat."
   attentune predict runs/mine --input_file new.csv --output_file labelled.csv
+  attentune predict searches/mine --best --input_file new.csv     (the best run of a comparison or search)
   attentune predict runs/mine --input_file new.csv --explain     (adds the importance of each word, from the same pass)
   attentune predict runs/cola --task cola --data_dir glue_data --split test --output_file cola-test.csv
   attentune predict runs/mine --input_file 'corpus/*.parquet' --output_dir predicted --keep_columns all --jobs 2"""
@@ -37,6 +39,7 @@ def parser() -> Parser:
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
+    add_best_flag(made)
     made.add_argument("--output_file", help="output file (default: standard output)")
     add_precision_flag(made, predicts=True)
     made.add_argument(
@@ -54,6 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     """Predict; return the exit status."""
     parsed, problems = parser().parse(arguments)
     shards = check_shard_flags(parsed, problems)
+    use_best(parsed, names_rows=parsed.text is not None or parsed.input_file is not None)
     if parsed.output_dir is not None:
         return _predict_shards(arguments, parsed, shards, check_input("predict", parsed, problems))
     if parsed.keep_columns is not None and parsed.input_file is None:

@@ -27,7 +27,7 @@ def parser() -> Parser:
     made = Parser(
         prog="attentune search",
         usage="attentune search --space NAME --output_dir DIR [flags]",
-        description="Search hyper-parameters on a task, in parallel, and write the best as a configuration.",
+        description="Search hyper-parameters on a task, in parallel, and train a model with the best ones.",
         epilog=_EXAMPLES,
     )
     _add_search_flags(made)
@@ -84,6 +84,9 @@ def _add_search_flags(made: Parser) -> None:
 def _add_work_flags(made: Parser) -> None:
     made.add_argument("--plan", action="store_true", help="print the number of runs and the expected hours, and end")
     made.add_argument("--retry_failed", action="store_true", help="repeat trials that are recorded as failed")
+    made.add_argument(
+        "--settings_only", action="store_true", help="write the best settings, but do not train a model with them"
+    )
     add_executor_flags(made)
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format of the table")
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
@@ -100,6 +103,7 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.experiments.comparison.progress import ComparisonProgress
     from attentune.experiments.search.search import ComparisonStopped, search
     from attentune.results import to_json
+    from attentune.training.signals import Interrupted
 
     if parsed.plan:
         print(_plan_text(options, ComparisonProgress(quiet=parsed.quiet)), end="")
@@ -109,6 +113,13 @@ def run(arguments: Sequence[str]) -> int:
     except ComparisonStopped as stop:
         again = shlex.join(["attentune", "search", *arguments])
         print(f"attentune: {stop} Resume with:\n  {again}", file=sys.stderr)
+        return 130
+    except Interrupted as stop:
+        again = shlex.join(["attentune", "search", *arguments])
+        print(
+            f"attentune: all trials are done, the model with the best settings is not: {stop}\nor:\n  {again}",
+            file=sys.stderr,
+        )
         return 130
     print(to_json(result.to_dict()) if parsed.format == "json" else search_text(result), end="")
     failed = [trial for trial in result.trials if trial.status == "failed"]
@@ -126,14 +137,15 @@ def _plan_text(options: dict[str, Any], display: Any) -> str:
     from attentune.experiments.execution.executor import default_slots
     from attentune.experiments.search.planning import plan_search
 
-    given = {name: value for name, value in options.items() if name not in ("executor", "retry_failed")}
+    given = {name: value for name, value in options.items() if name not in ("executor", "retry_failed", "train_best")}
     planned = plan_search(**given, info=display.info)
     jobs = default_slots([options["overrides"]], options["executor"].jobs).count
     source = "the recorded runs" if planned.is_measured else "short runs on this machine"
     trials = f"{planned.trials} trials with {planned.seeds} seed{'s' * (planned.seeds > 1)} each"
     return (
         f"{trials}: {planned.runs} runs are left, {planned.done} are recorded.\nAbout {planned.hours(jobs):,.2f} hours"
-        f" with {jobs} at a time, by {source}; loading and scoring come on top, pruned trials take less.\n"
+        f" with {jobs} at a time, by {source}; loading, scoring and the model with the best settings come on top,"
+        " pruned trials take less.\n"
     )
 
 
@@ -164,6 +176,7 @@ def _options(parsed: Any, problems: list[str]) -> dict[str, Any]:
         "overrides": overrides,
         "executor": executor_options(parsed, problems),
         "retry_failed": parsed.retry_failed,
+        "train_best": not parsed.settings_only,
     }
 
 

@@ -8,6 +8,7 @@ from attentune.cli.output import number, table
 from attentune.experiments.search.plan import value_text
 from attentune.experiments.search.search import SearchResult
 from attentune.experiments.search.selection import TrialOutcome
+from attentune.training.progress import one_line
 
 
 def search_text(result: SearchResult) -> str:
@@ -46,8 +47,16 @@ def _winner_lines(result: SearchResult, best: TrialOutcome) -> list[str]:
     done = sum(trial.value is not None for trial in result.trials)
     equal = sum(trial.value == best.value for trial in result.trials)
     shared = f" {equal} trials share this value; the first is selected." if equal > 1 else ""
-    return [
+    lines = [
         f"best: {best.name}, by {by}, on {where}.{shared}",
         f"As the best of {done}, its score is optimistically biased; expect less on new rows.",
-        f"train with it: attentune train --config {shlex.quote(str(result.config))}",
+    ]
+    if result.model is None:
+        return [*lines, f"train with it: attentune train --config {shlex.quote(str(result.config))}"]
+    search = shlex.quote(str(result.model.parent))
+    scores = f" ({one_line(result.model_scores)})" if result.model_scores else ""
+    return [
+        *lines,
+        f"model with its settings, trained on all training rows: {result.model}{scores}",
+        f"predict with it: attentune predict {search} --best --input_file FILE",
     ]

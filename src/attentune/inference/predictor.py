@@ -74,6 +74,11 @@ class Predictor(ABC):
         for marker, module in _KINDS.items():
             if (path / marker).is_file():
                 return importlib.import_module(module).load_run(path)
+        if (path / "records").is_dir() and not (path / "config.json").is_file():
+            raise CheckpointError(
+                f"{path}: is the folder of a comparison or search, not a run folder. Add --best to use its best run"
+                " (attentune predict, evaluate, explain, export, app), or name one of its run folders."
+            )
         model, tokenizer = load_model(path)
         return ModelPredictor(path, saved_config(path), label_space_of(model.config), model, tokenizer)
 

@@ -142,6 +142,7 @@ def run_searches(
             preset=one.method.preset,
             overrides=one.settings,
             executor=executor,
+            train_best=False,
             display=display,
         )
         best = result.best

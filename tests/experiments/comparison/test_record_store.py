@@ -146,3 +146,23 @@ def test_kept_run_folders_stay(tmp_path):
         record_store.tidy(RUN, keep=keep)
         assert folder.exists()
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["cola"]
+
+
+def test_of_the_runs_kept_for_their_score_one_stays(tmp_path):
+    record_store = RecordStore(tmp_path)
+
+    def end(seed: int, score: float | None, **keep: bool) -> list[str]:
+        run = dataclasses.replace(RUN, seed=seed)
+        folder = run_folder(record_store.run_folder(run))
+        record_store.write(small_record(run, status="done" if score is not None else "failed", score=score), folder)
+        record_store.tidy(run, **keep)
+        return sorted(path.name for path in folder.parent.iterdir()) if folder.parent.exists() else []
+
+    assert end(1, None, keep_best=True) == []
+    assert end(2, 0.5, keep_best=True) == ["seed-2"]
+    assert end(3, 0.4, keep_best=True) == ["seed-2"]
+    assert end(5, 0.6, keep_best=True) == ["seed-5"]
+    assert end(4, 0.6, keep_best=True) == ["seed-4"]  # of equal ones the lower seed, whatever their order
+    assert end(6, 0.6, keep_best=True) == ["seed-4"]
+    assert end(7, 0.1, keep=True) == ["seed-4", "seed-7"]
+    assert end(8, 0.9, keep_best=True) == ["seed-7", "seed-8"]

@@ -94,6 +94,11 @@ class ComparisonProgress:
         self.short: Callable[[Run], str] = lambda run: f"{run.method} on {run.task}"
         self.long: Callable[[Run], str] = lambda run: f"{run.method} on {run.task}, {run.size} rows, seed {run.seed}"
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is shown."""
+        return self._console.quiet
+
     def info(self, text: str) -> None:
         """Print a line above the bar."""
         self._console.print(text, markup=False)

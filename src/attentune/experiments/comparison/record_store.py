@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import shutil
@@ -24,6 +25,7 @@ from attentune.experiments.comparison.records import (
 )
 from attentune.io.files import storage_errors, sync_file, sync_folder, write_bytes, write_text
 from attentune.io.locks import FileLock
+from attentune.metrics.metrics import METRICS
 from attentune.results import RunResult, versions
 from attentune.training.signals import Pruned
 
@@ -31,6 +33,8 @@ __all__ = ["RecordStore", "Run", "RunRecord", "failed_record", "record_of", "unp
 
 # In a run folder: that it is kept, and the record of a run whose command has not taken it over yet.
 _KEPT, _DRAFT = ".kept", "record.json"
+# The content of the former if the run is kept for having the best score, rather than with all others.
+_AS_BEST = b"best\n"
 
 
 def record_of(run: Run, config: Config, result: RunResult, folder: Path, *, wall_seconds: float) -> RunRecord:
@@ -182,26 +186,67 @@ class RecordStore:
         with storage_errors(self.file(run)):
             self.file(run).unlink(missing_ok=True)
 
-    def tidy(self, run: Run, *, keep: bool = False) -> None:
+    def tidy(self, run: Run, *, keep: bool = False, keep_best: bool = False) -> None:
         """Remove the folder of a recorded run and empty parents, or mark it as kept; remove leftover temporary files.
 
         Call it with the run's lock held.
+
+        Args:
+            run: the recorded run.
+            keep: whether to keep its folder.
+            keep_best: whether to keep its folder if it has the best score of its task, size and method so far. The
+                folder of the one that was kept so is then removed.
         """
         for leftover in self.file(run).parent.glob(f".{self.file(run).stem}.*.tmp"):
             leftover.unlink(missing_ok=True)
         folder = self.run_folder(run)
         if not folder.exists() or (folder / _KEPT).exists():
             return
-        if keep:
-            write_bytes(folder / _KEPT, b"")
+        if keep or (keep_best and self._is_best_kept(run)):
+            write_bytes(folder / _KEPT, b"" if keep else _AS_BEST)
             (folder / _DRAFT).unlink(missing_ok=True)
+            # Only now, so that a killed command leaves one folder too many rather than none.
+            for other in self._kept_as_best(run) if keep_best else ():
+                self._remove(other)
             return
+        self._remove(folder)
+
+    def _is_best_kept(self, run: Run) -> bool:
+        """Return whether a run has a better score than the kept best run of its task, size and method."""
+        if (rank := self._rank(run)) is None:
+            return False
+        others = [self._rank(dataclasses.replace(run, seed=_seed(folder))) for folder in self._kept_as_best(run)]
+        return all(other is None or rank > other for other in others)
+
+    def _rank(self, run: Run) -> tuple[float, int] | None:
+        """Return a key by which the best run is the highest: its score, then the lower seed; None without a score."""
+        record = self.load(run) if self.has(run) else None
+        if record is None or not record.is_done or record.score is None or record.metric is None:
+            return None
+        return record.score if METRICS[record.metric].greater_is_better else -record.score, -run.seed
+
+    def _kept_as_best(self, run: Run) -> list[Path]:
+        """Return the folders of other runs of the same task, size and method that are kept as the best."""
+        folder = self.run_folder(run)
+        return [
+            kept.parent
+            for kept in sorted(folder.parent.glob(f"seed-*/{_KEPT}"))
+            if kept.parent != folder and kept.read_bytes() == _AS_BEST
+        ]
+
+    def _remove(self, folder: Path) -> None:
+        """Remove a run folder, and the folders above it that are empty then."""
         shutil.rmtree(folder, ignore_errors=True)
         for parent in list(folder.parents)[:4]:
             try:
                 parent.rmdir()
             except OSError:
                 return
+
+
+def _seed(folder: Path) -> int:
+    """Return the seed of a run from the name of its folder."""
+    return int(folder.name.removeprefix("seed-"))
 
 
 def _put(temporary: Path, target: Path) -> bool:

@@ -43,6 +43,7 @@ def compare(
     jobs: int | None = None,
     executor: ExecutorOptions | None = None,
     keep_runs: bool = False,
+    keep_best: bool = False,
     retry_failed: bool = False,
     display: ComparisonProgress | None = None,
 ) -> list[RunRecord]:
@@ -65,6 +66,7 @@ def compare(
         jobs: number of runs at a time; if not given, one per core on a CPU, one per accelerator.
         executor: where runs are executed, if not on this machine.
         keep_runs: keep the run folders with their weights.
+        keep_best: keep, of each preset on each task and size, the folder of the run with the best score.
         retry_failed: repeat runs that are recorded as failed.
         display: shows progress; on standard error if not given.
 
@@ -100,8 +102,8 @@ def compare(
             flat = [one for by_task in grid.configs.values() for one in by_task.values()]
             workers = make_executor(options, folder / "logs", flat)
             with stop_on_signal() as stop:
-                Driver(FixedPlan(folder, grid), record_store, workers, display, keep_runs, options).run(stop)
-        return _records(record_store, grid, display, keep_runs=keep_runs)
+                Driver(FixedPlan(folder, grid), record_store, workers, display, keep_runs, options, keep_best).run(stop)
+        return _records(record_store, grid, display, keep_runs=keep_runs, keep_best=keep_best)
 
 
 def comparison_grid(
@@ -211,11 +213,11 @@ def _forget_failed(record_store: RecordStore, runs: Sequence[Run]) -> None:
 
 
 def _records(
-    record_store: RecordStore, grid: RunGrid, display: ComparisonProgress, *, keep_runs: bool
+    record_store: RecordStore, grid: RunGrid, display: ComparisonProgress, *, keep_runs: bool, keep_best: bool
 ) -> list[RunRecord]:
     """Return the records, warn of unpaired ones, and clean up after killed commands."""
     for run in grid.runs:
-        record_store.tidy(run, keep=keep_runs)
+        record_store.tidy(run, keep=keep_runs, keep_best=keep_best)
     records = record_store.records(grid.runs)
     for text in unpaired(records):
         display.warning(f"{text}: were not trained and scored on the same rows, so they cannot be compared")

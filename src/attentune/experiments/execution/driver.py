@@ -123,6 +123,7 @@ class Driver:
         executor: executes them.
         display: shows progress.
         keep_runs: whether to keep the folders of recorded runs.
+        keep_best: whether to keep the folder of the best run of each task, size and method.
         options: how many processes train a run.
     """
 
@@ -132,6 +133,7 @@ class Driver:
     display: ComparisonProgress
     keep_runs: bool = False
     options: ExecutorOptions = ExecutorOptions()
+    keep_best: bool = False
     _done: int = 0
     _failed: int = 0
     _waiting: dict[Group, deque[Run]] = field(default_factory=dict)
@@ -203,7 +205,7 @@ class Driver:
         lock = self.record_store.lock(run)
         if self.record_store.run_folder(run).exists() and lock.take(wait=False):
             try:
-                self.record_store.tidy(run, keep=self.keep_runs)
+                self.record_store.tidy(run, keep=self.keep_runs, keep_best=self.keep_best)
             finally:
                 lock.free()
 
@@ -290,7 +292,7 @@ class Driver:
             return
         try:
             self.record_store.write(record, self.record_store.run_folder(record.run))
-            self.record_store.tidy(record.run, keep=self.keep_runs)
+            self.record_store.tidy(record.run, keep=self.keep_runs, keep_best=self.keep_best)
         finally:
             lock.free()
         self._note(record)

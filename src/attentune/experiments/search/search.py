@@ -1,23 +1,25 @@
-"""Hyper-parameter search: runs trials in parallel (grid, random or TPE) and writes the best as a configuration."""
+"""Hyper-parameter search: runs trials in parallel (grid, random or TPE), and trains a model with the best settings."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attentune.config import to_flat, to_yaml
+from attentune.config import Config, to_flat, to_yaml
 from attentune.errors import ConfigError
 from attentune.experiments.comparison.manifest import make_folder
 from attentune.experiments.comparison.progress import ComparisonProgress
 from attentune.experiments.execution.driver import ComparisonStopped, Driver, only_driver
 from attentune.experiments.execution.executor import ExecutorOptions, make_executor
+from attentune.experiments.search.best_model import train_best as train_best_settings
 from attentune.experiments.search.plan import SearchPlan
 from attentune.experiments.search.selection import SelectionCriterion, TrialOutcome, ranked
 from attentune.experiments.search.setup import (
+    BEST_FOLDER,
     SEARCH_FILE,
     TRIALS_FILE,
     WINNER_FILE,
@@ -30,6 +32,7 @@ from attentune.experiments.search.study import SearchStudy
 from attentune.experiments.search.trial import Rows
 from attentune.io.files import write_text
 from attentune.results import to_json
+from attentune.training.progress import ProgressDisplay
 from attentune.training.signals import stop_on_signal
 
 __all__ = ["ComparisonStopped", "SearchResult", "search"]
@@ -45,6 +48,8 @@ class SearchResult:
         rows: the rows that they were scored on.
         trials: best first, then the pruned and the failed ones.
         config: the file with the best trial's settings; None if no trial is done.
+        model: the run folder of the model that was trained with these settings; None if none was.
+        model_scores: that model's scores, by split and metric.
         importance: the share of the ranking values' variance that each dimension explains, or None.
         importance_note: why there is no importance.
     """
@@ -56,6 +61,8 @@ class SearchResult:
     config: Path | None
     importance: dict[str, float] | None
     importance_note: str = ""
+    model: Path | None = None
+    model_scores: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
 
     @property
     def best(self) -> TrialOutcome | None:
@@ -71,6 +78,8 @@ class SearchResult:
             "rows": dataclasses.asdict(self.rows),
             "best": None if self.best is None else self.best.name,
             "config": None if self.config is None else str(self.config),
+            "model": None if self.model is None else str(self.model),
+            "model_scores": {split: dict(scores) for split, scores in self.model_scores.items()},
             "trials": trials,
             "importance": self.importance,
             "importance_note": self.importance_note,
@@ -97,11 +106,12 @@ def search(
     jobs: int | None = None,
     executor: ExecutorOptions | None = None,
     retry_failed: bool = False,
+    train_best: bool = True,
     display: ComparisonProgress | None = None,
 ) -> SearchResult:
-    """Search for good settings, and write the best as `config.yaml` in `output_dir`.
+    """Search for good settings, write the best as `config.yaml` in `output_dir`, and train a model with them in `best`.
 
-    Finished trials are not repeated; interrupted ones resume from their last checkpoint.
+    Finished trials are not repeated; interrupted ones resume from their last checkpoint, as does the model's training.
 
     Args:
         output_dir: the search's folder.
@@ -125,11 +135,13 @@ def search(
         jobs: number of runs at a time; if not given, one per core on a CPU, one per accelerator.
         executor: where runs are executed, if not on this machine.
         retry_failed: repeat trials that are recorded as failed.
+        train_best: train a model with the best trial's settings on all training rows.
         display: shows progress.
 
     Raises:
         AttentuneError: an error that the user can correct. Errors of single trials are recorded instead.
         ComparisonStopped: a stop was requested (Ctrl-C or SIGTERM); workers have saved and exited.
+        Interrupted: a stop was requested while the best trial's settings were trained; the run is saved.
     """
     options = SearchOptions(sampler, trials, seeds, choose, k, score_on, search_share, pruner, startup)
     setup = set_up(space, vary, options, preset=preset, file=config, overrides=overrides or {})
@@ -157,7 +169,17 @@ def search(
             workers = make_executor(where, folder / "logs", [to_flat(setup.base)])
             with stop_on_signal() as stop:
                 Driver(plan, plan.record_store, workers, display, options=where).run(stop)
-        return _result(plan, folder)
+        result = _result(plan, folder)
+        if not train_best or result.config is None:
+            return result
+        display.info(f"training the settings of {result.trials[0].name} on all training rows")
+        best = _best_config(plan, result.trials[0], folder)
+        trained = train_best_settings(
+            best, executor=where, logs=folder / "logs", display=ProgressDisplay(quiet=display.is_quiet)
+        )
+        result = dataclasses.replace(result, model=folder / BEST_FOLDER, model_scores=trained.scores)
+        write_text(folder / TRIALS_FILE, to_json(result.to_dict()))
+        return result
 
 
 def _result(plan: SearchPlan, folder: Path) -> SearchResult:
@@ -168,8 +190,13 @@ def _result(plan: SearchPlan, folder: Path) -> SearchResult:
     result = SearchResult(plan.settings.task(), study.criterion, plan.rows, trials, None, importance, why)
     if result.best is not None:
         file = folder / WINNER_FILE
-        run_settings = {"training.output_dir": os.fspath(folder / "best"), "training.seed": plan.rows.seed}
-        write_text(file, to_yaml(plan.settings.config({**result.best.settings, **run_settings})))
+        write_text(file, to_yaml(_best_config(plan, result.best, folder)))
         result = dataclasses.replace(result, config=file)
     write_text(folder / TRIALS_FILE, to_json(result.to_dict()))
     return result
+
+
+def _best_config(plan: SearchPlan, best: TrialOutcome, folder: Path) -> Config:
+    """Return the settings of the best trial, for a run on all training rows in the search's folder."""
+    run_settings = {"training.output_dir": os.fspath(folder / BEST_FOLDER), "training.seed": plan.rows.seed}
+    return plan.settings.config({**best.settings, **run_settings})

@@ -23,6 +23,8 @@ from attentune.io.files import read_json, write_text
 from attentune.metrics.metrics import choose_metric
 
 SEARCH_FILE, TRIALS_FILE, WINNER_FILE = "search.json", "trials.json", "config.yaml"
+# The run folder of the model that is trained with the best settings.
+BEST_FOLDER = "best"
 _FORMAT = 1
 _SHOWN = 8
 # A comparison may have several values of these settings; a search has a single one.
