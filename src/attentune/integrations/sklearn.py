@@ -6,26 +6,30 @@ a temporary one unless `output_dir` is set, so `attentune explain` and the other
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import ClassifierTags, RegressorTags
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.splits import stratified_split
-from attentune.inference.predictor import Predictor, predict_rows
+from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
+from attentune.integrations.sklearn_input import labels_of, scores_of, texts_of, weights_of
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.results import RunResult
+from attentune.training.checkpoint import checkpoint_folders
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
+
+__all__ = ["AttentuneAuto", "AttentuneClassifier", "AttentuneRegressor", "texts_of"]
 
 _METRICS = {"classification": ("accuracy", "f1_macro"), "regression": ("pearson", "spearmanr")}
 
@@ -45,6 +49,7 @@ class _TextEstimator(BaseEstimator):
         alpha: float | None = None,
         settings: Mapping[str, Any] | None = None,
         validation_share: float = 0.0,
+        warm_start: bool = False,
         random_state: int = 42,
         output_dir: str | Path | None = None,
         verbose: bool = False,
@@ -58,30 +63,50 @@ class _TextEstimator(BaseEstimator):
         self.alpha = alpha
         self.settings = settings
         self.validation_share = validation_share
+        self.warm_start = warm_start
         self.random_state = random_state
         self.output_dir = output_dir
         self.verbose = verbose
 
     def _train(self, X: Any, labels_N: np.ndarray, space: LabelSpace, sample_weight: Any) -> None:
-        texts, pairs = texts_of(X)
-        weights = _weights(sample_weight, len(texts))
+        previous = getattr(self, "run_", None) if self.warm_start else None
+        texts, pairs = self._texts(X, reset=previous is None)
+        weights = weights_of(sample_weight, len(texts))
         rows = TextRows(tuple(map(str, range(len(texts)))), texts, pairs, labels_N, "X", weights=weights)
         splits = {"train": rows}
         if self.validation_share:
             remaining, cut = stratified_split(labels_N, self.validation_share, self._seed(), "validation")
             splits = {"train": rows.take(remaining), "validation": replace(rows.take(cut), weights=None)}
         data = TaskData("own", space, _METRICS[space.task_type], splits)
-        if self.output_dir is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="attentune-")
-        folder = Path(self._temporary.name) / "run" if self.output_dir is None else Path(self.output_dir)
+        temporary = tempfile.TemporaryDirectory(prefix="attentune-")
+        folder = Path(temporary.name) / "run" if self.output_dir is None else Path(self.output_dir)
+        overrides = self._overrides(folder, space)
+        if previous is not None:
+            start = _start_of(previous, space, Path(temporary.name) / "start")
+            overrides |= {"model.name_or_path": str(start), "training.linear_probe": False}
         self.result_: RunResult = train(
-            load_config(overrides=self._overrides(folder, space)),
+            load_config(overrides=overrides),
             data=data,
             display=ProgressDisplay(quiet=not self.verbose),
             with_baselines=False,
         )
         self.run_ = Predictor.load(folder)
-        self.n_features_in_ = 1 if pairs is None else 2
+        # Only now, since it removes the folder of the previous run. A pickle of the run needs it.
+        self._temporary = temporary
+
+    def _texts(self, X: Any, *, reset: bool) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+        """Return the first texts, and the second texts of pairs or None; with `reset`, note which of both they are.
+
+        Raises:
+            ValueError: the texts are invalid, or of the other kind than those of `fit`.
+        """
+        texts, pairs = texts_of(X)
+        got = 1 if pairs is None else 2
+        if reset:
+            self.n_features_in_ = got
+        elif got != self.n_features_in_:
+            raise ValueError(f"X has {got} texts a row, but this was fitted on {self.n_features_in_}.")
+        return texts, pairs
 
     def _seed(self) -> int:
         if isinstance(self.random_state, (int, np.integer)):
@@ -109,10 +134,7 @@ class _TextEstimator(BaseEstimator):
     def _logits(self, X: Any) -> np.ndarray:
         """Return the (N, C) logits."""
         check_is_fitted(self, "run_")
-        texts, pairs = texts_of(X)
-        got = 1 if pairs is None else 2
-        if got != self.n_features_in_:
-            raise ValueError(f"X has {got} texts a row, but this was fitted on {self.n_features_in_}.")
+        texts, pairs = self._texts(X, reset=False)
         rows = TextRows(tuple(map(str, range(len(texts)))), texts, pairs, None, "X")
         return predict_rows(self.run_, rows)
 
@@ -162,6 +184,8 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
             value of the preset.
         settings: other settings by dotted name; they override all arguments.
         validation_share: the fraction of rows that is held out and scored after each epoch; 0 trains on all rows.
+        warm_start: whether a further `fit` continues from the weights of the last one, with its classes; the
+            optimizer and the learning rate's schedule start anew.
         random_state: an integer seed; equal seeds give equal models on the same machine.
         output_dir: the run folder; a temporary one if None.
         verbose: whether to show progress on standard error.
@@ -189,13 +213,23 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
             AttentuneError: a setting is invalid, or training fails.
         """
         check_consistent_length(X, y)
-        self.classes_, labels_N = np.unique(_labels(y), return_inverse=True)
-        names = tuple(map(str, self.classes_.tolist()))
+        classes: np.ndarray
+        classes, labels_N = np.unique(labels_of(y), return_inverse=True)
+        if self.warm_start and hasattr(self, "run_"):
+            unknown = sorted(set(classes.tolist()) - set(self.classes_.tolist()))
+            if unknown:
+                raise ValueError(
+                    f"y: got the class {unknown[0]!r}, but warm_start continues with the classes"
+                    f" {', '.join(map(str, self.classes_))}. Set warm_start=False to train on other classes."
+                )
+            labels_N, classes = np.searchsorted(self.classes_, classes)[labels_N], self.classes_
+        names = tuple(map(str, classes.tolist()))
         if len(names) < 2:
             raise ValueError(f"y: got one class ({', '.join(names)}), expected at least 2.")
         if len(set(names)) < len(names):
             raise ValueError(f"y: got classes that read the same as text ({', '.join(names)}); rename them.")
         self._train(X, labels_N.astype(np.int64), LabelSpace("classification", names), sample_weight)
+        self.classes_: np.ndarray = classes
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -227,10 +261,7 @@ class AttentuneRegressor(RegressorMixin, _TextEstimator):
             AttentuneError: a setting is invalid, or training fails.
         """
         check_consistent_length(X, y)
-        scores_N = np.asarray(column_or_1d(y), dtype=np.float64)
-        if not np.isfinite(scores_N).all():
-            raise ValueError("y: got NaN or infinity, expected numbers.")
-        self._train(X, scores_N, LabelSpace("regression"), sample_weight)
+        self._train(X, scores_of(y), LabelSpace("regression"), sample_weight)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -318,8 +349,8 @@ class AttentuneAuto(_TextEstimator):
 
         check_consistent_length(X, y)
         space, labels_N = self._labelled(y)
-        texts, pairs = texts_of(X)
-        weights = _weights(sample_weight, len(texts))
+        texts, pairs = self._texts(X, reset=True)
+        weights = weights_of(sample_weight, len(texts))
         rows = TextRows(tuple(map(str, range(len(texts)))), texts, pairs, labels_N, "X", weights=weights)
         if self.output_dir is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="attentune-")
@@ -345,7 +376,6 @@ class AttentuneAuto(_TextEstimator):
             display=AutoProgress(quiet=not self.verbose),
         )
         self.run_ = Predictor.load(folder)
-        self.n_features_in_ = 1 if pairs is None else 2
         return self
 
     def _labelled(self, y: Any) -> tuple[LabelSpace, np.ndarray]:
@@ -355,11 +385,8 @@ class AttentuneAuto(_TextEstimator):
         if self.task_type not in (None, "classification", "regression"):
             raise ValueError(f"task_type: got {self.task_type!r}, expected classification or regression.")
         if self.task_type == "regression" or (self.task_type is None and has_fractions):
-            scores_N = np.asarray(column_or_1d(values_N), dtype=np.float64)
-            if not np.isfinite(scores_N).all():
-                raise ValueError("y: got NaN or infinity, expected numbers.")
-            return LabelSpace("regression"), scores_N
-        self.classes_, labels_N = np.unique(_labels(y), return_inverse=True)
+            return LabelSpace("regression"), scores_of(values_N)
+        self.classes_, labels_N = np.unique(labels_of(y), return_inverse=True)
         names = tuple(map(str, self.classes_.tolist()))
         if len(names) < 2 or len(set(names)) < len(names):
             raise ValueError(f"y: got the classes {', '.join(names)}, expected at least 2 that differ as text.")
@@ -409,59 +436,16 @@ def _member_folders(run: Predictor) -> list[Path]:
     return [run.folder / folder for member in members for folder in member.folders]
 
 
-def _labels(y: Any) -> np.ndarray:
-    labels_N = column_or_1d(np.asarray(y), warn=True)
-    if labels_N.dtype.kind == "f" and not np.all(np.isfinite(labels_N) & (labels_N == np.floor(labels_N))):
-        raise ValueError("y: got an unknown label type: continuous numbers or NaN; AttentuneRegressor takes numbers.")
-    return labels_N
-
-
-def _weights(sample_weight: Any, rows: int) -> np.ndarray | None:
-    """Return the (N,) weights scaled to a mean of 1, so that only their ratios matter; None if all are equal."""
-    if sample_weight is None:
-        return None
-    weights_N = np.asarray(column_or_1d(sample_weight), dtype=np.float64)
-    if len(weights_N) != rows or not (np.isfinite(weights_N).all() and (weights_N >= 0).all() and weights_N.any()):
-        raise ValueError(
-            f"sample_weight: got {len(weights_N)} values from {weights_N.min(initial=np.inf):g} to"
-            f" {weights_N.max(initial=-np.inf):g}, expected a number of at least 0 for each of {rows} rows, not all 0."
-        )
-    return None if np.ptp(weights_N) == 0 else weights_N / weights_N.mean()
-
-
-def texts_of(X: Any) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """Read the texts of X.
-
-    Returns:
-        The first texts, and the second texts of pairs or None.
+def _start_of(run: Predictor, space: LabelSpace, copy: Path) -> Path:
+    """Copy a fitted run's model, from which training continues: its own folder may be that of the new run.
 
     Raises:
-        ValueError: X is empty, or its rows are not all one text or all two texts.
-        TypeError: X is a sparse matrix.
+        ValueError: it is no model that can be trained further, or predicts something else.
     """
-    if isinstance(X, str):
-        raise ValueError("X: got one text, expected a list of texts: put it in [brackets].")
-    if issparse(X):
-        raise TypeError("X: got a sparse matrix, expected texts or pairs of texts, without a vectorizer before.")
-    rows = np.asarray(X).tolist() if hasattr(X, "__array__") else list(X)
-    if not rows:
-        raise ValueError("X: got no rows (0 sample(s)), expected at least 1.")
-    columns = [_row(row, place) for place, row in enumerate(rows)]
-    lengths = {len(row) for row in columns}
-    if not lengths <= {1} and not lengths <= {2}:
-        raise ValueError(f"X: got rows of {', '.join(map(str, sorted(lengths)))} texts, expected 1 or 2 in each.")
-    firsts = tuple(row[0] for row in columns)
-    return firsts, tuple(row[1] for row in columns) if lengths == {2} else None
-
-
-def _row(row: Any, place: int) -> Sequence[str]:
-    parts: Iterable[Any] = [row] if isinstance(row, str) or not isinstance(row, (list, tuple, np.ndarray)) else row
-    texts = list(parts)
-    wrong = [part for part in texts if not isinstance(part, str)]
-    if wrong or not texts:
-        raise ValueError(
-            f"X: row {place} holds {wrong[0]!r} ({type(wrong[0]).__name__}), expected a text; fill gaps with ''."
-            if wrong
-            else f"X: row {place} is empty, expected a text or two."
-        )
-    return texts
+    if not isinstance(run, ModelPredictor):
+        raise ValueError(f"warm_start: this was fitted as {run.kind}, which has no weights to continue from.")
+    if (run.label_space.task_type, run.label_space.names) != (space.task_type, space.names):
+        raise ValueError("warm_start: the run that was fitted predicts other labels; set warm_start=False.")
+    skipped = {folder.name for folder in checkpoint_folders(run.folder)}
+    shutil.copytree(run.folder, copy, ignore=lambda _, names: skipped.intersection(names))
+    return copy
