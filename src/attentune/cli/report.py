@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +36,11 @@ def parser() -> Parser:
     made.add_argument("--figures", metavar="DIR", help="also write each figure as SVG, PNG and PDF to this folder")
     made.add_argument(
         "--baseline", metavar="NAME", help="the method that the others are compared with (default: the first one)"
+    )
+    made.add_argument(
+        "--no_texts",
+        action="store_true",
+        help="a page without texts of rows; by default they are read from the data files, if these are unchanged",
     )
     made.add_argument(
         "--pack",
@@ -75,7 +81,12 @@ def run(arguments: Sequence[str]) -> int:
         print(f"{runs} runs packed into {parsed.pack}", file=sys.stderr)
     if parsed.output_file is None and parsed.figures is None:
         return 0
-    report = make_report(collect(parsed.folders), parsed.baseline)
+    data = collect(parsed.folders)
+    if not parsed.no_texts and str(parsed.output_file or "").lower().endswith(".html"):
+        from attentune.cli.report_texts import texts_of
+
+        data = dataclasses.replace(data, texts=texts_of(data.runs))
+    report = make_report(data, parsed.baseline)
     figures = {} if parsed.figures is None else write_figures(report, Path(parsed.figures))
     if figures:
         print(f"{len(figures)} figures written to {parsed.figures}", file=sys.stderr)

@@ -8,14 +8,18 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attentune.metrics.metrics import METRICS
+
+if TYPE_CHECKING:
+    from attentune.report.overview.contents import Overview
 
 # What a table shows where there is no value.
 NOTHING = "-"
 # A column with a longer entry than this is wrapped.
 _LONG_CHARACTERS = 60
+_NEGATIVE = re.compile(r"(?<![\w.)-])-(?=\d)")
 _METRIC_NAMES = {
     "accuracy": "accuracy",
     "f1": "F1",
@@ -104,12 +108,14 @@ class Report:
         sentences: the summary below the title.
         sections: in order.
         results: the results as records with one set of keys, for CSV.
+        overview: what only the HTML page shows, before the sections; None for a page of sections.
     """
 
     title: str
     sentences: tuple[str, ...]
     sections: tuple[Section, ...]
     results: tuple[Mapping[str, object], ...] = ()
+    overview: Overview | None = None
 
     def figures(self) -> Iterator[Figure]:
         """Yield all figures in order."""
@@ -132,6 +138,11 @@ def format_score(value: float | None, metric: str, *, sign: bool = False) -> str
     text = f"{100 * value:.1f}" if in_points else f"{value:.3g}"
     text = "0.0" if in_points and float(text) == 0 else text
     return f"+{text}" if sign and float(text) > 0 else text
+
+
+def with_minus(text: str) -> str:
+    """Return the text with the minus sign before negative numbers; hyphens in names stay."""
+    return _NEGATIVE.sub("\u2212", text)
 
 
 def format_interval(low: float, high: float, metric: str) -> str:

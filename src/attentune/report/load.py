@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from attentune.experiments.comparison.records import (
     score_to_compare_by,
 )
 from attentune.io.files import read_json
+from attentune.report.overview.texts import TaskTexts
 from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
 
 
@@ -93,12 +94,14 @@ class ReportData:
         runs: the runs, with methods in the order of their comparison.
         hans: by folder the results of `attentune hans`.
         layers: by run the layer weights of `attentune layers --output_file`.
+        texts: by task the texts of the validation rows, where they are known.
     """
 
     folders: tuple[str, ...]
     runs: tuple[RecordedRun, ...]
     hans: dict[str, dict[str, Any]]
     layers: dict[str, dict[str, Any]]
+    texts: Mapping[str, TaskTexts] = field(default_factory=dict)
 
 
 def collect(folders: Sequence[str]) -> ReportData:

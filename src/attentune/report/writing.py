@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 import math
@@ -15,9 +14,10 @@ from urllib.parse import quote
 
 from attentune.errors import ConfigError
 from attentune.io.files import storage_errors, write_bytes, write_text
-from attentune.report.document import Figure, Report, Section, slug
+from attentune.report.document import Figure, Report, Section
 from attentune.report.figures.base import FIGURE_KINDS, check_figure_file, figure_bytes
-from attentune.report.templating import html_templates, latex_templates, markdown_templates, one_line
+from attentune.report.page import render_html
+from attentune.report.templating import latex_templates, markdown_templates, one_line
 
 REPORT_KINDS = (".html", ".md", ".csv", ".tex")
 
@@ -85,11 +85,6 @@ def write_report(report: Report, path: str | Path, figures: Mapping[str, Path] |
     write_text(path, text)
 
 
-def render_html(report: Report) -> str:
-    """Render one HTML file with its style and figures inside: it needs no network and holds no script."""
-    return html_templates.get_template("report.html.jinja").render(report=report, title=report.title)
-
-
 def render_markdown(report: Report, figures: Mapping[str, str]) -> str:
     """Render Markdown with pipe tables.
 
@@ -140,10 +135,3 @@ def escape_csv(text: str) -> str:
     text = one_line(text)
     is_formula = text[:1] in ("=", "+", "-", "@") and not re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", text)
     return f"'{text}" if is_formula else text
-
-
-def _svg_base64(figure: Figure) -> str:
-    return base64.b64encode(figure_bytes(figure.draw(), "svg")).decode()
-
-
-html_templates.filters |= {"slug": slug, "svg_base64": _svg_base64}

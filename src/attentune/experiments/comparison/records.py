@@ -264,6 +264,20 @@ def read_predictions(file: Path) -> Predictions:
         raise CheckpointError(f"{file}: holds no predictions with labels ({error}). {_CURE}") from error
 
 
+def read_probabilities(file: Path) -> np.ndarray:
+    """Read the (N, C) probabilities in a file of predictions; (N, 0) for regression.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+    """
+    try:
+        header, *rows = csv.reader(io.StringIO(read_text(file), newline=""))
+        columns = [number for number, name in enumerate(header) if number > 2 and name.startswith("p_")]
+        return np.array([[float(row[number]) for number in columns] for row in rows], dtype=np.float64)
+    except (OSError, ValueError, IndexError, csv.Error) as error:
+        raise CheckpointError(f"{file}: holds no probabilities ({error}). {_CURE}") from error
+
+
 def pack_records(folder: Path, target: Path) -> int:
     """Pack the records of a comparison into two files, from which `attentune report` writes the same report.
 

@@ -61,7 +61,7 @@ def save_figure(figure: Any, path: str | Path) -> None:
     write_bytes(path, figure_bytes(figure, Path(path).suffix.lower()[1:]))
 
 
-def figure_bytes(figure: Any, kind: str) -> bytes:
+def figure_bytes(figure: Any, kind: str, *, text_as_text: bool = False) -> bytes:
     """Return a figure as the content of a file: identical for identical figures, without dates and random names.
 
     Characters that Matplotlib's font lacks are drawn as boxes.
@@ -69,12 +69,14 @@ def figure_bytes(figure: Any, kind: str) -> bytes:
     Args:
         figure: from `new_figure`.
         kind: "png", "svg" or "pdf".
+        text_as_text: keep the text of an SVG as text, in a font of the reader, instead of outlines.
     """
     from matplotlib import rc_context
 
     dates: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     buffer = io.BytesIO()
-    with rc_context({"svg.hashsalt": "attentune"}), warnings.catch_warnings():
+    options = {"svg.hashsalt": "attentune", "svg.fonttype": "none" if text_as_text else "path"}
+    with rc_context(options), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from")
         figure.savefig(buffer, format=kind, metadata=dates.get(kind))
     return buffer.getvalue()

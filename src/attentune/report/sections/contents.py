@@ -10,6 +10,7 @@ from attentune.experiments.comparison.records import unpaired
 from attentune.report.analysis import Verdicts, compare_methods
 from attentune.report.document import Figure, Report, Section, Table
 from attentune.report.load import HANS_FILE, LAYERS_FILE, ReportData
+from attentune.report.overview.contents import make_overview
 from attentune.report.sections.run_figures import (
     confusion_section,
     hans_section,
@@ -75,7 +76,11 @@ def make_report(data: ReportData, baseline: str | None = None) -> Report:
         _table_section("Cost", [cost_table(verdicts)]),
         _table_section("Settings and runs", [methods_table(verdicts), common_table(verdicts), failed_table(data.runs)]),
     ]
-    return Report(title, tuple(_summary(data, verdicts)), _with_unique_names(sections), results(verdicts))
+    overview = None
+    if has_scores(verdicts.cells):
+        facts, warnings = f"{title}: {_facts(data, verdicts)}.", tuple(_mismatches(data))
+        overview = make_overview(verdicts, data.texts, facts=facts, warnings=warnings)
+    return Report(title, tuple(_summary(data, verdicts)), _with_unique_names(sections), results(verdicts), overview)
 
 
 def _with_unique_names(sections: Sequence[Section | None]) -> tuple[Section, ...]:
@@ -140,10 +145,27 @@ def _summary(data: ReportData, verdicts: Verdicts) -> list[str]:
             f"{significant or 'None'} of the {compared} differences to the baseline"
             f" {'are' if significant > 1 else 'is'} significant (p at most 0.05 after Holm's correction)."
         )
-    mismatches = unpaired(recorded.record for recorded in data.runs)
-    sentences += [f"Runs that cannot be compared, since their rows differ: {text}." for text in mismatches]
+    sentences += _mismatches(data)
     sentences.append(versions_sentence(data.runs))
     return [sentence for sentence in sentences if sentence]
+
+
+def _mismatches(data: ReportData) -> list[str]:
+    mismatches = unpaired(recorded.record for recorded in data.runs)
+    return [f"Runs that cannot be compared, since their rows differ: {text}." for text in mismatches]
+
+
+def _facts(data: ReportData, verdicts: Verdicts) -> str:
+    """Return the numbers of methods, tasks, seeds and runs."""
+    runs = [recorded.record.run for recorded in data.runs]
+    failed = sum(not recorded.record.is_done for recorded in data.runs)
+    counts = [
+        _count(len(verdicts.methods), "method"),
+        _count(len({run.task for run in runs}), "task"),
+        _count(len({run.seed for run in runs}), "seed"),
+        _count(len(runs) - failed, "finished run"),
+    ]
+    return ", ".join([*counts, *([f"{failed} failed"] if failed else [])])
 
 
 def _count(number: int, noun: str) -> str:

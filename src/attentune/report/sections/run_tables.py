@@ -43,7 +43,7 @@ def cost_table(verdicts: Verdicts) -> Table | None:
             (
                 verdicts.title(cell),
                 cell.method,
-                format_median(_values(costs, _total_seconds)),
+                format_median(_values(costs, total_seconds)),
                 _relative_time(cell, baseline_cells.get((cell.task, cell.size))),
                 format_median(_values(costs, lambda cost: cost.get("label_seconds"))),
                 format_median(_values(costs, lambda cost: cost.get("tokens_per_second")), 0),
@@ -80,7 +80,8 @@ def _peak_memory_gib(cost: Mapping[str, Any]) -> float | None:
     return None if peak_bytes is None else peak_bytes / _GIB
 
 
-def _total_seconds(cost: Mapping[str, Any]) -> float | None:
+def total_seconds(cost: Mapping[str, Any]) -> float | None:
+    """Return the training time of a run with that of its token labels."""
     seconds = cost.get("seconds")
     return None if seconds is None else float(seconds) + float(cost.get("label_seconds") or 0.0)
 
@@ -90,7 +91,7 @@ def _relative_time(cell: Cell, baseline: Cell | None) -> str:
     if baseline is None or baseline is cell:
         return NOTHING
     seconds, baseline_seconds = (
-        {run.record.run.seed: _total_seconds(run.record.train) for run in one.recorded if run.record.is_done}
+        {run.record.run.seed: total_seconds(run.record.train) for run in one.recorded if run.record.is_done}
         for one in (cell, baseline)
     )
     ratios = [
@@ -152,7 +153,7 @@ def baselines_table(recorded: Sequence[RecordedRun]) -> Table | None:
         run, made = one.record.run, one.record.baselines
         place = (run.task, run.method, str(run.seed))
         notes += [f"{', '.join(place)}: {sentence}" for sentence in one.record.warnings]
-        for method in _methods_of(made):
+        for method in methods_of(made):
             low, high = method.get("low"), method.get("high")
             has_interval = isinstance(low, (int, float)) and isinstance(high, (int, float))
             rows.append(
@@ -171,7 +172,7 @@ def baselines_table(recorded: Sequence[RecordedRun]) -> Table | None:
     return Table("baselines", "Baselines on the same rows", header, tuple(rows), left=5, notes=tuple(notes))
 
 
-def _methods_of(made: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+def methods_of(made: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
     """Return the entries of a record's comparison with baselines; entries of another kind are left out."""
     entries = (made or {}).get("methods")
     return [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []

@@ -1,0 +1,23 @@
+"""The texts of a report's tasks and what the doctor says of them. `cli.report` reads both from the data files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from attentune.data.checks.report import Finding
+
+
+@dataclass(frozen=True)
+class TaskTexts:
+    """The texts of a task's validation rows.
+
+    Attributes:
+        texts: by row id, the text and the second text of a pair.
+        findings: what the doctor says of the task's rows; None if it was not asked.
+        problem: why there are no texts; empty if there are.
+    """
+
+    texts: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
+    findings: tuple[Finding, ...] | None = None
+    problem: str = ""
