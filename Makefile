@@ -54,6 +54,10 @@ lint: $(STAMP)  ## ruff, import-linter (the layers), mypy
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+.PHONY: screenshots
+screenshots: $(STAMP)  ## make the pictures of pages in docs/images/ with Chromium; look at them before you commit
+	HF_HUB_OFFLINE=1 PYTHONPATH=tests $(BIN)/python -m helpers.screenshots
+
 .PHONY: bench
 bench: $(STAMP)  ## measure speed against the peers, and what each method costs; JSON into results/bench/
 	$(PIP) install --quiet -c $(CONSTRAINTS) -e '.[bench]'

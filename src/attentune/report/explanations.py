@@ -11,7 +11,7 @@ from rich.text import Text
 from attentune.explain.explanation import Explanation
 from attentune.explain.words import Subword
 from attentune.io.files import write_text
-from attentune.report.highlight import hex_tone, highest, score_text, segments, share_of, sides
+from attentune.report.highlight import highest, score_text, segments, share_of, sides
 from attentune.report.templating import html_templates, one_line
 
 # A token with at least this share of the highest score counts as strong.
@@ -115,8 +115,4 @@ def cost_text(explanation: Explanation) -> str:
 
 
 html_templates.filters |= {"prediction_text": prediction_text, "cost_text": cost_text}
-html_templates.globals |= {
-    "hex_tone": hex_tone, "highest": highest, "score_text": score_text, "segments": segments, "share_of": share_of,
-    "sides": sides,
-}  # fmt: skip
 HIGHLIGHT_STYLE = html_templates.get_template("highlight.css.jinja").render() + "\n"

@@ -23,7 +23,9 @@ from attentune.experiments.comparison.records import (
     record_file,
     score_to_compare_by,
 )
-from attentune.io.files import read_json
+from attentune.explain.explanation import Explanation
+from attentune.explain.words import Subword
+from attentune.io.files import parse_json, read_json, read_text
 from attentune.report.overview.texts import TaskTexts
 from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
 
@@ -83,6 +85,7 @@ def recorded_runs(folder: Path, records: Iterable[RunRecord]) -> list[RecordedRu
 
 
 HANS_FILE, LAYERS_FILE, MANIFEST_FILE = REPORT_FILES
+EXPLANATIONS_FILE = "explanations.jsonl"
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ class ReportData:
         hans: by folder the results of `attentune hans`.
         layers: by run the layer weights of `attentune layers --output_file`.
         texts: by task the texts of the validation rows, where they are known.
+        explanations: by text and second text, from the files `EXPLANATIONS_FILE` in the folders.
     """
 
     folders: tuple[str, ...]
@@ -102,6 +106,7 @@ class ReportData:
     hans: dict[str, dict[str, Any]]
     layers: dict[str, dict[str, Any]]
     texts: Mapping[str, TaskTexts] = field(default_factory=dict)
+    explanations: Mapping[tuple[str, str | None], Explanation] = field(default_factory=dict)
 
 
 def collect(folders: Sequence[str]) -> ReportData:
@@ -121,7 +126,14 @@ def collect(folders: Sequence[str]) -> ReportData:
                 f"{folder}: holds no finished run. Expected the folder of a comparison (attentune compare), of a run"
                 f" (attentune train), or one with {HANS_FILE} or {LAYERS_FILE}."
             )
-    return ReportData(tuple(by_folder), tuple(_with_distinct_methods(by_folder)), hans, layers)
+    explanations = {
+        (one.text, one.pair): one
+        for folder in by_folder
+        for _, file in _extras(Path(folder), EXPLANATIONS_FILE)
+        for one in _read_explanations(file)
+    }
+    distinct = tuple(_with_distinct_methods(by_folder))
+    return ReportData(tuple(by_folder), distinct, hans, layers, explanations=explanations)
 
 
 def _recorded(folder: Path) -> list[RecordedRun]:
@@ -195,6 +207,27 @@ def _extras(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
         yield folder.resolve().name, folder / name
     for file in sorted((folder / "runs").glob(f"*/*/*/seed-*/{name}")):
         yield file.parent.relative_to(folder / "runs").as_posix(), file
+
+
+def _read_explanations(file: Path) -> list[Explanation]:
+    """Read what `attentune explain --output_file explanations.jsonl` has written."""
+    found = []
+    for number, line in enumerate(read_text(file).splitlines(), start=1):
+        try:
+            content = parse_json(line)
+            tokens = tuple(
+                Subword(token["text"], token["start"], token["end"], float(token["score"]), token.get("in", "text"))
+                for token in content.pop("tokens")
+            )
+            one = Explanation(**content, pieces=tokens)
+            hash((one.text, one.pair))
+            found.append(one)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{file}, line {number}: holds no explanation ({error}). Make the file again with attentune explain RUN"
+                f" --output_file {file.name}, or remove it."
+            ) from error
+    return found
 
 
 def _read_extra(file: Path, key: str | None) -> dict[str, Any]:

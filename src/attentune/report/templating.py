@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from attentune.report.highlight import visible
+from attentune.report.highlight import hex_tone, highest, score_text, segments, share_of, sides, visible
 
 # Characters with a meaning in Markdown, in HTML inside Markdown or in GitHub's mathematics.
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$&#])")
@@ -95,6 +95,10 @@ def _environment(escape: Callable[[str], str], **options: Any) -> Environment:
 
 # HTML is escaped by Jinja2's autoescape after `finalize`.
 html_templates = _environment(one_line, autoescape=True)
+html_templates.globals |= {
+    "hex_tone": hex_tone, "highest": highest, "score_text": score_text, "segments": segments, "share_of": share_of,
+    "sides": sides,
+}  # fmt: skip
 markdown_templates = _environment(escape_markdown, autoescape=False, keep_trailing_newline=True)
 # Braces and percent signs are frequent in LaTeX, so its templates use <% block %> and << value >>.
 latex_templates = _environment(

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from attentune.data.checks.report import Finding
+from attentune.errors import CheckpointError
 from attentune.report.analysis import compare_methods
 from attentune.report.load import collect
 from attentune.report.overview.rows import task_rows
 from attentune.report.overview.run import confusions, run_details
 from attentune.report.overview.texts import TaskTexts
+from attentune.report.page import render_html
+from attentune.report.sections.contents import make_report
 from helpers.made_records import Run, predictions, write_record
 
 NAMES = ("no", "yes")
@@ -121,3 +127,22 @@ def test_without_texts_there_are_no_lengths_and_without_probabilities_no_calibra
     (run,) = run_details(compare_methods(collect([str(tmp_path / "flat")]).runs), {})
     assert run.calibration is None
     assert run_details(compare_methods(collect([str(two)]).runs), {}) == ()
+
+
+def test_recorded_explanations_are_shown_with_their_rows(two: Path) -> None:
+    tokens = [{"text": "text", "start": 0, "end": 4, "score": 0.5}, {"text": "1", "start": 5, "end": 6, "score": -0.25}]
+    line = {"text": "text 1", "pair": None, "method": "gradient", "label": "no", "probability": 0.9, "prediction": "no"}
+    line |= {"signed": True, "passes": 2, "seconds": 0.1, "unit": "word", "tokens": tokens}
+    (two / "explanations.jsonl").write_text(json.dumps(line) + "\n")
+    data = dataclasses.replace(collect([str(two)]), texts={"rte": TEXTS})
+    page = render_html(make_report(data))
+    (marked,) = re.findall(r'<p class="marked">.*?</p>', page, re.DOTALL)
+    assert re.sub(r"<[^>]*>", "", marked) == "text 1"
+    assert 'title="+0.5"' in marked
+    assert 'class="t against"' in marked
+    assert "words by gradient for no: red speaks for it, blue with dashes against it" in page
+    (two / "explanations.jsonl").write_text('{"text": "text 1"}\n')
+    with pytest.raises(
+        CheckpointError, match=r"explanations.jsonl, line 1: holds no explanation \('tokens'\). Make the"
+    ):
+        collect([str(two)])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attentune.experiments.comparison.records import Predictions
+from attentune.explain.explanation import Explanation
 from attentune.report.analysis import Cell, Verdicts
 from attentune.report.load import RecordedRun
 from attentune.report.overview.texts import TaskTexts
@@ -30,6 +31,7 @@ class ReportRow:
         label: its label.
         given: the predictions in words.
         who: which methods are right, in words.
+        explanation: the words that a model's prediction depends on, if that is recorded.
     """
 
     id: str
@@ -37,6 +39,7 @@ class ReportRow:
     label: str
     given: str
     who: str
+    explanation: Explanation | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def _of_task(title: str, predicted: Mapping[str, Sequence[Predictions]], texts: 
         else f"{int(never_N.sum()):,} of {rows:,} rows are wrong."
     ]
     hard = [
-        ReportRow(*_head(first, number, texts), _given(predicted, number), "")
+        _row(first, number, texts, given=_given(predicted, number))
         for number in _spread_over(np.flatnonzero(never_N), first.labels_N)
     ]
     apart = []
@@ -120,7 +123,7 @@ def _of_task(title: str, predicted: Mapping[str, Sequence[Predictions]], texts: 
         order = np.argsort(np.abs(right_MN[:, numbers].mean(axis=0) - 0.5), kind="stable")
         for number in numbers[order][:MOST_ROWS]:
             who = _who(list(predicted), seeds_M, right_MN[:, number])
-            apart.append(ReportRow(*_head(first, int(number), texts), _given(predicted, int(number)), who))
+            apart.append(_row(first, int(number), texts, given=_given(predicted, int(number)), who=who))
     return TaskRows(title, tuple(counts), "Rows that no run gets right", tuple(hard), tuple(apart), texts.problem)
 
 
@@ -142,10 +145,11 @@ def _spread_over(numbers: np.ndarray, labels_N: np.ndarray) -> list[int]:
     return chosen
 
 
-def _head(first: Predictions, number: int, texts: TaskTexts) -> tuple[str, tuple[str, ...], str]:
+def _row(first: Predictions, number: int, texts: TaskTexts, *, given: str, who: str = "") -> ReportRow:
     text = texts.texts.get(first.ids[number])
     shown = () if text is None else tuple(_cut(part) for part in text if part is not None)
-    return first.ids[number], shown, _label(first, first.labels_N[number])
+    explanation = None if text is None else texts.explanations.get(text)
+    return ReportRow(first.ids[number], shown, _label(first, first.labels_N[number]), given, who, explanation)
 
 
 def _cut(text: str) -> str:
@@ -193,7 +197,7 @@ def _of_regression(title: str, predicted: Mapping[str, Sequence[Predictions]], t
         who = f"nearest: {methods[low]} ({mean_MN[low, number]:.3g}); farthest: {methods[high]}"
         who += f" ({mean_MN[high, number]:.3g})"
         given = f"{float(np.median(mean_MN[:, number])):.3g}"
-        return ReportRow(*_head(first, number, texts), given, who if len(methods) > 1 else "")
+        return _row(first, number, texts, given=given, who=who if len(methods) > 1 else "")
 
     hard = np.argsort(-errors_MN.min(axis=0), kind="stable")[:MOST_ROWS]
     apart = np.argsort(-(errors_MN.max(axis=0) - errors_MN.min(axis=0)), kind="stable")[:MOST_ROWS]
@@ -220,7 +224,4 @@ def wrong_rows(run: RecordedRun, probabilities_NC: np.ndarray, texts: TaskTexts)
     given_N = probabilities_NC[np.arange(len(made.ids)), made.predictions_N]
     wrong = np.flatnonzero(made.labels_N != made.predictions_N)
     order = wrong[np.argsort(-given_N[wrong], kind="stable")][:MOST_ROWS]
-    return [
-        (ReportRow(*_head(made, int(n), texts), _label(made, made.predictions_N[n]), ""), float(given_N[n]))
-        for n in order
-    ]
+    return [(_row(made, int(n), texts, given=_label(made, made.predictions_N[n])), float(given_N[n])) for n in order]

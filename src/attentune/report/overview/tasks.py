@@ -62,7 +62,9 @@ def _panel(verdicts: Verdicts, cells: Sequence[Cell]) -> TaskPanel:
         if (one := verdicts.comparison(cell)) is not None and math.isfinite(one.minimum_detectable_effect)
     ]
     if effects and points_factor(facts) == 100:
-        low, high = (format_score(min(1.0, value), facts) for value in (min(effects), max(effects)))
+        low, high = (
+            "more than 100" if value > 1 else format_score(value, facts) for value in (min(effects), max(effects))
+        )
         size = low if low == high else f"{low} to {high}"
         text += f"; a difference of {size} points would be found four times in five"
     return TaskPanel(title, f"{text}.", _differences(verdicts, cells, base), _scores(verdicts, cells))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from attentune.data.checks.report import Finding
+from attentune.explain.explanation import Explanation
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,10 @@ class TaskTexts:
         texts: by row id, the text and the second text of a pair.
         findings: what the doctor says of the task's rows; None if it was not asked.
         problem: why there are no texts; empty if there are.
+        explanations: by text and second text, what `attentune explain` has written on them.
     """
 
     texts: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
     findings: tuple[Finding, ...] | None = None
     problem: str = ""
+    explanations: Mapping[tuple[str, str | None], Explanation] = field(default_factory=dict)

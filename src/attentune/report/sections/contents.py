@@ -79,7 +79,8 @@ def make_report(data: ReportData, baseline: str | None = None) -> Report:
     overview = None
     if has_scores(verdicts.cells):
         facts, warnings = f"{title}: {_facts(data, verdicts)}.", tuple(_mismatches(data))
-        overview = make_overview(verdicts, data.texts, facts=facts, warnings=warnings)
+        texts = {task: dataclasses.replace(one, explanations=data.explanations) for task, one in data.texts.items()}
+        overview = make_overview(verdicts, texts, facts=facts, warnings=warnings)
     return Report(title, tuple(_summary(data, verdicts)), _with_unique_names(sections), results(verdicts), overview)
 
 
