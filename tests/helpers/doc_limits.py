@@ -25,6 +25,8 @@ NOT_RUN = {
     "docker run -p 8000:8000 -e ATTENTUNE_API_KEY -v ./runs/reviews:/run-folder:ro attentune-serve": "needs docker",
     "pip install 'attentune[export]'": "needs the package index",
     "pip install 'attentune[peft]'": "needs the package index",
+    "pip install jupyterlab": "needs the package index",
+    "jupyter lab examples/notebooks/first-model.ipynb": "opens a browser; see tests/test_notebooks.py",
     ".venv/bin/pre-commit install": "would change the checkout",
     "docker run --rm --network none --user 1000 -v '$PWD/model:/model' IMAGE python /model/convert.py": (
         "needs docker; the script itself is run"
