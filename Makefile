@@ -70,6 +70,7 @@ bench: $(STAMP)  ## measure speed against the peers, and what each method costs;
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.attention_curves
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.attention_speed
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.predict
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.serve
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.scale
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.stream
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.speed.many_rows

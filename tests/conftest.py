@@ -19,6 +19,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # These need fork, SIGKILL, pseudo-terminals or resource limits, which Windows does not have.
 _POSIX_ONLY = [
     "cli/test_explain.py",
+    "cli/test_serve.py",
     "cli/test_shards.py",
     "cli/test_storage.py",
     "cli/test_streaming.py",

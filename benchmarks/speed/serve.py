@@ -191,8 +191,8 @@ def measure(server: Server, clients: int, seconds: float) -> dict[str, float]:
     return {
         "requests": len(latencies),
         "requests_per_second": round(len(latencies) / taken, 1),
-        "p50_ms": round(1000 * half, 1),
-        "p95_ms": round(1000 * most, 1),
+        "p50_ms": round(1000 * float(half), 1),
+        "p95_ms": round(1000 * float(most), 1),
         "cpu_ms_per_request": round(1000 * cpu_taken / len(latencies), 1),
     }
 
@@ -221,24 +221,31 @@ def main() -> None:
         return
     numbers = [int(number) for number in given.clients.split(",")]
     runs: dict[int, dict[str, list[dict[str, float]]]] = {n: {name: [] for name in CONTENDERS} for n in numbers}
+    loads = []
     with tempfile.TemporaryDirectory() as folder, servers(trained_run(Path(folder))) as started:
-        for _, clients, name in itertools.product(range(given.repeats), numbers, CONTENDERS):
-            runs[clients][name].append(measure(started[name], clients, given.seconds))
-            print(name, clients, runs[clients][name][-1], file=sys.stderr, flush=True)
-    found = {clients: summary(own) for clients, own in runs.items()}
-    for clients, by_name in found.items():
-        print(f"\n{clients} clients")
+        for _ in range(given.repeats):
+            for clients, name in itertools.product(numbers, CONTENDERS):
+                runs[clients][name].append(measure(started[name], clients, given.seconds))
+                print(f"{name}, {clients} clients: {runs[clients][name][-1]}", file=sys.stderr, flush=True)
+            loads.append(round(os.getloadavg()[0], 1))
+            write(runs, loads)  # after each repeat, so that a stop loses one only
+    for clients, own in runs.items():
+        by_name = summary(own)
         columns = list(by_name[BATCHED])
         lines = [[name, *(f"{row[column]:g}" for column in columns)] for name, row in by_name.items()]
-        print("\n".join(table(["", *columns], lines)))
+        print(f"\n{clients} clients", *table(["", *columns], lines), sep="\n")
+
+
+def write(runs: dict[int, dict[str, list[dict[str, float]]]], loads: Sequence[float]) -> None:
+    """Write the record of the repeats so far."""
     facts = {
         "processor": processor(),
         "cores": os.cpu_count(),
         "threads": int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1),
-        "load_average": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
+        "load_averages": loads,
         "clients_on": "the same machine, one process",
         "max_batch": MAX_BATCH,
-        "clients": found,
+        "clients": {clients: summary(own) for clients, own in runs.items()},
         "runs": runs,
     }
     write_record(TARGET, {"command": command_of("benchmarks.speed.serve", sys.argv[1:]), **facts})
