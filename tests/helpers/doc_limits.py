@@ -24,6 +24,13 @@ NOT_RUN = {
     "docker build -t attentune-serve .": "needs docker",
     "docker run -p 8000:8000 -e ATTENTUNE_API_KEY -v ./runs/reviews:/run-folder:ro attentune-serve": "needs docker",
     "pip install 'attentune[export]'": "needs the package index",
+    "hf auth login": "needs an account of the hub",
+    "attentune export runs/reviews --format transformers --push_to_hub me/reviews --private": (
+        "needs the hub; see tests/integrations/hub/test_push.py"
+    ),
+    "attentune export runs/cola --format transformers --push_to_hub me/cola --private": (
+        "needs the hub; see tests/integrations/hub/test_push.py"
+    ),
     "pip install 'attentune[peft]'": "needs the package index",
     "pip install jupyterlab": "needs the package index",
     "jupyter lab examples/notebooks/first-model.ipynb": "opens a browser; see tests/test_notebooks.py",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attentune.cli.best import add_best_flag, use_best
@@ -16,7 +19,8 @@ if TYPE_CHECKING:
 _EXAMPLES = """examples:
   attentune export runs/cola --format onnx --output_dir served/cola
   attentune export runs/cola --output_dir served/cola --quantize int8     (also writes a smaller graph)
-  attentune export runs/cola --format transformers --output_dir served/hub"""
+  attentune export runs/cola --format transformers --output_dir served/hub
+  attentune export runs/cola --format transformers --push_to_hub me/cola --private"""
 
 
 _SENTENCES = ("sentence-transformers", "setfit")
@@ -26,8 +30,9 @@ def parser() -> Parser:
     """Build the parser of this command."""
     made = Parser(
         prog="attentune export",
-        usage="attentune export RUN --output_dir DIR [flags]",
-        description="Export a saved run to a folder that works without PyTorch, or without Attentune, and check it.",
+        usage="attentune export RUN (--output_dir DIR | --push_to_hub NAME/REPO) [flags]",
+        description="Export a saved run to a folder, or to the Hugging Face hub, that works without PyTorch, or without"
+        " Attentune, and check it.",
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
@@ -45,6 +50,17 @@ def parser() -> Parser:
         help="transformers: stock (a class of transformers), remote (with the model code, loaded with"
         " trust_remote_code), or auto: stock where it gives the run's logits and predictions (default: auto)",
     )
+    made.add_argument(
+        "--push_to_hub",
+        metavar="NAME/REPO",
+        help="also upload the folder to this repository of the Hugging Face hub; --output_dir may then be left out",
+    )
+    made.add_argument("--private", action="store_true", help="with --push_to_hub: a new repository is private")
+    made.add_argument(
+        "--include_predictions",
+        action="store_true",
+        help="with --push_to_hub: upload the run's predictions_*.csv too, which have the ids and labels of its rows",
+    )
     made.add_argument("--opset", type=int, metavar="N", help="ONNX operator set version (default: chosen by PyTorch)")
     made.add_argument("--quantize", metavar="int8", help="also write a graph with 8-bit weights: int8")
     made.add_argument(
@@ -56,39 +72,67 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Export; return the exit status."""
     parsed, problems = parser().parse(arguments)
-    if parsed.output_dir is None:
+    if parsed.output_dir is None and parsed.push_to_hub is None:
         problems.append("--output_dir: is missing; name a new folder: --output_dir served/my-run")
     if parsed.format in ("transformers", *_SENTENCES) and (parsed.quantize is not None or parsed.opset is not None):
         problems.append(f"--quantize and --opset: go with --format onnx; leave them out for {parsed.format}.")
     if parsed.format != "transformers" and parsed.code is not None:
         problems.append("--code: goes with --format transformers; leave it out for other formats.")
+    for flag in ("private", "include_predictions"):
+        if getattr(parsed, flag) and parsed.push_to_hub is None:
+            problems.append(f"--{flag}: goes with --push_to_hub NAME/REPO; leave it out, or name a repository.")
     if problems:
         raise ConfigError(problems)
     use_best(parsed)
+    if parsed.push_to_hub is None:
+        _export(parsed, parsed.output_dir)
+        return 0
+
+    from attentune.integrations.hub.push import check_push, copy_predictions, push_folder
+
+    check_push(parsed.push_to_hub)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(parsed.output_dir or Path(place) / parsed.push_to_hub.split("/")[-1])
+        _export(parsed, folder)
+        if parsed.include_predictions:
+            copy_predictions(Path(parsed.run), folder)
+        _say(f"uploading it to {parsed.push_to_hub}")
+        address, files = push_folder(folder, parsed.push_to_hub, private=True if parsed.private else None)
+    print(f"{address}: {len(files)} files uploaded: {', '.join(files)}")
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _export(parsed: argparse.Namespace, output_dir: str | Path) -> None:
+    """Write the folder and print the result of its check."""
     if parsed.format == "transformers":
-        return _for_transformers(parsed.run, parsed.output_dir, parsed.code or "auto")
+        _for_transformers(parsed.run, output_dir, parsed.code or "auto")
+        return
     if parsed.format in _SENTENCES:
-        return _for_sentences(parsed.run, parsed.output_dir, parsed.format)
+        _for_sentences(parsed.run, output_dir, parsed.format)
+        return
 
     from attentune.integrations.onnx.export import export_run
 
     export = export_run(
         parsed.run,
-        parsed.output_dir,
+        output_dir,
         output_format=parsed.format,
         opset=parsed.opset,
         quantize=parsed.quantize,
         check_rows=parsed.check_rows,
-        say=lambda text: print(text, file=sys.stderr),
+        say=_say,
     )
     print("\n".join(_lines(export)))
-    return 0
 
 
-def _for_transformers(run: str, output_dir: str, code: str) -> int:
+def _for_transformers(run: str, output_dir: str | Path, code: str) -> None:
     from attentune.integrations.hub.export import export_for_transformers
 
-    made = export_for_transformers(run, output_dir, code=code, say=lambda text: print(text, file=sys.stderr))
+    made = export_for_transformers(run, output_dir, code=code, say=_say)
     if made.class_name is not None:
         print(f"{made.folder}: loads as {made.class_name} of transformers, without trust_remote_code")
     else:
@@ -103,15 +147,12 @@ def _for_transformers(run: str, output_dir: str, code: str) -> int:
             "predictions are not the argmax of the logits: the folder has a pipeline that predicts like the run, which"
             " needs trust_remote_code=True even if Attentune is installed; the model alone returns logits"
         )
-    return 0
 
 
-def _for_sentences(run: str, output_dir: str, output_format: str) -> int:
+def _for_sentences(run: str, output_dir: str | Path, output_format: str) -> None:
     from attentune.integrations.hub.sentences import export_for_sentences
 
-    made = export_for_sentences(
-        run, output_dir, output_format=output_format, say=lambda text: print(text, file=sys.stderr)
-    )
+    made = export_for_sentences(run, output_dir, output_format=output_format, say=_say)
     pooled = "mean of the tokens" if made.pooling == "mean" else "first token"
     loads = "SentenceTransformer" if made.labels is None else "SetFitModel, and as SentenceTransformer"
     print(f"{made.folder}: loads as {loads}; vectors of {made.width} values, {pooled}")
@@ -123,7 +164,6 @@ def _for_sentences(run: str, output_dir: str, output_format: str) -> int:
         print(f"the run's score of a pair: {made.scale:.6g} x {made.similarity} {made.offset:+.6g} (in export.json)")
     if made.note is not None:
         print(f"note: {made.note}")
-    return 0
 
 
 def _lines(export: Export) -> list[str]:

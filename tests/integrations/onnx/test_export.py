@@ -43,7 +43,7 @@ def check(run: Path, folder: Path, **options: Any) -> writing.Export:
     assert export.max_difference <= 1e-4
     saved = Predictor.load(run)
     config = saved.model.config
-    session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(folder / "onnx" / "model.onnx", providers=["CPUExecutionProvider"])
     assert [entry.name for entry in session.get_inputs()] == list(export.inputs)
     assert [entry.name for entry in session.get_outputs()] == list(export.outputs)
     seen = []
@@ -131,8 +131,8 @@ def test_the_command_prints_the_difference_and_both_scores(served: tuple[Path, i
     assert "max difference from PyTorch: " in printed
     assert "(20 rows, validation)" in printed
     assert "int8, share of rows predicted alike: " in printed
-    assert [line.split()[0] for line in printed.splitlines()[-2:]] == ["model.onnx", "model.int8.onnx"]
-    sizes = [(folder / name).stat().st_size for name in ("model.int8.onnx", "model.onnx")]
+    assert [line.split()[0] for line in printed.splitlines()[-2:]] == ["onnx/model.onnx", "onnx/model_quantized.onnx"]
+    sizes = [(folder / name).stat().st_size for name in ("onnx/model_quantized.onnx", "onnx/model.onnx")]
     assert sizes[0] < sizes[1]
 
 
@@ -146,10 +146,19 @@ def test_what_the_folder_holds(served: tuple[Path, int, str], run: Path) -> None
     assert about["outputs"] == ["logits", "token_scores"]
     assert about["checked_on"] == "validation"
     accuracy = json.loads((run / "metrics.json").read_text())["validation"]["accuracy"]
-    assert about["scores"]["model.onnx"]["accuracy"] == pytest.approx(accuracy)
-    assert {"config.json", "tokenizer.json", "model.onnx", "model.int8.onnx"} <= {
-        file.name for file in folder.iterdir()
+    assert about["scores"]["onnx/model.onnx"]["accuracy"] == pytest.approx(accuracy)
+    assert {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()} >= {
+        "README.md",
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "onnx/model.onnx",
+        "onnx/model_quantized.onnx",
     }
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["model_type"], config["id2label"]) == ("bert", {"0": "bad", "1": "good"})
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    assert "transformers.js" in (folder / "README.md").read_text()
     assert [file.name for file in folder.parent.iterdir()] == [folder.name]
 
 
@@ -230,7 +239,8 @@ def test_settings_that_cannot_be_used_are_all_told_at_once(run: Path, tmp_path: 
     with pytest.raises(ConfigError) as caught:
         export_run(run, tmp_path / "full", output_format="onx", opset=7, quantize="int4", check_rows=0)
     told = caught.value.problems
-    assert told[0] == "--format: got 'onx', expected onnx or transformers. Did you mean 'onnx'?"
+    formats = "onnx, transformers, sentence-transformers or setfit"
+    assert told[0] == f"--format: got 'onx', expected {formats}. Did you mean 'onnx'?"
     assert told[1].startswith("--quantize: got 'int4', expected int8.")
     assert told[2] == "--opset: got 7, expected a number from 18 to 23."
     assert told[3] == "--check_rows: got 0, expected a whole number above 0."
@@ -270,6 +280,6 @@ def test_two_hundred_real_rows_with_a_real_encoder(data_dir: Path, tmp_path: Pat
     export = export_run(tmp_path / "run", tmp_path / "served", quantize="int8")
     assert (export.rows, export.checked_on) == (200, "validation")
     assert export.max_difference <= 1e-4
-    assert set(export.scores) == {"model.onnx", "model.int8.onnx"}
+    assert set(export.scores) == {"onnx/model.onnx", "onnx/model_quantized.onnx"}
     assert export.int8_agreement is not None
     assert export.int8_agreement > 0.9

@@ -1,4 +1,6 @@
-"""Export runs as folders that transformers loads without Attentune, by `trust_remote_code`.
+"""Export runs as folders that work without Attentune, and upload them to the Hugging Face hub.
 
-Start with `export`; `remote_code` writes the modules of the model as flat files.
+Start with `export` for transformers: `stock` maps a model onto a class of transformers, `remote_code` writes the
+modules of the model as flat files. `sentences` is for sentence-transformers and SetFit, on the encoders that `encoders`
+finds. `card` adapts the model card, `push` uploads.
 """

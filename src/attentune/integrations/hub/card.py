@@ -42,6 +42,17 @@ from setfit import SetFitModel
 model = SetFitModel.from_pretrained("FOLDER")
 print(model.predict(["A text."]), model.predict_proba(["A text."]))
 ```"""
+ONNX_USE = """With transformers.js; FOLDER is this folder, or its name on the hub.
+
+```js
+import { pipeline } from "@huggingface/transformers";
+
+const classify = await pipeline("text-classification", "FOLDER", { dtype: "fp32" });
+console.log(await classify({given}, { top_k: null }));
+```
+
+In Python with onnxruntime, without PyTorch: `onnx/model.onnx`, `tokenizer.json` and `export.json` are described in
+[Exporting](https://attentune.readthedocs.io)."""
 _PAIR = '{"text": "A first text.", "text_pair": "A second one."}'
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from attentune.models.architectures import is_pooler_weight
 from attentune.models.modeling import AttentuneForSequenceClassification
@@ -141,7 +142,7 @@ def stock_model(model: AttentuneForSequenceClassification) -> PreTrainedModel:
     reason = unavailable_reason(model)
     if reason is not None:
         raise ValueError(f"{reason}; expected a model without such a difference")
-    config = _config(model)
+    config = classification_config(model)
     made = AutoModelForSequenceClassification.from_config(config)
     weights = {name: weight.detach().float().cpu() for name, weight in model.encoder.state_dict().items()}
     found = made.base_model.load_state_dict(weights, strict=False)
@@ -153,14 +154,18 @@ def stock_model(model: AttentuneForSequenceClassification) -> PreTrainedModel:
     return made.eval()
 
 
-def _config(model: AttentuneForSequenceClassification) -> PreTrainedConfig:
+def classification_config(model: AttentuneForSequenceClassification) -> PreTrainedConfig:
+    """Return the encoder's configuration with labels and type of the task, as in classes of transformers."""
     ours = model.config
     config = copy.deepcopy(ours.encoder_config)
     config.num_labels = ours.num_labels
     config.id2label, config.label2id = dict(ours.id2label), dict(ours.label2id)
     config.problem_type = ours.problem_type
-    for name in _HEADS[config.model_type].dropouts:
+    head = _HEADS.get(config.model_type)
+    for name in () if head is None else head.dropouts:
         setattr(config, name, ours.head["dropout"])
+    name = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(config.model_type)
+    config.architectures = None if name is None else [name]
     return config
 
 

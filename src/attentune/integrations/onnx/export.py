@@ -2,18 +2,20 @@
 
 The folder holds:
 
-model.onnx          the graph with its weights
-model.int8.onnx     the same with int8 weights, if requested
-tokenizer.json      for the library `tokenizers`; truncates and pads as the run does
-export.json         labels, maximum length, inputs and outputs, and the results of the check
-config.json and the other files of the tokenizer
+onnx/model.onnx             the graph with its weights
+onnx/model_quantized.onnx   the same with int8 weights, if requested
+tokenizer.json              for the library `tokenizers`; truncates and pads as the run does
+export.json                 labels, maximum length, inputs and outputs, and the results of the check
+config.json                 the encoder's settings with the labels
+README.md                   the run's model card
+tokenizer_config.json and the other files of the tokenizer
+
+transformers.js loads this folder too.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,6 +27,8 @@ from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import ConfigError, ExportError
 from attentune.inference.predictor import ModelPredictor, Predictor
+from attentune.integrations.hub.card import ONNX_USE, copy_card
+from attentune.integrations.hub.stock import classification_config
 from attentune.integrations.onnx.checking import (
     MADE_UP_NAME,
     Answers,
@@ -37,14 +41,16 @@ from attentune.integrations.onnx.checking import (
     validation_rows,
 )
 from attentune.integrations.onnx.graph import OPSETS, output_names, quantize_int8, write_graph
-from attentune.io.files import storage_errors, write_text
+from attentune.io.files import check_new_folder, new_folder, storage_errors, write_text
 from attentune.metrics.metrics import predictions_of, score_predictions
 from attentune.models.loading import quiet
+from attentune.models.saving import save_tokenizer
 from attentune.results import to_json
 
-# "transformers" is written by `export_for_transformers`.
-FORMATS, QUANTIZATIONS = ("onnx", "transformers"), ("int8",)
-GRAPH_FILE, INT8_FILE, ABOUT_FILE = "model.onnx", "model.int8.onnx", "export.json"
+# All but the first are written by `integrations.hub`.
+FORMATS, QUANTIZATIONS = ("onnx", "transformers", "sentence-transformers", "setfit"), ("int8",)
+# The names that transformers.js looks for; it takes the quantised file in browsers.
+GRAPH_FILE, INT8_FILE, ABOUT_FILE = "onnx/model.onnx", "onnx/model_quantized.onnx", "export.json"
 # The largest accepted absolute difference from the outputs of PyTorch.
 TOLERANCE = 1e-4
 Say = Callable[[str], None]
@@ -126,18 +132,9 @@ def export_run(
             " that cuts them. Train one with --long_texts cut, or serve this one with attentune.predict."
         )
     saved.model.to("cpu").float().eval()
-    temporary = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.tmp")
-    with storage_errors(target):
-        temporary.mkdir(parents=True)
-    try:
-        made = _Making(saved, temporary, say or (lambda text: None))
-        export = made.export(target, opset, quantize, check_rows)
+    with new_folder(target) as temporary:
+        export = _Making(saved, temporary, say or (lambda text: None)).export(target, opset, quantize, check_rows)
         write_text(temporary / ABOUT_FILE, to_json(_about(saved, export)))
-        with storage_errors(target):
-            temporary.replace(target)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     return export
 
 
@@ -146,16 +143,19 @@ def _check_settings(target: Path, output_format: str, opset: int | None, quantiz
     for name, got, known in (("format", output_format, FORMATS), ("quantize", quantize, (None, *QUANTIZATIONS))):
         if got not in known:
             words = [word for word in known if word is not None]
-            problems.append(f"--{name}: got {got!r}, expected {' or '.join(words)}.{did_you_mean(str(got), words)}")
-    if output_format == "transformers":
-        problems.append("--format: transformers is written by attentune.integrations.hub.export, not as a graph.")
+            problems.append(
+                f"--{name}: got {got!r}, expected {' or '.join([', '.join(words[:-1])] * (len(words) > 1) + words[-1:])}.{did_you_mean(str(got), words)}"
+            )
+    if output_format in FORMATS[1:]:
+        problems.append(f"--format: {output_format} is written by attentune.integrations.hub, not as a graph.")
     if opset is not None and opset not in OPSETS:
         problems.append(f"--opset: got {opset}, expected a number from {OPSETS[0]} to {OPSETS[-1]}.")
     if rows < 1:
         problems.append(f"--check_rows: got {rows}, expected a whole number above 0.")
-    with storage_errors(target):
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            problems.append(f"--output_dir: {target} is there and not an empty folder; name another or remove it.")
+    try:
+        check_new_folder(target)
+    except ConfigError as error:
+        problems += error.problems
     if problems:
         raise ConfigError(problems)
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
@@ -210,8 +210,11 @@ class _Making:
 
     def _write_settings(self) -> None:
         with storage_errors(self.folder), quiet():
-            self.saved.tokenizer.save_pretrained(self.folder)
-            self.saved.model.config.save_pretrained(self.folder)
+            (self.folder / "onnx").mkdir()
+            save_tokenizer(self.saved.tokenizer, self.folder, longest=self.saved.model.config.max_seq_length)
+            classification_config(self.saved.model).save_pretrained(self.folder)
+        copy_card(self.saved.folder, self.folder, ONNX_USE, pair=self.saved.is_pair, library="transformers.js")
+        with storage_errors(self.folder):
             self.plain = plain_tokenizer(self.saved)
             self.plain.save(str(self.folder / "tokenizer.json"))
 
