@@ -143,9 +143,8 @@ def _check_settings(target: Path, output_format: str, opset: int | None, quantiz
     for name, got, known in (("format", output_format, FORMATS), ("quantize", quantize, (None, *QUANTIZATIONS))):
         if got not in known:
             words = [word for word in known if word is not None]
-            problems.append(
-                f"--{name}: got {got!r}, expected {' or '.join([', '.join(words[:-1])] * (len(words) > 1) + words[-1:])}.{did_you_mean(str(got), words)}"
-            )
+            listed = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+            problems.append(f"--{name}: got {got!r}, expected {listed}.{did_you_mean(str(got), words)}")
     if output_format in FORMATS[1:]:
         problems.append(f"--format: {output_format} is written by attentune.integrations.hub, not as a graph.")
     if opset is not None and opset not in OPSETS:
