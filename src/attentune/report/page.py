@@ -22,7 +22,7 @@ _STACKED_AT = (24, 32, 40, 48, 56, 66, 76)
 _CHARACTER_REM, _COLUMN_REM, _LONG_REM, _PAGE_REM = 0.46, 0.9, 18.0, 74.0
 _SCROLLED_AT = 40
 # The heat map needs this much for the names and for each task.
-_HEAT_NAMES_REM, _HEAT_COLUMN_REM = 11.0, 5.2
+_HEAT_NAMES_REM, _HEAT_COLUMN_REM = 16.0, 5.2
 # Longer tables, and those that few readers need, are folded.
 _MOST_OPEN_ROWS = 30
 _FOLDED = ("spreads", "other-metrics", "common", "methods", "cost")

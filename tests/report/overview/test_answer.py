@@ -44,12 +44,15 @@ def test_no_difference_is_not_told_as_equality(tmp_path: Path) -> None:
     one = verdicts_of(tmp_path / "one", {"bert": 0.6, "same": 0.6})
     assert answer_of(one)[0].startswith("No difference is shown: same scores 5")
     assert answer_of(one)[0].endswith("and a gap of this size can be chance.")
+    assert answer_of(one)[1].startswith(
+        "This does not mean that there is none: with 3 seeds, a true difference has to be "
+    )
     two = verdicts_of(tmp_path / "two", {"bert": 0.6, "same": 0.6, "alike": 0.6})
     assert answer_of(two)[0] == "No: none of the 2 differences to bert is shown."
     assert answer_of(two)[1].startswith("This does not mean that there is none: with 3 seeds, a true difference")
     worse = verdicts_of(tmp_path / "worse", {"bert": 0.8, "bad": 0.2, "same": 0.8})
     assert answer_of(worse)[0].startswith("No method is shown to be better, and bad is worse on rte by ")
-    assert answer_of(worse)[1].startswith("For the other comparison this does not mean")
+    assert answer_of(worse)[1].startswith("No difference is shown in the other comparison, which does not")
 
 
 def test_one_seed_answers_nothing(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from attentune.stats.verdict import Comparison
 def question_of(verdicts: Verdicts) -> str:
     """Return the question that the report answers."""
     tasks = list(dict.fromkeys(cell.task for cell in verdicts.cells))
-    sizes = {cell.size for cell in verdicts.cells}
+    sizes = {cell.size for cell in verdicts.cells if cell.task == tasks[0]}
     where = f"on {len(tasks)} tasks" if len(tasks) > 1 else f"on {'own data' if tasks[0] == 'own' else tasks[0]}"
     if len(sizes) > 1:
         where += f", with {len(sizes)} training set sizes"
@@ -99,9 +99,12 @@ def _open_sentence(comparisons: Sequence[Comparison], open_ones: Sequence[Compar
     seeds = sorted({one.seeds for one in open_ones})
     counts = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     plural = "seed" if seeds == [1] else "seeds"
-    others = {len(comparisons): "This", 1: "For the other comparison this"}.get(
-        len(open_ones), f"For the other {len(open_ones)} no difference is shown, which"
-    )
+    if len(open_ones) == len(comparisons):
+        others = "This"
+    elif len(open_ones) == 1:
+        others = "No difference is shown in the other comparison, which"
+    else:
+        others = f"For the other {len(open_ones)} no difference is shown, which"
     sentence = f"{others} does not mean that there is none"
     if not effects:
         return f"{sentence}."

@@ -78,7 +78,7 @@ def make_overview(
     """
     return Overview(
         question_of(verdicts),
-        answer_of(verdicts),
+        tuple(map(with_minus, answer_of(verdicts))),
         facts,
         warnings,
         heat_map(verdicts),

@@ -173,10 +173,12 @@ def _floor(verdicts: Verdicts, columns: Sequence[tuple[str, str]]) -> tuple[Heat
 def _legend(verdicts: Verdicts, end: float) -> tuple[str, ...]:
     in_points = all(one.greater_is_better for one in verdicts.comparisons)
     units = "in points (hundredths)" + ("" if in_points else "; errors in the unit of the labels, positive is better")
+    count = len(verdicts.comparisons)
+    correction = f" after Holm's correction over all {count} comparisons" if count > 1 else ""
     sentences = [
         f"Mean difference to {verdicts.baseline} {units}; full colour from {100 * end:g} points.",
-        f"{BETTER} shown to be better, {WORSE} shown to be worse (p at most 0.05 after Holm's correction over all"
-        f" {len(verdicts.comparisons)} comparisons), framed; everything else can be chance.",
+        f"{BETTER} shown to be better, {WORSE} shown to be worse (p at most 0.05{correction}), framed;"
+        " everything else can be chance.",
     ]
     if any(cell.runs is not None and cell.runs.collapsed() for cell in verdicts.cells):
         sentences.append(f"{COLLAPSED} has runs that score no better than always giving the same answer.")
