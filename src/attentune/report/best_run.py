@@ -13,12 +13,11 @@ from attentune.config import load_config, to_flat
 from attentune.data.builtin import load_spec
 from attentune.errors import CheckpointError, ConfigError
 from attentune.experiments.comparison.records import RunRecord, is_packed, read_records
-from attentune.experiments.search.setup import BEST_FOLDER, SEARCH_FILE, TRIALS_FILE, WINNER_FILE
 from attentune.io.files import read_json
 from attentune.metrics.metrics import METRICS
 from attentune.report.analysis import compare_methods
 from attentune.report.load import recorded_runs
-from attentune.results import RESULT_FILE, TASKS_FILE
+from attentune.results import BEST_FOLDER, RESULT_FILE, SEARCH_FILE, TASKS_FILE, TRIALS_FILE, WINNER_FILE
 from attentune.stats.verdict import Comparison
 
 

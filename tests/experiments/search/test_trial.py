@@ -14,10 +14,10 @@ from attentune.experiments.execution.worker import execute_run
 from attentune.experiments.search.plan import SearchPlan
 from attentune.experiments.search.selection import SelectionCriterion
 from attentune.experiments.search.settings import TrialSettings
-from attentune.experiments.search.setup import SEARCH_FILE
 from attentune.experiments.search.space import Dimension, Space
 from attentune.experiments.search.study import SamplerConfig, SearchStudy
 from attentune.experiments.search.trial import Rows
+from attentune.results import SEARCH_FILE
 from attentune.training.signals import StopRequest
 from helpers.samples import settings
 from helpers.small_runs import small_record

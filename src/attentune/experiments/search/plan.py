@@ -15,9 +15,9 @@ from attentune.experiments.comparison.records import log_facts
 from attentune.experiments.execution.worker import RunTask
 from attentune.experiments.search.selection import TrialOutcome, part_scores
 from attentune.experiments.search.settings import TrialSettings
-from attentune.experiments.search.setup import SEARCH_FILE
 from attentune.experiments.search.study import SearchStudy
 from attentune.experiments.search.trial import Rows, SearchTrainer
+from attentune.results import SEARCH_FILE
 
 
 @dataclass

@@ -18,20 +18,12 @@ from attentune.experiments.execution.executor import ExecutorOptions, make_execu
 from attentune.experiments.search.best_model import train_best as train_best_settings
 from attentune.experiments.search.plan import SearchPlan
 from attentune.experiments.search.selection import SelectionCriterion, TrialOutcome, ranked
-from attentune.experiments.search.setup import (
-    BEST_FOLDER,
-    SEARCH_FILE,
-    TRIALS_FILE,
-    WINNER_FILE,
-    SearchOptions,
-    open_search,
-    set_up,
-)
+from attentune.experiments.search.setup import SearchOptions, open_search, set_up
 from attentune.experiments.search.space import Dimension
 from attentune.experiments.search.study import SearchStudy
 from attentune.experiments.search.trial import Rows
 from attentune.io.files import write_text
-from attentune.results import to_json
+from attentune.results import BEST_FOLDER, SEARCH_FILE, TRIALS_FILE, WINNER_FILE, to_json
 from attentune.training.progress import ProgressDisplay
 from attentune.training.signals import stop_on_signal
 

@@ -21,10 +21,8 @@ from attentune.experiments.search.study import PRUNERS, SAMPLERS, SamplerConfig
 from attentune.experiments.search.trial import SCORED, Rows
 from attentune.io.files import read_json, write_text
 from attentune.metrics.metrics import choose_metric
+from attentune.results import SEARCH_FILE
 
-SEARCH_FILE, TRIALS_FILE, WINNER_FILE = "search.json", "trials.json", "config.yaml"
-# The run folder of the model that is trained with the best settings.
-BEST_FOLDER = "best"
 _FORMAT = 1
 _SHOWN = 8
 # A comparison may have several values of these settings; a search has a single one.
