@@ -155,7 +155,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "unknown command": ("trian", "'trian': unknown command", "Did you mean 'train'"),
     "unknown task": ("train --task colaa --output_dir out", "data.task: ", "Did you mean 'cola'"),
     "no task folder": ("train --task cola --data_dir nix --output_dir out", "nix: ", "does not exist", "CoLA.zip"),
-    "empty task folder": ("train --task cola --data_dir encoder --output_dir out", "encoder: ", "train.tsv", "CoLA"),
+    "empty task folder": ("train --task cola --data_dir encoder --output_dir out", "encoder: ", "dev.tsv", "CoLA"),
     "no data set": ("train --dataset_name no/such --output_dir out", "no/such: ", "cannot be loaded", "connection"),
     "resume nothing": ("train --resume --output_dir out", "out: has no config.yaml", "Train without --resume"),
     "resume without folder": ("train --resume", "training.output_dir: is missing"),

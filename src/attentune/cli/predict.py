@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from attentune.cli.best import add_best_flag, use_best
+from attentune.cli.early_checks import check_saved_run
 from attentune.cli.flags import Parser, add_precision_flag
 from attentune.cli.output import destination, row_bar
 from attentune.cli.shards import (
@@ -64,15 +65,22 @@ def run(arguments: Sequence[str]) -> int:
         problems.append("--keep_columns: goes with --input_file.")
     data = check_text_flags("predict", parsed, problems)
 
-    from attentune.data.readers.table import CHUNK
-    from attentune.inference.predictor import Predictor
-    from attentune.inference.streaming import predictions_in_chunks
+    check_saved_run(parsed.run)
 
-    saved = Predictor.load(parsed.run, data.task)
+    from attentune.models.light_imports import import_lightly, without_collection
+
+    with without_collection():
+        import_lightly()
+        from attentune.data.readers.table import CHUNK
+        from attentune.inference.predictor import Predictor
+        from attentune.inference.streaming import predictions_in_chunks
+
+        saved = Predictor.load(parsed.run, data.task)
     chunks = read_text_chunks(parsed, data, saved, CHUNK, keep_columns=columns_to_keep(parsed))
-    _check_kept(chunks.kept, saved)
+    if chunks.kept:
+        _check_kept(chunks.kept, saved)
     # No progress bar if the results go to the same terminal.
-    is_shown = parsed.output_file is not None or not sys.stdout.isatty()
+    is_shown = parsed.text is None and (parsed.output_file is not None or not sys.stdout.isatty())
     with (
         destination(parsed.output_file) as put,
         row_bar(chunks.num_rows, least=int(CHUNK.rows)) if is_shown else nullcontext() as progress,

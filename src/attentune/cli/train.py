@@ -48,15 +48,17 @@ def run(arguments: Sequence[str]) -> int:
     config = config_from(parsed, problems)
     if parsed.strict and config.data.tasks is not None:
         raise ConfigError("--strict: works with one task; leave it out with --tasks, or train on each task by itself.")
-    # Imported late, so that errors in flags are reported without delay.
+    from attentune.cli.early_checks import check_run
+
+    config = check_run(config)
+    # Imported late, so that mistakes are reported without delay.
     from attentune.results import to_json
     from attentune.training.multitask.tasks import train_tasks
     from attentune.training.progress import ProgressDisplay, is_main_rank
-    from attentune.training.run_folder import config_for_run
     from attentune.training.signals import Interrupted
     from attentune.training.train import train
 
-    config, display = config_for_run(config), ProgressDisplay(quiet=parsed.quiet)
+    display = ProgressDisplay(quiet=parsed.quiet)
     try:
         if config.data.tasks is not None:
             return _show_tasks(train_tasks(config, display=display), parsed.format)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -51,17 +52,22 @@ def _import_follower(name: str) -> None:
         )
 
 
-class ImportHook(MetaPathFinder):
-    """Wraps the loaders of the watched modules of transformers so that they report when a module is loaded."""
+class NotifyingFinder(MetaPathFinder, ABC):
+    """Finds watched modules by the other finders, and is told when one of them is loaded."""
 
-    def __init__(self) -> None:
-        self._loaded: set[str] = set()
+    @abstractmethod
+    def watches(self, name: str) -> bool:
+        """Whether this module is to be reported."""
+
+    @abstractmethod
+    def loaded(self, name: str) -> None:
+        """React to a watched module, which is now loaded; called by the loader."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        if fullname not in _FOLLOWERS or fullname in self._loaded:
+        if not self.watches(fullname):
             return None
         for finder in list(sys.meta_path):
-            if isinstance(finder, ImportHook) or not hasattr(finder, "find_spec"):
+            if isinstance(finder, type(self)) or not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
@@ -70,8 +76,17 @@ class ImportHook(MetaPathFinder):
                 return spec
         return None
 
+
+class ImportHook(NotifyingFinder):
+    """Imports what registers with a module of transformers as soon as it is loaded."""
+
+    def __init__(self) -> None:
+        self._loaded: set[str] = set()
+
+    def watches(self, name: str) -> bool:
+        return name in _FOLLOWERS and name not in self._loaded
+
     def loaded(self, name: str) -> None:
-        """Import what registers with this module, which is now loaded; called by the loader."""
         self._loaded.add(name)
         if all(watched in sys.modules for watched in _FOLLOWERS) and self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -79,10 +94,10 @@ class ImportHook(MetaPathFinder):
 
 
 class _NotifyingLoader(Loader):
-    """Delegates to another loader and then notifies the import hook."""
+    """Delegates to another loader and then notifies the finder."""
 
-    def __init__(self, loader: Any, hook: ImportHook) -> None:
-        self._loader, self._hook = loader, hook
+    def __init__(self, loader: Any, finder: NotifyingFinder) -> None:
+        self._loader, self._finder = loader, finder
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -92,4 +107,4 @@ class _NotifyingLoader(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        self._hook.loaded(module.__name__)
+        self._finder.loaded(module.__name__)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoTokenizer
@@ -44,11 +47,12 @@ def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, 
     with loading(lambda reason: CheckpointError(f"{path}: no model of Attentune could be loaded: {reason} {_MEND}")):
         config = AttentuneConfig.from_pretrained(path)
         check_values(config)
-        with torch.device("meta"):
+        with torch.device("meta"), _no_values_on_meta():
             check_size(AttentuneForSequenceClassification(config), path)
-        model, info = AttentuneForSequenceClassification.from_pretrained(
-            path, output_loading_info=True, use_safetensors=True, local_files_only=True, dtype=torch.float32
-        )
+        with _no_values_on_meta():
+            model, info = AttentuneForSequenceClassification.from_pretrained(
+                path, output_loading_info=True, use_safetensors=True, local_files_only=True, dtype=torch.float32
+            )
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     broken = sorted(str(key) for kind in ("missing", "mismatched", "unexpected") for key in info[f"{kind}_keys"])
     if broken:
@@ -57,6 +61,27 @@ def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, 
             " or use another copy."
         )
     return model.eval(), prepare_tokenizer(tokenizer, model.config.encoder_config)
+
+
+@contextlib.contextmanager
+def _no_values_on_meta() -> Iterator[None]:
+    """Draw no random values for tensors on the meta device, which have none: PyTorch would import sympy to do so."""
+    names = [name for name in dir(torch.nn.init) if name.endswith(("normal_", "uniform_"))]
+    originals = {name: getattr(torch.nn.init, name) for name in names if not name.startswith("_")}
+
+    def without_meta(draw: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def drawn(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            return tensor if tensor.is_meta else draw(tensor, *args, **kwargs)
+
+        return drawn
+
+    try:
+        for name, draw in originals.items():
+            setattr(torch.nn.init, name, without_meta(draw))
+        yield
+    finally:
+        for name, draw in originals.items():
+            setattr(torch.nn.init, name, draw)
 
 
 def check_undamaged(folder: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,29 +25,12 @@ from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
 from attentune.training.components import TrainingComponents
 from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
 from attentune.training.progress import JsonLog
+from attentune.training.run_folder import TEMPORARY, checkpoint_folders
 from attentune.training.state import TrainingState
 
 STATE, MODEL_FILE, OPTIMIZER_FILE = "state.json", "model.safetensors", "optimizer.safetensors"
 _NEEDED = (STATE, MODEL_FILE)
-_NAME = re.compile(r"checkpoint-(\d+)$")
-TEMPORARY = ".writing-"
-# The names of the temporary files of `files.write_bytes`.
-_TEMPORARY_FILE = re.compile(r"\..+\.\d+\.tmp$")
 _MEND = "Delete this checkpoint; the same command resumes from an older one, or starts at the beginning."
-
-
-def checkpoint_folders(run: Path) -> list[Path]:
-    """Return the checkpoints in a run folder, oldest first, damaged ones included."""
-    numbered = [
-        (int(match[1]), entry)
-        for entry in run.iterdir()
-        if _is_real_folder(entry) and (match := _NAME.match(entry.name))
-    ]
-    return [entry for _, entry in sorted(numbered)]
-
-
-def _is_real_folder(entry: Path) -> bool:
-    return entry.is_dir() and not entry.is_symlink()
 
 
 def write_checkpoint(run: Path, step: int, state: dict[str, Any], write_files: Callable[[Path], None]) -> Path:
@@ -154,22 +136,6 @@ def fitting(folder: Path) -> Iterator[None]:
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(f"{folder}: does not fit this run ({reason}). {_MEND}") from error
-
-
-def is_leftover(entry: Path) -> bool:
-    """Return whether a file or folder is an incomplete one of a killed process."""
-    return entry.name.startswith(TEMPORARY) if entry.is_dir() else _TEMPORARY_FILE.match(entry.name) is not None
-
-
-def remove_leftovers(run: Path) -> None:
-    """Remove incomplete files and folders of killed processes."""
-    for entry in run.iterdir():
-        if not is_leftover(entry):
-            continue
-        if entry.is_dir():
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            entry.unlink(missing_ok=True)
 
 
 def keep_newest(run: Path, step: int, limit: int, always: int | None) -> None:

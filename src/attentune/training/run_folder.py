@@ -1,4 +1,4 @@
-"""The run folder: its files, its lock, and the checks before a run starts or resumes.
+"""The run folder: its files, its lock, and the checks before a run starts or resumes, which import no PyTorch.
 
 config.yaml                    the complete configuration, re-runnable
 config.json, model.safetensors, tokenizer files: loads with from_pretrained
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -25,7 +26,6 @@ from attentune.errors import CheckpointError, ConfigError, StorageError
 from attentune.io.files import check_links, storage_errors, write_text
 from attentune.io.locks import close_lock, lock_handle, open_lock_file
 from attentune.results import RESULT_FILE
-from attentune.training.checkpoint import checkpoint_folders, is_leftover, remove_leftovers
 from attentune.training.defaults import RULED
 from attentune.training.signals import Pruned, command_to_resume
 
@@ -72,6 +72,11 @@ def _other_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
 
 
 CONFIG_FILE, METRICS_FILE = "config.yaml", "metrics.json"
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)$")
+# How the names of unfinished checkpoints begin.
+TEMPORARY = ".writing-"
+# The names of the temporary files of `files.write_bytes`.
+_TEMPORARY_FILE = re.compile(r"\..+\.\d+\.tmp$")
 _LOCK_FILE = ".lock"
 # Settings that a resumed run may change: they do not affect what is computed.
 _FREE_ON_RESUME = {
@@ -229,6 +234,32 @@ def _rerunnable(config: Config) -> Config:
 def _content(run: Path) -> list[str]:
     """Return the names of the folder's entries, without leftovers of killed processes."""
     return [entry.name for entry in run.iterdir() if entry.name != _LOCK_FILE and not is_leftover(entry)]
+
+
+def checkpoint_folders(run: Path) -> list[Path]:
+    """Return the checkpoints in a run folder, oldest first, damaged ones included."""
+    numbered = [
+        (int(match[1]), entry)
+        for entry in run.iterdir()
+        if entry.is_dir() and not entry.is_symlink() and (match := _CHECKPOINT.match(entry.name))
+    ]
+    return [entry for _, entry in sorted(numbered)]
+
+
+def is_leftover(entry: Path) -> bool:
+    """Return whether a file or folder is an incomplete one of a killed process."""
+    return entry.name.startswith(TEMPORARY) if entry.is_dir() else _TEMPORARY_FILE.match(entry.name) is not None
+
+
+def remove_leftovers(run: Path) -> None:
+    """Remove incomplete files and folders of killed processes."""
+    for entry in run.iterdir():
+        if not is_leftover(entry):
+            continue
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
 
 
 def _create(run: Path) -> bool:
