@@ -20,8 +20,9 @@ import pytest
 import yaml
 
 import attentune
-from attentune.cli.flags import _ALIASES, _SHORTHANDS, overrides_of
+from attentune.cli.flags import _SHORTHANDS, overrides_of
 from attentune.cli.main import COMMANDS, main
+from attentune.cli.other_tools import ALIASES
 from attentune.config import Config, load_config, preset_names
 from attentune.config.parse import coerce
 from attentune.data.builtin import spec_names
@@ -74,7 +75,7 @@ def test_a_setting_is_documented_with_its_default_and_choices(name: str, hint: A
 def test_presets_aliases_and_metrics_are_documented() -> None:
     text = prose(ROOT / "docs/configuration.md")
     missing = [name for name in (*preset_names(), *METRICS) if f"`{name}`" not in text]
-    missing += [name for name in (*_ALIASES, *_SHORTHANDS) if f"`--{name}`" not in text]
+    missing += [name for name in (*ALIASES, *_SHORTHANDS) if f"`--{name}`" not in text]
     assert missing == []
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from, whole_number
+from attentune.cli.flags import MOST_USED, Parser, add_config_flags, add_train_file, config_from, whole_number
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
@@ -54,7 +54,7 @@ def parser() -> Parser:
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format of the leaderboard")
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
     add_train_file(made)
-    add_config_flags(made)
+    add_config_flags(made, first=MOST_USED)
     return made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, data_from
+from attentune.cli.flags import ROW_SETTINGS, Parser, add_config_flags, add_precision_flag, data_from
 
 _EXAMPLES = """examples:
   attentune calibrate runs/reviews --validation_file kept.csv
@@ -36,7 +36,7 @@ def parser() -> Parser:
     made.add_argument("--split", default="validation", help="split: validation or test (default: validation)")
     add_precision_flag(made)
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
-    add_config_flags(made, sections=("data",))
+    add_config_flags(made, only=ROW_SETTINGS)
     return made
 
 

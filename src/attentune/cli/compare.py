@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from attentune.cli.executor_flags import add_executor_flags, executor_options
-from attentune.cli.flags import Parser, add_config_flags, add_train_file, overrides_of, seed_numbers, whole_number
+from attentune.cli.flags import (
+    MOST_USED,
+    Parser,
+    add_config_flags,
+    add_train_file,
+    overrides_of,
+    seed_numbers,
+    whole_number,
+)
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
@@ -57,7 +65,7 @@ def parser() -> Parser:
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format of the table")
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
     add_train_file(made)
-    add_config_flags(made)
+    add_config_flags(made, first=MOST_USED)
     return made
 
 

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from attentune.cli.best import add_best_flag, use_best
-from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, data_from, overrides_of, whole_number
+from attentune.cli.flags import (
+    ROW_SETTINGS,
+    Parser,
+    add_config_flags,
+    add_precision_flag,
+    data_from,
+    overrides_of,
+    whole_number,
+)
 from attentune.cli.shards import add_keep_columns, add_shard_flags, check_input, check_shard_flags, run_shards_of
 
 _EXAMPLES = """examples:
@@ -42,7 +50,7 @@ def parser() -> Parser:
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     made.add_argument("--input_file", help="with --output_dir: labelled rows")
     add_keep_columns(made)
-    add_config_flags(made, sections=("data",))
+    add_config_flags(made, only=ROW_SETTINGS)
     add_shard_flags(made, formats=("parquet",))
     return made
 

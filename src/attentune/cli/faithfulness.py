@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, config_from, overrides_of, whole_number
+from attentune.cli.flags import (
+    ROW_SETTINGS,
+    Parser,
+    add_config_flags,
+    add_precision_flag,
+    config_from,
+    overrides_of,
+    whole_number,
+)
 
 _EXAMPLES = """examples:
   attentune faithfulness runs/reviews --max_samples 200        (on the validation rows of its training)
@@ -49,7 +57,7 @@ def parser() -> Parser:
     add_precision_flag(made)
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
     made.add_argument("--output_dir", help="write report.json and rationale files for ERASER's scorer to this folder")
-    add_config_flags(made, sections=("data",))
+    add_config_flags(made, only=ROW_SETTINGS)
     return made
 
 

@@ -8,35 +8,34 @@ import itertools
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NoReturn
 
+from attentune.cli.other_tools import ALIASES, hint
 from attentune.config import Config, load_config
 from attentune.config.parse import coerce, did_you_mean
 from attentune.config.schema import DataConfig, ModelConfig, ObjectiveConfig, TrainingConfig
 from attentune.errors import ConfigError
 
-# Names that people and other tools use for our settings.
-_ALIASES = {
-    "lr": "learning_rate",
-    "batch_size": "per_device_train_batch_size",
-    "train_batch_size": "per_device_train_batch_size",
-    "epochs": "num_train_epochs",
-    "num_epochs": "num_train_epochs",
-    "model": "name_or_path",
-    "model_name": "name_or_path",
-    "text": "text_column",
-    "text_pair": "text_pair_column",
-    "label": "label_column",
-    "target": "label_column",
-    "task_name": "task",
-    "text_column_name": "text_column",
-    "text_column_names": "text_column",
-    "text_pair_column_name": "text_pair_column",
-    "label_column_name": "label_column",
-    "max_seq_length": "max_length",
-    "label_smoothing_factor": "label_smoothing",
-    "evaluation_strategy": "eval_strategy",
-    "metric_name": "metric_for_best_model",
-    "no_cuda": "use_cpu",
-}
+# Those that the help shows.
+_SHORT = ("lr", "batch_size", "epochs", "model", "text", "label")
+# The settings that the help of commands that train shows first.
+MOST_USED = (
+    "data.text_column",
+    "data.label_column",
+    "training.output_dir",
+    "model.name_or_path",
+    "training.num_train_epochs",
+    "training.learning_rate",
+    "training.per_device_train_batch_size",
+    "data.max_length",
+    "training.seed",
+)
+_SOURCE = ("task", "data_dir", "dataset_name", "dataset_config_name")
+_COLUMNS = ("text_column", "text_pair_column", "label_column", "id_column", "label_separator")
+# The data settings that a finished run obeys: for texts to predict, and for labelled rows. Others, such as
+# `max_length`, are those of its training.
+TEXT_SETTINGS = tuple(f"data.{name}" for name in (*_SOURCE, *_COLUMNS, "delimiter", "encoding"))
+_NOT_OF_RUNS = ("tasks", "task_settings", "extra_train_files", "extra_train_weights", "max_length", "long_texts",
+                "stride", "max_windows")  # fmt: skip
+ROW_SETTINGS = tuple(f"data.{field.name}" for field in dataclasses.fields(DataConfig) if field.name not in _NOT_OF_RUNS)
 # The name of the file of training rows that is given without a flag.
 _FILE = "FILE"
 # Flags that set a setting to a fixed value.
@@ -60,6 +59,10 @@ _SECTIONS: tuple[tuple[str, type], ...] = (
 )
 
 
+# The commands that use a finished run, and obey no settings of training.
+_OF_RUNS = ("predict", "evaluate", "explain", "calibrate", "stress", "label", "layers", "faithfulness")
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that accepts hyphens or underscores, and raises `ConfigError` instead of exiting."""
 
@@ -68,6 +71,15 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}. See {self.prog} --help.")
+
+    def _hint(self, flag: str, known: Sequence[str]) -> str:
+        """Return what is meant by an unknown flag, if that can be told."""
+        if self.prog.split()[-1] in _OF_RUNS:
+            setting = _setting_of(flag)
+            if setting is not None:
+                return f" It is a setting of training ({setting}), which a finished run keeps."
+        known_elsewhere = hint(flag.removeprefix("--"))
+        return did_you_mean(flag, known) if known_elsewhere is None else f" {known_elsewhere}"
 
     def parse(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """Parse the arguments; return the values and one message for each unknown flag."""
@@ -87,10 +99,18 @@ class Parser(argparse.ArgumentParser):
             if flag in _GONE:
                 problems.append(f"{flag}: {_GONE[flag]}")
             elif flag.startswith("--"):
-                problems.append(f"{flag}: unknown flag.{did_you_mean(flag, known)} See {self.prog} --help.")
+                problems.append(f"{flag}: unknown flag.{self._hint(flag, known)} See {self.prog} --help.")
             elif not problems:
                 problems.append(f"{argument!r}: unexpected argument. See {self.prog} --help.")
         return parsed, problems
+
+
+def _setting_of(flag: str) -> str | None:
+    """Return the dotted name of the setting of a flag; None if it is that of no setting."""
+    name = flag.removeprefix("--")
+    name = "name_or_path" if name == "model_name_or_path" else ALIASES.get(name, name)
+    sections = (section for section, cls in _SECTIONS if name in {field.name for field in dataclasses.fields(cls)})
+    return next((f"{section}.{name}" for section in sections), None)
 
 
 def _normalised(argument: str) -> str:
@@ -105,12 +125,18 @@ def add_config_flags(
     sections: Iterable[str] = ("data", "model", "training"),
     *,
     only: Collection[str] | None = None,
+    first: Sequence[str] = (),
 ) -> None:
     """Add a flag for each setting of these sections, and `--preset`, `--config` and `--set` for "training".
 
-    With `only`, dotted names, add the flags of these settings and no others.
+    With `only`, dotted names, add the flags of these settings and no others. Those of `first` come first in the help.
     """
     wanted = set(sections)
+    known = {f"{section}.{field.name}": field for section, cls in _SECTIONS for field in dataclasses.fields(cls)}
+    if first:
+        group = parser.add_argument_group("most used")
+        for name in first:
+            _add_flag(group, name.split(".")[0], known[name])
     if "training" in wanted and only is None:
         wanted.add("objective")
         group = parser.add_argument_group("method")
@@ -127,10 +153,11 @@ def add_config_flags(
         if section in wanted:
             group = parser.add_argument_group(section)
             for field in dataclasses.fields(cls):
-                if field.metadata and (only is None or f"{section}.{field.name}" in only):
+                name = f"{section}.{field.name}"
+                if field.metadata and name not in first and (only is None or name in only):
                     _add_flag(group, section, field)
     shown = {action.dest.split(".")[-1] for action in parser._actions if "." in action.dest}
-    meant = {**_ALIASES, **{name: setting.split(".")[1] for name, (setting, _) in _SHORTHANDS.items()}}
+    meant = {**ALIASES, **{name: setting.split(".")[1] for name, (setting, _) in _SHORTHANDS.items()}}
     taken = {flag for action in parser._actions for flag in action.option_strings}
     for name in (name for name, setting in meant.items() if setting in shown and f"--{name}" not in taken):
         takes_none: dict[str, Any] = {"nargs": "?", "const": "true"} if name in (*_SHORTHANDS, "no_cuda") else {}
@@ -151,6 +178,8 @@ def _add_flag(group: argparse._ArgumentGroup, section: str, field: dataclasses.F
     default, facts = field.default, field.metadata
     name = "model_name_or_path" if (section, field.name) == ("model", "name_or_path") else field.name
     shown, is_switch = "" if default is None else f" (default: {default})", _is_switch(field)
+    also = [f"--{short}" for short in _SHORT if ALIASES[short] == field.name]
+    shown = f"; also {', '.join(also)}{shown}" if also else shown
     group.add_argument(
         f"--{name}",
         dest=f"{section}.{field.name}",
@@ -219,7 +248,7 @@ def _meant(name: str, value: str, by_name: dict[str, str], problems: list[str]) 
         # run_classification names two text columns in one flag.
         first, second = (part.strip() for part in value.split(","))
         return {"data.text_column": first, "data.text_pair_column": second}
-    return {by_name[_ALIASES[name]]: value}
+    return {by_name[ALIASES[name]]: value}
 
 
 def _listed(value: Any) -> Any:

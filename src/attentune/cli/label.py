@@ -6,7 +6,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, config_from, overrides_of, whole_number
+from attentune.cli.flags import (
+    ROW_SETTINGS,
+    Parser,
+    add_config_flags,
+    add_precision_flag,
+    config_from,
+    overrides_of,
+    whole_number,
+)
 
 _EXAMPLES = """examples:
   attentune label runs/cola --output_file labels.jsonl           (its training rows, with their token labels)
@@ -36,7 +44,7 @@ def parser() -> Parser:
     )
     made.add_argument("--output_file", help="output file (default: standard output)")
     add_precision_flag(made)
-    add_config_flags(made, sections=("data",))
+    add_config_flags(made, only=ROW_SETTINGS)
     return made
 
 

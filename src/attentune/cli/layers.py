@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, data_from
+from attentune.cli.flags import ROW_SETTINGS, Parser, add_config_flags, add_precision_flag, data_from
 
 _EXAMPLES = """examples:
   attentune layers runs/sesame                                   (on the validation rows of its training)
@@ -28,7 +28,7 @@ def parser() -> Parser:
     made.add_argument("--figure_file", help="also draw the weights to this file, such as layers.png")
     made.add_argument("--output_file", metavar="FILE", help="also write the weights to this file, as JSON")
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
-    add_config_flags(made, sections=("data",))
+    add_config_flags(made, only=ROW_SETTINGS)
     return made
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attentune.cli.executor_flags import add_executor_flags, executor_options
-from attentune.cli.flags import Parser, add_config_flags, add_train_file, overrides_of, whole_number
+from attentune.cli.flags import MOST_USED, Parser, add_config_flags, add_train_file, overrides_of, whole_number
 from attentune.config.parse import coerce
 from attentune.errors import ConfigError
 
@@ -33,7 +33,7 @@ def parser() -> Parser:
     _add_search_flags(made)
     _add_work_flags(made)
     add_train_file(made)
-    add_config_flags(made)
+    add_config_flags(made, first=MOST_USED)
     return made
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, add_precision_flag, data_from
+from attentune.cli.flags import ROW_SETTINGS, Parser, add_config_flags, add_precision_flag, data_from
 from attentune.errors import ConfigError
 
 _EXAMPLES = """examples:
@@ -31,7 +31,7 @@ def parser() -> Parser:
     made.add_argument("--split", default="validation", help="split: validation, test or train (default: validation)")
     add_precision_flag(made)
     made.add_argument("--format", choices=("text", "json"), default="text", help="output format")
-    add_config_flags(made, sections=("data",))
+    add_config_flags(made, only=ROW_SETTINGS)
     return made
 
 

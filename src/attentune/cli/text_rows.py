@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, config_from, overrides_of
+from attentune.cli.flags import TEXT_SETTINGS, Parser, add_config_flags, config_from, overrides_of
 from attentune.errors import ConfigError
 
 
@@ -16,7 +16,7 @@ def add_text_flags(made: Parser) -> None:
     made.add_argument("--text_pair", help="its second text, for a model of text pairs")
     made.add_argument("--input_file", help="a file of texts: .csv .tsv .json .jsonl .parquet, also with .gz")
     made.add_argument("--split", default="test", help="with --task or --dataset_name: the split (default: test)")
-    add_config_flags(made, sections=("data",))
+    add_config_flags(made, only=TEXT_SETTINGS)
 
 
 def check_text_flags(command: str, parsed: Any, problems: list[str]) -> Any:

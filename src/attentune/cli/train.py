@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attentune.cli.flags import Parser, add_config_flags, add_train_file, config_from
+from attentune.cli.flags import MOST_USED, Parser, add_config_flags, add_train_file, config_from
 from attentune.errors import ConfigError
 
 # Exit status with --strict of a model that has not learnt the task, or not more than a baseline.
@@ -38,7 +38,7 @@ def parser() -> Parser:
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
     made.add_argument("--format", choices=("text", "json"), default="text", help=argparse.SUPPRESS)
     add_train_file(made)
-    add_config_flags(made)
+    add_config_flags(made, first=MOST_USED)
     return made
 
 

@@ -1,0 +1,75 @@
+"""The help of each command: the most used flags first, and no flag that the command does not obey."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import attentune.cli
+from attentune.cli.main import COMMANDS
+
+_FOLDER = Path(attentune.cli.__file__).parent
+# Commands that train, whose settings all apply.
+_TRAIN = ("train", "auto", "compare", "search")
+# Settings that the commands on a finished run must not show: they are those of its training.
+_OF_TRAINING = ("data.max_length", "data.long_texts", "data.stride", "data.max_windows", "data.tasks",
+                "data.task_settings", "data.extra_train_files", "data.extra_train_weights")  # fmt: skip
+_ON_RUNS = ("predict", "explain", "evaluate", "calibrate", "stress", "faithfulness", "label", "layers")
+# Of these, those that read texts and need no splits.
+_ON_TEXTS = ("predict", "explain")
+
+
+def parser_of(command: str):
+    return importlib.import_module(f"attentune.cli.{command.replace('-', '_')}").parser()
+
+
+def shown(command: str) -> list:
+    """The flags in the help of a command; a flag that is only a synonym is not shown."""
+    return [action for action in parser_of(command)._actions if action.option_strings and action.help != "==SUPPRESS=="]
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("tasks", "presets", "run-ssa")])
+def test_every_flag_of_its_own_is_read(command: str) -> None:
+    """Each is read from the parsed values, by the command or what it takes its flags from."""
+    text = (_FOLDER / f"{command.replace('-', '_')}.py").read_text(encoding="utf-8")
+    names = set(re.findall(r"from attentune\.cli\.(\w+) import", text))
+    while (
+        more := {
+            name
+            for module in names
+            for name in re.findall(r"from attentune\.cli\.(\w+) import", (_FOLDER / f"{module}.py").read_text("utf-8"))
+        }
+        - names
+    ):
+        names |= more
+    source = text + "".join((_FOLDER / f"{name}.py").read_text(encoding="utf-8") for name in sorted(names))
+    own = [action.dest for action in shown(command) if "." not in action.dest and action.dest != "help"]
+    for name in own:
+        assert re.search(rf"(parsed|options|given|flags|arguments)\.{name}\b|[\"']{name}[\"']", source), name
+
+
+@pytest.mark.parametrize("command", _ON_RUNS)
+def test_commands_on_a_run_show_no_settings_of_its_training(command: str) -> None:
+    settings = {action.dest for action in shown(command) if "." in action.dest}
+    assert {name.split(".")[0] for name in settings} == {"data"}
+    assert not settings & set(_OF_TRAINING)
+    assert {"data.text_column", "data.task", "data.encoding"} <= settings
+    if command in _ON_TEXTS:
+        assert not {name for name in settings if name.endswith("_file") or "fold" in name or "samples" in name}
+
+
+@pytest.mark.parametrize("command", _TRAIN)
+def test_the_most_used_come_first(command: str) -> None:
+    made = parser_of(command)
+    titles = [group.title for group in made._action_groups if group._group_actions]
+    assert titles[:3] == ["positional arguments", "options", "most used"]
+    (group,) = (group for group in made._action_groups if group.title == "most used")
+    flags = [action.option_strings[0] for action in group._group_actions]
+    assert len(flags) == 9  # the file is the tenth
+    assert {"--text_column", "--label_column", "--output_dir", "--learning_rate", "--seed"} <= set(flags)
+    every = [flag for action in made._actions for flag in action.option_strings]
+    assert len(every) == len(set(every))
+    assert "; also --lr" in " ".join(made.format_help().split())
