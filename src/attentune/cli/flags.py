@@ -32,7 +32,7 @@ _SOURCE = ("task", "data_dir", "dataset_name", "dataset_config_name")
 _COLUMNS = ("text_column", "text_pair_column", "label_column", "id_column", "label_separator")
 # The data settings that a finished run obeys: for texts to predict, and for labelled rows. Others, such as
 # `max_length`, are those of its training.
-TEXT_SETTINGS = tuple(f"data.{name}" for name in (*_SOURCE, *_COLUMNS, "delimiter", "encoding"))
+TEXT_SETTINGS = tuple(f"data.{name}" for name in (*_SOURCE, *_COLUMNS, "delimiter", "encoding", "table"))
 _NOT_OF_RUNS = ("tasks", "task_settings", "extra_train_files", "extra_train_weights", "max_length", "long_texts",
                 "stride", "max_windows")  # fmt: skip
 ROW_SETTINGS = tuple(f"data.{field.name}" for field in dataclasses.fields(DataConfig) if field.name not in _NOT_OF_RUNS)

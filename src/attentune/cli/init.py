@@ -33,6 +33,7 @@ _GIVEN = (
     "label_separator",
     "max_length",
     "delimiter",
+    "table",
     "encoding",
 )
 # What YAML does not read as text.
@@ -123,7 +124,10 @@ def configuration(config: Any) -> str:
         lines.append(f"  text_pair_column: {_scalar(columns.pair)}")
     lines.append(f"  label_column: {_scalar(columns.label)}  {_comment(classes) if classes else ''}".rstrip())
     lines.append(f"  task_type: {space.task_type}  # or classification, regression, ordinal, multi_label")
-    options = [(name, getattr(config.data, name)) for name in ("id_column", "label_separator", "delimiter", "encoding")]
+    options = [
+        (name, getattr(config.data, name))
+        for name in ("id_column", "label_separator", "delimiter", "encoding", "table")
+    ]
     lines += [f"  {name}: {_scalar(value)}" for name, value in options if value is not None]
     whole = percent(float((rows <= length).mean()))
     lines.append(

@@ -384,7 +384,7 @@ class DataConfig:
     dataset_name: str | None = setting(None, "a Hugging Face data set: a hub name, or a folder from save_to_disk")
     dataset_config_name: str | None = setting(None, "the configuration of that data set")
     train_file: str | None = setting(
-        None, "your training rows: .csv .tsv .json .jsonl .parquet, also with .gz; .feather .xlsx .xls .ods"
+        None, "your training rows: .csv .tsv .json .jsonl .parquet, also with .gz; .feather .xlsx .xls .ods .db"
     )
     validation_file: str | None = setting(None, "your validation rows (a part of train_file is split off if not given)")
     test_file: str | None = setting(None, "your test rows")
@@ -435,6 +435,7 @@ class DataConfig:
     encoding: str | None = setting(
         None, "the encoding of .csv and .tsv files that are not UTF-8, such as cp1252 (found if not given)"
     )
+    table: str | None = setting(None, "the table of a SQLite file (.db .sqlite .sqlite3), if it has several")
 
     @property
     def extra_train(self) -> tuple[tuple[str, float], ...]:

@@ -44,10 +44,12 @@ class FileOptions:
     Attributes:
         delimiter: the separator of fields, used where the header has it; None finds it.
         encoding: the encoding of files that are not UTF-8; None finds it.
+        table: the table of a SQLite file; None takes the only one.
     """
 
     delimiter: str | None = None
     encoding: str | None = None
+    table: str | None = None
 
     @classmethod
     def of(cls, config: DataConfig) -> FileOptions:
@@ -72,7 +74,7 @@ class FileOptions:
             )
         if problems:
             raise ConfigError(problems)
-        return cls(delimiter, config.encoding)
+        return cls(delimiter, config.encoding, config.table)
 
 
 # Nothing is given.

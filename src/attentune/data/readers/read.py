@@ -16,13 +16,14 @@ from attentune.data.readers.formats import DELIMITERS, FOUND, HEAD_BYTES, FileOp
 from attentune.data.readers.json import parse_json, parse_json_lines
 from attentune.data.readers.office import FEATHER, SPREADSHEETS, parse_feather, parse_spreadsheet
 from attentune.data.readers.parquet import parse_parquet
+from attentune.data.readers.sqlite import SQLITE, parse_sqlite
 from attentune.data.readers.streams import MAX_BYTES, check_file, open_bytes, text_lines
 from attentune.data.readers.table import CHUNK, WHOLE, ChunkLimit, Table
 from attentune.errors import DataError
 
 # Files that are read row by row, and as a whole.
 EXTENSIONS = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
-_WHOLE = (*FEATHER, *SPREADSHEETS)
+_WHOLE = (*FEATHER, *SPREADSHEETS, *SQLITE)
 
 
 def read_table(
@@ -33,7 +34,7 @@ def read_table(
     options: FileOptions = FOUND,
 ) -> Table:
     """Read a file by its extension: .csv, .tsv, .json, .jsonl (.ndjson) or .parquet, each also with .gz; .feather
-    (.arrow); .xlsx, .xls, .xlsb or .ods.
+    (.arrow); .xlsx, .xls, .xlsb or .ods; .db, .sqlite or .sqlite3.
 
     A .csv or .tsv has a header line; its fields may be in double quotes, and then hold separators, line ends and
     doubled quotes (also in a .tsv; for files without quoting, such as those of GLUE, see `read_delimited`). Its
@@ -45,7 +46,7 @@ def read_table(
         path: the file.
         keep: the columns to read; None reads all.
         max_bytes: the maximum size, after unpacking.
-        options: the separator and encoding of a .csv or .tsv, if known.
+        options: the separator and encoding of a .csv or .tsv, and the table of a database, if known.
 
     Raises:
         DataError: if the file is missing, empty, of an unknown format or broken; with the line if there is one.
@@ -83,6 +84,9 @@ def read_chunks(
         return
     path = check_file(path)
     kind = path.with_suffix("").suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+    if path.suffix.lower() in SQLITE:
+        yield parse_sqlite(path, keep, options.table)
+        return
     if path.suffix.lower() in _WHOLE:
         yield (parse_feather if path.suffix.lower() in FEATHER else parse_spreadsheet)(path, keep)
         return
