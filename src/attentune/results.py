@@ -23,7 +23,7 @@ _PACKAGES = ("attentune", "torch", "transformers", "tokenizers", "accelerate", "
 RESULT_FILE, LOG_FILE = "run.json", "log.jsonl"
 # Marks the folder of a finished multi-task training, which has one run folder per task.
 TASKS_FILE = "tasks.json"
-# Files of a search's folder: settings, ranked trials, best settings; and the run that is trained with the best settings.
+# Files of a search's folder: settings, ranked trials, best settings; and the run of the model with the best settings.
 SEARCH_FILE, TRIALS_FILE, WINNER_FILE = "search.json", "trials.json", "config.yaml"
 BEST_FOLDER = "best"
 # The key in `data_fingerprint` for the training rows without those of extra files, if there are any.
