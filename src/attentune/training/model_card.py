@@ -105,7 +105,7 @@ def _one_lined(value: Any) -> Any:
 
 CARD_FILE = "README.md"
 _WITHOUT_ENCODER = ("majority", "tfidf-linear")
-_HOME = "https://attentune.readthedocs.io"
+HOME = "https://attentune.readthedocs.io"
 _RESAMPLES = 500
 _MOST_FINDINGS = 20
 # What the card of an export replaces: `integrations.hub.card`.
@@ -333,7 +333,7 @@ def _use(facts: CardFacts) -> str:
     given = '{"text": "A first text.", "text_pair": "A second one."}' if pair else '"A text."'
     second = ' --text_pair "A second one."' if pair else ""
     lists = '["A first text."], ["A second one."]' if pair else '["A text."]'
-    return f"""With [Attentune]({_HOME}) installed; FOLDER is this folder.
+    return f"""With [Attentune]({HOME}) installed; FOLDER is this folder.
 
 ```console
 $ attentune predict FOLDER --text "A {"first " if pair else ""}text."{second}

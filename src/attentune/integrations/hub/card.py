@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from attentune.io.files import write_text
-from attentune.training.model_card import CARD_FILE, NEEDS_ATTENTUNE, USE_HEADING
+from attentune.training.model_card import CARD_FILE, HOME, NEEDS_ATTENTUNE, USE_HEADING
 
 _PIPELINE = """With transformers; FOLDER is this folder, or its name on the hub.
 
@@ -42,17 +42,20 @@ from setfit import SetFitModel
 model = SetFitModel.from_pretrained("FOLDER")
 print(model.predict(["A text."]), model.predict_proba(["A text."]))
 ```"""
-ONNX_USE = """With transformers.js; FOLDER is this folder, or its name on the hub.
+_ONNX_PYTHON = f"""In Python with onnxruntime, without PyTorch: `onnx/model.onnx`, `tokenizer.json` and `export.json`,
+see [Exporting]({HOME}/exporting/)."""
+# The pipeline of transformers.js takes single texts.
+ONNX_PAIR_USE = _ONNX_PYTHON
+ONNX_USE = f"""With transformers.js; FOLDER is this folder, or its name on the hub.
 
 ```js
-import { pipeline } from "@huggingface/transformers";
+import {{ pipeline }} from "@huggingface/transformers";
 
-const classify = await pipeline("text-classification", "FOLDER", { dtype: "fp32" });
-console.log(await classify({given}, { top_k: null }));
+const classify = await pipeline("text-classification", "FOLDER", {{ dtype: "fp32" }});
+console.log(await classify("A text.", {{ top_k: null }}));
 ```
 
-In Python with onnxruntime, without PyTorch: `onnx/model.onnx`, `tokenizer.json` and `export.json` are described in
-[Exporting](https://attentune.readthedocs.io)."""
+{_ONNX_PYTHON}"""
 _PAIR = '{"text": "A first text.", "text_pair": "A second one."}'
 
 

@@ -27,7 +27,7 @@ from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.tokenization import Features, encode_rows
 from attentune.errors import ConfigError, ExportError
 from attentune.inference.predictor import ModelPredictor, Predictor
-from attentune.integrations.hub.card import ONNX_USE, copy_card
+from attentune.integrations.hub.card import ONNX_PAIR_USE, ONNX_USE, copy_card
 from attentune.integrations.hub.stock import classification_config
 from attentune.integrations.onnx.checking import (
     MADE_UP_NAME,
@@ -212,7 +212,8 @@ class _Making:
             (self.folder / "onnx").mkdir()
             save_tokenizer(self.saved.tokenizer, self.folder, longest=self.saved.model.config.max_seq_length)
             classification_config(self.saved.model).save_pretrained(self.folder)
-        copy_card(self.saved.folder, self.folder, ONNX_USE, pair=self.saved.is_pair, library="transformers.js")
+        use, library = (ONNX_PAIR_USE, "onnx") if self.saved.is_pair else (ONNX_USE, "transformers.js")
+        copy_card(self.saved.folder, self.folder, use, pair=self.saved.is_pair, library=library)
         with storage_errors(self.folder):
             self.plain = plain_tokenizer(self.saved)
             self.plain.save(str(self.folder / "tokenizer.json"))
