@@ -105,6 +105,7 @@ def cannot_pass(estimator: Any) -> dict[str, str]:
     return {**EXPECTED, **OF_ONE.get(type(estimator).__name__, {})}
 
 
+@pytest.mark.integration
 @parametrize_with_checks(
     [AttentuneClassifier(), AttentuneRegressor(), AttentuneAuto()],
     expected_failed_checks=cannot_pass,
