@@ -465,26 +465,26 @@ def setfit(data: Any, folder: Path, draw: int, seconds: float) -> Any:
         return [one if two is None else f"{one} [SEP] {two}" for one, two in zip(rows.texts, pairs, strict=True)]
 
     train = data.splits["train"]
-    model = SetFitModel.from_pretrained(resolve_encoder("embedded"))
     rows = Dataset.from_dict({"text": texts(train), "label": train.labels.tolist()})
 
-    def fit(steps: int) -> float:
-        started = time.perf_counter()
+    def fit(steps: int) -> tuple[Any, float]:
+        model = SetFitModel.from_pretrained(resolve_encoder("embedded"))
+        began = time.process_time()
         arguments = TrainingArguments(batch_size=16, max_steps=steps, seed=draw, report_to="none", save_strategy="no")
-        made = Trainer(model=model, args=arguments, train_dataset=rows)
-        made.train()
-        return time.perf_counter() - started
+        Trainer(model=model, args=arguments, train_dataset=rows).train()
+        return model, time.process_time() - began
 
-    probe = fit(10)
-    steps = int(np.clip(0.8 * (seconds - probe) / probe * 10, 50, 2000))
-    model = SetFitModel.from_pretrained(resolve_encoder("embedded"))
-    fit(steps)
+    # What a step takes, and what is spent without any: pairs are made, and the head is fitted on all rows.
+    few, more = (fit(steps)[1] for steps in (10, 30))
+    step = max((more - few) / 20, 1e-3)
+    steps = int(np.clip((seconds - few - more - (few - 10 * step)) / step, 50, 5000))
+    model, last = fit(steps)
 
     def predict(scored: Any) -> np.ndarray:
         shares = np.asarray(model.predict_proba(texts(scored), as_numpy=True), dtype=np.float64)
         return np.log(np.maximum(shares, 1e-12))
 
-    return predict, {"steps": steps}
+    return predict, {"steps": steps, "seconds": {"10 steps": few, "30 steps": more, "all steps": last}}
 
 
 def auto(*, exclude: Sequence[str] = (), deliver: str = "best") -> Callable[..., Any]:
