@@ -102,8 +102,8 @@ def test_methods_whose_scores_have_no_class_are_refused(tiny, name: str) -> None
     with pytest.raises(ConfigError) as error:
         explain_texts(tiny_run(tiny()), ["a"], method=name, contrast="bad")
     assert str(error.value) == (
-        f"contrast: the scores of {name} do not depend on the class. Methods that do: gradient, integrated-gradients,"
-        " leave-one-out, lime, shap, attention-gradient."
+        f"contrast: the scores of {name} do not depend on the class. Methods that do: fast-shap, gradient,"
+        " integrated-gradients, leave-one-out, lime, shap, attention-gradient."
     )
 
 

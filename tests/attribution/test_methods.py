@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,16 @@ from attentune.explain.explainer import Explainer
 from attentune.inference.predictor import Predictor
 from attentune.testing.tiny import FAMILIES
 from helpers import explain_references as loops
+from helpers import explain_runs
 from helpers.explain_references import OneText
-from helpers.explain_runs import KINDS, SPACES, hooks_of, rows_for, tiny_run
+from helpers.explain_runs import KINDS, SPACES, hooks_of, rows_for
 from helpers.tiers import covering
 
 Tiny = Callable[..., Path]
+tiny_run = functools.partial(explain_runs.tiny_run, with_head=True)
 SETTINGS = Settings(seed=3, steps=6, samples=24)
 LOOPS: dict[str, Callable[[OneText], np.ndarray]] = {
+    "fast-shap": loops.fast_shap,
     "ssa": loops.ssa,
     "gradient": loops.gradient,
     "integrated-gradients": lambda text: loops.integrated_gradients(text, SETTINGS.steps),
@@ -44,6 +48,11 @@ def scores_of(run: Predictor, name: str, rows: Any, **options: Any) -> list[np.n
     return [attribution.scores for attribution in found]
 
 
+def skip_what_is_not(name: str, kind: str) -> None:
+    if name == "fast-shap" and kind == "bi-encoder":
+        pytest.skip("a bi-encoder has no attribution head")
+
+
 def close_to(expected: np.ndarray, rel: float = 5e-4) -> Any:
     """Equal up to this share of the highest score."""
     return pytest.approx(expected, rel=rel, abs=rel * float(np.abs(expected).max(initial=0.0)) + 1e-9)
@@ -55,6 +64,7 @@ def test_every_method_has_a_loop() -> None:
 
 @covering("name, kind", list(LOOPS), list(KINDS))
 def test_scores_are_those_of_the_loop(tiny: Tiny, name: str, kind: str) -> None:
+    skip_what_is_not(name, kind)
     run, rows = tiny_run(tiny(), kind), rows_for(kind)
     found = Explainer(run, rows).attributions(name, settings=SETTINGS)
     texts = [OneText(run, rows, row) for row in range(len(rows))]
@@ -86,6 +96,7 @@ def test_another_class_can_be_explained(tiny: Tiny, name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("kind", ["classification", "bi-encoder"])
 def test_neighbours_and_padding_change_nothing(tiny: Tiny, name: str, kind: str) -> None:
+    skip_what_is_not(name, kind)
     run, rows = tiny_run(tiny(), kind), rows_for(kind)
     together = scores_of(run, name, rows)
     for row in range(len(rows)):
@@ -121,6 +132,7 @@ def test_the_seed_is_what_is_drawn_by(tiny: Tiny, name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("kind", ["classification", "bi-encoder"])
 def test_passes_are_those_that_were_made(tiny: Tiny, name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_what_is_not(name, kind)
     run, rows = tiny_run(tiny(), kind), rows_for(kind)
     forward, backward = [], []
     classify = run.model.classify
@@ -138,6 +150,7 @@ def test_passes_are_those_that_were_made(tiny: Tiny, name: str, kind: str, monke
     assert sum(attribution.passes for attribution in found) == sum(forward) + sum(backward)
     tokens = [len(explainer.scorer.features.non_special_positions(row)) for row in range(len(rows))]
     expected = {
+        "fast-shap": lambda count: 1,
         "ssa": lambda count: 1,
         "attention": lambda count: 1,
         "random": lambda count: 1,
@@ -228,13 +241,24 @@ def test_other_slots_can_be_explained(tiny: Tiny, name: str, options: dict[str, 
 
 
 def test_a_run_without_token_gate_is_told_what_works(tiny: Tiny) -> None:
-    run = tiny_run(tiny(), gate=False)
+    run = explain_runs.tiny_run(tiny(), gate=False)
     explainer = Explainer(run, rows_for("classification", 1))
     with pytest.raises(ConfigError) as raised:
         explainer.attributions("ssa")
     assert str(raised.value) == (
         "method: ssa needs a model that scores tokens, trained with a preset such as ssa-hybrid; this one does not."
         " Methods that work on it: gradient, integrated-gradients, leave-one-out, lime, shap, attention,"
+        " attention-gradient, random."
+    )
+
+
+def test_a_run_without_a_fitted_head_is_told_how_to_get_one(tiny: Tiny) -> None:
+    explainer = Explainer(explain_runs.tiny_run(tiny()), rows_for("classification", 1))
+    with pytest.raises(ConfigError) as raised:
+        explainer.attributions("fast-shap")
+    assert str(raised.value) == (
+        "method: fast-shap needs a head that is fitted to the run first: attentune fit-explainer RUN; this run has"
+        " none. Methods that work on it: ssa, gradient, integrated-gradients, leave-one-out, lime, shap, attention,"
         " attention-gradient, random."
     )
 

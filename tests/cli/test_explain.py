@@ -197,7 +197,7 @@ def test_in_a_terminal_it_is_coloured(run: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--text", "a", "--method", "sssa"), "method: got 'sssa', expected one of ssa,"),
+        (("--text", "a", "--method", "sssa"), "method: got 'sssa', expected one of fast-shap,"),
         (("--text", "a", "--method", ","), "method: got none, expected at least one."),
         (("--text", "a", "--target", "god"), "target: got 'god', expected one of the run's classes: bad, good. Did"),
         (("--text", "a", "--layer", "9"), "layer: got 9, expected numbers from 1 to 3, or last."),
@@ -240,11 +240,17 @@ def test_a_run_without_token_gate_is_explained_by_leaving_words_out(plain_run: P
 
 
 def test_a_run_without_token_gate_is_told_what_works(plain_run: Path, attentune: Command) -> None:
-    for words in (("explain", "--method", "ssa"), ("predict", "--explain")):
+    expected = {
+        ("explain", "--method", "ssa"): "Methods that work on it: gradient, integrated-gradients, leave-one-out",
+        (
+            "predict",
+            "--explain",
+        ): f"Fit a head to it once: attentune fit-explainer {plain_run}; or use attentune explain",
+    }
+    for words, message in expected.items():
         status, out, err = attentune(words[0], plain_run, "--text", "a", "--text_pair", "b", *words[1:])
         assert (status, out) == (2, "")
-        assert "ssa needs a model that scores tokens" in err
-        assert "Methods that work on it: gradient, integrated-gradients, leave-one-out" in err
+        assert message in err
 
 
 @pytest.mark.parametrize("command", ["predict", "explain"])
@@ -278,7 +284,7 @@ def test_predictions_are_the_same_with_a_column_more(run: Path, folder: Path, at
     assert len(plain) == 20
     assert [{name: own for name, own in row.items() if name != "explanation"} for row in rows] == plain
     texts = [row["text"] for row in csv.DictReader((folder / "validation.csv").open())]
-    for text, row, expected in zip(texts, rows, explain_texts(run, texts), strict=True):
+    for text, row, expected in zip(texts, rows, explain_texts(run, texts, method="ssa"), strict=True):
         tokens = json.loads(row["explanation"])
         assert (
             [text[token["start"] : token["end"]] for token in tokens]

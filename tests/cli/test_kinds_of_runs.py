@@ -56,7 +56,7 @@ COMMANDS: dict[str, Any] = {
     f"explain RUN --text '{TEXT}' --method attention": {**NO_METHOD, "model": "lovely"},
     f"explain RUN --text '{TEXT}' --layer 1": {**NEEDS_MODEL, "model": "layer 1"},
     f"explain RUN --text '{TEXT}' --method sap": No("method: got 'sap', expected one of"),
-    "predict RUN --input_file NEW --explain": {**NEEDS_MODEL, "model": No("ssa needs a model that scores tokens")},
+    "predict RUN --input_file NEW --explain": {**NEEDS_MODEL, "model": No("attentune fit-explainer")},
     "calibrate RUN": {**NEEDS_MODEL, "model": "Calibrated on 12 rows"},
     "export RUN --output_dir OUT/onnx": NEEDS_MODEL,
     "export RUN --output_dir OUT/hub --format transformers": NEEDS_MODEL,

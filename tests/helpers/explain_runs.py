@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from attentune.attribution.fast_shap import outputs_of
 from attentune.config import Config, HeadConfig
 from attentune.config.schema import TokenGateConfig
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.inference.predictor import ModelPredictor, predict_rows
+from attentune.nn.attribution_head import AttributionHead
 from helpers.tiny_models import build, rows_of
 
 KINDS = ("classification", "pair", "bi-encoder", "regression", "ordinal")  # the third: two texts, encoded separately
@@ -41,9 +43,18 @@ def rows_for(kind: str, count: int = len(TEXTS)) -> TextRows:
 
 
 def tiny_run(
-    folder: Path, kind: str = "classification", *, gate: bool = True, max_length: int = 64, **model: Any
+    folder: Path,
+    kind: str = "classification",
+    *,
+    gate: bool = True,
+    max_length: int = 64,
+    with_head: bool = False,
+    **model: Any,
 ) -> ModelPredictor:
-    """Build a run on the checkpoint in `folder`; its logits have mean 0 and standard deviation 1 over `TEXTS`."""
+    """Build a run on the checkpoint in `folder`; its logits have mean 0 and standard deviation 1 over `TEXTS`.
+
+    `with_head` gives it an attribution head with random weights; a bi-encoder can have none.
+    """
     options: dict[str, Any] = {"head": HeadConfig(kind="mean", combine="concat")} | model
     if gate:
         options["token_gate"] = TokenGateConfig(kind="ssa")
@@ -60,7 +71,22 @@ def tiny_run(
         linear.weight.mul_(scale)
         linear.bias.sub_(mean_C).mul_(scale)
     built.encoder.set_attn_implementation("sdpa")  # the state after loading; predicting has changed it
+    if with_head and kind != "bi-encoder":
+        run.__dict__["attribution_head"] = random_head(run)
     return run
+
+
+def random_head(run: ModelPredictor) -> AttributionHead:
+    """Make an attribution head for a run with random weights, also where a new one has zeros."""
+    encoder = run.model.encoder.config
+    layers = sorted({0, encoder.num_hidden_layers // 2, encoder.num_hidden_layers})
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        outputs = outputs_of(run.label_space)
+        head = AttributionHead(hidden_size=encoder.hidden_size, layers=layers, width=12, outputs=outputs, longest=20)
+        for tensor in (*head.parameters(), head.nothing_MO):
+            torch.nn.init.normal_(tensor, std=0.5)
+    return head.eval()
 
 
 def hooks_of(model: Any) -> int:

@@ -19,6 +19,7 @@ from attentune.data.tokenization import Features
 from attentune.errors import ConfigError
 from attentune.inference.scoring import RowScores, score_rows
 from attentune.metrics.metrics import predictions_of
+from attentune.nn.attribution_head import AttributionHead
 
 # Class id that stands for the class that the model predicts.
 PREDICTED = -1
@@ -194,12 +195,14 @@ class Scorer(PredictionScorer):
         accelerator: sets device and precision.
         pad_token_id: pads shorter rows.
         mask_token_id: replaces a masked token.
+        attribution_head: the head that was fitted to the model for fast-shap, if any.
     """
 
     model: Any
     accelerator: Any
     pad_token_id: int
     mask_token_id: int
+    attribution_head: AttributionHead | None = None
 
     def inputs(self, rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
         """Return these rows as a batch on the model's device."""
@@ -211,8 +214,14 @@ class Scorer(PredictionScorer):
         with self.accelerator.autocast():
             return self.model(**inputs, **options)
 
-    def scores(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> RowScores:
-        """Predict rows without gradients, in batches of bounded size."""
+    def scores(
+        self,
+        rows: np.ndarray,
+        masked: Sequence[np.ndarray | None] | None = None,
+        *,
+        attribution_head: AttributionHead | None = None,
+    ) -> RowScores:
+        """Predict rows without gradients, in batches of bounded size, with the estimates of an attribution head."""
         return score_rows(
             self.model,
             self.features,
@@ -222,6 +231,7 @@ class Scorer(PredictionScorer):
             masked=masked,
             mask_token_id=self.mask_token_id,
             with_details=masked is None,
+            attribution_head=attribution_head,
         )
 
     def values(self, logits_BC: Tensor, wanted_B: np.ndarray) -> Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 
 from attentune.attribution.attention import attention, attention_gradient, ssa
 from attentune.attribution.base import MethodScores, PredictionScorer, Settings
+from attentune.attribution.fast_shap import fast_shap
 from attentune.attribution.gradient import gradient, integrated_gradients
 from attentune.attribution.perturbation import leave_one_out, lime, shap
 from attentune.config.parse import did_you_mean
@@ -29,6 +30,7 @@ class Method:
         batched: whether rows share batches; otherwise each row is scored alone, with its own masked copies.
         needs: "predictions", so that it works on every run; "gradients" of a model; or a "model" that it looks into.
         needs_gate: only for models with a token gate.
+        needs_head: only for runs to which an attribution head was fitted.
         needs_captum: only if Captum is installed.
         explains_class: whether the scores depend on the class to explain, so that it can be contrasted with another.
     """
@@ -38,6 +40,7 @@ class Method:
     batched: bool = True
     needs: str = "model"
     needs_gate: bool = False
+    needs_head: bool = False
     needs_captum: bool = False
     explains_class: bool = True
 
@@ -52,6 +55,7 @@ def random(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarray, set
 
 
 METHODS: dict[str, Method] = {
+    "fast-shap": Method(fast_shap, signed=True, needs_head=True),
     "ssa": Method(ssa, signed=False, needs_gate=True, explains_class=False),
     "gradient": Method(gradient, signed=True, needs="gradients"),
     "integrated-gradients": Method(
@@ -66,20 +70,32 @@ METHODS: dict[str, Method] = {
 }
 
 
-def method_for(name: str, model: Any) -> Method:
+def method_for(name: str, model: Any, *, has_head: bool = False) -> Method:
     """Return the method of this name, if it works on this model.
+
+    Args:
+        name: the method.
+        model: the model.
+        has_head: whether an attribution head was fitted to it.
 
     Raises:
         ConfigError: there is no such method, or it does not work on this model or without Captum.
     """
     method = _known(name)
-    if method.needs_gate and model.token_gate is None:
-        others = ", ".join(other for other, entry in METHODS.items() if not entry.needs_gate)
-        raise ConfigError(
-            f"method: {name} needs a model that scores tokens, trained with a preset such as ssa-hybrid; this one does"
-            f" not. Methods that work on it: {others}."
+    if not works_on(method, model, has_head=has_head):
+        others = ", ".join(other for other, entry in METHODS.items() if works_on(entry, model, has_head=has_head))
+        lacks = (
+            "a model that scores tokens, trained with a preset such as ssa-hybrid; this one does not"
+            if method.needs_gate
+            else "a head that is fitted to the run first: attentune fit-explainer RUN; this run has none"
         )
+        raise ConfigError(f"method: {name} needs {lacks}. Methods that work on it: {others}.")
     return _installed(name, method)
+
+
+def works_on(method: Method, model: Any, *, has_head: bool) -> bool:
+    """Return whether a model has what a method reads: a token gate, or a fitted attribution head."""
+    return (model.token_gate is not None or not method.needs_gate) and (has_head or not method.needs_head)
 
 
 def method_without_model(name: str, kind: str, *, gradients: bool) -> Method:

@@ -21,11 +21,11 @@ _EXAMPLES = """examples:
   attentune explain runs/mine --input_file new.csv --by_class    (the words that speak for each class over the file)
   attentune explain runs/mine --text "a whole lot foul, freaky and funny." --layer 6 --heads all --output_file heads.png
 
-methods: ssa (runs that score tokens), gradient, integrated-gradients, leave-one-out, lime, shap, attention,
-attention-gradient, random. For baselines and ensembles leave-one-out, lime, shap and random delete whole words, and for
-ensembles gradient and integrated-gradients are averaged over the models; other methods need one model. Scores are
-signed (all but those of ssa, attention, attention-gradient, random): positive ones support the class, negative ones
-contradict it.
+methods: fast-shap (after attentune fit-explainer RUN), ssa (runs that score tokens), gradient, integrated-gradients,
+leave-one-out, lime, shap, attention, attention-gradient, random. For baselines and ensembles leave-one-out, lime, shap
+and random delete whole words, and for ensembles gradient and integrated-gradients are averaged over the models; other
+methods need one model. Scores are signed (all but those of ssa, attention, attention-gradient, random): positive ones
+support the class, negative ones contradict it.
 Each line of JSON: {"text", "pair", "method", "label", "probability", "prediction", "signed", "passes", "seconds",
 "unit", "tokens": [{"text", "start", "end", "score"}]}; for pairs each token also has "in": "text" or "pair"."""
 
@@ -44,7 +44,7 @@ def parser() -> Parser:
     add_best_flag(made)
     made.add_argument(
         "--method",
-        help="one or several methods, comma-separated (default: ssa for runs with a token gate, else leave-one-out)",
+        help="one or several methods, comma-separated (default: fast-shap after fit-explainer, else leave-one-out)",
     )
     made.add_argument("--target", help="the class to explain (default: the predicted one)")
     made.add_argument(
@@ -183,6 +183,8 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
     from attentune.explain.texts import explain_rows
 
     methods = _methods(parsed, saved)
+    free = () if parsed.method or parsed.by_class or kind in ("json", "figure") else _free_methods(saved)
+    methods += [name for name in free if name not in methods]
     if parsed.by_class:
         from attentune.explain.by_class import check_signed
 
@@ -200,6 +202,8 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
     if parsed.by_class:
         return _show_by_class(parsed, explanations[methods[0]], saved.label_space, kind)
     groups = [list(group) for group in zip(*explanations.values(), strict=True)]
+    for name in free:
+        _tell_agreement(name, methods[0], explanations)
     if kind == "page":
         from attentune.report.explanations import write_explanations
 
@@ -215,6 +219,21 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
 
         print_explanations(groups) if parsed.output_file is None else _put(parsed, score_tables(groups))
     return _done(parsed, len(rows))
+
+
+def _free_methods(saved: Any) -> tuple[str, ...]:
+    from attentune.explain.explainer import free_methods
+
+    return free_methods(saved)
+
+
+def _tell_agreement(name: str, other: str, explanations: Any) -> None:
+    """Say on standard error what a method is that is shown besides the default one."""
+    from attentune.explain.explanation import rank_correlation
+
+    found = rank_correlation(explanations[name], explanations[other])
+    agreement = "" if found is None else f" Its ranking of the words correlates with that of {other} by {found:.2f}."
+    print(f"{name}: read from the pass that predicts, without extra cost, and approximate.{agreement}", file=sys.stderr)
 
 
 def _check_by_class(parsed: Any, problems: list[str]) -> None:

@@ -70,7 +70,6 @@ def run(arguments: Sequence[str]) -> int:
         problems.append(f"--demo: uses synthetic reviews; leave out {', '.join(sorted(data_overrides))}.")
     config = config_from(parsed, problems)
 
-    from attentune.attribution.registry import METHODS
     from attentune.explain.faithfulness.measure import measure_faithfulness
     from attentune.inference.predictor import Predictor
 
@@ -79,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
     result = measure_faithfulness(
         saved,
         rows,
-        methods=tuple(METHODS) if parsed.methods == "all" else _listed(parsed.methods),
+        methods=_all_methods(saved) if parsed.methods == "all" else _listed(parsed.methods),
         measures=_measures(parsed, numbers),
         precision=parsed.precision,
         progress=_log,
@@ -102,6 +101,14 @@ def _numbers(parsed: Any, problems: list[str]) -> dict[str, int]:
         name: whole_number(f"--{name}", getattr(parsed, name), problems, minimum=least.get(name, 1)) for name in names
     }
     return {name: value for name, value in numbers.items() if value is not None}
+
+
+def _all_methods(saved: Any) -> tuple[str, ...]:
+    """Return the names of all methods that work on a run."""
+    from attentune.attribution.registry import METHODS, works_on
+
+    has_head = saved.attribution_head is not None
+    return tuple(name for name, method in METHODS.items() if works_on(method, saved.model, has_head=has_head))
 
 
 def _listed(text: str | None) -> tuple[str, ...] | None:

@@ -29,6 +29,7 @@ COMMANDS = {
     "evaluate": "evaluate a saved run on labelled texts",
     "calibrate": "fit a temperature and decision thresholds of a finished run on held-out rows",
     "predict": "predict texts with a saved run",
+    "fit-explainer": "fit a head to a run that explains each prediction in the same pass",
     "explain": "score how much each word of a text contributed to a prediction",
     "export": "export a saved run as ONNX, or for transformers",
     "run-ssa": "run with the flags of the released SSA program, and write its result files",

@@ -193,6 +193,7 @@ class Explainer(BaseExplainer):
             label_space=saved.label_space,
             pad_token_id=saved.tokenizer.pad_token_id,
             mask_token_id=saved.tokenizer.mask_token_id,
+            attribution_head=saved.attribution_head,
         )
 
     def _encode_with_spans(self, *rows_and_tokenizer: Any, **lengths: Any) -> Features:
@@ -209,7 +210,8 @@ class Explainer(BaseExplainer):
         alone: bool = False,
     ) -> list[Attribution]:
         """Compute each row's scores; `alone` makes each row a batch of its own, without padding."""
-        method, count = method_for(name, self.scorer.model), len(self._rows)
+        has_head = self.scorer.attribution_head is not None
+        method, count = method_for(name, self.scorer.model, has_head=has_head), len(self._rows)
         settings = settings or Settings()
         wanted_N = class_ids(target, self._space, count)
         scorer = replace(self.scorer, contrast=self._contrast(name, target, settings))
@@ -387,15 +389,21 @@ def check_method(name: str, saved: Predictor) -> None:
         ConfigError: it does not exist or does not work on this run.
     """
     if isinstance(saved, ModelPredictor):
-        method_for(name, saved.model)
+        method_for(name, saved.model, has_head=saved.attribution_head is not None)
     else:
         method_without_model(name, saved.kind, gradients=isinstance(saved, EnsemblePredictor))
 
 
 def default_method(saved: Predictor) -> str:
-    """Return the method that is used if none is named: ssa for models with a token gate, else leave-one-out.
+    """Return the method that is used if none is named: fast-shap if the run has a fitted head, else leave-one-out.
 
-    Leave-one-out works on every run, and no method was more faithful (docs/faithfulness.md).
+    Leave-one-out works on every run; which methods are how faithful says docs/faithfulness.md.
     """
+    has_head = isinstance(saved, ModelPredictor) and saved.attribution_head is not None
+    return "fast-shap" if has_head else "leave-one-out"
+
+
+def free_methods(saved: Predictor) -> tuple[str, ...]:
+    """Return the methods, besides the default one, that cost no pass of their own: ssa for models with a token gate."""
     has_gate = isinstance(saved, ModelPredictor) and saved.model.token_gate is not None
-    return "ssa" if has_gate else "leave-one-out"
+    return ("ssa",) if has_gate else ()

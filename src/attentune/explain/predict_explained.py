@@ -1,4 +1,4 @@
-"""Predictions with each word's importance by the token gate, from the same forward pass."""
+"""Predictions with each word's score from the same forward pass: by fast-shap, else by the token gate."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import json
 
 import numpy as np
 
-from attentune.attribution.registry import method_for
+from attentune.attribution.base import PREDICTED
+from attentune.attribution.fast_shap import signed_scores
 from attentune.data.dataset import TextRows
+from attentune.errors import ConfigError
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import token_dicts, token_json
 from attentune.explain.words import merge_subwords
-from attentune.inference.predictor import Predictor, Progress
-from attentune.inference.scoring import score_rows
+from attentune.inference.predictor import ModelPredictor, Predictor, Progress
+from attentune.inference.scoring import RowScores, score_rows
 from attentune.results import without_nan
 
 # Name of the output column.
@@ -22,43 +24,68 @@ EXPLANATION = "explanation"
 def predict_explained(
     saved: Predictor, rows: TextRows, *, precision: str | None = None, progress: Progress | None = None
 ) -> tuple[np.ndarray, list[str]]:
-    """Predict rows as `predict_rows` does, with the importance of each word.
+    """Predict rows as `predict_rows` does, with a score for each word.
 
     Args:
-        saved: a run with a token gate.
+        saved: a run to which `fit_explainer` has fitted a head, whose scores are signed (method fast-shap, for the
+            predicted class); or one with a token gate, whose scores are importances from 0 to 1 (method ssa).
         rows: the rows.
         precision: overrides the run's precision.
         progress: called with the number of rows after each batch.
 
     Returns:
         The logits (N, C), and for each row a JSON list of {"text", "start", "end", "score"}, for pairs with "in" too. A
-        word's score is the maximum of its subwords.
+        word's score is the sum of its subwords' by fast-shap, their maximum by ssa.
 
     Raises:
-        ConfigError: the run has no token gate.
+        ConfigError: the run has neither.
     """
-    model_run = saved.single_model("the importance of words with predictions (--explain)")
-    method_for("ssa", model_run.model)
+    model_run = saved.single_model("the scores of words with predictions (--explain)")
+    check_explained(model_run)
     explainer = Explainer(model_run, rows, precision=precision, with_spans=True)
-    scorer = explainer.scorer
+    scorer, head = explainer.scorer, model_run.attribution_head
     scored = score_rows(
         scorer.model,
         scorer.features,
         pad_token_id=scorer.pad_token_id,
         batch_size=explainer.batch_size,
         accelerator=scorer.accelerator,
-        with_details=True,
+        with_details=head is None,
+        attribution_head=head,
         progress=progress,
     )
-    if scored.token_scores is None:  # no rows
-        return scored.logits_NC, []
-    is_finite = all(np.isfinite(scores).all() for scores in scored.token_scores)
+    by_row = _scores(explainer, scored)
+    is_finite = all(np.isfinite(scores).all() for scores in by_row)
     column = []
-    for row, scores in enumerate(scored.token_scores):
+    for row, scores in enumerate(by_row):
         pair = rows.pairs[row] if rows.pairs else None
-        words = merge_subwords(explainer.pieces(row, scores), rows.texts[row], pair, signed=False)
+        pieces = explainer.pieces(row, scores)
+        words = merge_subwords(pieces, rows.texts[row], pair, signed=head is not None)
         if is_finite:
             column.append(token_json(words, is_pair=pair is not None))
         else:
             column.append(json.dumps(without_nan(token_dicts(words, is_pair=pair is not None)), ensure_ascii=False))
     return scored.logits_NC, column
+
+
+def check_explained(saved: ModelPredictor) -> None:
+    """Check that a run scores words in the pass that predicts.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if saved.attribution_head is None and saved.model.token_gate is None:
+        raise ConfigError(
+            f"--explain: {saved.folder} does not score words when it predicts. Fit a head to it once: attentune"
+            f" fit-explainer {saved.folder}; or use attentune explain, which works on every run."
+        )
+
+
+def _scores(explainer: Explainer, scored: RowScores) -> list[np.ndarray]:
+    """Return each row's scores, one for each token."""
+    if scored.attributions is None:
+        return list(scored.token_scores or ())  # no rows, no scores
+    rows = np.arange(len(scored.logits_NC))
+    predicted_N = np.full(len(rows), PREDICTED, dtype=np.int64)
+    target_N = explainer.scorer.targets(scored.logits_NC, predicted_N)
+    return signed_scores(scored, explainer.scorer, rows, target_N)

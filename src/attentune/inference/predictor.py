@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -25,11 +26,13 @@ from attentune.inference.evaluator import Evaluator, ModelEvaluator
 from attentune.inference.scoring import make_accelerator
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.attention import use_own_attention
+from attentune.models.attribution_heads import load_attribution_head
 from attentune.models.fused import use_fused_layers
 from attentune.models.loading import Tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.precision import INT8, TRUE_BF16, bf16_copy, int8_copy
 from attentune.models.saving import label_space_of, load_model
+from attentune.nn.attribution_head import AttributionHead
 from attentune.results import TASKS_FILE
 
 if TYPE_CHECKING:
@@ -190,6 +193,15 @@ class ModelPredictor(Predictor):
 
     model: AttentuneForSequenceClassification
     tokenizer: Tokenizer
+
+    @functools.cached_property
+    def attribution_head(self) -> AttributionHead | None:
+        """The head of `attentune fit-explainer`, if the folder has one.
+
+        Raises:
+            CheckpointError: it is damaged, or was fitted to other weights.
+        """
+        return load_attribution_head(self.folder, self.model)
 
     def evaluator(self, data: TaskData, *, encode: Encode = encode_rows, **training: Any) -> ModelEvaluator:
         """Make an evaluator of these rows; `encode` tokenises rows, as `encode_rows` does."""

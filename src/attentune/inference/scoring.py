@@ -20,6 +20,7 @@ from attentune.data.tokenization import Features
 from attentune.errors import ConfigError
 from attentune.models.fused import frozen_weights
 from attentune.models.precision import MIXED_PRECISION, resolve_precision
+from attentune.nn.attribution_head import AttributionHead
 from attentune.nn.cpu.memory import kept_memory
 
 # Large enough for efficient matrix products, small enough for activations to stay in the cache.
@@ -81,11 +82,13 @@ class RowScores:
         logits_NC: (N, C) float32.
         token_scores: the importance of the tokens of each row, (length,) float32 each; None if the model has none.
         layer_weights_NL: (N, L) float32 excitation of the layers; None if the model has none.
+        attributions: what the attribution head estimates for the tokens of each row, (length, O) float32 each.
     """
 
     logits_NC: np.ndarray
     token_scores: tuple[np.ndarray, ...] | None = None
     layer_weights_NL: np.ndarray | None = None
+    attributions: tuple[np.ndarray, ...] | None = None
 
 
 class _OutputCollector:
@@ -96,14 +99,20 @@ class _OutputCollector:
         self.logits_NC = np.zeros((len(lengths), outputs), dtype=np.float32)
         self._tokens: dict[int, np.ndarray] = {}
         self._layers: dict[int, np.ndarray] = {}
+        self._attributions: dict[int, np.ndarray] = {}
 
-    def add(self, places: np.ndarray, output: Any) -> None:
+    def add(self, places: np.ndarray, output: Any, attributions_BTO: torch.Tensor | None = None) -> None:
         self.logits_NC[places] = _numpy(output.logits)
+        if attributions_BTO is not None:
+            self._attributions |= self._cut(places, _numpy(attributions_BTO))
         if self._with_details and output.token_scores is not None:
-            scores_BT = _numpy(output.token_scores)
-            self._tokens |= {int(place): scores_BT[n, : self._lengths[place]] for n, place in enumerate(places)}
+            self._tokens |= self._cut(places, _numpy(output.token_scores))
         if self._with_details and output.layer_weights is not None:
             self._layers |= dict(zip(places.tolist(), _numpy(output.layer_weights), strict=True))
+
+    def _cut(self, places: np.ndarray, values_BT: np.ndarray) -> dict[int, np.ndarray]:
+        """Cut padded values to the lengths of their rows."""
+        return {int(place): values_BT[n, : self._lengths[place]] for n, place in enumerate(places)}
 
     def scores(self, logits_NC: np.ndarray) -> RowScores:
         count = len(self._lengths)
@@ -111,6 +120,7 @@ class _OutputCollector:
             logits_NC,
             tuple(self._tokens[place] for place in range(count)) if self._tokens else None,
             np.stack([self._layers[place] for place in range(count)]) if self._layers else None,
+            tuple(self._attributions[place] for place in range(count)) if self._attributions else None,
         )
 
 
@@ -132,6 +142,7 @@ def score_rows(
     mask_token_id: int | None = None,
     attention_excluded: Sequence[np.ndarray | None] | None = None,
     with_details: bool = False,
+    attribution_head: AttributionHead | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> RowScores:
     """Run the model over rows in evaluation mode; several processes share the batches, and all get all logits.
@@ -148,6 +159,7 @@ def score_rows(
         mask_token_id: the id at masked positions.
         attention_excluded: for each row the positions that attention ignores, or None.
         with_details: also return token scores and layer weights (one process only).
+        attribution_head: also return what it estimates, on the same device (one process only).
         progress: called with the number of rows of each finished batch; an exception stops the scoring.
     """
     rows = np.arange(len(features)) if rows is None else rows
@@ -173,7 +185,12 @@ def score_rows(
                 else [attention_excluded[place] for place in places],
             )
             inputs = {name: tensor.to(accelerator.device) for name, tensor in batch.inputs.items()}
-            collected.add(places, model(**inputs))
+            if attribution_head is None:
+                collected.add(places, model(**inputs))
+            else:
+                output = model(**inputs, output_hidden_states=True)
+                states = [output.hidden_states[layer] for layer in attribution_head.layers]
+                collected.add(places, output, attribution_head(states))
             if progress is not None:
                 progress(len(places))
     return collected.scores(summed_over_processes(collected.logits_NC, accelerator))

@@ -115,8 +115,9 @@ def test_pairs_and_ordered_classes_can_be_measured(tiny: Tiny, kind: str) -> Non
 
 
 def test_default_methods_are_those_that_work_here_but_the_dear_ones(tiny: Tiny, run: Predictor) -> None:
-    assert default_methods(run) == tuple(name for name in METHODS if name not in ("lime", "shap"))
+    assert default_methods(run) == tuple(name for name in METHODS if name not in ("fast-shap", "lime", "shap"))
     assert "ssa" not in default_methods(tiny_run(tiny(), gate=False))
+    assert "fast-shap" in default_methods(tiny_run(tiny(), with_head=True))
 
 
 def test_all_that_is_wrong_is_said_at_once(tiny: Tiny) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from attentune.attribution.base import Scorer
-from attentune.attribution.registry import METHODS, method_for
+from attentune.attribution.registry import METHODS, method_for, works_on
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
@@ -63,11 +63,12 @@ class FaithfulnessResult:
 def default_methods(saved: ModelPredictor) -> tuple[str, ...]:
     """Return the methods that work on this run, except the slowest, LIME and SHAP."""
     has_captum = importlib.util.find_spec("captum") is not None
+    has_head = saved.attribution_head is not None
     return tuple(
         name
         for name, method in METHODS.items()
         if name not in _EXPENSIVE
-        and (not method.needs_gate or saved.model.token_gate is not None)
+        and works_on(method, saved.model, has_head=has_head)
         and (not method.needs_captum or has_captum)
     )
 
@@ -143,7 +144,7 @@ def check(saved: ModelPredictor, methods: Sequence[str], measures: Measures) -> 
         problems.append(f"erasures: got none, expected some of {', '.join(ERASURES)}.")
     for name in methods:
         try:
-            method_for(name, saved.model)
+            method_for(name, saved.model, has_head=saved.attribution_head is not None)
         except ConfigError as error:
             problems += error.problems
     if problems:

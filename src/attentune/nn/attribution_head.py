@@ -1,0 +1,91 @@
+"""The attribution head: estimates the Shapley values of tokens from the encoder's hidden states, and its loss.
+
+Source: FastSHAP (Jethani et al., ICLR 2022), with the model's own hidden states as inputs instead of a second network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class AttributionHead(nn.Module):
+    """Estimates each token's contribution to several values of a model: norm of each layer, dense, GELU, linear.
+
+    The embeddings know which token it is, a middle layer what it means there, the last layer what the model makes of
+    the text; the last layer alone has lost much of what belongs to a single token.
+
+    Args:
+        hidden_size: D.
+        layers: which hidden states are read: 0 is the output of the embeddings.
+        width: size of the layer between.
+        outputs: O, the number of values that are explained.
+        longest: M, the most ordinary tokens of a text that it was fitted on.
+
+    Attributes:
+        nothing_MO: the model's values for a text of 1 ... M ordinary tokens that are all masked, a buffer.
+    """
+
+    nothing_MO: Tensor
+
+    def __init__(self, *, hidden_size: int, layers: Sequence[int], width: int, outputs: int, longest: int) -> None:
+        super().__init__()
+        self.layers = tuple(layers)
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden_size) for _ in self.layers)
+        self.dense = nn.Linear(hidden_size * len(self.layers), width)
+        self.output = nn.Linear(width, outputs)
+        nn.init.zeros_(self.output.weight)
+        nn.init.zeros_(self.output.bias)
+        self.register_buffer("nothing_MO", torch.zeros(longest, outputs))
+
+    def forward(self, read: Sequence[Tensor]) -> Tensor:
+        """Compute the contributions, (B, T, O) float32, from the hidden states (B, T, D) of `layers`."""
+        dtype = self.dense.weight.dtype
+        normed = [norm(hidden_BTD.to(dtype)) for norm, hidden_BTD in zip(self.norms, read, strict=True)]
+        return self.output(functional.gelu(self.dense(torch.cat(normed, dim=-1)))).float()
+
+
+def efficient_scores(scores_BTO: Tensor, ordinary_BT: Tensor, whole_BO: Tensor) -> Tensor:
+    """Spread what the scores of a text lack to what they should add up to evenly over its ordinary tokens.
+
+    Args:
+        scores_BTO: the head's estimates.
+        ordinary_BT: True at tokens that are neither special nor padding.
+        whole_BO: the values of the text minus those of the text with all ordinary tokens masked.
+
+    Returns:
+        (B, T, O), 0 at other tokens.
+
+    Source:
+        FastSHAP, equation 6 (additive efficient normalisation).
+    """
+    ordinary_BT1 = ordinary_BT.unsqueeze(-1).to(scores_BTO.dtype)
+    count_B1 = ordinary_BT1.sum(dim=1).clamp(min=1.0)
+    own_BTO = scores_BTO.masked_fill(~ordinary_BT.unsqueeze(-1), 0.0)
+    return own_BTO + ((whole_BO - own_BTO.sum(dim=1)) / count_B1).unsqueeze(1) * ordinary_BT1
+
+
+def additive_loss(
+    scores_BTO: Tensor, ordinary_BT: Tensor, kept_BKT: Tensor, rise_BKO: Tensor, whole_BO: Tensor
+) -> Tensor:
+    """Compute how badly sums of scores predict the values of masked copies of the texts.
+
+    Args:
+        scores_BTO: the head's estimates; see `efficient_scores`.
+        ordinary_BT: True at tokens that are neither special nor padding.
+        kept_BKT: for each copy True at the ordinary tokens that are not masked.
+        rise_BKO: the values of the copy minus those of the text with all ordinary tokens masked.
+        whole_BO: the values of the whole text minus the same.
+
+    Returns:
+        The mean over texts of the squared error for each token, a scalar.
+
+    Source:
+        FastSHAP, equation 4.
+    """
+    predicted_BKO = kept_BKT.to(scores_BTO.dtype) @ efficient_scores(scores_BTO, ordinary_BT, whole_BO)
+    count_B = ordinary_BT.sum(dim=1).clamp(min=1)
+    return ((predicted_BKO - rise_BKO).square().mean(dim=(1, 2)) / count_B).mean()

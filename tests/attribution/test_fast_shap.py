@@ -1,0 +1,159 @@
+"""fast-shap: what the fitted head says, how it is saved, and what is told where it cannot be fitted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from attentune.attribution.base import Settings
+from attentune.attribution.fast_shap import explained_output, fit_attribution_head, values_of
+from attentune.data.dataset import LabelSpace
+from attentune.errors import CheckpointError, ConfigError, DataError
+from attentune.explain.explainer import Explainer, default_method
+from attentune.explain.fit_explainer import fit_explainer
+from attentune.inference.predictor import ModelPredictor, Predictor
+from attentune.models.attribution_heads import SETTINGS, WEIGHTS
+from attentune.models.saving import save_model
+from attentune.seeding import numpy_generator
+from helpers.explain_runs import rows_for, tiny_run
+from helpers.tiny_models import rows_of
+
+Tiny = Callable[..., Path]
+WORDS = (
+    "the actors seem dull and bright birds sing outside my cold window",
+    "nobody plays guitar at home and never leaves",
+)
+
+
+def texts(count: int, seed: int = 0) -> list[str]:
+    generator = numpy_generator("fast-shap texts", seed)
+    return [" ".join(generator.choice(" ".join(WORDS).split(), size=generator.integers(3, 9))) for _ in range(count)]
+
+
+def saved_run(tiny: Tiny, folder: Path, kind: str = "classification") -> ModelPredictor:
+    """Save a tiny run, and load it."""
+    run = tiny_run(tiny(), kind, gate=False)
+    folder.mkdir()
+    save_model(run.model, run.tokenizer, folder)
+    return Predictor.load(folder)
+
+
+def rows_like(kind: str, count: int, seed: int = 0):
+    second = texts(count, seed + 1) if kind in ("pair", "bi-encoder") else None
+    return rows_of(texts(count, seed), second)
+
+
+@pytest.mark.parametrize("kind", ["classification", "pair", "regression", "ordinal"])
+def test_a_fitted_head_predicts_masked_copies_and_is_loaded_as_saved(tiny: Tiny, tmp_path: Path, kind: str) -> None:
+    run = saved_run(tiny, tmp_path / "run", kind)
+    facts = fit_explainer(run, rows_like(kind, 120), copies=4, seed=1)
+    assert (facts.texts, facts.held_out_texts, facts.copies) == (108, 12, 4)
+    assert facts.explained_variance > 0.3
+    loaded = Predictor.load(tmp_path / "run")
+    assert default_method(loaded) == "fast-shap"
+    new = rows_like(kind, 10, seed=7)
+    found = Explainer(loaded, new).attributions("fast-shap")
+    exact = Explainer(loaded, new).attributions("shap", settings=Settings(samples=400))
+    correlations = [np.corrcoef(a.scores, b.scores)[0, 1] for a, b in zip(found, exact, strict=True)]
+    assert np.mean(correlations) > 0.5
+    again = Predictor.load(tmp_path / "run")
+    for one, other in zip(found, Explainer(again, new).attributions("fast-shap"), strict=True):
+        assert np.array_equal(one.scores, other.scores)
+
+
+def test_a_fit_is_a_function_of_its_seed_and_leaves_the_model_alone(tiny: Tiny, tmp_path: Path) -> None:
+    run, rows = saved_run(tiny, tmp_path / "run"), rows_like("classification", 40)
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    torch.manual_seed(1)
+    weights = []
+    for seed in (1, 1, 2):
+        fit_explainer(run, rows, copies=2, seed=seed)
+        weights.append((tmp_path / "run" / WEIGHTS).read_bytes())
+        torch.rand(3)  # others' random numbers do not matter
+    assert weights[0] == weights[1] != weights[2]
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+    assert not run.model.training
+
+
+@pytest.mark.parametrize("contrast", [None, 1])
+def test_which_value_is_explained(tiny: Tiny, contrast: int | None) -> None:
+    scorer = Explainer(tiny_run(tiny(), "pair"), rows_for("pair")).scorer
+    logits_NC = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    values_NO = values_of(logits_NC, scorer)
+    asked = replace(scorer, contrast=contrast)
+    for target in (0, 2):
+        expected = asked.value(torch.from_numpy(logits_NC), torch.full((6,), target)).numpy()
+        assert explained_output(values_NO, target, asked) == pytest.approx(expected, abs=1e-6)
+
+
+def test_two_classes_scores_and_label_sets_have_their_values(tiny: Tiny) -> None:
+    two = Explainer(tiny_run(tiny()), rows_for("classification")).scorer
+    logits_NC = np.array([[1.0, 3.0], [2.0, -1.0]], dtype=np.float32)
+    assert values_of(logits_NC, two).tolist() == [[2.0], [-3.0]]
+    assert explained_output(values_of(logits_NC, two), 0, two).tolist() == [-2.0, 3.0]
+    one = Explainer(tiny_run(tiny(), "regression"), rows_for("regression")).scorer
+    assert values_of(logits_NC[:, :1], one).tolist() == [[1.0], [2.0]]
+    sets = replace(two, label_space=LabelSpace("multilabel", ("a", "b")), contrast=0)
+    assert explained_output(values_of(logits_NC, sets), 1, sets).tolist() == [2.0, -3.0]
+
+
+def test_a_head_of_other_weights_is_refused(tiny: Tiny, tmp_path: Path) -> None:
+    run = saved_run(tiny, tmp_path / "run")
+    fit_explainer(run, rows_like("classification", 30), copies=2)
+    with torch.no_grad():
+        run.model.classifier.bias.add_(0.1)
+    save_model(run.model, run.tokenizer, tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"fitted to other weights.*attentune fit-explainer"):
+        _ = Predictor.load(tmp_path / "run").attribution_head
+
+
+def test_calibration_after_the_fit_divides_the_scores(tiny: Tiny, tmp_path: Path) -> None:
+    run, rows = saved_run(tiny, tmp_path / "run"), rows_like("classification", 30)
+    fit_explainer(run, rows, copies=2)
+    before = Explainer(Predictor.load(tmp_path / "run"), rows).attributions("fast-shap")
+    run.model.config.calibration_temperature = 2.0
+    save_model(run.model, run.tokenizer, tmp_path / "run")
+    after = Explainer(Predictor.load(tmp_path / "run"), rows).attributions("fast-shap")
+    for one, other in zip(before, after, strict=True):
+        assert one.scores / 2 == pytest.approx(other.scores, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("damage", ["weights", "settings", "missing"])
+def test_damaged_files_are_told(tiny: Tiny, tmp_path: Path, damage: str) -> None:
+    fit_explainer(saved_run(tiny, tmp_path / "run"), rows_like("classification", 30), copies=2)
+    if damage == "weights":
+        (tmp_path / "run" / WEIGHTS).write_bytes(b"torn")
+    elif damage == "missing":
+        (tmp_path / "run" / WEIGHTS).unlink()
+    else:
+        settings = json.loads((tmp_path / "run" / SETTINGS).read_text())
+        (tmp_path / "run" / SETTINGS).write_text(json.dumps(settings | {"width": 3}))
+    with pytest.raises(CheckpointError, match=r"cannot be loaded.*Fit it again: attentune fit-explainer"):
+        _ = Predictor.load(tmp_path / "run").attribution_head
+
+
+def test_what_cannot_be_fitted_is_told(tiny: Tiny, tmp_path: Path) -> None:
+    run = saved_run(tiny, tmp_path / "run")
+    with pytest.raises(DataError, match=r"got 3 texts of two words or more, expected at least 20"):
+        fit_explainer(run, rows_of(["the actors", "cold birds", "my window", "", "I"]))
+    with pytest.raises(ConfigError, match=r"copies: got 3, expected an even number"):
+        fit_explainer(run, rows_like("classification", 30), copies=3)
+    apart = saved_run(tiny, tmp_path / "apart", "bi-encoder")
+    with pytest.raises(ConfigError, match="encodes the texts of a pair apart"):
+        fit_explainer(apart, rows_like("bi-encoder", 30))
+    with pytest.raises(ConfigError, match="does not say what it was trained on"):
+        fit_explainer(run)
+    assert not (tmp_path / "run" / SETTINGS).exists()
+
+
+def test_long_texts_take_fewer_rows(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attentune.attribution.fast_shap._MOST_TOKENS", 250)
+    scorer = Explainer(tiny_run(tiny()), rows_like("classification", 60)).scorer
+    _, facts = fit_attribution_head(scorer, copies=2)
+    assert 20 <= facts.texts + facts.held_out_texts < 60
