@@ -202,8 +202,8 @@ def fit_attribution_head(
     scale_O = texts.rise_NKO.reshape(-1, texts.rise_NKO.shape[-1]).std(axis=0) + 1e-6
     _train(head, texts, train, scale_O, seed, tell)
     with torch.no_grad():
-        head.output.weight *= torch.from_numpy(scale_O)[:, None]
-        head.output.bias *= torch.from_numpy(scale_O)
+        head.output.weight.mul_(torch.from_numpy(scale_O)[:, None])
+        head.output.bias.mul_(torch.from_numpy(scale_O))
         head.nothing_MO.copy_(torch.from_numpy(_by_length(texts.ordinary, texts.nothing_NO, longest)))
     variance = _explained_variance(head, texts, test)
     return head.eval(), FitFacts(len(train), held, copies, variance, seed)
@@ -319,11 +319,11 @@ def _by_length(ordinary: Sequence[np.ndarray], nothing_NO: np.ndarray, longest: 
 @torch.no_grad()
 def _explained_variance(head: AttributionHead, texts: _Texts, places: np.ndarray) -> float:
     """Return how much of the variance of the copies' values the sums of scores predict, averaged over the values."""
-    error_O = 0.0
+    error_O = np.zeros(texts.rise_NKO.shape[-1])
     for batch in np.array_split(places, math.ceil(len(places) / _BATCH_ROWS)):
         read, ordinary_BT, kept_BKT, rise_BKO, whole_BO = texts.batch(batch, np.ones(1, dtype=np.float32))
         predicted_BKO = kept_BKT.float() @ efficient_scores(head(read), ordinary_BT, whole_BO)
-        error_O = error_O + (predicted_BKO - rise_BKO).square().sum(dim=(0, 1)).numpy()
+        error_O += (predicted_BKO - rise_BKO).square().sum(dim=(0, 1)).numpy()
     rise_NKO = texts.rise_NKO[places]
     total_O = np.square(rise_NKO - rise_NKO.mean(axis=(0, 1))).sum(axis=(0, 1))
     return float(np.mean(1.0 - error_O / np.maximum(total_O, 1e-12)))

@@ -23,7 +23,7 @@ def save_attribution_head(head: AttributionHead, model: nn.Module, facts: dict[s
     """Write a head, what it is and how it was fitted; a head that the folder has is replaced."""
     settings = {
         "layers": list(head.layers),
-        "hidden_size": head.norms[0].normalized_shape[0],
+        "hidden_size": head.hidden_size,
         "width": head.dense.out_features,
         "outputs": head.output.out_features,
         "longest": len(head.nothing_MO),

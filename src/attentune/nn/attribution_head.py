@@ -33,7 +33,7 @@ class AttributionHead(nn.Module):
 
     def __init__(self, *, hidden_size: int, layers: Sequence[int], width: int, outputs: int, longest: int) -> None:
         super().__init__()
-        self.layers = tuple(layers)
+        self.hidden_size, self.layers = hidden_size, tuple(layers)
         self.norms = nn.ModuleList(nn.LayerNorm(hidden_size) for _ in self.layers)
         self.dense = nn.Linear(hidden_size * len(self.layers), width)
         self.output = nn.Linear(width, outputs)

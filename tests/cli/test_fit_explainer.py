@@ -1,0 +1,99 @@
+"""`attentune fit-explainer`: from a finished run to an explanation with every prediction."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attentune.config import load_config
+from attentune.explain.texts import explain_texts
+from attentune.training.progress import ProgressDisplay
+from attentune.training.train import train
+from helpers.samples import settings
+
+Tiny = Callable[..., Path]
+Command = Callable[..., tuple[int, str, str]]
+TEXT = "the film was great and the story never dull"
+
+
+@pytest.fixture(scope="module")
+def trained(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fit-explainer")
+    overrides = settings(folder, tiny("bert"), preset="ssa-hybrid", training__max_steps=2)
+    train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
+    return folder / "run"
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def test_a_fitted_run_explains_by_fast_shap_in_one_pass(run: Path, attentune: Command) -> None:
+    status, out, err = attentune("fit-explainer", run, "--copies", "2", "--format", "json")
+    facts = json.loads(out)
+    assert (status, facts["run"], facts["copies"], facts["seed"]) == (0, str(run), 2, 0)
+    assert facts["texts"] > facts["held_out_texts"] > 0
+    assert "head fitted:" in err
+    (line,) = attentune("explain", run, "--text", TEXT, "--format", "json")[1].splitlines()
+    found = json.loads(line)
+    assert (found["method"], found["signed"], found["passes"]) == ("fast-shap", True, 1)
+    assert [token["text"] for token in found["tokens"]] == TEXT.split()
+
+
+def test_the_token_gate_is_shown_beside_with_its_agreement(run: Path, attentune: Command) -> None:
+    _, out, err = attentune("explain", run, "--text", TEXT)
+    assert out.splitlines()[3].split() == ["word", "leave-one-out", "ssa"]
+    assert "ssa: read from the pass that predicts, without extra cost, and approximate. Its ranking of the words" in err
+    _, out, err = attentune("explain", run, "--text", TEXT, "--method", "gradient")
+    assert out.splitlines()[3].split() == ["word", "gradient"]
+    assert "ssa" not in err
+
+
+def test_predictions_have_the_scores_and_stay_the_same(run: Path, tmp_path: Path, attentune: Command) -> None:
+    (tmp_path / "new.csv").write_text("text\n" + "".join(f"{TEXT} {n}\n" for n in range(5)))
+    flags = ("predict", run, "--input_file", tmp_path / "new.csv", "--precision", "fp32")
+    _, before, _ = attentune(*flags)
+    assert attentune("fit-explainer", run, "--copies", "2")[0] == 0
+    status, out, _ = attentune(*flags, "--explain")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    explanations = [json.loads(row.pop("explanation")) for row in rows]
+    assert (status, rows) == (0, list(csv.DictReader(io.StringIO(before))))
+    texts = [f"{TEXT} {n}" for n in range(5)]
+    for tokens, expected in zip(explanations, explain_texts(run, texts, precision="fp32"), strict=True):
+        assert expected.method == "fast-shap"
+        scores = [token.score for token in expected.tokens]
+        assert [token["score"] for token in tokens] == pytest.approx(scores, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8])
+def test_texts_of_a_file_and_how_good_the_fit_is(
+    run: Path, tmp_path: Path, attentune: Command, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f"{word} {n} film" for word in ("great", "dull", "long", "new") for n in range(5)]
+    (tmp_path / "texts.csv").write_text("text\n" + "\n".join(lines) + "\n")
+    monkeypatch.setattr("attentune.attribution.fast_shap._explained_variance", lambda *words: share)
+    status, out, err = attentune("fit-explainer", run, "--input_file", tmp_path / "texts.csv", "--copies", "2")
+    assert status == 0
+    assert f"Fitted on 18 texts; on 2 others its scores explain {share:.0%} of how" in out
+    assert ("that is less than half. Fit it on more texts" in err) == (share < 0.5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--copies", "3"), "copies: got 3, expected an even number from 2"),
+        (("--max_samples", "0"), "--max_samples: got '0', expected a whole number"),
+        (("--input_file", "nowhere.csv"), "nowhere.csv"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(run: Path, flags: tuple[str, ...], message: str, attentune: Command) -> None:
+    status, out, err = attentune("fit-explainer", run, *flags)
+    assert (status, out) == (2, "")
+    assert message in err
