@@ -44,11 +44,11 @@ def test_odd_names_are_quoted(attentune, tiny, tmp_path: Path) -> None:
     texts = [f"the film with number {number} was fine" for number in range(40)]
     with path.open("w", newline="", encoding="utf-8") as file:
         rows = [(text, ("no", "yes\nor: 1")[number % 2], "x") for number, text in enumerate(texts)]
-        csv.writer(file, delimiter=";").writerows([("null", "no", "a\nb"), *rows])
+        csv.writer(file, delimiter=";").writerows([("null", "yes", "a\nb"), *rows])
     status, _, err = attentune("init", path, "--model_name_or_path", tiny("bert"), "--output_file", target)
     assert status == 0, err
     data = yaml.safe_load(target.read_text())["data"]
-    assert (data["train_file"], data["text_column"], data["label_column"]) == (str(path), "null", "no")
+    assert (data["train_file"], data["text_column"], data["label_column"]) == (str(path), "null", "yes")
     assert "read as semicolon-separated" in target.read_text()
 
 

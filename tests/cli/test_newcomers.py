@@ -72,8 +72,14 @@ FILES: dict[str, tuple[str, ...]] = {
     "train notes.docx --output_dir out": ("notes.docx: the name ends in '.docx'", ".csv", "convert"),
     "train archive.zip --output_dir out": ("archive.zip: the name ends in '.zip'", "expected one of .csv"),
     "train bare --output_dir out": ("bare: the name ends in 'nothing known'", "Rename it"),
-    "train html.csv --output_dir out": ("html.csv:",),
-    "train headless.csv --output_dir out": ("headless.csv", "--text_column|--label_column"),
+    "train html.csv --output_dir out": ("html.csv:1: this is an HTML page", "sign in", "open it in a browser"),
+    "train page.xlsx --output_dir out": ("page.xlsx:1: this is an HTML page",),
+    "train headless.csv --output_dir out": ("headless.csv:1: the first line", "reads like a row", "--no_header"),
+    "train headless.csv --text_column text --output_dir out": ("reads like a row: 'the film was fine', '3'",),
+    "train headless.csv --no_header --text_column text --label_column column_2 --output_dir out": (
+        "no column 'text'",
+        "'column_1'",
+    ),
     "train train.csv --label_column Stars --output_dir out": ("there is no column 'Stars'", "'label'"),
     "train train.csv --text_column Text --output_dir out": ("there is no column 'Text'", "Did you mean 'text'"),
     "train train.csv --test_file tset.csv --output_dir out": ("tset.csv: there is no such file",),
@@ -112,6 +118,7 @@ def place(tmp_path_factory) -> Path:
     (folder / "archive.zip").write_bytes(b"PK\x03\x04")
     (folder / "bare").write_text("text,label\n")
     (folder / "html.csv").write_text("<!DOCTYPE html>\n<html><body>Sign in, please</body></html>\n")
+    (folder / "page.xlsx").write_text("<html><body>404</body></html>\n")
     (folder / "headless.csv").write_text("the film was fine,3\na dull story,1\n" * 8)
     return folder
 

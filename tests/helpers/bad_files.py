@@ -114,7 +114,9 @@ BYTES = {
     "a gzip without its ending": csv(gzip.compress(GOOD.encode()), 1, "gzipped", ".gz"),
     "a parquet named csv": csv(_SMALL, 1, "Parquet", "end in .parquet"),
     "a pickle": csv(b"\x80\x04\x95\x0c\x00\x00\x00\x00\x00\x00\x00\x8c\x08builtins\x94.", 1, "0x80|NUL"),
-    "html": csv("<!DOCTYPE html>\n<html><body>Not, found</body></html>\n", 2, "fields, expected 1"),
+    "html": csv(
+        "<!DOCTYPE html>\n<html><body>Not, found</body></html>\n", 1, "this is an HTML page", "sign in", "as .csv"
+    ),
 }
 ROWS = {
     "empty": csv("", None, "the file is empty", "expected rows"),
@@ -135,7 +137,7 @@ ROWS = {
     "commas in a tsv's header": tsv("text,label\nso fine\tgood\n", 2, "commas", "as many"),
     "a repeated name": csv("text,text,label\na,b,good\n", 1, "'text' more than once", "its own name"),
     "a repeated label column": csv("text,label,label\na,good,bad\n", 1, "'label' more than once"),
-    "no header": csv("the film was fine,good\na dull story,bad\n", None, "no column looks like", "--label_column"),
+    "no header": csv("the film was fine,good\na dull story,bad\n", 1, "reads like a row", "--no_header", "--label_column"),
     "names in spaces": csv("text , label\nso fine,good\n", None, "no column looks like", "'text '"),
     "a second header": csv(GOOD + HEADER + "so so,bad\n", 4, "unknown labels: 'label'", "Correct the rows",
                            label_names=("bad", "good")),

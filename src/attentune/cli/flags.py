@@ -32,7 +32,7 @@ _SOURCE = ("task", "data_dir", "dataset_name", "dataset_config_name")
 _COLUMNS = ("text_column", "text_pair_column", "label_column", "id_column", "label_separator")
 # The data settings that a finished run obeys: for texts to predict, and for labelled rows. Others, such as
 # `max_length`, are those of its training.
-TEXT_SETTINGS = tuple(f"data.{name}" for name in (*_SOURCE, *_COLUMNS, "delimiter", "encoding", "table"))
+TEXT_SETTINGS = tuple(f"data.{name}" for name in (*_SOURCE, *_COLUMNS, "delimiter", "encoding", "table", "header"))
 _NOT_OF_RUNS = ("tasks", "task_settings", "extra_train_files", "extra_train_weights", "max_length", "long_texts",
                 "stride", "max_windows")  # fmt: skip
 ROW_SETTINGS = tuple(f"data.{field.name}" for field in dataclasses.fields(DataConfig) if field.name not in _NOT_OF_RUNS)
@@ -43,6 +43,7 @@ _SHORTHANDS = {
     "bf16": ("training.precision", "bf16"),
     "fp16": ("training.precision", "fp16"),
     "do_regression": ("data.task_type", "regression"),
+    "no_header": ("data.header", "false"),
 }
 # Flags of 0.1.0 that are gone, with what to use instead.
 _GONE = dict.fromkeys(

@@ -35,6 +35,7 @@ _GIVEN = (
     "delimiter",
     "table",
     "encoding",
+    "header",
 )
 # What YAML does not read as text.
 _WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
@@ -129,6 +130,7 @@ def configuration(config: Any) -> str:
         for name in ("id_column", "label_separator", "delimiter", "encoding", "table")
     ]
     lines += [f"  {name}: {_scalar(value)}" for name, value in options if value is not None]
+    lines += [] if config.data.header else ["  header: false  # the first row of the file is a row"]
     whole = percent(float((rows <= length).mean()))
     lines.append(
         f"  max_length: {length}  # tokens; {whole} of the rows have at most so many, the longest {rows.max()}"

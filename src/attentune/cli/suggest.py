@@ -16,7 +16,8 @@ _EXAMPLES = """examples:
 methods: margin (the two most probable classes are nearly equally probable), badge (uncertain texts that differ from
 each other; runs with one neural model, and frozen-linear), disagreement (the models of an ensemble disagree).
 The output has an empty column label to fill in; append its rows to those that you train on."""
-_DATA = ("data.text_column", "data.text_pair_column", "data.id_column", "data.delimiter", "data.encoding")
+_COLUMNS = ("text_column", "text_pair_column", "id_column")
+_DATA = tuple(f"data.{name}" for name in (*_COLUMNS, "delimiter", "encoding", "table", "header"))
 
 
 def parser() -> Parser:

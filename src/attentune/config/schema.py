@@ -436,6 +436,11 @@ class DataConfig:
         None, "the encoding of .csv and .tsv files that are not UTF-8, such as cp1252 (found if not given)"
     )
     table: str | None = setting(None, "the table of a SQLite file (.db .sqlite .sqlite3), if it has several")
+    header: bool = setting(
+        True,
+        "whether the first row of .csv, .tsv and spreadsheets has the column names; without it (--no_header) the"
+        " columns are column_1, column_2, ...",
+    )
 
     @property
     def extra_train(self) -> tuple[tuple[str, float], ...]:

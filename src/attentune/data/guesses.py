@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from attentune.config.schema import DataConfig
 from attentune.data.columns import IDS, choose_columns
+from attentune.data.headers import header_error, header_note
 from attentune.data.readers.table import Table
 from attentune.errors import DataError
 
@@ -29,11 +30,14 @@ def with_guessed_columns(
         want_label: whether a label column is needed.
 
     Returns:
-        The settings, with the columns that were guessed, and a note that names them.
+        The settings, with the columns that were guessed, and notes that name them, or on a first row that may be no
+        header.
 
     Raises:
-        DataError: several columns could be meant; the message lists them.
+        DataError: several columns could be meant, which the message lists; or the first row is no header.
     """
+    note = header_note(table, config)
+    notes = () if note is None else (note,)
     guessed = []
     for setting, what, find in (("label_column", "label", _could_be_label), ("text_column", "text", _could_be_text)):
         if getattr(config, setting) is not None or (setting == "label_column" and not want_label):
@@ -47,6 +51,8 @@ def with_guessed_columns(
             given = (config.label_column, config.text_pair_column, config.id_column)
             names = [name for name in table.names if name not in given and name.lower() not in IDS]
             found = [name for name in names if find(table.columns.get(name, ())[:_ROWS])]
+            if not found and note is not None:
+                raise header_error(table) from error
             if not found:
                 continue
             if len(found) > 1:
@@ -59,9 +65,10 @@ def with_guessed_columns(
         config = replace(config, label_column=found[0]) if is_label else replace(config, text_column=found[0])
         guessed.append(f"{what} {found[0]!r}")
     if not guessed:
-        return config, ()
+        return config, notes
     chosen = ", ".join(guessed)
     return config, (
+        *notes,
         f"Columns chosen by what they hold: {chosen}. If that is wrong, give --text_column or --label_column.",
     )
 

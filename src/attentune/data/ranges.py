@@ -20,7 +20,7 @@ from attentune.data.readers.hub import load_split, read_split_batches
 from attentune.data.readers.json import parse_json, parse_json_lines, scan_json_lines
 from attentune.data.readers.parquet import read_parquet_batches, scan_parquet, table_of_arrow
 from attentune.data.readers.read import EXTENSIONS
-from attentune.data.readers.streams import MAX_BYTES, text_lines, unpacked
+from attentune.data.readers.streams import MAX_BYTES, SNIFFED_BYTES, check_no_page, text_lines, unpacked
 from attentune.data.readers.table import BLOCK, BLOCK_ROWS, FIRST, RowStart, Table
 from attentune.errors import DataError
 from attentune.io.urls import StoredFile, find_files, is_url
@@ -41,6 +41,7 @@ class RowSource:
         config_name: the configuration of the dataset.
         delimiter: the separator of fields, if it is given.
         encoding: the encoding of a file that is not UTF-8, if it is given.
+        header: whether the first row of the file has the column names.
     """
 
     path: str
@@ -51,6 +52,7 @@ class RowSource:
     config_name: str | None = None
     delimiter: str | None = None
     encoding: str | None = None
+    header: bool = True
 
     @property
     def name(self) -> str:
@@ -75,7 +77,7 @@ class RowSource:
     @property
     def options(self) -> FileOptions:
         """What is given about the file's text."""
-        return FileOptions(self.delimiter, self.encoding)
+        return FileOptions(self.delimiter, self.encoding, header=self.header)
 
     @property
     def file(self) -> StoredFile:
@@ -160,8 +162,10 @@ def find_sources(pattern: str, leave_out: Sequence[str] = (), options: FileOptio
                 " convert it; a dataset of save_to_disk is named with --dataset_name.",
                 path=file.path,
             )
-        given = {"delimiter": options.delimiter, "encoding": options.encoding} if kind in DELIMITERS else {}
-        found.append(RowSource(file.path, kind, file.bytes, file.modified, **given))
+        source = RowSource(file.path, kind, file.bytes, file.modified)
+        if kind in DELIMITERS:
+            source = replace(source, delimiter=options.delimiter, encoding=options.encoding, header=options.header)
+        found.append(source)
     return found
 
 
@@ -383,6 +387,7 @@ def _text(source: RowSource, file: Any) -> Iterator[Any]:
     if source.is_divisible:
         if not file.peek(1):
             raise DataError("the file is empty, expected rows.", path=source.path)
+        check_no_page(file.peek(SNIFFED_BYTES), source.path)
         yield file
         return
     limit = MAX_BYTES if source.kind == ".json" else math.inf

@@ -86,7 +86,7 @@ def unlabelled_chunks(
     """
     names, num_rows, notes, tables = _scanned(path, limit, FileOptions.of(config))
     spec = load_spec(config.task) if config.task else None
-    if spec is None and config.text_column is None:
+    if spec is None and (config.text_column is None or config.text_column not in names):
         table = next(tables(names))
         config, guessed = with_guessed_columns(table, config, want_label=False)
         notes += guessed

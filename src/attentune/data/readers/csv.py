@@ -6,7 +6,7 @@ import csv
 import itertools
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 
@@ -28,6 +28,7 @@ class Dialect:
         header: the column names, if the file has no header line.
         drop_broken: leave rows with too few or too many fields out; `Table.dropped` has their lines.
         encoding: the name of a codec.
+        has_header: whether the first row has the column names; without it they are column_1, column_2, ...
     """
 
     delimiter: str = ","
@@ -35,6 +36,7 @@ class Dialect:
     header: tuple[str, ...] | None = None
     drop_broken: bool = False
     encoding: str = "utf-8"
+    has_header: bool = True
 
 
 def parse_delimited(
@@ -63,7 +65,7 @@ def parse_delimited(
             fields than the header, and unclosed quotes.
     """
     records = _without_blank_end(_records(lines, path, dialect, start.line), path)
-    header = dialect.header or check_header(records, path)
+    header, records = _header(records, path, dialect)
     wanted = [place for place, name in enumerate(header) if name and (keep is None or name in keep)]
     names = tuple(name for name in header if name)
     done, dropped = start.row, list[int]()
@@ -74,6 +76,7 @@ def parse_delimited(
         cells = list(zip(*records, strict=True)) if wanted else []
         columns = {header[place]: column for place, column in zip(wanted, cells, strict=True)}
         made = Table(str(path), names, columns, len(rows), lines, dropped=tuple(dropped), first_row=done)
+        made = replace(made, names_from_row=dialect.header is None and dialect.has_header)
         done += len(rows)
         dropped.clear()
         return made
@@ -85,12 +88,12 @@ def parse_delimited(
 
 
 def read_header(lines: Iterable[str], path: str | Path, dialect: Dialect) -> tuple[str, ...]:
-    """Return the names in the first row; a column without a name has an empty one.
+    """Return the names of the columns; a column without a name has an empty one.
 
     Raises:
         DataError: there is no row, or names are repeated.
     """
-    return check_header(_records(lines, path, dialect), path)
+    return _header(_records(lines, path, dialect), path, dialect)[0]
 
 
 def scan_delimited(
@@ -112,8 +115,11 @@ def scan_delimited(
         DataError: as `parse_delimited`.
     """
     records = _without_blank_end(_records(lines, path, dialect), path)
-    header = dialect.header or check_header(records, path)
-    count, byte, starts = 0, position(), []
+    byte = 0
+    header, records = _header(records, path, dialect)
+    if dialect.header is None and dialect.has_header:
+        byte = position()
+    count, starts = 0, []
     for line, fields in records:
         if len(fields) != len(header):
             raise _ragged(fields, header, path, line, dialect)
@@ -185,6 +191,25 @@ def _without_blank_end(records: Iterator[tuple[int, list[str]]], path: str | Pat
             )
         else:
             yield line, fields
+
+
+def _header(
+    records: Iterator[tuple[int, list[str]]], path: str | Path, dialect: Dialect
+) -> tuple[tuple[str, ...], Iterator[tuple[int, list[str]]]]:
+    """Return the names of the columns, and the records of rows."""
+    if dialect.header is not None:
+        return dialect.header, records
+    if dialect.has_header:
+        return check_header(records, path), records
+    first = next(records, None)
+    if first is None:
+        raise DataError("holds only blank lines, expected rows.", path=path)
+    return numbered_names(len(first[1])), itertools.chain([first], records)
+
+
+def numbered_names(count: int) -> tuple[str, ...]:
+    """Return the names of columns that have none."""
+    return tuple(f"column_{number}" for number in range(1, count + 1))
 
 
 def check_header(records: Iterable[tuple[int, list[str]]], path: str | Path) -> tuple[str, ...]:

@@ -45,11 +45,13 @@ class FileOptions:
         delimiter: the separator of fields, used where the header has it; None finds it.
         encoding: the encoding of files that are not UTF-8; None finds it.
         table: the table of a SQLite file; None takes the only one.
+        header: whether the first row of a .csv, .tsv or spreadsheet has the column names.
     """
 
     delimiter: str | None = None
     encoding: str | None = None
     table: str | None = None
+    header: bool = True
 
     @classmethod
     def of(cls, config: DataConfig) -> FileOptions:
@@ -74,7 +76,7 @@ class FileOptions:
             )
         if problems:
             raise ConfigError(problems)
-        return cls(delimiter, config.encoding, config.table)
+        return cls(delimiter, config.encoding, config.table, config.header)
 
 
 # Nothing is given.
@@ -95,10 +97,10 @@ def find_dialect(head: bytes, kind: str, options: FileOptions = FOUND) -> Dialec
     """
     encoding = find_encoding(head, options.encoding)
     if encoding is None:
-        return Dialect(DELIMITERS[kind])
+        return Dialect(DELIMITERS[kind], has_header=options.header)
     text = codecs.getincrementaldecoder(encoding)("replace").decode(head).removeprefix("\ufeff")
     delimiter = _find_delimiter(text, DELIMITERS[kind], options.delimiter)
-    return Dialect(delimiter, encoding=encoding)
+    return Dialect(delimiter, encoding=encoding, has_header=options.header)
 
 
 def find_encoding(head: bytes, given: str | None = None) -> str | None:

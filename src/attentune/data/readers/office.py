@@ -9,9 +9,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from attentune.data.readers.csv import check_header
+from attentune.data.readers.csv import check_header, numbered_names
 from attentune.data.readers.parquet import table_of_arrow
-from attentune.data.readers.streams import check_ratio
+from attentune.data.readers.streams import SNIFFED_BYTES, check_no_page, check_ratio
 from attentune.data.readers.table import Table, as_cell
 from attentune.errors import DataError
 
@@ -19,7 +19,7 @@ SPREADSHEETS = (".xlsx", ".xls", ".xlsb", ".ods")
 FEATHER = (".feather", ".arrow")
 
 
-def parse_spreadsheet(path: Path, keep: Collection[str] | None = None) -> Table:
+def parse_spreadsheet(path: Path, keep: Collection[str] | None = None, *, has_header: bool = True) -> Table:
     """Parse the first sheet of a spreadsheet that holds anything; its first row that is not empty has the names.
 
     Numbers are texts as they are shown without a format (5, not 5.0), dates are ISO 8601, and an empty cell is an empty
@@ -28,11 +28,14 @@ def parse_spreadsheet(path: Path, keep: Collection[str] | None = None) -> Table:
     Args:
         path: the file.
         keep: the columns to read; None reads all.
+        has_header: whether the first row has the names; otherwise they are column_1, column_2, ...
 
     Raises:
         DataError: the file is damaged, has a password or no rows, or names are repeated; python-calamine is not
             installed.
     """
+    with path.open("rb") as file:
+        check_no_page(file.read(SNIFFED_BYTES), path)
     try:
         calamine: Any = importlib.import_module("python_calamine")
     except ImportError as error:
@@ -54,23 +57,29 @@ def parse_spreadsheet(path: Path, keep: Collection[str] | None = None) -> Table:
         raise DataError("has no rows. Add a row of column names and rows below it.", path=path)
     rows = [[_text(cell) for cell in row] for row in sheets[filled[0]]]
     notes = (f"{path}: the sheet {filled[0]!r} is read, of {len(filled)}.",) if len(filled) > 1 else ()
-    return _table(rows, path, keep, notes)
+    return _table(rows, path, keep, notes, has_header)
 
 
-def _table(rows: list[list[str]], path: Path, keep: Collection[str] | None, notes: tuple[str, ...]) -> Table:
+def _table(
+    rows: list[list[str]], path: Path, keep: Collection[str] | None, notes: tuple[str, ...], has_header: bool
+) -> Table:
     while not any(rows[-1]):
         rows.pop()
     top = next(number for number, row in enumerate(rows) if any(row))
+    if not has_header:
+        rows.insert(top, list(numbered_names(len(rows[top]))))
     header, body = check_header([(top + 1, rows[top])], path), rows[top + 1 :]
     if not body:
         raise DataError("holds a header but no rows. Add rows below it.", path=path)
-    for line, row in enumerate(body, start=top + 2):
+    first = top + 2 if has_header else top + 1
+    for line, row in enumerate(body, start=first):
         if not any(row):
             raise DataError("an empty row between rows, expected a row. Delete it.", path=path, line=line)
     places = {name: place for place, name in enumerate(header) if name and (keep is None or name in keep)}
     columns = {name: tuple(row[place] for row in body) for name, place in places.items()}
-    lines = tuple(range(top + 2, len(rows) + 1))
-    return Table(str(path), tuple(filter(None, header)), columns, len(body), lines, notes=notes)
+    lines = tuple(range(first, first + len(body)))
+    names = tuple(filter(None, header))
+    return Table(str(path), names, columns, len(body), lines, notes=notes, names_from_row=has_header)
 
 
 def _text(cell: Any) -> str:

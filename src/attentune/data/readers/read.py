@@ -88,7 +88,8 @@ def read_chunks(
         yield parse_sqlite(path, keep, options.table)
         return
     if path.suffix.lower() in _WHOLE:
-        yield (parse_feather if path.suffix.lower() in FEATHER else parse_spreadsheet)(path, keep)
+        is_feather = path.suffix.lower() in FEATHER
+        yield parse_feather(path, keep) if is_feather else parse_spreadsheet(path, keep, has_header=options.header)
         return
     if kind not in EXTENSIONS:
         raise DataError(

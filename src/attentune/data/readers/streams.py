@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,12 @@ _OTHERS = {
     b"\xff\xfe\x00\x00": " It may be UTF-32: save it as UTF-8 (iconv -f UTF-32 -t UTF-8 OLD > NEW).",
     b"\x80": " It may be a pickle, which is not read, as it could run code. Export its rows as .csv or .jsonl.",
 }
+
+# The first bytes that are looked at, and the beginning of a page: perhaps a declaration and comments, then a tag.
+SNIFFED_BYTES = 4096
+_PAGE = re.compile(
+    rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*<(!doctype\s+html|html|head|body|table)[\s>]", re.I | re.S
+)
 
 
 class _Bounded(io.RawIOBase):
@@ -123,11 +130,31 @@ def unpacked(
         reader = io.BufferedReader(bounded, 2**20)
         if not reader.peek(1):
             raise DataError("the file is empty, expected rows.", path=path)
+        check_no_page(reader.peek(SNIFFED_BYTES), path)
         yield reader
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(
             f"cannot be unpacked ({error}), expected a whole gzip file. Fetch or pack it again.", path=path
         ) from error
+
+
+def check_no_page(head: bytes, path: str | Path) -> None:
+    """Refuse an HTML page, which is what a link often gives instead of a file.
+
+    Args:
+        head: the first bytes of the file.
+        path: its path or URL, for messages.
+
+    Raises:
+        DataError: it is a page.
+    """
+    if _PAGE.match(head[:SNIFFED_BYTES]):
+        raise DataError(
+            "this is an HTML page, whatever its name ends in. Links often give a page to sign in, or an error: open it"
+            " in a browser. A table in the page can be saved as .csv or .xlsx by a spreadsheet program.",
+            path=path,
+            line=1,
+        )
 
 
 def is_other_format(head: bytes) -> bool:

@@ -25,6 +25,7 @@ class Table:
         dropped: the lines of broken rows that were left out (`Dialect.drop_broken`).
         first_row: the number of the first row in the source (from 0), for a chunk.
         notes: how the file was read, if not as its extension says.
+        names_from_row: whether the names were the first row of the file, which may have been no header.
     """
 
     source: str
@@ -36,6 +37,7 @@ class Table:
     dropped: tuple[int, ...] = ()
     first_row: int = 0
     notes: tuple[str, ...] = ()
+    names_from_row: bool = False
 
     def __len__(self) -> int:
         return self.num_rows
