@@ -21,6 +21,7 @@ _POSIX_ONLY = [
     "cli/test_explain.py",
     "cli/test_serve.py",
     "cli/test_shards.py",
+    "cli/test_standard_input.py",
     "cli/test_storage.py",
     "cli/test_streaming.py",
     "data/readers/test_bad_files.py",

@@ -73,6 +73,9 @@ FILES: dict[str, tuple[str, ...]] = {
     "train archive.zip --output_dir out": ("archive.zip: the name ends in '.zip'", "expected one of .csv"),
     "train bare --output_dir out": ("bare: the name ends in 'nothing known'", "Rename it"),
     "train html.csv --output_dir out": ("html.csv:1: this is an HTML page", "sign in", "open it in a browser"),
+    "train rows.dat --output_dir out": ("rows.dat: the name ends in '.dat'", "--file_format"),
+    "train - --output_dir out": ("--train_file: got -, which is standard input", "Save them to a file: ... > rows.csv"),
+    "predict run --input_file - --output_dir out": ("--input_file: got -", "leave --output_dir out"),
     "train page.xlsx --output_dir out": ("page.xlsx:1: this is an HTML page",),
     "train headless.csv --output_dir out": ("headless.csv:1: the first line", "reads like a row", "--no_header"),
     "train headless.csv --text_column text --output_dir out": ("reads like a row: 'the film was fine', '3'",),
@@ -118,6 +121,7 @@ def place(tmp_path_factory) -> Path:
     (folder / "archive.zip").write_bytes(b"PK\x03\x04")
     (folder / "bare").write_text("text,label\n")
     (folder / "html.csv").write_text("<!DOCTYPE html>\n<html><body>Sign in, please</body></html>\n")
+    (folder / "rows.dat").write_text("text,label\nso fine,good\n")
     (folder / "page.xlsx").write_text("<html><body>404</body></html>\n")
     (folder / "headless.csv").write_text("the film was fine,3\na dull story,1\n" * 8)
     return folder

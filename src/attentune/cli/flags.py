@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from attentune.cli.other_tools import ALIASES, hint
@@ -32,12 +32,16 @@ _SOURCE = ("task", "data_dir", "dataset_name", "dataset_config_name")
 _COLUMNS = ("text_column", "text_pair_column", "label_column", "id_column", "label_separator")
 # The data settings that a finished run obeys: for texts to predict, and for labelled rows. Others, such as
 # `max_length`, are those of its training.
-TEXT_SETTINGS = tuple(f"data.{name}" for name in (*_SOURCE, *_COLUMNS, "delimiter", "encoding", "table", "header"))
+TEXT_SETTINGS = tuple(
+    f"data.{name}" for name in (*_SOURCE, *_COLUMNS, "delimiter", "encoding", "table", "file_format", "header")
+)
 _NOT_OF_RUNS = ("tasks", "task_settings", "extra_train_files", "extra_train_weights", "max_length", "long_texts",
                 "stride", "max_windows")  # fmt: skip
 ROW_SETTINGS = tuple(f"data.{field.name}" for field in dataclasses.fields(DataConfig) if field.name not in _NOT_OF_RUNS)
 # The name of the file of training rows that is given without a flag.
 _FILE = "FILE"
+# The attribute of parsed arguments that has the name of the command.
+_COMMAND = "command"
 # Flags that set a setting to a fixed value.
 _SHORTHANDS = {
     "bf16": ("training.precision", "bf16"),
@@ -60,7 +64,7 @@ _SECTIONS: tuple[tuple[str, type], ...] = (
 )
 
 
-# The commands that use a finished run, and obey no settings of training.
+# The commands that use a finished run, and obey no settings of training. Like doctor and suggest they read rows once.
 _OF_RUNS = ("predict", "evaluate", "explain", "calibrate", "stress", "label", "layers", "faithfulness")
 
 
@@ -94,6 +98,7 @@ class Parser(argparse.ArgumentParser):
         if any(before in unknown and word == file for before, word in itertools.pairwise(words)):
             setattr(parsed, _FILE.lower(), None)  # the value of an unknown flag, not a file
         known = [flag for action in self._actions for flag in action.option_strings]
+        setattr(parsed, _COMMAND, self.prog.split()[-1])
         problems = []
         for argument in unknown:
             flag = argument.split("=")[0]
@@ -233,6 +238,9 @@ def overrides_of(parsed: argparse.Namespace, problems: list[str]) -> dict[str, A
                     problems.append(
                         f"--{name}: sets {setting} = {meaning}, but another flag sets {flags[setting]}. Give one."
                     )
+    command = values.get(_COMMAND, "")
+    if command not in (*_OF_RUNS, "doctor", "suggest"):
+        problems += _standard_input(command, {**given, **flags})
     return {name: _listed(value) if name in _LISTS else value for name, value in {**given, **flags}.items()}
 
 
@@ -280,6 +288,16 @@ def config_from(parsed: argparse.Namespace, problems: list[str]) -> Config:
     if problems:
         raise ConfigError(problems)
     return config
+
+
+def _standard_input(command: str, overrides: Mapping[str, Any]) -> list[str]:
+    """Return a problem for each file that is standard input, for a command that reads files again."""
+    return [
+        f"--{name.partition('.')[2]}: got -, which is standard input, but {command} reads its rows again, to resume and"
+        f" to score. Save them to a file: ... > rows.csv; attentune {command} rows.csv ..."
+        for name, value in overrides.items()
+        if name.endswith(("_file", "_files")) and "-" in str(value).split(",")
+    ]
 
 
 def data_from(parsed: argparse.Namespace, problems: list[str]) -> DataConfig | None:

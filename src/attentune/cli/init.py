@@ -35,6 +35,7 @@ _GIVEN = (
     "delimiter",
     "table",
     "encoding",
+    "file_format",
     "header",
 )
 # What YAML does not read as text.
@@ -127,7 +128,7 @@ def configuration(config: Any) -> str:
     lines.append(f"  task_type: {space.task_type}  # or classification, regression, ordinal, multi_label")
     options = [
         (name, getattr(config.data, name))
-        for name in ("id_column", "label_separator", "delimiter", "encoding", "table")
+        for name in ("id_column", "label_separator", "delimiter", "encoding", "table", "file_format")
     ]
     lines += [f"  {name}: {_scalar(value)}" for name, value in options if value is not None]
     lines += [] if config.data.header else ["  header: false  # the first row of the file is a row"]

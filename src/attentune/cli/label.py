@@ -36,7 +36,9 @@ def parser() -> Parser:
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
-    made.add_argument("--input_file", help="a file of texts: .csv .tsv .json .jsonl .parquet, also with .gz")
+    made.add_argument(
+        "--input_file", help="a file of texts: .csv .tsv .json .jsonl .parquet ..., or - for standard input"
+    )
     made.add_argument("--split", default="train", help="split: train, validation or test (default: train)")
     made.add_argument("--max_samples", help="use only the first N rows")
     made.add_argument(

@@ -25,6 +25,7 @@ _EXAMPLES = """examples:
   attentune predict runs/cola --text "The car honked its way down the road."
   attentune predict runs/rte --text "A cat sat." --text_pair "An animal sat."
   attentune predict runs/mine --input_file new.csv --output_file labelled.csv
+  zcat new.csv.gz | attentune predict runs/mine --input_file -
   attentune predict searches/mine --best --input_file new.csv     (the best run of a comparison or search)
   attentune predict runs/mine --input_file new.csv --explain     (adds the importance of each word, from the same pass)
   attentune predict runs/cola --task cola --data_dir glue_data --split test --output_file cola-test.csv

@@ -57,6 +57,11 @@ def check_shard_flags(parsed: Any, problems: list[str]) -> dict[str, Any]:
                 " --output_dir."
             )
         return given
+    if parsed.input_file == "-":
+        problems.append(
+            "--input_file: got -, which is standard input, but shards are read again, also by other processes. Save it"
+            " to a file, or leave --output_dir out."
+        )
     for name in ("text", "output_file", "errors_file"):
         if getattr(parsed, name, None) is not None and not (name == "errors_file" and parsed.shard is None):
             problems.append(f"--{name}: does not go with --output_dir{' --shard' if name == 'errors_file' else ''}.")

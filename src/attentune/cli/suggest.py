@@ -17,7 +17,7 @@ methods: margin (the two most probable classes are nearly equally probable), bad
 each other; runs with one neural model, and frozen-linear), disagreement (the models of an ensemble disagree).
 The output has an empty column label to fill in; append its rows to those that you train on."""
 _COLUMNS = ("text_column", "text_pair_column", "id_column")
-_DATA = tuple(f"data.{name}" for name in (*_COLUMNS, "delimiter", "encoding", "table", "header"))
+_DATA = tuple(f"data.{name}" for name in (*_COLUMNS, "delimiter", "encoding", "table", "file_format", "header"))
 
 
 def parser() -> Parser:
@@ -29,7 +29,9 @@ def parser() -> Parser:
         epilog=_EXAMPLES,
     )
     made.add_argument("run", metavar="RUN", help="a run folder or checkpoint")
-    made.add_argument("--input_file", help="a file of texts: .csv .tsv .json .jsonl .parquet, also with .gz")
+    made.add_argument(
+        "--input_file", help="a file of texts: .csv .tsv .json .jsonl .parquet ..., or - for standard input"
+    )
     made.add_argument("--count", help="how many texts (default: 50)")
     made.add_argument("--method", default="margin", help="margin, badge or disagreement (default: margin)")
     made.add_argument("--seed", help="random seed of badge (default: 0)")

@@ -14,7 +14,9 @@ def add_text_flags(made: Parser) -> None:
     """Add the flags that select texts, and those of the data settings."""
     made.add_argument("--text", help="one text")
     made.add_argument("--text_pair", help="its second text, for a model of text pairs")
-    made.add_argument("--input_file", help="a file of texts: .csv .tsv .json .jsonl .parquet, also with .gz")
+    made.add_argument(
+        "--input_file", help="a file of texts: .csv .tsv .json .jsonl .parquet ..., or - for standard input"
+    )
     made.add_argument("--split", default="test", help="with --task or --dataset_name: the split (default: test)")
     add_config_flags(made, only=TEXT_SETTINGS)
 
@@ -29,8 +31,8 @@ def check_text_flags(command: str, parsed: Any, problems: list[str]) -> Any:
     sources = [name for name in ("text", "input_file") if getattr(parsed, name) is not None] + sorted(named_data)
     if len(sources) != 1:
         problems.append(
-            f"{command}: got {' and '.join(sources) or 'no texts'}, expected one of --text, --input_file, --task,"
-            " --dataset_name."
+            f"{command}: got {' and '.join(sources) or 'no texts'}, expected one of --text, --input_file (- for"
+            " standard input), --task, --dataset_name."
         )
     if parsed.text_pair is not None and parsed.text is None:
         problems.append("--text_pair: goes with --text.")

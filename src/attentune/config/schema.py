@@ -436,6 +436,12 @@ class DataConfig:
         None, "the encoding of .csv and .tsv files that are not UTF-8, such as cp1252 (found if not given)"
     )
     table: str | None = setting(None, "the table of a SQLite file (.db .sqlite .sqlite3), if it has several")
+    file_format: str | None = setting(
+        None,
+        "the format of files whose names do not say it, and of standard input, where it is found if not given (txt: one"
+        " text a line)",
+        choices=("csv", "tsv", "json", "jsonl", "parquet", "txt"),
+    )
     header: bool = setting(
         True,
         "whether the first row of .csv, .tsv and spreadsheets has the column names; without it (--no_header) the"

@@ -15,9 +15,10 @@ from typing import Any
 import yaml
 
 from attentune.config.schema import DataConfig
-from attentune.data.columns import IDS, Columns, dropped_note, read_rows
+from attentune.data.columns import Columns, dropped_note, read_rows
 from attentune.data.dataset import TASK_TYPES, LabelSpace, TaskData, TextRows
 from attentune.data.labels import LabelReader, check_same_labels, decide_task_type, map_labels, parse_number
+from attentune.data.names import IDS
 from attentune.data.readers.csv import Dialect
 from attentune.data.readers.read import read_delimited
 from attentune.data.readers.table import Table

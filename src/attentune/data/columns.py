@@ -16,39 +16,13 @@ from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import TextRows
 from attentune.data.labels import LabelReader
+from attentune.data.names import IDS, LABELS, TEXT_PAIRS, TEXTS
 from attentune.data.readers.csv import separator_hint
 from attentune.data.readers.table import Table, has_return
 from attentune.errors import DataError
 
-IDS = ("id", "idx", "index")
 # Iterates over the tables from the start again.
 Tables = Callable[[], Iterable[Table]]
-
-TEXT_PAIRS = (
-    ("sentence1", "sentence2"),
-    ("premise", "hypothesis"),
-    ("question1", "question2"),
-    ("question", "sentence"),
-    ("sentence_a", "sentence_b"),
-    ("text1", "text2"),
-    ("text_a", "text_b"),
-    ("text", "text_pair"),
-    ("query", "passage"),
-)
-TEXTS = ("text", "sentence", "review", "content", "comment", "tweet", "document", "sentence1", "premise", "question1")
-LABELS = (
-    "label",
-    "labels",
-    "gold_label",
-    "target",
-    "class",
-    "category",
-    "sentiment",
-    "score",
-    "similarity",
-    "rating",
-    "is_duplicate",
-)
 
 
 @dataclass(frozen=True)

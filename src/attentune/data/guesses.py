@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from attentune.config.schema import DataConfig
-from attentune.data.columns import IDS, choose_columns
+from attentune.data.columns import choose_columns
 from attentune.data.headers import header_error, header_note
+from attentune.data.names import IDS
 from attentune.data.readers.table import Table
 from attentune.errors import DataError
 

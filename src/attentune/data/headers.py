@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attentune.config.schema import DataConfig
-from attentune.data.columns import IDS, LABELS, TEXT_PAIRS, TEXTS
+from attentune.data.names import CONVENTIONAL
+from attentune.data.readers.formats import named_columns
 from attentune.data.readers.table import Table, quote
 from attentune.errors import DataError
 
-# Names that headers have.
-CONVENTIONAL = frozenset((*TEXTS, *LABELS, *IDS, *(name for pair in TEXT_PAIRS for name in pair)))
 # Rows that are looked at, and what classes are: few, each of some rows.
 _ROWS, _MOST_CLASSES, _ROWS_PER_CLASS = 1000, 20, 2
 # A name with as many words may be a text; a question may be the name of its answers.
@@ -19,12 +18,6 @@ _CURE = (
     "If it is a row, give --no_header (the columns are then column_1, column_2, ...) or write names above it; otherwise"
     " name the columns with --text_column and --label_column."
 )
-
-
-def named_columns(config: DataConfig) -> set[str]:
-    """Return the columns that the settings name."""
-    names = (config.text_column, config.text_pair_column, config.label_column, config.id_column)
-    return {name for name in names if name is not None}
 
 
 def header_note(table: Table, config: DataConfig) -> str | None:

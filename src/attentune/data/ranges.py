@@ -77,7 +77,7 @@ class RowSource:
     @property
     def options(self) -> FileOptions:
         """What is given about the file's text."""
-        return FileOptions(self.delimiter, self.encoding, header=self.header)
+        return FileOptions(self.delimiter, self.encoding, header=self.header, file_format=self.kind[1:])
 
     @property
     def file(self) -> StoredFile:
@@ -156,6 +156,8 @@ def find_sources(pattern: str, leave_out: Sequence[str] = (), options: FileOptio
     found = []
     for file in find_files(pattern, endings, leave_out):
         kind = next((end for end in EXTENSIONS if file.path.lower().removesuffix(".gz").endswith(end)), None)
+        if kind is None and options.file_format not in (None, "txt"):
+            kind = f".{options.file_format}"
         if kind is None:
             raise DataError(
                 f"its name ends in none of {' '.join(EXTENSIONS)}, also with .gz. Name it after what it holds, or"

@@ -13,7 +13,8 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.guesses import with_guessed_columns
 from attentune.data.labels import LabelReader
 from attentune.data.readers.formats import FileOptions
-from attentune.data.readers.read import read_chunks
+from attentune.data.readers.read import read_chunks, source_name
+from attentune.data.readers.standard_input import is_standard_input
 from attentune.data.readers.streams import check_file
 from attentune.data.readers.table import CHUNK, WHOLE, ChunkLimit, Table, has_return
 from attentune.errors import DataError
@@ -90,12 +91,12 @@ def unlabelled_chunks(
         table = next(tables(names))
         config, guessed = with_guessed_columns(table, config, want_label=False)
         notes += guessed
-    columns = prediction_columns(names, str(check_file(path)), is_pair, config, spec)
+    columns = prediction_columns(names, source_name(path), is_pair, config, spec)
     reader = replace(label_reader(spec, label_space, config.label_separator), score_range=None)
     ids = id_columns(names, columns.id, strict=config.id_column is not None)
     keep = names if tuple(keep_columns) == (ALL,) else keep_columns
     for name in keep:
-        require(names, name, str(check_file(path)), "--keep_columns")
+        require(names, name, source_name(path), "--keep_columns")
     needed = (columns.text, columns.pair, columns.label, *ids.names, *keep)
     read_columns = tuple(name for name in dict.fromkeys(needed) if name is not None)
 
@@ -148,6 +149,8 @@ def _scanned(
 
 def _state(path: str) -> tuple[int, int, int]:
     """The attributes of a file that change with its content."""
+    if is_standard_input(path):
+        return 0, 0, 0  # a copy, which nothing changes
     facts = check_file(path).stat()
     return facts.st_ino, facts.st_size, facts.st_mtime_ns
 

@@ -46,12 +46,16 @@ class FileOptions:
         encoding: the encoding of files that are not UTF-8; None finds it.
         table: the table of a SQLite file; None takes the only one.
         header: whether the first row of a .csv, .tsv or spreadsheet has the column names.
+        file_format: the format of files whose names do not say it, and of standard input.
+        columns: names of columns, by which a header is known.
     """
 
     delimiter: str | None = None
     encoding: str | None = None
     table: str | None = None
     header: bool = True
+    file_format: str | None = None
+    columns: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, config: DataConfig) -> FileOptions:
@@ -76,7 +80,20 @@ class FileOptions:
             )
         if problems:
             raise ConfigError(problems)
-        return cls(delimiter, config.encoding, config.table, config.header)
+        return cls(
+            delimiter,
+            config.encoding,
+            config.table,
+            config.header,
+            config.file_format,
+            frozenset(named_columns(config)),
+        )
+
+
+def named_columns(config: DataConfig) -> set[str]:
+    """Return the columns that the settings name."""
+    names = (config.text_column, config.text_pair_column, config.label_column, config.id_column)
+    return {name for name in names if name is not None}
 
 
 # Nothing is given.

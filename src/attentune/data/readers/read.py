@@ -9,15 +9,26 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from attentune.data.readers.csv import Dialect, parse_delimited
 from attentune.data.readers.folders import is_class_folder, parse_class_folder
-from attentune.data.readers.formats import DELIMITERS, FOUND, HEAD_BYTES, FileOptions, describe, find_dialect
+from attentune.data.readers.formats import (
+    DELIMITERS,
+    FOUND,
+    HEAD_BYTES,
+    FileOptions,
+    describe,
+    find_dialect,
+    find_encoding,
+)
 from attentune.data.readers.json import parse_json, parse_json_lines
 from attentune.data.readers.office import FEATHER, SPREADSHEETS, parse_feather, parse_spreadsheet
 from attentune.data.readers.parquet import parse_parquet
+from attentune.data.readers.plain import PLAIN, guess_format, parse_plain_lines
 from attentune.data.readers.sqlite import SQLITE, parse_sqlite
-from attentune.data.readers.streams import MAX_BYTES, check_file, open_bytes, text_lines
+from attentune.data.readers.standard_input import NAME, copied_input, is_standard_input
+from attentune.data.readers.streams import MAX_BYTES, check_file, open_bytes, text_lines, unpacked
 from attentune.data.readers.table import CHUNK, WHOLE, ChunkLimit, Table
 from attentune.errors import DataError
 
@@ -40,13 +51,14 @@ def read_table(
     doubled quotes (also in a .tsv; for files without quoting, such as those of GLUE, see `read_delimited`). Its
     separator and its encoding are found (`formats.find_dialect`) if they are not those of the extension and UTF-8.
 
-    A folder of folders with .txt files has a row for each of these files, with the folder's name as its label.
+    The path "-" is standard input, whose format is found (`plain.guess_format`). A folder of folders with .txt files
+    has a row for each of these files, with the folder's name as its label.
 
     Args:
         path: the file.
         keep: the columns to read; None reads all.
         max_bytes: the maximum size, after unpacking.
-        options: the separator and encoding of a .csv or .tsv, and the table of a database, if known.
+        options: what is known of the file, such as the separator and encoding of a .csv or .tsv.
 
     Raises:
         DataError: if the file is missing, empty, of an unknown format or broken; with the line if there is one.
@@ -73,11 +85,14 @@ def read_chunks(
         keep: the columns to read; None reads all.
         max_bytes: the maximum size, after unpacking; None limits only what is held in memory, to `MAX_BYTES`.
         limit: the maximum size of a chunk.
-        options: the separator and encoding of a .csv or .tsv, if known.
+        options: what is known of the file.
 
     Raises:
         DataError: as `read_table`; for a broken later chunk after the earlier ones were returned.
     """
+    if is_standard_input(path):
+        yield from _read_standard_input(keep, max_bytes, limit, options)
+        return
     if is_class_folder(Path(path).expanduser()):
         folder = Path(path).expanduser()
         yield parse_class_folder(folder, keep, MAX_BYTES if max_bytes is None else max_bytes)
@@ -91,26 +106,62 @@ def read_chunks(
         is_feather = path.suffix.lower() in FEATHER
         yield parse_feather(path, keep) if is_feather else parse_spreadsheet(path, keep, has_header=options.header)
         return
-    if kind not in EXTENSIONS:
+    if kind not in EXTENSIONS and options.file_format is None:
         raise DataError(
             f"the name ends in {kind or 'nothing known'!r}, expected one of {' '.join(EXTENSIONS)}, also with .gz, or"
-            f" {' '.join(_WHOLE)}. Rename it to what it holds, or convert it.",
+            f" {' '.join(_WHOLE)}. Rename it to what it holds, give --file_format, or convert it.",
             path=path,
         )
+    kind = kind if kind in EXTENSIONS else f".{options.file_format}"
     is_held = limit == WHOLE or kind == ".json" or (kind == ".parquet" and path.suffix.lower() == ".gz")
     most = max_bytes if max_bytes is not None else MAX_BYTES if is_held else math.inf
     with open_bytes(path, most) as stream:
         if kind == ".parquet":
             yield from parse_parquet(stream, path, keep, most, limit)
-        elif kind == ".json":
-            yield parse_json("".join(text_lines(stream, path)), path, keep)
-        elif kind in DELIMITERS:
-            dialect = find_dialect(stream.peek(HEAD_BYTES), kind, options)  # type: ignore[attr-defined]
-            lines = text_lines(stream, path, encoding=dialect.encoding)
-            for table in parse_delimited(lines, path, dialect, keep, limit):
-                yield replace(table, notes=describe(dialect, kind, path))
         else:
-            yield from parse_json_lines(text_lines(stream, path), path, keep, limit)
+            yield from _parse_text(stream, path, kind, keep, limit, options)
+
+
+def _parse_text(
+    stream: Any, path: str | Path, kind: str, keep: Collection[str] | None, limit: ChunkLimit, options: FileOptions
+) -> Iterator[Table]:
+    if kind == ".json":
+        yield parse_json("".join(text_lines(stream, path)), path, keep)
+    elif kind in DELIMITERS:
+        dialect = find_dialect(stream.peek(HEAD_BYTES), kind, options)
+        lines = text_lines(stream, path, encoding=dialect.encoding)
+        for table in parse_delimited(lines, path, dialect, keep, limit):
+            yield replace(table, notes=describe(dialect, kind, path))
+    elif kind == PLAIN:
+        encoding = find_encoding(stream.peek(HEAD_BYTES), options.encoding) or "utf-8"
+        yield from parse_plain_lines(text_lines(stream, path, encoding=encoding), path, keep, limit)
+    else:
+        yield from parse_json_lines(text_lines(stream, path), path, keep, limit)
+
+
+def _read_standard_input(
+    keep: Collection[str] | None, max_bytes: int | None, limit: ChunkLimit, options: FileOptions
+) -> Iterator[Table]:
+    if options.file_format == "parquet":
+        raise DataError("Parquet is not read from it. Save it to a file, and give the file.", path=NAME)
+    most = MAX_BYTES if max_bytes is None else max_bytes
+    with copied_input().open("rb") as file, unpacked(file, NAME, packed_bytes=None, max_bytes=most) as stream:
+        head = stream.peek(HEAD_BYTES)  # type: ignore[attr-defined]
+        if options.file_format is None:
+            kind, notes = guess_format(head, NAME, options)
+        else:
+            kind, notes = f".{options.file_format}", ()
+        for table in _parse_text(stream, NAME, kind, keep, limit, options):
+            yield replace(table, notes=(*notes, *table.notes))
+
+
+def source_name(path: str | Path) -> str:
+    """Return what messages call a file, which is there.
+
+    Raises:
+        DataError: it is not.
+    """
+    return NAME if is_standard_input(path) else str(check_file(path))
 
 
 def read_delimited(

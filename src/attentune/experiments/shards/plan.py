@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config.schema import DataConfig
-from attentune.data.columns import IDS, Columns, choose_columns, require
+from attentune.data.columns import Columns, choose_columns, require
+from attentune.data.names import IDS
 from attentune.data.ranges import RowRange, RowSource, SourceScan, divide, scan
 from attentune.data.readers.table import BLOCK_ROWS, RowStart
 from attentune.data.unlabelled import ALL, prediction_columns
