@@ -216,7 +216,11 @@ def test_in_a_terminal_it_is_coloured(run: Path) -> None:
         (("--text", "a", "--seed", "-1"), "--seed: got '-1', expected a whole number of at least 0."),
         (("--text", "a", "--text_pair", "b"), "was trained on single texts: leave out --text_pair."),
         (("--text_pair", "b"), "--text_pair: goes with --text."),
-        ((), "explain: got no texts, expected one of --text, --input_file, --task, --dataset_name."),
+        (
+            (),
+            "explain: got no texts, expected one of --text, --input_file (- for standard input), --task,"
+            " --dataset_name.",
+        ),
         (("--text", "a", "--methods", "ssa"), "--methods: unknown flag. Did you mean '--method'?"),
     ],
 )

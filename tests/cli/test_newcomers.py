@@ -73,6 +73,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "train archive.zip --output_dir out": ("archive.zip: the name ends in '.zip'", "expected one of .csv"),
     "train bare --output_dir out": ("bare: the name ends in 'nothing known'", "Rename it"),
     "train html.csv --output_dir out": ("html.csv:1: this is an HTML page", "sign in", "open it in a browser"),
+    "predict run --text hi --output_file out.xlsx": ("predictions are written as CSV", "--output_dir"),
     "train rows.dat --output_dir out": ("rows.dat: the name ends in '.dat'", "--file_format"),
     "train - --output_dir out": ("--train_file: got -, which is standard input", "Save them to a file: ... > rows.csv"),
     "predict run --input_file - --output_dir out": ("--input_file: got -", "leave --output_dir out"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
 import random
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -330,6 +333,75 @@ def test_datasets_and_urls(run: Path, tmp_path: Path, attentune: Command, small_
             bare = [*source[:-1], tmp_path / f"bare-{number}", "--shard", 0]
             assert attentune("predict", run, *bare)[0] == 0
             assert table_of(tmp_path / f"bare-{number}").column_names == ["id", "prediction", "p_bad", "p_good"]
+
+
+def test_a_database_and_a_spreadsheet(
+    run: Path, tmp_path: Path, attentune: Command, small_blocks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = write_corpus(tmp_path / "corpus", 20)
+    frame = pandas.read_csv(corpus / "a.csv", dtype=str)
+    with contextlib.closing(sqlite3.connect(tmp_path / "rows.db")) as database:
+        frame.to_sql("reviews", database, index=False)
+        database.execute("CREATE TABLE users (who)")
+        database.commit()
+    frame.to_excel(tmp_path / "rows.xlsx", index=False)
+    frame.to_feather(tmp_path / "rows.feather")
+    status, _, err = attentune("predict", run, "--input_file", tmp_path / "rows.db", "--output_dir", tmp_path / "none")
+    assert status == 2
+    assert "holds 2 tables: 'reviews', 'users'. Name the one to read with --table" in err
+    expected = None
+    for number, words in enumerate((["a.csv"], ["rows.db", "--table", "reviews"], ["rows.xlsx"], ["rows.feather"])):
+        path = corpus / "a.csv" if number == 0 else tmp_path / words[0]
+        out = tmp_path / f"out{number}"
+        source = ["--input_file", path, *words[1:], "--keep_columns", "text,label", "--output_dir", out, "--shards", 2]
+        for shard in (0, 1):
+            status, _, err = attentune("predict", run, *source, "--shard", shard)
+            assert status == 0, err
+        found = table_of(out).to_pylist()
+        assert [row["text"] for row in found] == frame["text"].tolist()
+        expected = expected or found
+        assert found == expected
+    status, _, err = attentune("predict", run, "--input_file", "memory://rows.db", "--output_dir", tmp_path / "none")
+    assert status == 2
+
+
+def test_columns_of_shards_are_chosen_by_what_they_hold(run: Path, tmp_path: Path, attentune: Command) -> None:
+    import datasets
+
+    rows = {"nr": list(range(20)), "kommentar": [f"so war der Film {number}" for number in range(20)]}
+    table = datasets.Dataset.from_dict(rows)
+    table.save_to_disk(tmp_path / "set")
+    table.to_csv(tmp_path / "rows.csv")
+    (tmp_path / "headless.csv").write_text("\n".join(f"{n / 7:.3f},so war der Film {n}" for n in range(20)))
+    for number, source in enumerate(
+        (["--dataset_name", tmp_path / "set", "--split", "train"], ["--input_file", tmp_path / "rows.csv"])
+    ):
+        out = tmp_path / f"out{number}"
+        status, _, err = attentune("predict", run, *source, "--output_dir", out, "--shard", 0, "--keep_columns", "all")
+        assert status == 0, err
+        assert "Columns chosen by what they hold: text 'kommentar'" in err
+        assert table_of(out).num_rows == 20
+        single = attentune("predict", run, *source)
+        assert single[0] == 0, single[2]
+        assert "Columns chosen by what they hold: text 'kommentar'" in single[2]
+        assert len(single[1].splitlines()) == 21
+    words = ("predict", run, "--input_file", tmp_path / "headless.csv", "--output_dir", tmp_path / "none")
+    status, _, err = attentune(*words)
+    assert status == 2
+    assert "reads like a row" in err
+    status, _, err = attentune(*words, "--no_header", "--shard", 0)
+    assert status == 0, err
+    assert table_of(tmp_path / "none").num_rows == 20
+
+
+@pytest.mark.parametrize("name", ["out.db", "out.xlsx", "out.parquet"])
+def test_a_file_that_would_hold_something_else_than_its_name_says(
+    run: Path, tmp_path: Path, attentune: Command, name: str
+) -> None:
+    status, _, err = attentune("predict", run, "--text", "so", "--output_file", tmp_path / name)
+    assert status == 2
+    assert "predictions are written as CSV. Name it .csv; --output_dir writes Parquet" in err
+    assert not list(tmp_path.iterdir())
 
 
 def test_columns_beside_the_predictions_of_one_file(run: Path, tmp_path: Path, attentune: Command) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import json
 import math
 import random
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -26,7 +29,7 @@ from attentune.errors import ConfigError, DataError
 
 BLOCK = 5
 ROWS = 33
-KINDS = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "csv.gz", "jsonl.gz", "parquet.gz")
+KINDS = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "csv.gz", "jsonl.gz", "parquet.gz", "db", "feather")
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +53,14 @@ def write(path: Path, content: Sequence[dict[str, Any]]) -> Path:
     elif kind in ("jsonl", "ndjson"):
         lines = [json.dumps(row) + ("\n\n" if n % 4 == 0 else "\n") for n, row in enumerate(content)]
         plain.write_text("\n" + "".join(lines))
+    elif kind == "db":
+        with contextlib.closing(sqlite3.connect(plain)) as database:
+            database.execute("CREATE TABLE rows (id TEXT, text TEXT, stars)")
+            database.execute("CREATE INDEX backwards ON rows (text DESC)")
+            database.executemany("INSERT INTO rows VALUES (?, ?, ?)", [tuple(row.values()) for row in content])
+            database.commit()
+    elif kind == "feather":
+        feather.write_feather(pa.Table.from_pylist(list(content)), plain, chunksize=7)
     elif kind == "json":
         plain.write_text(json.dumps(content))
     else:

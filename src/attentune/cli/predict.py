@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from attentune.cli.best import add_best_flag, use_best
@@ -30,6 +31,9 @@ _EXAMPLES = """examples:
   attentune predict runs/mine --input_file new.csv --explain     (adds the importance of each word, from the same pass)
   attentune predict runs/cola --task cola --data_dir glue_data --split test --output_file cola-test.csv
   attentune predict runs/mine --input_file 'corpus/*.parquet' --output_dir predicted --keep_columns all --jobs 2"""
+
+# Endings of files that nobody would take for CSV.
+_NO_CSV = (".db", ".sqlite", ".sqlite3", ".xlsx", ".xls", ".xlsb", ".ods", ".feather", ".arrow", ".parquet")
 
 
 def parser() -> Parser:
@@ -64,6 +68,11 @@ def run(arguments: Sequence[str]) -> int:
         return _predict_shards(arguments, parsed, shards, check_input("predict", parsed, problems))
     if parsed.keep_columns is not None and parsed.input_file is None:
         problems.append("--keep_columns: goes with --input_file.")
+    if parsed.output_file is not None and Path(parsed.output_file).suffix.lower() in _NO_CSV:
+        problems.append(
+            f"--output_file: got {parsed.output_file}, but predictions are written as CSV. Name it .csv; --output_dir"
+            " writes Parquet, or JSON lines with --output_format jsonl."
+        )
     data = check_text_flags("predict", parsed, problems)
 
     check_saved_run(parsed.run)

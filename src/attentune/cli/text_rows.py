@@ -55,9 +55,9 @@ def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
 def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_columns: Sequence[str] = ()) -> Any:
     """Read the rows that the flags select, a file in chunks."""
     from attentune.data.dataset import TextRows
-    from attentune.data.unlabelled import RowChunks, unlabelled_chunks
+    from attentune.data.unlabelled import RowChunks, unlabelled_chunks, unlabelled_table
 
-    is_pair = saved.is_pair
+    is_pair, space = saved.is_pair, saved.label_space
     if parsed.text is not None:
         if is_pair != (parsed.text_pair is not None):
             wanted = "pairs: add --text_pair" if is_pair else "single texts: leave out --text_pair"
@@ -65,7 +65,7 @@ def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_col
         pairs = None if parsed.text_pair is None else (parsed.text_pair,)
         return RowChunks.of(TextRows(("0",), (parsed.text,), pairs, None, "--text"))
     if parsed.input_file is not None:
-        config, space = saved.with_columns(data), saved.label_space
+        config = saved.with_columns(data)
         chunks = unlabelled_chunks(
             parsed.input_file,
             label_space=space,
@@ -74,8 +74,20 @@ def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_col
             limit=limit,
             keep_columns=keep_columns,
         )
-        for note in chunks.notes:
-            print(note, file=sys.stderr)
-        return chunks
+        return _with_notes_told(chunks)
+    if data.dataset_name is not None:
+        from attentune.data.readers.hub import read_split
+
+        # A split that the dataset has is read as a file is; others are made of train.
+        table = read_split(data.dataset_name, data.dataset_config_name, parsed.split)
+        if table is not None:
+            config = saved.with_columns(data)
+            return _with_notes_told(unlabelled_table(table, label_space=space, is_pair=is_pair, config=config))
     task_data = saved.data(data, (parsed.split,))
     return RowChunks.of(next(iter(task_data.splits.values())))
+
+
+def _with_notes_told(chunks: Any) -> Any:
+    for note in chunks.notes:
+        print(note, file=sys.stderr)
+    return chunks

@@ -381,7 +381,9 @@ class DataConfig:
         mapping=True,
     )
     data_dir: str | None = setting(None, "the folder of the task's files, as they were published")
-    dataset_name: str | None = setting(None, "a Hugging Face data set: a hub name, or a folder from save_to_disk")
+    dataset_name: str | None = setting(
+        None, "a Hugging Face data set: a hub name, or a folder from save_to_disk or of files"
+    )
     dataset_config_name: str | None = setting(None, "the configuration of that data set")
     train_file: str | None = setting(
         None, "your training rows: .csv .tsv .json .jsonl .parquet, also with .gz; .feather .xlsx .xls .ods .db"

@@ -12,14 +12,17 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from attentune.data.readers.csv import Dialect, parse_delimited, read_header, scan_delimited
 from attentune.data.readers.formats import DELIMITERS, FOUND, HEAD_BYTES, FileOptions, find_dialect
 from attentune.data.readers.hub import load_split, read_split_batches
 from attentune.data.readers.json import parse_json, parse_json_lines, scan_json_lines
+from attentune.data.readers.office import SPREADSHEETS
 from attentune.data.readers.parquet import read_parquet_batches, scan_parquet, table_of_arrow
-from attentune.data.readers.read import EXTENSIONS
+from attentune.data.readers.read import EXTENSIONS, WHOLE_FILES, read_table
+from attentune.data.readers.sqlite import SQLITE, parse_sqlite, scan_sqlite
 from attentune.data.readers.streams import MAX_BYTES, SNIFFED_BYTES, check_no_page, text_lines, unpacked
 from attentune.data.readers.table import BLOCK, BLOCK_ROWS, FIRST, RowStart, Table
 from attentune.errors import DataError
@@ -42,6 +45,7 @@ class RowSource:
         delimiter: the separator of fields, if it is given.
         encoding: the encoding of a file that is not UTF-8, if it is given.
         header: whether the first row of the file has the column names.
+        table: the table of a SQLite file, if it is given.
     """
 
     path: str
@@ -53,6 +57,7 @@ class RowSource:
     delimiter: str | None = None
     encoding: str | None = None
     header: bool = True
+    table: str | None = None
 
     @property
     def name(self) -> str:
@@ -67,7 +72,7 @@ class RowSource:
     @property
     def is_divisible(self) -> bool:
         """Whether reading can begin in the middle; other files belong to one range as a whole."""
-        return not self.is_packed and self.kind != ".json"
+        return not self.is_packed and self.kind not in (".json", *WHOLE_FILES)
 
     @property
     def has_types(self) -> bool:
@@ -75,9 +80,14 @@ class RowSource:
         return self.kind in (DATASET, ".parquet")
 
     @property
+    def has_header(self) -> bool:
+        """Whether the names of its columns are its first row."""
+        return self.kind in (*DELIMITERS, *SPREADSHEETS) and self.header
+
+    @property
     def options(self) -> FileOptions:
         """What is given about the file's text."""
-        return FileOptions(self.delimiter, self.encoding, header=self.header, file_format=self.kind[1:])
+        return FileOptions(self.delimiter, self.encoding, self.table, self.header, self.kind[1:])
 
     @property
     def file(self) -> StoredFile:
@@ -155,18 +165,27 @@ def find_sources(pattern: str, leave_out: Sequence[str] = (), options: FileOptio
     endings = (*EXTENSIONS, *(f"{ending}.gz" for ending in EXTENSIONS))
     found = []
     for file in find_files(pattern, endings, leave_out):
+        # Those that are not read row by row are taken where they are named, but are left out of a folder.
         kind = next((end for end in EXTENSIONS if file.path.lower().removesuffix(".gz").endswith(end)), None)
+        kind = next((end for end in (*SQLITE, *WHOLE_FILES) if file.path.lower().endswith(end)), kind)
         if kind is None and options.file_format not in (None, "txt"):
             kind = f".{options.file_format}"
         if kind is None:
             raise DataError(
-                f"its name ends in none of {' '.join(EXTENSIONS)}, also with .gz. Name it after what it holds, or"
+                f"its name ends in none of {' '.join(EXTENSIONS)}, also with .gz, nor in one of"
+                f" {' '.join((*SQLITE, *WHOLE_FILES))}. Name it after what it holds, or"
                 " convert it; a dataset of save_to_disk is named with --dataset_name.",
                 path=file.path,
             )
         source = RowSource(file.path, kind, file.bytes, file.modified)
+        if kind in (*SQLITE, *WHOLE_FILES) and is_url(file.path):
+            raise DataError("a file of this kind is not read from a URL. Copy it to this machine.", path=file.path)
         if kind in DELIMITERS:
             source = replace(source, delimiter=options.delimiter, encoding=options.encoding, header=options.header)
+        if kind in SQLITE:
+            source = replace(source, table=options.table)
+        if kind in WHOLE_FILES:
+            source = replace(source, header=options.header)
         found.append(source)
     return found
 
@@ -195,6 +214,12 @@ def scan(source: RowSource) -> SourceScan:
             names, rows = scan_parquet(plain, source.path)
         starts = _numbered_starts(rows) if source.is_divisible else (FIRST,)
         return SourceScan(names, rows, starts)
+    if source.kind in SQLITE:
+        names, rows = scan_sqlite(Path(source.path), source.table)
+        return SourceScan(names, rows, _numbered_starts(rows))
+    if source.kind in WHOLE_FILES:
+        table = read_table(source.path, options=source.options)
+        return SourceScan(table.names, len(table), (FIRST,))
     every = BLOCK_ROWS if source.is_divisible else math.inf
     with source.file.open() as file, _text(source, file) as stream:
         position = file.tell if source.is_divisible else lambda: 0
@@ -211,6 +236,17 @@ def scan(source: RowSource) -> SourceScan:
         lines = text_lines(stream, source.path)
         first = next(parse_json_lines(lines, source.path, None, BLOCK, num_rows=BLOCK_ROWS))
     return SourceScan(first.names, rows, tuple(found))
+
+
+def first_rows(source: RowSource, found: SourceScan) -> Table:
+    """Return the first rows of a source, all columns of them; for a file, whether its names were its first row.
+
+    Raises:
+        DataError: a row is invalid.
+    """
+    part = RowRange(0, FIRST, min(found.rows, BLOCK_ROWS))
+    table = next((_typed if source.has_types else _untyped)(source, part, found.names, ()))[0]
+    return replace(table, names_from_row=source.has_header)
 
 
 def divide(scans: Sequence[SourceScan], shards: int) -> list[list[RowRange]]:
@@ -303,8 +339,17 @@ def _in_blocks(batches: Iterable[Any], first_row: int) -> Iterator[Any]:
 def _untyped(
     source: RowSource, part: RowRange, wanted: Sequence[str], kept: Sequence[str]
 ) -> Iterator[tuple[Table, Any]]:
-    """Yield chunks of a text file as cells and as `pyarrow.Table` of texts."""
+    """Yield chunks of a file without types as cells and as `pyarrow.Table` of texts."""
     columns = {*wanted, *kept}
+    if source.kind in (*SQLITE, *WHOLE_FILES):
+        if source.kind in SQLITE:
+            first, count = part.start.row, part.rows
+            tables = parse_sqlite(Path(source.path), columns, source.table, BLOCK, first_row=first, num_rows=count)
+        else:
+            tables = _blocks_of(read_table(source.path, keep=columns, options=source.options))
+        for table in tables:
+            yield table, _texts_of(table, kept)
+        return
     with source.file.open() as file, _text(source, file) as stream:
         dialect, options = _dialect(source, file, stream), {}
         lines = text_lines(stream, source.path, encoding=dialect.encoding)

@@ -19,6 +19,8 @@ from attentune.data.readers.streams import check_file
 from attentune.data.readers.table import CHUNK, WHOLE, ChunkLimit, Table, has_return
 from attentune.errors import DataError
 
+# The names of all columns, the number of rows, notes, and what reads some columns.
+_Scanned = tuple[tuple[str, ...], int, tuple[str, ...], Callable[[Sequence[str]], Iterator[Table]]]
 # Of columns to keep: all of them.
 ALL = "all"
 
@@ -85,18 +87,40 @@ def unlabelled_chunks(
     Raises:
         DataError: as `read_unlabelled`; and, while chunks are read, if the file has changed.
     """
-    names, num_rows, notes, tables = _scanned(path, limit, FileOptions.of(config))
+    found = _scanned(path, limit, FileOptions.of(config))
+    return _row_chunks(found, source_name(path), label_space, is_pair, config, keep_columns)
+
+
+def unlabelled_table(table: Table, *, label_space: LabelSpace, is_pair: bool, config: DataConfig) -> RowChunks:
+    """Interpret a table, such as a split of a dataset, as rows to predict; see `unlabelled_chunks`.
+
+    Raises:
+        DataError: it lacks a text column.
+    """
+    found = table.names, len(table), table.notes, lambda wanted: iter([table])
+    return _row_chunks(found, table.source, label_space, is_pair, config, ())
+
+
+def _row_chunks(
+    found: _Scanned,
+    source: str,
+    label_space: LabelSpace,
+    is_pair: bool,
+    config: DataConfig,
+    keep_columns: Sequence[str],
+) -> RowChunks:
+    names, num_rows, notes, tables = found
     spec = load_spec(config.task) if config.task else None
     if spec is None and (config.text_column is None or config.text_column not in names):
         table = next(tables(names))
         config, guessed = with_guessed_columns(table, config, want_label=False)
         notes += guessed
-    columns = prediction_columns(names, source_name(path), is_pair, config, spec)
+    columns = prediction_columns(names, source, is_pair, config, spec)
     reader = replace(label_reader(spec, label_space, config.label_separator), score_range=None)
     ids = id_columns(names, columns.id, strict=config.id_column is not None)
     keep = names if tuple(keep_columns) == (ALL,) else keep_columns
     for name in keep:
-        require(names, name, source_name(path), "--keep_columns")
+        require(names, name, source, "--keep_columns")
     needed = (columns.text, columns.pair, columns.label, *ids.names, *keep)
     read_columns = tuple(name for name in dict.fromkeys(needed) if name is not None)
 
@@ -123,9 +147,7 @@ def _copied(table: Table, name: str) -> tuple[str, ...]:
     return tuple(text or "" for text in replace(table, columns={name: texts}).values(name))
 
 
-def _scanned(
-    path: str, limit: ChunkLimit, options: FileOptions
-) -> tuple[tuple[str, ...], int, tuple[str, ...], Callable[[Sequence[str]], Iterator[Table]]]:
+def _scanned(path: str, limit: ChunkLimit, options: FileOptions) -> _Scanned:
     """Parse the whole file; return the names of all columns, the number of rows, notes, and what reads columns."""
     before = _state(path)
     names, num_rows, notes = dict[str, None](), 0, tuple[str, ...]()

@@ -70,11 +70,69 @@ def test_a_single_data_set_is_train_and_shuffled_rows_stay_so(tmp_path: Path) ->
     assert "s0" not in score_of
 
 
+@pytest.fixture
+def unnamed() -> Any:
+    """Rows whose columns have names that say nothing."""
+    import datasets
+
+    texts = [f"das war der Film mit der Nummer {number}" for number in range(40)]
+    stars = [3 + number % 2 for number in range(40)]
+    return datasets.Dataset.from_dict({"nr": list(range(40)), "kommentar": texts, "sterne": stars})
+
+
+@pytest.mark.parametrize("kind", ["save_to_disk", "csv", "json", "parquet"])
+def test_columns_are_chosen_by_what_they_hold_as_for_files(
+    tmp_path: Path, unnamed: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "set"
+    if kind == "save_to_disk":
+        datasets.DatasetDict(train=unnamed).save_to_disk(folder)
+    else:
+        folder.mkdir()
+        getattr(unnamed, f"to_{kind}")(folder / f"reviews.{kind}")
+    data = load(folder)
+    assert data.splits["train"].texts[0] == "das war der Film mit der Nummer 0"
+    assert data.label_space.names == ("3", "4")
+    (note,) = [note for note in data.notes if note.startswith("Columns")]
+    unnamed.to_csv(tmp_path / "rows.csv")
+    (from_file,) = [
+        note
+        for note in load_data(DataConfig(train_file=str(tmp_path / "rows.csv")), seed=1).notes
+        if note.startswith("Columns")
+    ]
+    assert note == from_file
+    assert "label 'sterne', text 'kommentar'" in note
+
+
+def test_two_columns_that_could_be_the_text_are_named(tmp_path: Path, unnamed: Any) -> None:
+    answers = [f"und die Antwort war {number} von 3" for number in range(40)]
+    unnamed.add_column("antwort", answers).save_to_disk(tmp_path / "set")
+    with pytest.raises(
+        DataError, match=r"set, split train: .* 2 could be it .*'kommentar', 'antwort'. .*--text_column"
+    ):
+        load(tmp_path / "set")
+
+
+def test_a_folder_of_files_with_another_separator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "rows.csv").write_text("kommentar;sterne\nso ein Film;3\nnein;4\n" * 20)
+    with pytest.raises(DataError, match=r"not separated by commas.* --train_file .*/set/rows.csv"):
+        load(tmp_path / "set")
+
+
 def test_what_cannot_be_used(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="row 0: column 'tags' holds a"):
         load(saved, text_column="tags", label_column="label")
     with pytest.raises(ConfigError, match="dataset_config_name"):
         load(saved, dataset_config_name="plain")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="this data set cannot be loaded"):
+    with pytest.raises(
+        DataError, match=r"this data set cannot be loaded.* a folder has to hold the files of save_to_disk"
+    ):
         load(tmp_path / "empty")

@@ -1,4 +1,4 @@
-"""Reader of Hugging Face datasets: from the hub, or from a folder of `save_to_disk`."""
+"""Reader of Hugging Face datasets: from the hub, from a folder of `save_to_disk`, or from one of files."""
 
 from __future__ import annotations
 
@@ -54,6 +54,17 @@ def load_split(name: str, config_name: str | None, split: str) -> Any:
     return splits[key]
 
 
+def read_split(name: str, config_name: str | None, split: str) -> Table | None:
+    """Read one split of a dataset as a whole; None if it has no such split.
+
+    Raises:
+        DataError: the dataset cannot be loaded, or the split holds no rows.
+    """
+    splits = _load(name, config_name)
+    key = split if split in splits else next((key for key in splits if _our_name(key) == split), None)
+    return None if key is None else _table(splits[key], f"{name}, split {key}")
+
+
 def read_split_batches(split: Any, keep: Sequence[str], *, first_row: int, num_rows: int) -> Iterator[Any]:
     """Yield consecutive rows of a split as `pyarrow.RecordBatch`, with class names instead of class ids."""
     import datasets
@@ -98,10 +109,28 @@ def _load(name: str, config_name: str | None) -> Mapping[str, Any]:
         reason = (str(error).strip().split("\n")[0] or type(error).__name__).rstrip(".")
         raise DataError(
             f"this data set cannot be loaded: {reason}. Check the name, the configuration (--dataset_config_name)"
-            " and the connection; a folder must come from save_to_disk.",
+            " and the connection; a folder has to hold the files of save_to_disk, or .csv, .jsonl or .parquet files.",
             path=name,
         ) from error
-    return {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)
+    splits = {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)
+    _check_separated(splits, folder, name)
+    return splits
+
+
+def _check_separated(splits: Mapping[str, Any], folder: Path, name: str) -> None:
+    """Refuse .csv files that are not separated by commas, of which datasets makes columns of parts of texts.
+
+    Raises:
+        DataError: the folder has such files.
+    """
+    files = sorted(folder.glob("**/*.csv")) if folder.is_dir() else []
+    joined = [column for split in splits.values() for column in split.column_names if set(column) & set(";\t|")]
+    if files and joined:
+        raise DataError(
+            f"its .csv files are not separated by commas, which datasets expects: the first column is {joined[0]!r}."
+            f" Give the files themselves, whose separators are found: --train_file {files[0]}",
+            path=name,
+        )
 
 
 def _table(split: Any, source: str) -> Table:

@@ -34,7 +34,7 @@ from attentune.errors import DataError
 
 # Files that are read row by row, and as a whole.
 EXTENSIONS = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
-_WHOLE = (*FEATHER, *SPREADSHEETS, *SQLITE)
+WHOLE_FILES = (*FEATHER, *SPREADSHEETS)
 
 
 def read_table(
@@ -100,16 +100,16 @@ def read_chunks(
     path = check_file(path)
     kind = path.with_suffix("").suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
     if path.suffix.lower() in SQLITE:
-        yield parse_sqlite(path, keep, options.table)
+        yield from parse_sqlite(path, keep, options.table, limit)
         return
-    if path.suffix.lower() in _WHOLE:
+    if path.suffix.lower() in WHOLE_FILES:
         is_feather = path.suffix.lower() in FEATHER
         yield parse_feather(path, keep) if is_feather else parse_spreadsheet(path, keep, has_header=options.header)
         return
     if kind not in EXTENSIONS and options.file_format is None:
         raise DataError(
             f"the name ends in {kind or 'nothing known'!r}, expected one of {' '.join(EXTENSIONS)}, also with .gz, or"
-            f" {' '.join(_WHOLE)}. Rename it to what it holds, give --file_format, or convert it.",
+            f" {' '.join((*WHOLE_FILES, *SQLITE))}. Rename it to what it holds, give --file_format, or convert it.",
             path=path,
         )
     kind = kind if kind in EXTENSIONS else f".{options.file_format}"

@@ -1,4 +1,4 @@
-"""Reader of SQLite databases: one table or view, as a whole."""
+"""Reader of SQLite databases: one table or view."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ from pathlib import Path
 
 from attentune.config.parse import did_you_mean
 from attentune.data.readers.csv import check_header
-from attentune.data.readers.table import Table, as_cell
+from attentune.data.readers.table import WHOLE, ChunkLimit, Table, as_cell, in_chunks
 from attentune.errors import DataError
 
 SQLITE = (".db", ".sqlite", ".sqlite3")
 _HEADER = b"SQLite format 3\0"
 
 
-def parse_sqlite(path: Path, keep: Collection[str] | None = None, table: str | None = None) -> Table:
-    """Parse a table or view of a SQLite database, which is opened for reading only.
+def parse_sqlite(
+    path: Path,
+    keep: Collection[str] | None = None,
+    table: str | None = None,
+    limit: ChunkLimit = WHOLE,
+    *,
+    first_row: int = 0,
+    num_rows: int | None = None,
+) -> Iterator[Table]:
+    """Parse a table or view of a SQLite database, which is opened for reading only; yields one table per chunk.
 
     Numbers are texts as Python writes them, and NULL is a missing value, as in Parquet.
 
@@ -25,34 +33,63 @@ def parse_sqlite(path: Path, keep: Collection[str] | None = None, table: str | N
         path: the file.
         keep: the columns to read; None reads all.
         table: the name of the table or view; None takes the only one.
+        limit: the maximum size of a chunk.
+        first_row: the number of the row to begin with, from 0.
+        num_rows: the number of rows to read; None reads all.
 
     Raises:
         DataError: the file is no database, or damaged; there is no such table, or several and none is named; it has no
             rows, or a cell holds binary data.
     """
-    with path.open("rb") as file:
-        head = file.read(len(_HEADER))
-    if head != _HEADER:
-        what = "the file is empty" if not head else "not a SQLite database"
-        raise DataError(f"{what}, expected one by the name's ending. Let the name end in what it holds.", path=path)
     with _reading(path) as database:
         name = _table_name(database, path, table)
-        cursor = database.execute(f"SELECT * FROM {_quoted(name)}")
-        header = check_header([(1, [column[0] for column in cursor.description])], path)
-        rows = cursor.fetchall()
-    if not rows:
+        # All columns, whatever is kept: an index that has some of them may give rows in another order.
+        cursor = database.execute(f"SELECT * FROM {_quoted(name)} LIMIT ? OFFSET ?", (num_rows or -1, first_row))
+        header = _header(cursor, path)
+        chosen = {column: place for place, column in enumerate(header) if keep is None or column in keep}
+        done = first_row
+
+        def made(rows: list[tuple[object, ...]]) -> Table:
+            nonlocal done
+            for column, place in chosen.items():
+                number = next((n for n, row in enumerate(rows, start=done + 1) if isinstance(row[place], bytes)), None)
+                if number is not None:
+                    raise DataError(
+                        f"the table {name!r}, row {number}: column {column!r} holds binary data, expected a text or"
+                        " number. Leave the column out, by a view without it.",
+                        path=path,
+                    )
+            columns = {column: tuple(_text(row[place]) for row in rows) for column, place in chosen.items()}
+            part = Table(str(path), header, columns, len(rows), first_row=done)
+            done += len(rows)
+            return part
+
+        yield from in_chunks(((row, _size(row)) for row in cursor), limit, made)
+        if done == first_row:
+            raise DataError(f"the table {name!r} has no rows. Add rows.", path=path)
+
+
+def scan_sqlite(path: Path, table: str | None = None) -> tuple[tuple[str, ...], int]:
+    """Return the names of the columns of a table or view, and the number of its rows.
+
+    Raises:
+        DataError: as `parse_sqlite`.
+    """
+    with _reading(path) as database:
+        name = _table_name(database, path, table)
+        header = _header(database.execute(f"SELECT * FROM {_quoted(name)} LIMIT 0"), path)
+        ((count,),) = database.execute(f"SELECT count(*) FROM {_quoted(name)}")
+    if not count:
         raise DataError(f"the table {name!r} has no rows. Add rows.", path=path)
-    chosen = {column: place for place, column in enumerate(header) if keep is None or column in keep}
-    for column, place in chosen.items():
-        number = next((n for n, row in enumerate(rows, start=1) if isinstance(row[place], bytes)), None)
-        if number is not None:
-            raise DataError(
-                f"the table {name!r}, row {number}: column {column!r} holds binary data, expected a text or number."
-                " Leave the column out, by a view without it.",
-                path=path,
-            )
-    columns = {column: tuple(_text(row[place]) for row in rows) for column, place in chosen.items()}
-    return Table(str(path), tuple(header), columns, len(rows))
+    return header, count
+
+
+def _header(cursor: sqlite3.Cursor, path: Path) -> tuple[str, ...]:
+    return check_header([(1, [column[0] for column in cursor.description])], path)
+
+
+def _size(row: tuple[object, ...]) -> int:
+    return sum(len(cell) for cell in row if isinstance(cell, str))
 
 
 def _table_name(database: sqlite3.Connection, path: Path, given: str | None) -> str:
@@ -75,6 +112,11 @@ def _table_name(database: sqlite3.Connection, path: Path, given: str | None) -> 
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    with path.open("rb") as file:
+        head = file.read(len(_HEADER))
+    if head != _HEADER:
+        what = "the file is empty" if not head else "not a SQLite database"
+        raise DataError(f"{what}, expected one by the name's ending. Let the name end in what it holds.", path=path)
     database = None
     try:
         # Extensions are not loaded, and nothing is written, not even a journal.

@@ -10,8 +10,9 @@ from typing import Any
 
 from attentune.config.schema import DataConfig
 from attentune.data.columns import Columns, choose_columns, require
+from attentune.data.guesses import with_guessed_columns
 from attentune.data.names import IDS
-from attentune.data.ranges import RowRange, RowSource, SourceScan, divide, scan
+from attentune.data.ranges import RowRange, RowSource, SourceScan, divide, first_rows, scan
 from attentune.data.readers.table import BLOCK_ROWS, RowStart
 from attentune.data.unlabelled import ALL, prediction_columns
 from attentune.data.writers import OutputColumn
@@ -226,7 +227,7 @@ def make_plan(
     output.create()
     scans = [scan(source) for source in request.sources]
     shards = shards or default_shards(sum(one.rows for one in scans), processes)
-    plan = _new_plan(request, saved, columns, scans, shards, reads_labels)
+    plan = _new_plan(request, saved, columns, scans, shards, reads_labels, log)
     files = "1 source" if len(scans) == 1 else f"{len(scans):,} sources"
     log(f"{plan.rows:,} rows in {files}, {len(plan.shards):,} shards.")
     if empty := sum(not ranges for ranges in plan.shards):
@@ -253,12 +254,14 @@ def _new_plan(
     scans: Sequence[SourceScan],
     shards: int,
     reads_labels: bool,
+    log: Callable[[str], None],
 ) -> ShardPlan:
     first, names = request.sources[0].name, scans[0].names
+    data = _with_columns(request, scans[0], reads_labels, log)
     if reads_labels:
-        read, _ = choose_columns(names, request.data, first)
+        read, _ = choose_columns(names, data, first)
     else:
-        read = prediction_columns(names, first, saved.is_pair, request.data)
+        read = prediction_columns(names, first, saved.is_pair, data)
         read = Columns(read.text, read.pair, None, read.id)
     if read.id is None:
         read = Columns(read.text, read.pair, read.label, next((name for name in names if name.lower() in IDS), None))
@@ -277,6 +280,23 @@ def _new_plan(
     kept = _kept_columns(request, names, read, columns)
     ranges = divide(scans, shards)
     return ShardPlan(request, read, kept, tuple(one.rows for one in scans), tuple(map(tuple, ranges)))
+
+
+def _with_columns(
+    request: ShardRequest, found: SourceScan, reads_labels: bool, log: Callable[[str], None]
+) -> DataConfig:
+    """Choose columns by what they hold, where their names do not tell; rows are only read for that."""
+    source = request.sources[0]
+    if not source.has_header:
+        try:
+            choose_columns(found.names, request.data, source.name, want_label=reads_labels)
+            return request.data
+        except DataError:
+            pass
+    data, notes = with_guessed_columns(first_rows(source, found), request.data, want_label=reads_labels)
+    for note in notes:
+        log(note)
+    return data
 
 
 def _kept_columns(
