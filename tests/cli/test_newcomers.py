@@ -105,6 +105,11 @@ WORDS: dict[str, tuple[str, ...]] = {
     "train train.csv --task_type multiclass --output_dir out": ("data.task_type: got 'multiclass'", "classification"),
     "train train.csv --config train.csv --output_dir out": ("train.csv", "expected sections|not valid YAML"),
 }
+WORDS |= {
+    "encoders bert-base-uncaesd": ("is neither a known encoder nor a folder", "Did you mean 'bert-base-uncased'"),
+    "encoders folder --measure": ("folder: is neither a known encoder nor a folder with config.json",),
+    "encoders --language German": ("--language: unknown flag",),
+}
 MISTAKES = {**FLAGS, **FILES, **WORDS}
 
 

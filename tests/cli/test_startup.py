@@ -31,6 +31,7 @@ NOT_TO_PREDICT = (
     "jinja2",
     "rich.progress",
     "transformers.models.gpt2",
+    "attentune.inference.encoder_speed",
     "attentune.training",
     "attentune.experiments.comparison",
     "attentune.report",

