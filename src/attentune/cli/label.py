@@ -15,6 +15,7 @@ from attentune.cli.flags import (
     overrides_of,
     whole_number,
 )
+from attentune.cli.text_rows import read_file_rows
 
 _EXAMPLES = """examples:
   attentune label runs/cola --output_file labels.jsonl           (its training rows, with their token labels)
@@ -101,11 +102,8 @@ def _by_class(rows: Iterator[dict[str, Any]]) -> Iterator[str]:
 
 def _rows(parsed: Any, data: Any, saved: Any) -> Any:
     """Return the rows given by the flags; None for the training rows of the run."""
-    from attentune.data.unlabelled import read_unlabelled
-
     if parsed.input_file is not None:
-        columns = saved.with_columns(data or saved.config.data)
-        return read_unlabelled(parsed.input_file, label_space=saved.label_space, is_pair=saved.is_pair, config=columns)
+        return read_file_rows(parsed.input_file, data or saved.config.data, saved)
     if data is None and parsed.split == "train":
         return None
     return next(iter(saved.data(data, (parsed.split,)).splits.values()))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attentune.cli.flags import Parser, add_config_flags, config_from, whole_number
+from attentune.cli.text_rows import read_file_rows
 
 _EXAMPLES = """examples:
   attentune suggest runs/mine --input_file unlabelled.csv --count 50 --output_file next.csv
@@ -52,15 +53,12 @@ def run(arguments: Sequence[str]) -> int:
 
     from attentune.annotation.files import check_ending, rows_text, write_rows
     from attentune.annotation.suggest import suggest_texts
-    from attentune.data.unlabelled import read_unlabelled
     from attentune.inference.predictor import Predictor
 
     if parsed.output_file is not None:
         check_ending(parsed.output_file)
     saved = Predictor.load(parsed.run)
-    rows = read_unlabelled(
-        parsed.input_file, label_space=saved.label_space, is_pair=saved.is_pair, config=saved.with_columns(data)
-    )
+    rows = read_file_rows(parsed.input_file, data, saved)
     chosen = suggest_texts(saved, rows, count=50 if count is None else count, method=parsed.method, seed=seed or 0)
     names, lines = _lines(chosen)
     if parsed.output_file is not None:

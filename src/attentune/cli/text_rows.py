@@ -52,6 +52,21 @@ def read_texts(parsed: Any, data: Any, saved: Any) -> Any:
     return rows
 
 
+def read_file_rows(path: str, data: Any, saved: Any) -> Any:
+    """Read the rows to predict of a file, all at once, and tell how it was read.
+
+    Raises:
+        DataError: rows that cannot be read.
+    """
+    from attentune.data.readers.table import WHOLE
+    from attentune.data.unlabelled import unlabelled_chunks
+
+    config = saved.with_columns(data)
+    chunks = unlabelled_chunks(path, label_space=saved.label_space, is_pair=saved.is_pair, config=config, limit=WHOLE)
+    (rows,) = _with_notes_told(chunks).read()
+    return rows
+
+
 def read_text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_columns: Sequence[str] = ()) -> Any:
     """Read the rows that the flags select, a file in chunks."""
     from attentune.data.dataset import TextRows

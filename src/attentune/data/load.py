@@ -22,6 +22,7 @@ from attentune.data.columns import Columns, choose_columns, read_rows, require
 from attentune.data.dataset import CALIBRATION, CUSTOM_NAME, LabelSpace, TaskData, TextRows
 from attentune.data.extra import with_extra
 from attentune.data.guesses import with_guessed_columns
+from attentune.data.headers import header_note
 from attentune.data.labels import decide_task_type, find_space
 from attentune.data.readers.formats import FileOptions
 from attentune.data.readers.hub import read_dataset
@@ -181,6 +182,8 @@ def _load_custom(
     notes = [*named, *held, *notes]
     for split, table in tables.items():
         is_test = split.startswith("test")
+        if split != first and (note := header_note(table, config)) is not None:
+            notes.append(note)
         rows[split], split_notes = read_rows(table, _required(columns, table, is_test), reader, is_test=is_test)
         notes += split_notes
     has_validation = config.validation_file is not None or any(split.startswith("validation") for split in rows)

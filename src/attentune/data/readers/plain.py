@@ -19,7 +19,7 @@ from attentune.errors import DataError
 
 PLAIN = ".txt"
 _TEXT = "text"
-_JSON = re.compile(r"\s*(\{|\[\s*[{\]])")
+_JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[{\]])")
 _CALLED = {".csv": "CSV", ".json": "JSON", ".jsonl": "JSON lines", PLAIN: "plain text, one text a line"}
 # Lines that are compared.
 _LINES = 50
