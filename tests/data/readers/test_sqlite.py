@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from attentune.data.readers.formats import FileOptions
-from attentune.data.readers.read import read_table
+from attentune.data.readers.read import read_chunks, read_table
+from attentune.data.readers.table import ChunkLimit
 from attentune.errors import DataError
 
 _TABLE = "CREATE TABLE {} (review TEXT, stars, price REAL)"
@@ -78,3 +79,13 @@ def test_bad_files(tmp_path: Path) -> None:
         database.commit()
     with pytest.raises(DataError, match="holds no table"):
         read_table(tmp_path / "none.db")
+
+
+def test_an_index_does_not_change_the_order_of_rows(tmp_path: Path) -> None:
+    rows = (("so", 3, 1.0), ("a", 1, 2.0), ("fine", 2, 3.0))
+    path = write(
+        tmp_path / "reviews.db", _TABLE.format("reviews"), "CREATE INDEX by_text ON reviews (review)", rows=rows
+    )
+    assert read_table(path, keep=["review"]).columns == {"review": ("so", "a", "fine")}
+    chunks = list(read_chunks(path, keep=["review"], limit=ChunkLimit(2, 1000)))
+    assert [(table.first_row, table.columns["review"]) for table in chunks] == [(0, ("so", "a")), (2, ("fine",))]
