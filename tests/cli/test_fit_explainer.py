@@ -72,6 +72,18 @@ def test_predictions_have_the_scores_and_stay_the_same(run: Path, tmp_path: Path
         assert [token["score"] for token in tokens] == pytest.approx(scores, rel=1e-3, abs=1e-5)
 
 
+def test_training_can_end_with_it(tiny: Tiny, tmp_path: Path, attentune: Command) -> None:
+    own = settings(tmp_path, tiny("bert"), training__max_steps=2)
+    flags = [word for name, value in own.items() if value is not None for word in ("--set", f"{name}={value}")]
+    status, _, err = attentune("train", *flags, "--fit_explainer")
+    assert status == 0, err
+    assert "explained by fast-shap from now on" in err
+    assert (tmp_path / "run" / "attribution_head.json").is_file()
+    status, _, err = attentune("train", "--tasks", "sst5,quora", "--fit_explainer", "--output_dir", tmp_path / "x")
+    assert status == 2
+    assert "--fit_explainer: works with one task" in err
+
+
 @pytest.mark.parametrize("share", [0.3, 0.8])
 def test_texts_of_a_file_and_how_good_the_fit_is(
     run: Path, tmp_path: Path, attentune: Command, share: float, monkeypatch: pytest.MonkeyPatch
@@ -79,10 +91,10 @@ def test_texts_of_a_file_and_how_good_the_fit_is(
     lines = [f"{word} {n} film" for word in ("great", "dull", "long", "new") for n in range(5)]
     (tmp_path / "texts.csv").write_text("text\n" + "\n".join(lines) + "\n")
     monkeypatch.setattr("attentune.attribution.fast_shap._explained_variance", lambda *words: share)
-    status, out, err = attentune("fit-explainer", run, "--input_file", tmp_path / "texts.csv", "--copies", "2")
+    status, out, _ = attentune("fit-explainer", run, "--input_file", tmp_path / "texts.csv", "--copies", "2")
     assert status == 0
     assert f"Fitted on 18 texts; on 2 others its scores explain {share:.0%} of how" in out
-    assert ("that is less than half. Fit it on more texts" in err) == (share < 0.5)
+    assert ("That is less than half: fit it on more texts" in out) == (share < 0.5)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,18 +66,23 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.format == "json":
         print(to_json({"run": parsed.run, **facts.to_dict()}), end="")
         return 0
-    print(
-        f"{parsed.run}: explained by fast-shap from now on. Fitted on {facts.texts} texts; on {facts.held_out_texts}"
+    print(fit_note(parsed.run, facts))
+    return 0
+
+
+def fit_note(folder: str, facts: Any) -> str:
+    """Return what a fitted head is worth, in sentences."""
+    note = (
+        f"{folder}: explained by fast-shap from now on. Fitted on {facts.texts} texts; on {facts.held_out_texts}"
         f" others its scores explain {max(0.0, facts.explained_variance):.0%} of how the prediction changes when tokens"
         " are masked."
     )
-    if facts.explained_variance < 0.5:
-        print(
-            "attentune: that is less than half. Fit it on more texts, which need no labels (--input_file texts.csv), or"
-            " use --method leave-one-out.",
-            file=sys.stderr,
-        )
-    return 0
+    if facts.explained_variance >= 0.5:
+        return note
+    return (
+        f"{note} That is less than half: fit it on more texts, which need no labels (--input_file texts.csv), or use"
+        " --method leave-one-out."
+    )
 
 
 def _texts(parsed: Any, data: Any, saved: Any) -> Any:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from attentune.cli.flags import MOST_USED, Parser, add_config_flags, add_train_file, config_from
-from attentune.errors import ConfigError
+from attentune.config import Config
+from attentune.errors import ConfigError, DataError
 
 # Exit status with --strict of a model that has not learnt the task, or not more than a baseline.
 NOT_LEARNT = 3
@@ -35,6 +36,11 @@ def parser() -> Parser:
         action="store_true",
         help="exit with status 3 if the model predicts one class for nearly all rows or is not better than a baseline",
     )
+    made.add_argument(
+        "--fit_explainer",
+        action="store_true",
+        help="afterwards fit a head that explains each prediction in the same pass, as attentune fit-explainer does",
+    )
     made.add_argument("--quiet", action="store_true", help="no progress on standard error")
     made.add_argument("--format", choices=("text", "json"), default="text", help=argparse.SUPPRESS)
     add_train_file(made)
@@ -46,8 +52,11 @@ def run(arguments: Sequence[str]) -> int:
     """Train; return the exit status."""
     parsed, problems = parser().parse(arguments)
     config = config_from(parsed, problems)
-    if parsed.strict and config.data.tasks is not None:
-        raise ConfigError("--strict: works with one task; leave it out with --tasks, or train on each task by itself.")
+    for name in ("strict", "fit_explainer"):
+        if getattr(parsed, name) and config.data.tasks is not None:
+            raise ConfigError(
+                f"--{name}: works with one task; leave it out with --tasks, or train on each task by itself."
+            )
     from attentune.cli.early_checks import check_run
 
     config = check_run(config)
@@ -76,7 +85,24 @@ def run(arguments: Sequence[str]) -> int:
         print(scores_table(result.scores))
         if result.baselines is not None:
             print(f"\n{baselines_table(result.baselines)}")
+    if parsed.fit_explainer:
+        _fit_explainer(config, quiet=parsed.quiet)
     return NOT_LEARNT if parsed.strict and result.warnings else 0
+
+
+def _fit_explainer(config: Config, *, quiet: bool) -> None:
+    """Fit the attribution head of the run that was trained; where that cannot be, say so: the run is saved already."""
+    from attentune.cli.fit_explainer import fit_note
+    from attentune.cli.output import progress_lines
+    from attentune.explain.fit_explainer import fit_explainer
+
+    folder = config.training.output_dir
+    try:
+        facts = fit_explainer(folder, seed=config.training.seed, progress=None if quiet else progress_lines())
+    except (ConfigError, DataError) as error:
+        print(f"attentune: {error}", file=sys.stderr)
+    else:
+        print(fit_note(folder, facts), file=sys.stderr)
 
 
 def _show_tasks(result: Any, form: str) -> int:
