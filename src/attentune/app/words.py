@@ -1,0 +1,74 @@
+"""The text of an explanation as HTML: its words can be clicked, and those that matter are painted; all is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from attentune.explain.explanation import Explanation
+from attentune.explain.words import Subword
+from attentune.report.highlight import Segment, highest, score_text, segments, share_of, sides, visible
+
+# Words with a smaller share of the strongest word's score stay unpainted. All scores without a sign are positive, and
+# most of them are far from 0, so that a low limit would paint every word.
+WEAK_SIGNED, WEAK_UNSIGNED = 0.2, 0.5
+# A masked word: where it is ("text" or "pair"), its first character, and the one after its last.
+Span = tuple[str, int, int]
+
+
+def words_html(explanation: Explanation) -> str:
+    """Render the whole text, or both texts of a pair, below a legend.
+
+    Each word is a toggle button, named by its `Span` in the attribute `data-word`. Subwords name the word that they
+    belong to. Text that the run does not read has no buttons.
+    """
+    most, parts = highest(explanation.tokens), [_legend(explanation)]
+    for name, text, tokens in sides(explanation.text, explanation.pair, explanation.tokens):
+        within = name or "text"
+        words = [word for word in explanation.words if word.within == within]
+        shown = "".join(_segments(segments(text, tokens, signed=explanation.signed), words, most, explanation.signed))
+        parts.append(f'<p class="side">{_SIDES[name]}</p>' if name else "")
+        group = f'<p class="marked" role="group" aria-label="{_SIDES[name]}: words to mask">'
+        parts.append(f'{group}<bdi dir="auto">{shown}</bdi></p>')
+    return "".join(parts)
+
+
+_SIDES = {"": "Text", "text": "Text", "pair": "Second text"}
+
+
+def _segments(parts: Sequence[Segment], words: Sequence[Subword], most: float, signed: bool) -> Iterator[str]:
+    place, is_first = 0, True
+    for part in parts:
+        shown = escape(part.text)
+        while place < len(words) and words[place].end <= part.start:
+            place += 1
+        is_word = part.score is not None and place < len(words) and words[place].start < part.end
+        if part.score is None or not is_word or not part.text.strip():
+            yield shown
+            continue
+        word, share = words[place], share_of(part.score, most)
+        painted = abs(share) >= (WEAK_SIGNED if signed else WEAK_UNSIGNED)
+        kind = ("for" if share > 0 else "against") if signed else "plain"
+        tone = f' style="--share:{abs(share):.2f}"' if painted else ""
+        yield (
+            f'<span class="{f"t {kind}" if painted else "t"}" role="button" tabindex="{0 if is_first else -1}"'
+            f' aria-pressed="false" data-word="{word.within}:{word.start}:{word.end}"'
+            f' title="{score_text(part.score, signed=signed)}"{tone}>{shown}</span>'
+        )
+        is_first = False
+
+
+def _legend(explanation: Explanation) -> str:
+    signed, most = explanation.signed, highest(explanation.tokens)
+    weak = WEAK_SIGNED if signed else WEAK_UNSIGNED
+    if explanation.probability is None:
+        ends = ("for a lower score", "for a higher score")
+    else:
+        name = escape(visible(str(explanation.label), one_line=True))
+        ends = (f"against {name}", f"for {name}")
+    low = f"{ends[0]} {score_text(-most, signed=True)}" if signed else score_text(weak * most, signed=False)
+    high = score_text(most, signed=signed) + (f" {ends[1]}" if signed else "")
+    return (
+        f'<p class="legend">{low}<span class="ramp {"signed" if signed else "plain"}"></span>{high};'
+        f" words below {weak:.0%} of the strongest are not painted</p>"
+    )
