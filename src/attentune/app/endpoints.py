@@ -29,23 +29,19 @@ def add_endpoints(app: Any, service: ExplanationService, report: ReportPage | No
     """
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import Request
-    from starlette.responses import FileResponse, PlainTextResponse, Response
+    from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 
     waiting = threading.BoundedSemaphore(MOST_WAITING)
 
     async def mask(request: Request) -> Response:
         body = await request.body()
         if not waiting.acquire(blocking=False):
-            return _json({"problem": "Too many requests are waiting. Try again in a moment."}, 503)
+            return JSONResponse({"problem": "Too many requests are waiting. Try again in a moment."}, 503)
         try:
             answer = await run_in_threadpool(_masked, service, body)
         finally:
             waiting.release()
-        return _json(answer, 400 if "problem" in answer else 200)
-
-    def _json(content: dict[str, Any], status: int) -> Response:
-        # In ASCII, since a text may hold half of a surrogate pair, which UTF-8 cannot encode.
-        return Response(json.dumps(content), status, media_type="application/json")
+        return JSONResponse(answer, 400 if "problem" in answer else 200)
 
     async def show_report(request: Request) -> Response:
         if report is None or not report.file.is_file():

@@ -8,7 +8,7 @@ from attentune.app.html import input_attribute
 from attentune.app.run_rows import WrongRows
 from attentune.report.highlight import visible
 
-MOST_ROWS = 50
+MOST_ROWS = 20
 _TEXT_CHARACTERS = 300
 
 
@@ -17,12 +17,12 @@ def error_table(found: WrongRows) -> str:
     errors, total = found.errors[:MOST_ROWS], len(found.errors)
     if not errors:
         return f'<p class="facts">All {_line(found.source)} are right.</p>'
-    size = "distance" if found.is_regression else "difference of the probabilities"
     if found.is_regression:
         facts = f"The largest errors on {found.source}"
     else:
         facts = f"{total:,} of {found.source} {'is' if total == 1 else 'are'} wrong; the worst first"
     more = f", {MOST_ROWS} of them" if total > MOST_ROWS else ""
+    size = "" if found.is_regression else " The error is the probability of the prediction minus that of the label."
     lines = []
     for error in errors:
         pair = None if found.rows.pairs is None else found.rows.pairs[error.row]
@@ -34,11 +34,11 @@ def error_table(found: WrongRows) -> str:
             f'<tr><td class="text"><button type="button" data-input="{input_attribute(text, pair)}">{shown}</button>'
             "</td>"
             f'<td data-name="label">{_line(error.label)}</td><td data-name="prediction">{_line(error.prediction)}</td>'
-            f'<td class="size" data-name="{size}">{distance}</td></tr>'
+            f'<td class="size" data-name="error">{distance}</td></tr>'
         )
     return (
-        f'<p class="facts">{_line(facts)}{more}. Click a text to explain it.</p><table class="errors"><thead><tr>'
-        f'<th scope="col">text</th><th scope="col">label</th><th scope="col">prediction</th><th scope="col">{size}</th>'
+        f'<p class="facts">{_line(facts)}{more}. Click a text to explain it.{size}</p><table class="errors"><thead><tr>'
+        '<th scope="col">text</th><th scope="col">label</th><th scope="col">prediction</th><th scope="col">error</th>'
         f"</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     )
 

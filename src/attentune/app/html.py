@@ -23,8 +23,8 @@ BUG = (
 _MAX_CLASSES = 12
 _ACTIVE = str.maketrans({"{": "&#123;", "}": "&#125;", "$": "&#36;", "`": "&#96;"})
 _HINT = (
-    "Click a word to mask it and see what changes. With the keyboard: Tab to a text, arrow keys to a word, Enter to"
-    " mask it, Escape to undo all."
+    "Click a word to mask it and see what changes. Keyboard: Tab to a text, arrow keys to a word, Enter; Escape undoes"
+    " all."
 )
 
 
@@ -59,7 +59,7 @@ def message(text: str) -> str:
 
 def note(text: str) -> str:
     """Render a note in small type."""
-    return inert(f'<p class="att-note">{escape(visible(text))}</p>')
+    return inert(f'<div class="att"><p class="note">{_line(text)}</p></div>')
 
 
 def panels(shown: Sequence[Panel], text: str, pair: str | None) -> str:

@@ -22,6 +22,7 @@ _DISABLED: dict[str, Any] = {
     "mcp_server": False, "enable_monitoring": False,
 }  # fmt: skip
 _UNITS = [("words", "word"), ("pieces", "token")]
+_FIELD_PX = 220  # fields side by side are not narrower
 # White on the default orange is hard to read.
 _BUTTON = {
     "button_primary_background_fill": "*primary_700", "button_primary_background_fill_hover": "*primary_800",
@@ -114,11 +115,18 @@ def _text_fields(gradio: Any, service: ExplanationService) -> SimpleNamespace:
     about = _html(gradio, html_parts.note(example.about), elem_id="about")
     with gradio.Row():
         methods = list(service.methods)
-        method = gradio.Dropdown(methods, value=FAITHFUL, label="Explanation method", elem_id="method")
-        unit = gradio.Radio(_UNITS, value="word", label="Scores of", elem_id="unit")
+        method = gradio.Dropdown(
+            methods, value=FAITHFUL, label="Explanation method", elem_id="method", min_width=_FIELD_PX
+        )
+        unit = gradio.Radio(_UNITS, value="word", label="Scores of", elem_id="unit", min_width=_FIELD_PX)
         classes, has_classes = [PREDICTED, *service.classes], bool(service.classes)
         target = gradio.Dropdown(
-            classes, value=PREDICTED, label="Class to explain", visible=has_classes, elem_id="target"
+            classes,
+            value=PREDICTED,
+            label="Class to explain",
+            visible=has_classes,
+            elem_id="target",
+            min_width=_FIELD_PX,
         )
     button = gradio.Button("Predict and explain", variant="primary", elem_id="explain")
     result = _html(gradio, js=script("words.js"), elem_id="result")

@@ -13,7 +13,8 @@ from attentune.data.dataset import TextRows
 from attentune.errors import AttentuneError, ConfigError, DataError
 from attentune.experiments.comparison.records import read_predictions, read_probabilities
 from attentune.inference.evaluation import RowError, row_errors
-from attentune.inference.predictor import Predictor, evaluate_in_detail
+from attentune.inference.predictor import Predictor, predict_rows
+from attentune.metrics.metrics import predictions_of, probabilities_of
 
 # Larger data files are not read for the page.
 MOST_BYTES = 200_000_000
@@ -113,8 +114,7 @@ def wrong_validation_rows(saved: Predictor, *, limits: RequestLimits, precision:
             errors = row_errors(rows, kept.predictions_N, read_probabilities(file), saved.label_space)
             return WrongRows(source, rows, errors, is_regression)
     limits.check_rows(len(rows))
-    found, _ = evaluate_in_detail(saved, splits=(split,), precision=precision)
-    return WrongRows(source, rows, found[split].errors, is_regression)
+    return WrongRows(source, rows, _errors(saved, rows, precision), is_regression)
 
 
 def wrong_file_rows(
@@ -144,8 +144,19 @@ def wrong_file_rows(
     try:
         rows = saved.data(config, ("validation",)).splits["validation"]
         limits.check_rows(len(rows))
-        found, _ = evaluate_in_detail(saved, config, precision=precision)
+        errors = _errors(saved, rows, precision)
     except AttentuneError as error:
         raise DataError(with_field_names(str(error), path)) from error
     is_regression = saved.label_space.task_type == "regression"
-    return WrongRows(f"{len(rows):,} rows of {path.name}", rows, found["validation"].errors, is_regression)
+    return WrongRows(f"{len(rows):,} rows of {path.name}", rows, errors, is_regression)
+
+
+def _errors(saved: Predictor, rows: TextRows, precision: str | None) -> tuple[RowError, ...]:
+    if rows.labels is None:
+        raise DataError(f"{rows.source}: has no labels to compare the predictions with.")
+    logits_NC = predict_rows(saved, rows, precision=precision)
+    predictions, shares_NC = (
+        predictions_of(logits_NC, saved.label_space),
+        probabilities_of(logits_NC, saved.label_space),
+    )
+    return row_errors(rows, predictions, shares_NC, saved.label_space)

@@ -61,14 +61,15 @@ def _segments(parts: Sequence[Segment], words: Sequence[Subword], most: float, s
 def _legend(explanation: Explanation) -> str:
     signed, most = explanation.signed, highest(explanation.tokens)
     weak = WEAK_SIGNED if signed else WEAK_UNSIGNED
-    if explanation.probability is None:
-        ends = ("for a lower score", "for a higher score")
+    low = score_text(-most, signed=True) if signed else score_text(weak * most, signed=False)
+    if not signed:
+        meaning = "the more orange, the more it matters"
+    elif explanation.probability is None:
+        meaning = "red: for a higher score; blue, dashed: for a lower one"
     else:
         name = escape(visible(str(explanation.label), one_line=True))
-        ends = (f"against {name}", f"for {name}")
-    low = f"{ends[0]} {score_text(-most, signed=True)}" if signed else score_text(weak * most, signed=False)
-    high = score_text(most, signed=signed) + (f" {ends[1]}" if signed else "")
+        meaning = f"red: for {name}; blue, dashed: against it"
     return (
-        f'<p class="legend">{low}<span class="ramp {"signed" if signed else "plain"}"></span>{high};'
-        f" words below {weak:.0%} of the strongest are not painted</p>"
+        f'<p class="legend">{low}<span class="ramp {"signed" if signed else "plain"}"></span>'
+        f"{score_text(most, signed=signed)}<br>{meaning}; words below {weak:.0%} of the strongest stay unpainted</p>"
     )
