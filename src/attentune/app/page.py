@@ -50,7 +50,7 @@ def gradio_app(service: ExplanationService, uploads: Path, *, title: str, report
         with gradio.Tabs(elem_id="tabs") as tabs:
             with gradio.Tab("Text", id="text"):
                 shown, explain = _text_tab(gradio, service, blocks)
-            with gradio.Tab("Worst errors", id="errors") as errors_tab:
+            with gradio.Tab("Errors", id="errors") as errors_tab:
                 clicked = add_errors_tab(gradio, service, errors_tab, script("errors.js"))
             with gradio.Tab("File", id="file"):
                 add_file_tab(gradio, service, uploads)
@@ -148,5 +148,6 @@ def _explain_on_click(gradio: Any, clicked: Any, tabs: Any, shown: SimpleNamespa
         return str(text), str(pair), "", gradio.Tabs(selected="text")
 
     take.__annotations__["event"] = gradio.EventData  # by which Gradio knows that it passes the event
-    taken = clicked.click(take, None, [shown.text, shown.pair, shown.about, tabs], show_progress="hidden", queue=False)
+    fields = [shown.text, shown.pair, shown.about, tabs]
+    taken = clicked.click(take, None, fields, show_progress="hidden", api_visibility="private", concurrency_limit=4)
     taken.then(**explain)
