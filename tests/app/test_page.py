@@ -123,6 +123,7 @@ def test_type_a_text_and_see_what_the_runs_say(page: Page, served: Served) -> No
         box = page.run(f"document.querySelectorAll('#result .att-box')[{number}].innerText")
         assert str(said["prediction"]) in box
         assert f"{max(said['probabilities'].values()):.1%}" in box
+    assert page.text("#about").strip() == ""  # it is no longer the example
     # Nothing: and the page says so.
     ask(page, "")
     assert page.text("#result").strip() == "There is no text yet. Type or paste one, then try again."

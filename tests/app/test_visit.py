@@ -17,8 +17,9 @@ def test_a_visit(tiny: Tiny) -> None:
     service = ExplanationService([("mine", tiny_run(tiny()))])
     with serving(service, build_report=lambda file: file.write_text("<p>the report") and None) as found:
         assert found.ask("GET", "/")[0] == 200
-        html, _ = found.call("explain", service.example.text, "", FAITHFUL, "word", PREDICTED)
+        html, _, about = found.call("explain", service.example.text, "", FAITHFUL, "word", PREDICTED)
         assert "leave-one-out" in html
+        assert "An example. Type your own." in about
         assert "Agreement of leave-one-out and ssa" in html
         (within, start, end), *_ = re.findall(r'data-word="(\w+):(\d+):(\d+)"', html)
         (masked,) = found.mask(service.example.text, None, (within, int(start), int(end)))["predictions"]

@@ -86,13 +86,16 @@ def _text_tab(gradio: Any, service: ExplanationService, blocks: Any) -> tuple[Si
     """Create the tab; return its fields, and the function that explains with its inputs and outputs."""
     shown = _text_fields(gradio, service)
     given = [shown.text, shown.pair, shown.method, shown.unit, shown.target]
-    fields: dict[str, Any] = {"inputs": given, "outputs": [shown.result, shown.table]}
+    fields: dict[str, Any] = {"inputs": given, "outputs": [shown.result, shown.table, shown.about]}
+    example = service.example
 
-    def explain(*given: Any) -> tuple[Any, ...]:
-        return handle_errors(str)(service.explain)(*given), ""
+    def explain(text: Any, pair: Any, *options: Any) -> tuple[Any, ...]:
+        is_example = text == example.text and (pair or "") == example.pair
+        about = html_parts.note(example.about) if is_example else ""
+        return handle_errors(str)(service.explain)(text, pair, *options), "", about
 
     def explain_again(*given: Any) -> tuple[Any, ...]:
-        return explain(*given) if given[0] or given[1] else (gradio.skip(),) * 2
+        return explain(*given) if given[0] or given[1] else (gradio.skip(),) * 3
 
     def heads(*given: Any) -> str:
         return handle_errors(str)(service.heads)(*given)
@@ -145,9 +148,9 @@ def _explain_on_click(gradio: Any, clicked: Any, tabs: Any, shown: SimpleNamespa
 
     def take(event: Any) -> tuple[Any, ...]:
         text, pair = event._data["text"], event._data.get("pair") or ""
-        return str(text), str(pair), "", gradio.Tabs(selected="text")
+        return str(text), str(pair), gradio.Tabs(selected="text")
 
     take.__annotations__["event"] = gradio.EventData  # by which Gradio knows that it passes the event
-    fields = [shown.text, shown.pair, shown.about, tabs]
+    fields = [shown.text, shown.pair, tabs]
     taken = clicked.click(take, None, fields, show_progress="hidden", api_visibility="private", concurrency_limit=4)
     taken.then(**explain)
