@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from attentune.app.files import ENDINGS, with_field_names
 from attentune.app.limits import RequestLimits
@@ -122,7 +123,7 @@ def wrong_file_rows(
     path: Path,
     *,
     limits: RequestLimits,
-    columns: Mapping[str, str | None],
+    columns: Mapping[str, Any],
     precision: str | None = None,
 ) -> WrongRows:
     """Return the rows of a labelled file that a run gets wrong, as `attentune evaluate --errors_file` writes them.
