@@ -123,10 +123,10 @@ def test_type_a_text_and_see_what_the_runs_say(page: Page, served: Served) -> No
         box = page.run(f"document.querySelectorAll('#result .att-box')[{number}].innerText")
         assert str(said["prediction"]) in box
         assert f"{max(said['probabilities'].values()):.1%}" in box
-    assert page.text("#about").strip() == ""  # it is no longer the example
     # Nothing: and the page says so.
     ask(page, "")
     assert page.text("#result").strip() == "There is no text yet. Type or paste one, then try again."
+    assert page.text("#about").strip() == ""  # it is no longer the example
     # A hostile text.
     ask(page, "<img src=x onerror=alert(1)>{{7*7}}${7*7}")
     assert "<img src=x onerror=alert(1)>{{7*7}}${7*7}" in page.text("#result")
@@ -345,6 +345,13 @@ def test_pages_of_other_runs(page: Page, tiny: Tiny, kind: str) -> None:
         ask(page, TEXT)
         shown = page.text("#result")
         assert ("score" in shown) is (kind == "regression")
+        # ssa stands beside the other method, in half of the box each.
+        places = page.run(
+            "[...document.querySelectorAll('.att-why')].map(one => one.getBoundingClientRect())"
+            ".map(one => [one.top, one.width / document.querySelector('.att-whys').clientWidth])"
+        )
+        assert [place[0] for place in places] == [places[0][0]] * 2
+        assert all(share > 0.45 for _, share in places)
         assert ("Nobody plays the guitar at 7:45." in shown) is is_pair
     assert page.errors == []
 

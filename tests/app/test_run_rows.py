@@ -15,17 +15,19 @@ from typing import Any
 import pytest
 
 from attentune.app import run_rows
+from attentune.app.error_table import error_table
 from attentune.app.headline import headline
 from attentune.app.limits import RequestLimits
 from attentune.app.report_page import ReportPage
-from attentune.app.run_rows import example_of, wrong_validation_rows
+from attentune.app.run_rows import WrongRows, example_of, wrong_validation_rows
 from attentune.app.service import ExplanationService
 from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError, DataError
-from attentune.inference.evaluation import evaluate_split
+from attentune.inference.evaluation import RowError, evaluate_split
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import Predictor, predict_rows
 from helpers.explain_runs import tiny_run
+from helpers.tiny_models import rows_of
 
 Tiny = Callable[..., Path]
 TEXTS = ("Yes", "one two three four five six", "seven words are more than six words", "nobody knows why", "it moves on")
@@ -100,7 +102,7 @@ def test_the_worst_errors_are_those_of_evaluate(tiny: Tiny, tmp_path: Path, kind
     if kind == "classification":
         assert f"{len(inputs)} of 5 validation rows" in html
     else:
-        assert "The largest errors on 5 validation rows" in html
+        assert "The largest errors on 5 validation rows; the worst first. Click a text" in html
 
 
 def test_predictions_of_other_rows_are_not_used(plain: Predictor, tmp_path: Path) -> None:
@@ -127,6 +129,23 @@ def test_the_worst_errors_of_a_file(plain: Predictor, tmp_path: Path) -> None:
     assert html.count("5 of 5 rows of new.csv are wrong; the worst first") == 2
     file.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in zip(TEXTS, predicted, strict=True)))
     assert service.worst_errors(file).count("All 5 rows of new.csv are right.") == 2
+
+
+def test_the_table_has_the_worst_rows_only_and_short_labels(plain: Predictor, tmp_path: Path) -> None:
+    texts = tuple(f"row {n}" for n in range(30))
+    file = tmp_path / "many.csv"
+    for label in ("bad", "good"):
+        file.write_text("text,label\n" + "".join(f"{text},{label}\n" for text in texts))
+        html = ExplanationService([("run", plain)], limits=LIMITS).worst_errors(file)
+        if "the 20 worst" in html:
+            break
+    assert html.count("<button") == 20
+    sizes = [float(size) for size in re.findall(r'data-name="error">([\d.]+)<', html)]
+    assert sizes == sorted(sizes, reverse=True)
+    wrong = WrongRows("rows", rows_of(["a"]), (RowError(0, "0", "x" * 99, "y", 0.5),), "multi_label")
+    assert "x" * 37 + "..." in error_table(wrong)
+    assert "x" * 38 not in error_table(wrong)
+    assert "largest one of a label's probability" in error_table(wrong).replace("&#x27;", "'")
 
 
 @pytest.mark.parametrize(

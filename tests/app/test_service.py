@@ -413,7 +413,7 @@ def test_hostile_names_stay_texts(text: str) -> None:
     word = Subword(text, 0, len(text), 0.0)
     html += html_parts.masked_prediction(MaskedWords((word,), (0,), said, said), [text, "other"])
     rows = rows_of([text], [text])
-    wrong = WrongRows(text, rows, (RowError(0, text, text, text, 0.5),), False)
+    wrong = WrongRows(text, rows, (RowError(0, text, text, text, 0.5),), "classification")
     html += html_parts.inert(error_table(wrong))
     assert visible(text, one_line=True) in unescape(html)
     Strict(html)

@@ -89,6 +89,6 @@ PICTURES = {"report": report_pictures, "app": app_pictures}
 
 if __name__ == "__main__":
     os.chdir(ROOT)
-    with tempfile.TemporaryDirectory() as name, browser_page(Path(name)) as tab:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, browser_page(Path(name)) as tab:
         for page_name in sys.argv[1:] or PICTURES:
             PICTURES[page_name](tab, Path(name))

@@ -9,7 +9,7 @@ from attentune.app.run_rows import WrongRows
 from attentune.report.highlight import visible
 
 MOST_ROWS = 20
-_TEXT_CHARACTERS = 300
+_TEXT_CHARACTERS, _LABEL_CHARACTERS = 300, 40
 
 
 def error_table(found: WrongRows) -> str:
@@ -17,34 +17,42 @@ def error_table(found: WrongRows) -> str:
     errors, total = found.errors[:MOST_ROWS], len(found.errors)
     if not errors:
         return f'<p class="facts">All {_line(found.source)} are right.</p>'
-    if found.is_regression:
-        facts = f"The largest errors on {found.source}"
+    worst = f"the {MOST_ROWS} worst" if total > MOST_ROWS else "the worst first"
+    if found.task_type == "regression":
+        facts = f"The largest errors on {found.source}; {worst}"
     else:
-        facts = f"{total:,} of {found.source} {'is' if total == 1 else 'are'} wrong; the worst first"
-    more = f", {MOST_ROWS} of them" if total > MOST_ROWS else ""
-    size = "" if found.is_regression else " The error is the probability of the prediction minus that of the label."
+        facts = f"{total:,} of {found.source} {'is' if total == 1 else 'are'} wrong; {worst}"
     lines = []
     for error in errors:
         pair = None if found.rows.pairs is None else found.rows.pairs[error.row]
         text = found.rows.texts[error.row]
         cut = _cut(text) if pair is None else f"{_cut(text)} | {_cut(pair)}"
         shown = _line(cut) or "(empty)"
-        distance = f"{error.size:.3g}" if found.is_regression else f"{error.size:.2f}"
+        distance = f"{error.size:.3g}" if found.task_type == "regression" else f"{error.size:.2f}"
         lines.append(
             f'<tr><td class="text"><button type="button" data-input="{input_attribute(text, pair)}">{shown}</button>'
             "</td>"
-            f'<td data-name="label">{_line(error.label)}</td><td data-name="prediction">{_line(error.prediction)}</td>'
+            f'<td data-name="label">{_line(_cut(error.label, _LABEL_CHARACTERS))}</td>'
+            f'<td data-name="prediction">{_line(_cut(error.prediction, _LABEL_CHARACTERS))}</td>'
             f'<td class="size" data-name="error">{distance}</td></tr>'
         )
+    columns = "".join(f'<th scope="col">{name}</th>' for name in ("label", "prediction", "error"))
     return (
-        f'<p class="facts">{_line(facts)}{more}. Click a text to explain it.{size}</p><table class="errors"><thead><tr>'
-        '<th scope="col">text</th><th scope="col">label</th><th scope="col">prediction</th><th scope="col">error</th>'
-        f"</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+        f'<p class="facts">{_line(facts)}. Click a text to explain it. {_ERRORS.get(found.task_type, _ERROR)}</p>'
+        '<div class="att-errors"><table class="errors"><thead><tr><th scope="col" class="text">text</th>'
+        f"{columns}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _TEXT_CHARACTERS else f"{text[: _TEXT_CHARACTERS - 3]}..."
+_ERROR = "The error is the probability of the prediction minus that of the label."
+_ERRORS = {
+    "regression": "The error is the distance of the two scores.",
+    "multi_label": "The error is the largest one of a label's probability.",
+}
+
+
+def _cut(text: str, most: int = _TEXT_CHARACTERS) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _line(text: str) -> str:

@@ -48,13 +48,13 @@ class WrongRows:
         source: where the rows come from, for the heading.
         rows: the rows.
         errors: the wrong ones, worst first; for scores all rows.
-        is_regression: whether the run predicts scores.
+        task_type: that of the run's `LabelSpace`.
     """
 
     source: str
     rows: TextRows
     errors: tuple[RowError, ...]
-    is_regression: bool
+    task_type: str
 
 
 def validation_rows(saved: Predictor) -> tuple[str, TextRows]:
@@ -106,16 +106,16 @@ def wrong_validation_rows(saved: Predictor, *, limits: RequestLimits, precision:
         AttentuneError: the rows cannot be read, have no labels, or are too many to predict.
     """
     split, rows = validation_rows(saved)
-    is_regression = saved.label_space.task_type == "regression"
+    task_type = saved.label_space.task_type
     source = f"{len(rows):,} {split.replace('_', ' ')} rows"
     file = saved.folder / f"predictions_{split}.csv"
     if file.is_file():
         kept = read_predictions(file)
         if kept.ids == rows.ids and kept.names == saved.label_space.names:
             errors = row_errors(rows, kept.predictions_N, read_probabilities(file), saved.label_space)
-            return WrongRows(source, rows, errors, is_regression)
+            return WrongRows(source, rows, errors, task_type)
     limits.check_rows(len(rows))
-    return WrongRows(source, rows, _errors(saved, rows, precision), is_regression)
+    return WrongRows(source, rows, _errors(saved, rows, precision), task_type)
 
 
 def wrong_file_rows(
@@ -148,8 +148,8 @@ def wrong_file_rows(
         errors = _errors(saved, rows, precision)
     except AttentuneError as error:
         raise DataError(with_field_names(str(error), path)) from error
-    is_regression = saved.label_space.task_type == "regression"
-    return WrongRows(f"{len(rows):,} rows of {path.name}", rows, errors, is_regression)
+    task_type = saved.label_space.task_type
+    return WrongRows(f"{len(rows):,} rows of {path.name}", rows, errors, task_type)
 
 
 def _errors(saved: Predictor, rows: TextRows, precision: str | None) -> tuple[RowError, ...]:
