@@ -145,7 +145,9 @@ def test_an_example_is_explained_on_arrival(page: Page, served: Served) -> None:
     methods = page.run("[...document.querySelectorAll('#result h3')].map(one => one.innerText)")
     assert methods == ["leave-one-out", "ssa", "leave-one-out"]
     assert "Agreement of leave-one-out and ssa: " in page.text("#result .att-box")
-    # Bars of the same class, and the explanations, are at the same height in both boxes, with the same scale.
+    # Bars of the same class, and the explanations, are at the same height in both boxes, with the same scale: also if
+    # the name of one run takes several lines.
+    page.run("document.querySelector('#result h2').textContent = 'a long name '.repeat(30)")
     for selector in (".track", ".att-whys", "h2"):
         places = page.run(
             "[...document.querySelectorAll('#result .att-box')].map(box => [...box.querySelectorAll('"
