@@ -17,7 +17,7 @@ from attentune.app import html as html_parts
 from attentune.app.error_table import error_table
 from attentune.app.limits import RequestLimits
 from attentune.app.run_rows import WrongRows
-from attentune.app.service import FAITHFUL, LIME_SAMPLES, ExplanationService, handle_errors
+from attentune.app.service import LIME_SAMPLES, ExplanationService, handle_errors
 from attentune.app.words import WEAK_SIGNED, WEAK_UNSIGNED, words_html
 from attentune.errors import ConfigError, DataError
 from attentune.explain.agreement import agreement_of
@@ -123,6 +123,16 @@ def test_the_page_says_what_predict_and_explain_say(runs: dict[str, Predictor], 
         assert [float(title) for title in titles] == pytest.approx([float(title) for title in expected], abs=1e-4)
 
 
+def test_the_default_method_is_that_of_the_runs(tiny: Tiny, runs: dict[str, Predictor]) -> None:
+    with_head = tiny_run(tiny(), with_head=True)
+    assert desk_of(with_head).default_method == "fast-shap"
+    assert desk_of(with_head, runs["classification"]).default_method == "leave-one-out"
+    assert desk_of(runs["classification"]).default_method == "leave-one-out"
+    text = Strict(desk_of(with_head).explain(TEXT)).text
+    assert text.index("fast-shap1 pass") < text.index("ssafree: from the pass that predicts")
+    assert "Agreement of fast-shap and ssa: " in text
+
+
 def test_weak_words_stay_unpainted() -> None:
     def shown(*scores: float, signed: bool) -> list[str]:
         pieces = tuple(Subword("abcde"[n], 2 * n, 2 * n + 1, score) for n, score in enumerate(scores))
@@ -148,15 +158,15 @@ def test_weak_words_stay_unpainted() -> None:
 
 def test_ssa_stands_beside_the_faithful_method_with_their_agreement(runs: dict[str, Predictor]) -> None:
     run = runs["classification"]
-    found = {name: explain_texts(run, [TEXT], method=name)[0] for name in (FAITHFUL, "ssa")}
-    agreement = agreement_of(found[FAITHFUL], found["ssa"])
+    found = {name: explain_texts(run, [TEXT], method=name)[0] for name in ("leave-one-out", "ssa")}
+    agreement = agreement_of(found["leave-one-out"], found["ssa"])
     text = Strict(desk_of(run).explain(TEXT)).text
     assert text.index("leave-one-out") < text.index("ssafree: from the pass that predicts")
     assert (
         f"Agreement of leave-one-out and ssa: {agreement.shared} of the 3 strongest words are the same; rank"
         f" correlation of all words {agreement.rank_correlation:.2f}."
     ) in text
-    for run_without, method in ((runs["plain"], FAITHFUL), (run, "ssa")):
+    for run_without, method in ((runs["plain"], "leave-one-out"), (run, "ssa")):
         assert "Agreement" not in desk_of(run_without).explain(TEXT, "", method)
 
 

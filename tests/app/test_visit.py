@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from attentune.app.service import FAITHFUL, PREDICTED, ExplanationService
+from attentune.app.service import PREDICTED, ExplanationService
 from helpers.app_server import serving
 from helpers.explain_runs import tiny_run
 
@@ -17,7 +17,7 @@ def test_a_visit(tiny: Tiny) -> None:
     service = ExplanationService([("mine", tiny_run(tiny()))])
     with serving(service, build_report=lambda file: file.write_text("<p>the report") and None) as found:
         assert found.ask("GET", "/")[0] == 200
-        html, _, about = found.call("explain", service.example.text, "", FAITHFUL, "word", PREDICTED)
+        html, _, about = found.call("explain", service.example.text, "", service.default_method, "word", PREDICTED)
         assert "leave-one-out" in html
         assert "An example. Type your own." in about
         assert "Agreement of leave-one-out and ssa" in html

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -178,9 +177,8 @@ def _agreement(found: Agreement, explanations: Sequence[Explanation]) -> str:
         if found.strongest > 1
         else f"the strongest word is {'the same' if found.shared else 'another one'}"
     )
-    ranks = (
-        "" if math.isnan(found.rank_correlation) else f"; rank correlation of all words {found.rank_correlation:.2f}"
-    )
+    correlation = found.rank_correlation
+    ranks = "" if correlation is None else f"; rank correlation of all words {correlation:.2f}"
     return f'<p class="facts att-agreement">Agreement of {names}: {same}{ranks}.</p>'
 
 

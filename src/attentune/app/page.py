@@ -12,7 +12,7 @@ from attentune.app import html as html_parts
 from attentune.app.endpoints import MOST_WAITING, add_endpoints
 from attentune.app.headline import headline
 from attentune.app.report_page import ReportPage
-from attentune.app.service import FAITHFUL, PREDICTED, ExplanationService, handle_errors
+from attentune.app.service import PREDICTED, ExplanationService, handle_errors
 from attentune.app.tabs import KEEP_S, ONE_AT_A_TIME, add_errors_tab, add_file_tab, add_report_tab
 
 _SESSIONS = 100
@@ -119,7 +119,7 @@ def _text_fields(gradio: Any, service: ExplanationService) -> SimpleNamespace:
     with gradio.Row():
         methods = list(service.methods)
         method = gradio.Dropdown(
-            methods, value=FAITHFUL, label="Explanation method", elem_id="method", min_width=_FIELD_PX
+            methods, value=service.default_method, label="Explanation method", elem_id="method", min_width=_FIELD_PX
         )
         unit = gradio.Radio(_UNITS, value="word", label="Scores of", elem_id="unit", min_width=_FIELD_PX)
         classes, has_classes = [PREDICTED, *service.classes], bool(service.classes)

@@ -25,16 +25,13 @@ from attentune.data.dataset import TextRows
 from attentune.errors import AttentuneError, ConfigError
 from attentune.explain.agreement import agreement_of
 from attentune.explain.answers import answer, answer_masked, explained_answer
-from attentune.explain.explainer import check_method, unchanged_attention
+from attentune.explain.explainer import check_method, default_method, free_methods, unchanged_attention
 from attentune.explain.heads import head_attention
 from attentune.explain.words import Subword
 from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.serving.limits import LIME_SAMPLES
 
 PREDICTED = "the predicted one"
-# Of the methods that work on every run, none was more faithful (docs/faithfulness.md).
-FAITHFUL = "leave-one-out"
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -83,6 +80,12 @@ class ExplanationService:
         """The explanation methods that at least one of the runs supports."""
         return tuple(name for name in METHODS if any(_works(name, saved) for _, saved in self.runs))
 
+    @property
+    def default_method(self) -> str:
+        """The method that is used if none is chosen: that of the runs, or leave-one-out if theirs differ."""
+        names = {default_method(saved) for _, saved in self.runs}
+        return names.pop() if len(names) == 1 else "leave-one-out"
+
     @functools.cached_property
     def example(self) -> Example:
         """The text that the page begins with."""
@@ -104,10 +107,10 @@ class ExplanationService:
     ) -> str:
         """Predict and explain a text with each run, side by side.
 
-        Runs that score tokens also show `ssa`, which their prediction has computed anyway, and how far it agrees.
+        Beside the method stands one that costs no pass of its own, if the run has one (`ssa`), and how far they agree.
         """
         rows = self._rows(text, pair)
-        method = method or FAITHFUL
+        method = method or self.default_method
         settings = Settings(samples=LIME_SAMPLES if method == "lime" else None)
         target_class = None if target == PREDICTED or not self.classes else target
 
@@ -120,8 +123,9 @@ class ExplanationService:
             try:
                 found, first = explained_answer(saved, rows, method=method, settings=settings, **options)
                 shown = Panel(name, found, (first,))
-                if method != "ssa" and scores_tokens(saved):
-                    _, second = explained_answer(saved, rows, method="ssa", **options)
+                free = free_methods(saved)
+                if free and method not in free:
+                    _, second = explained_answer(saved, rows, method=free[0], **options)
                     shown = replace(shown, explanations=(first, second), agreement=agreement_of(first, second))
             except ConfigError as error:  # this run does not support the method or class
                 return Panel(name, answer(saved, rows, precision=self._precision), problem=str(error))
