@@ -31,6 +31,7 @@ from helpers.hostile_texts import HOSTILE
 from helpers.tiny_models import rows_of
 
 Tiny = Callable[..., Path]
+pytestmark = pytest.mark.integration  # starting Gradio takes seconds; test_security and test_visit are quick
 LIMITS = RequestLimits(characters=50_000, upload_bytes=100_000, rows=50)
 OPTIONS = ("ssa", "word", PREDICTED)
 
@@ -52,8 +53,13 @@ def looked_up() -> Iterator[set[str]]:
 
 @pytest.fixture(scope="module")
 def served(tiny: Tiny, looked_up: set[str]) -> Iterator[Served]:
-    with serving(ExplanationService([("mine", tiny_run(tiny()))], limits=LIMITS), hosts=["lab-3.example.org"]) as found:
+    service = ExplanationService([("mine", tiny_run(tiny()))], limits=LIMITS)
+    with serving(service, hosts=["lab-3.example.org"], build_report=build_report) as found:
         yield found
+
+
+def build_report(file: Path) -> None:
+    file.write_text("<!doctype html><title>Report</title><script>sorted()</script>")
 
 
 def message_of(html: str) -> str:
@@ -78,9 +84,9 @@ def test_hosts_that_are_this_machine(served: Served, host: str) -> None:
     ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example", "evil.example@localhost",
      "localhost:1@evil.example", "", "0.0.0.0", "[::2]", "127.0.0.2", "local host", "localhost, evil.example"],
 )  # fmt: skip
-@pytest.mark.parametrize("path", ["/", "/gradio_api/queue/join"])
+@pytest.mark.parametrize("path", ["/", "/gradio_api/queue/join", "/mask", "/report"])
 def test_other_hosts_are_refused(served: Served, host: str, path: str) -> None:
-    method = "GET" if path == "/" else "POST"
+    method = "GET" if path in ("/", "/report") else "POST"
     status, headers, body = served.ask(method, path, headers={"Host": host})
     assert (status, body) == (400, b"Invalid host header")
     assert headers["content-type"] == "text/plain; charset=utf-8"
@@ -105,7 +111,11 @@ def test_no_host_and_two_hosts_are_refused(served: Served) -> None:
     "origin", ["http://evil.example", "null", "http://localhost.evil.example", "http://127.0.0.1:1", "file://", ""]
 )
 def test_other_origins_are_refused(served: Served, origin: str) -> None:
-    for method, path in (("POST", "/gradio_api/queue/join"), ("GET", "/config"), ("POST", "/gradio_api/upload")):
+    requests = (
+        ("POST", "/gradio_api/queue/join"), ("GET", "/config"), ("POST", "/gradio_api/upload"), ("POST", "/mask"),
+        ("GET", "/report"),
+    )  # fmt: skip
+    for method, path in requests:
         status, _, body = served.ask(method, path, headers={"Origin": origin})
         assert status == 403
         assert "Open this page by its own address." in body.decode()
@@ -151,10 +161,11 @@ def test_too_much_is_refused_by_its_head_and_by_what_comes(served: Served) -> No
     assert (
         "413 "
         in raw(
-            served, f"POST /gradio_api/queue/join HTTP/1.1\nHost: localhost\nContent-Length: {too_much}\n\n"
+            served,
+            f"POST /gradio_api/queue/join HTTP/1.1\nHost: localhost\nConnection: close\nContent-Length: {too_much}\n\n",
         ).decode()
     )
-    for path in ("/gradio_api/queue/join", "/gradio_api/upload"):
+    for path in ("/gradio_api/queue/join", "/gradio_api/upload", "/mask"):
         connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
         head = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.csv"\r\n\r\n'
         pieces = itertools.chain([head], (b"x" * 65536 for _ in range(too_much // 65536 + 2)))
@@ -219,28 +230,43 @@ def test_head_is_answered(served: Served) -> None:
 
 
 def test_a_text_is_predicted_and_explained(served: Served) -> None:
-    html, slider, masked, table = served.call("explain", TEXTS[0], "", *OPTIONS)
+    html, table, about = served.call("explain", TEXTS[0], "", *OPTIONS)
     assert html == re.sub(r"[\d.e-]+ s<", f"{re.findall(r', ([^ ]+) s<', html)[0]} s<",
-                          served.service.explain(TEXTS[0], "", *OPTIONS).html)  # fmt: skip
-    assert slider["maximum"] == served.service.explain(TEXTS[0], "", *OPTIONS).words
-    assert slider["value"] == 0
-    assert (masked, table) == ("", "")
-    assert served.call("mask", TEXTS[0], "", 2)[0] == served.service.mask(TEXTS[0], "", 2)[0]
+                          served.service.explain(TEXTS[0], "", *OPTIONS))  # fmt: skip
+    assert (table, about) == ("", "")
     assert served.call("heads", TEXTS[0], "", 1, "token") == [served.service.heads(TEXTS[0], "", 1, "token")]
+
+
+def test_words_are_masked(served: Served) -> None:
+    words = [("text", 4, 10), ("text", 0, 3)]
+    assert served.mask(TEXTS[0], None, *words) == {"predictions": served.service.mask(TEXTS[0], "", words)}
+    assert "half of a surrogate pair" in served.mask("half \ud83d", None, ("text", 0, 6))["problem"]
+
+
+def test_the_report_is_for_a_sandboxed_frame_of_the_page(served: Served) -> None:
+    assert served.ask("GET", "/report")[0] in (200, 404)
+    (html,) = served.call("show")
+    assert 'src="/report"' in html
+    status, headers, body = served.ask("GET", "/report")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert body.startswith(b"<!doctype html>")
+    assert headers["x-frame-options"] == "SAMEORIGIN"
+    policy = headers["content-security-policy"]
+    assert "frame-ancestors 'self'; sandbox allow-scripts" in policy
+    assert policy.count("'sha256-") == 1
+    assert "default-src 'none'" in policy
 
 
 def test_empty_and_long_texts_get_a_message(served: Served) -> None:
     assert message_of(served.call("explain", "", "", *OPTIONS)[0]).startswith("There is no text yet.")
-    assert message_of(served.call("mask", "", "", 1)[0]).startswith("There is no text yet.")
     megabyte = "word " * 200_000
     error = message_of(served.call("explain", megabyte, "", *OPTIONS)[0])
     assert error.startswith("The text has 1,000,000 characters; this page accepts at most 50,000.")
     error = message_of(served.call("heads", "\U0001f600" * 250_000, "", 1, "word")[0])
     assert error.startswith("The text has 250,000 characters")
     # The longest one that is taken.
-    html, slider, *_ = served.call("explain", "word " * 10_000, "", *OPTIONS)
+    html, *_ = served.call("explain", "word " * 10_000, "", *OPTIONS)
     assert re.sub(r"<[^>]*>", "", html).count("word") >= 10_000
-    assert slider["maximum"] == served.service.explain("word " * 10_000).words
 
 
 @pytest.mark.parametrize("text", [HOSTILE[0], HOSTILE[30], "{{7*7}} ${7*7} `x`", "\x00\ud83d", "\ud83d"])
@@ -266,13 +292,15 @@ def test_values_that_no_page_sends_do_no_harm(served: Served, given: tuple[Any, 
     _, _, stream = served.ask("GET", "/gradio_api/queue/data?session_hash=odd")
     assert b"Traceback" not in stream
     assert b'File "' not in stream
-    assert served.call("explain", "yes", "", *OPTIONS)[1]["maximum"] == 1
+    assert 'data-word="text:0:3"' in served.call("explain", "yes", "", *OPTIONS)[0]
 
 
 def test_a_bug_of_ours_is_a_message(
     served: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("attentune.app.service.explained_answer", lambda *_, **__: {}["what only we should see"])
+    monkeypatch.setattr("attentune.app.service.answer_masked", lambda *_, **__: {}["what only we should see"])
+    assert served.mask("yes", None)["problem"].startswith("Internal error: this is a bug in Attentune")
     error = message_of(served.call("explain", "yes", "", *OPTIONS)[0])
     assert error.startswith("Internal error: this is a bug in Attentune, not in your input.")
     assert "KeyError: 'what only we should see'" in capfd.readouterr().err
@@ -314,6 +342,16 @@ def test_uploaded_pages_are_not_shown_as_pages(served: Served) -> None:
     assert "'unsafe-inline'" not in headers["content-security-policy"].split("style-src")[0]
 
 
+def test_the_worst_errors_of_a_file_that_goes_up(served: Served) -> None:
+    path = served.upload("new.csv", b"text,label\n" + b"".join(b"yes no,%s\n" % label for label in (b"bad", b"good")))
+    given = {"path": path, "meta": {"_type": "gradio.FileData"}}
+    (html,) = served.call("of_file", given, "", "", "")
+    assert "1 of 2 rows of new.csv is wrong; the worst first" in html
+    assert message_of(served.call("of_file", None, "", "", "")[0]).startswith("There is no file yet.")
+    (html,) = served.call("of_validation", "")
+    assert "does not say what it was trained on" in html  # the run of these tests has no data
+
+
 # Many at once
 
 
@@ -321,7 +359,7 @@ def test_uploaded_pages_are_not_shown_as_pages(served: Served) -> None:
 def test_many_visitors_at_once(served: Served) -> None:
     """16 visitors, 25 questions each: all answered, each with its own answer, and memory does not keep growing."""
     texts = [f"{TEXTS[n % len(TEXTS)]} number {n}" for n in range(16)]
-    expected = [re.sub(r", [^ ]+ s<", "", served.service.explain(text, "", *OPTIONS).html) for text in texts]
+    expected = [re.sub(r", [^ ]+ s<", "", served.service.explain(text, "", *OPTIONS)) for text in texts]
     troubles: list[str] = []
 
     def visit(number: int, times: int) -> None:

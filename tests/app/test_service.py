@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,13 +14,19 @@ from typing import Any, ClassVar
 import pytest
 
 from attentune.app import html as html_parts
+from attentune.app.error_table import error_table
 from attentune.app.limits import RequestLimits
-from attentune.app.service import LIME_SAMPLES, ExplanationResult, ExplanationService, handle_errors
+from attentune.app.run_rows import WrongRows
+from attentune.app.service import LIME_SAMPLES, ExplanationService, handle_errors
+from attentune.app.words import WEAK_SIGNED, WEAK_UNSIGNED, words_html
 from attentune.errors import ConfigError, DataError
-from attentune.explain.answers import Answer, MaskedWord, answer_masked, words_read
+from attentune.explain.agreement import agreement_of
+from attentune.explain.answers import Answer, MaskedWords, answer_masked, words_read
+from attentune.explain.explanation import Explanation
 from attentune.explain.heads import head_attention
 from attentune.explain.texts import explain_texts
 from attentune.explain.words import Subword
+from attentune.inference.evaluation import RowError
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import Predictor, predict, predict_rows
 from attentune.report.highlight import visible
@@ -47,15 +54,18 @@ class Strict(HTMLParser):
     """Takes elements and attributes of ours only, and keeps all text."""
 
     ALLOWED: ClassVar = {
-        "div": {"class", "role", "aria-live"}, "section": {"class"}, "h3": set(), "p": {"class"}, "strong": set(),
-        "span": {"class", "style", "title"}, "bdi": {"dir"}, "mark": {"title"}, "table": {"class"}, "thead": set(),
-        "tbody": set(), "tr": {"class"}, "th": {"class", "scope"}, "td": {"class", "style"}, "br": set(),
+        "div": {"class", "role", "aria-live", "aria-label", "data-input", "tabindex"}, "section": {"class"},
+        "h1": {"class"}, "h2": set(), "h3": set(), "p": {"class", "role", "aria-label"}, "strong": set(),
+        "span": {"class", "style", "title", "role", "tabindex", "aria-pressed", "data-word"}, "bdi": {"dir"},
+        "table": {"class"}, "thead": set(), "tbody": set(), "tr": {"class"}, "th": {"class", "scope"},
+        "td": {"class", "style", "data-name"}, "br": set(), "button": {"type", "data-do", "data-input"},
     }  # fmt: skip
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
         self.open: list[str] = []
         self.texts: list[str] = [""]
+        self.named: list[str] = []
         self.feed(html)
         self.close()
         assert self.open == []
@@ -64,8 +74,9 @@ class Strict(HTMLParser):
         assert {name for name, _ in attrs} <= self.ALLOWED[tag], (tag, attrs)
         for name, value in attrs:
             if name == "style":
-                assert re.fullmatch(r"(background:#[0-9a-f]{6}|(border-bottom-)?width:[\d.]+(px|%)|left:[\d.]+%|;)+",
-                                    value or "")  # fmt: skip
+                assert re.fullmatch(r"--share:[\d.]+|(width|left):[\d.]+%", value or "")
+            if name in ("data-input", "data-word"):
+                self.named.append(value or "")
         if tag != "br":
             self.open.append(tag)
 
@@ -90,25 +101,73 @@ class Strict(HTMLParser):
 def test_the_page_says_what_predict_and_explain_say(runs: dict[str, Predictor], kind: str) -> None:
     run = runs[kind]
     service, pair = desk_of(run), PAIR if run.is_pair else ""
-    assert service.default_method == "ssa"
     pairs = [PAIR] if run.is_pair else None
     (said,) = predict(run, [TEXT], pairs)
     for method in ("ssa", "gradient", "leave-one-out"):
         (why,) = explain_texts(run, [TEXT], pairs, method=method)
         shown = service.explain(TEXT, pair, method)
-        text = Strict(shown.html).text
-        assert shown.words == len(why.words)
-        assert text.count(visible(TEXT)) == 1
-        assert not pair or text.count(visible(pair)) == 1
+        page = Strict(shown)
+        assert json.loads(page.named[0]) == {"text": TEXT, "pair": PAIR if run.is_pair else None}
+        texts = 1 if method == "ssa" else 2  # beside another method, ssa is shown too
+        assert page.text.count(visible(TEXT)) == texts
+        assert not pair or page.text.count(visible(pair)) == texts
         for name, share in said.get("probabilities", {}).items():
-            assert f"{name}{share:.1%}" in text
+            assert f"{name}{share:.1%}" in page.text
         if kind == "regression":
-            assert f"score {said['prediction']:.4g}" in text
-        passes = "1 pass;" if why.passes == 1 else f"{why.passes} passes"
-        assert passes.rstrip(";") in text
-        titles = re.findall(r'class="t[^"]*" title="([^"]*)"', shown.html)
+            assert f"score {said['prediction']:.4g}" in page.text
+        assert ("1 pass," if why.passes == 1 else f"{why.passes} passes,") in page.text
+        names = [f"{word.within}:{word.start}:{word.end}" for word in why.words]
+        assert page.named[1:] == names * texts
+        titles = re.findall(r'data-word="[^"]*" title="([^"]*)"', shown)[: len(names)]
         expected = [f"{word.score:+.3g}" if why.signed else f"{word.score:.3g}" for word in why.words]
         assert [float(title) for title in titles] == pytest.approx([float(title) for title in expected], abs=1e-4)
+
+
+def test_the_default_method_is_that_of_the_runs(tiny: Tiny, runs: dict[str, Predictor]) -> None:
+    with_head = tiny_run(tiny(), with_head=True)
+    assert desk_of(with_head).default_method == "fast-shap"
+    assert desk_of(with_head, runs["classification"]).default_method == "leave-one-out"
+    assert desk_of(runs["classification"]).default_method == "leave-one-out"
+    text = Strict(desk_of(with_head).explain(TEXT)).text
+    assert text.index("fast-shap1 pass") < text.index("ssafree: from the pass that predicts")
+    assert "Agreement of fast-shap and ssa: " in text
+
+
+def test_weak_words_stay_unpainted() -> None:
+    def shown(*scores: float, signed: bool) -> list[str]:
+        pieces = tuple(Subword("abcde"[n], 2 * n, 2 * n + 1, score) for n, score in enumerate(scores))
+        why = Explanation("a b c d e", None, "x", "good", 0.9, "good", signed, 1, 0.1, "word", pieces)
+        html = words_html(why)
+        limit = WEAK_SIGNED if signed else WEAK_UNSIGNED
+        assert f"words below {limit:.0%} of the strongest stay unpainted" in Strict(html).text
+        return re.findall(r'<span class="(t[^"]*)"', html)
+
+    strong = 5.0
+    assert shown(strong, -strong, WEAK_SIGNED * strong, -0.99 * WEAK_SIGNED * strong, 0.0, signed=True) == [
+        "t for", "t against", "t for", "t", "t",
+    ]  # fmt: skip
+    assert shown(1.0, WEAK_UNSIGNED, WEAK_UNSIGNED - 0.01, 0.0, 0.2, signed=False) == [
+        "t plain",
+        "t plain",
+        "t",
+        "t",
+        "t",
+    ]
+    assert shown(0.0, 0.0, 0.0, 0.0, 0.0, signed=True) == ["t"] * 5
+
+
+def test_ssa_stands_beside_the_faithful_method_with_their_agreement(runs: dict[str, Predictor]) -> None:
+    run = runs["classification"]
+    found = {name: explain_texts(run, [TEXT], method=name)[0] for name in ("leave-one-out", "ssa")}
+    agreement = agreement_of(found["leave-one-out"], found["ssa"])
+    text = Strict(desk_of(run).explain(TEXT)).text
+    assert text.index("leave-one-out") < text.index("ssafree: from the pass that predicts")
+    assert (
+        f"Agreement of leave-one-out and ssa: {agreement.shared} of the 3 strongest words are the same; rank"
+        f" correlation of all words {agreement.rank_correlation:.2f}."
+    ) in text
+    for run_without, method in ((runs["plain"], "leave-one-out"), (run, "ssa")):
+        assert "Agreement" not in desk_of(run_without).explain(TEXT, "", method)
 
 
 def test_masking_a_word_is_predicting_the_text_with_mask_tokens(runs: dict[str, Predictor]) -> None:
@@ -133,56 +192,53 @@ def test_masking_a_word_is_predicting_the_text_with_mask_tokens(runs: dict[str, 
             changed[0, inside] = run.tokenizer.mask_token_id
             with torch.no_grad():
                 logits = run.model(**{**encoded, "input_ids": changed}).logits[0]
-            found = answer_masked(run, rows, word)
-            assert found.tokens == sum(inside) > 0
+            found = answer_masked(run, rows, [word])
+            assert found.tokens == (sum(inside),)
+            assert sum(inside) > 0
             if kind == "regression":
                 assert found.after.prediction == pytest.approx(logits.item(), abs=1e-4)
             else:
                 assert list(found.after.probabilities.values()) == pytest.approx(logits.softmax(-1).tolist(), abs=1e-4)
 
 
-def test_the_slider_masks_the_word_that_it_names(runs: dict[str, Predictor]) -> None:
+def test_masked_words_are_those_that_are_named(runs: dict[str, Predictor]) -> None:
     service = desk_of(runs["classification"], runs["plain"])
-    words = words_read(runs["classification"], rows_of([TEXT]))
-    for number, word in enumerate(words, start=1):
-        html, label = service.mask(TEXT, "", number)
-        assert label == f"Mask a word: {number} of {len(words)}, {word.text}"
-        assert Strict(html).text.count(TEXT[: word.start] + "[MASK]" + TEXT[word.end :]) == 2
-    assert service.mask(TEXT, "", 0) == ("", f"Mask a word: none of {len(words)} is masked")
-    # A slider that stands where a longer text ended.
-    assert service.mask(TEXT, "", 999)[1].startswith(f"Mask a word: {len(words)} of")
+    rows = rows_of([TEXT])
+    words = words_read(runs["classification"], rows)
+    for chosen in ([words[3]], [words[0], words[3], words[-1]], []):
+        predictions = service.mask(TEXT, "", [(word.within, word.start, word.end) for word in chosen])
+        for html, name in zip(predictions, ("classification", "plain"), strict=True):
+            after = answer_masked(runs[name], rows, chosen).after
+            for label, share in after.probabilities.items():
+                assert f"{label}{share:.1%} " in Strict(html).text
+    assert "+0.0" in predictions[0]  # no word is masked, so nothing changes
 
 
 def test_a_word_that_the_second_run_does_not_read(tiny: Tiny, runs: dict[str, Predictor]) -> None:
-    short = tiny_run(tiny(), max_length=8)
-    service = desk_of(runs["classification"], short)
-    html, _ = service.mask(TEXT, "", service.explain(TEXT).words)
-    assert "beyond this run's maximum length" in Strict(html).text
+    service = desk_of(runs["classification"], tiny_run(tiny(), max_length=8))
+    first, second = service.mask(TEXT, "", [("text", len(TEXT) - 6, len(TEXT) - 1)])
+    assert "Beyond this run's maximum length, so masking changes nothing: “moves”" in Strict(second).text
+    assert "maximum length" not in first
 
 
 def test_a_pair_is_masked_on_its_own_side(runs: dict[str, Predictor]) -> None:
-    service, rows = (
-        desk_of(runs["pair"]),
-        rows_of(
-            [
-                "yes no",
-            ],
-            ["yes no"],
-        ),
-    )
-    words = words_read(runs["pair"], rows)
+    run = runs["pair"]
+    words = words_read(run, rows_of(["yes no"], ["yes no"]))
     assert [(word.text, word.within) for word in words] == [
         ("yes", "text"), ("no", "text"), ("yes", "pair"), ("no", "pair"),
     ]  # fmt: skip
-    text = Strict(service.mask("yes no", "yes no", 3)[0]).text
-    assert "textyes nopair[MASK] no" in text
+    shown = [desk_of(run).mask("yes no", "yes no", [(within, 0, 3)])[0] for within in ("text", "pair")]
+    expected = [answer_masked(run, rows_of(["yes no"], ["yes no"]), [words[place]]).after for place in (0, 2)]
+    assert expected[0].probabilities != expected[1].probabilities
+    for html, after in zip(shown, expected, strict=True):
+        assert f"yes{after.probabilities['yes']:.1%}" in Strict(html).text
 
 
 def test_heads_are_those_of_explain(runs: dict[str, Predictor]) -> None:
     run = runs["pair"]
     (found,) = head_attention(run, rows_of([TEXT], [PAIR]), layer=2)
     html = desk_of(run).heads(TEXT, PAIR, 2)
-    cells = re.findall(r'<td style="[^"]*">([^<]*)</td>', html)
+    cells = re.findall(r'<td class="plain" style="[^"]*">([^<]*)</td>', html)
     assert found.importance is not None
     expected = [
         f"{share:.2f}".removeprefix("0")
@@ -195,16 +251,19 @@ def test_heads_are_those_of_explain(runs: dict[str, Predictor]) -> None:
 
 def test_runs_side_by_side_that_differ(runs: dict[str, Predictor]) -> None:
     service = desk_of(runs["plain"], runs["classification"], runs["regression"])
-    assert service.default_method == "ssa"
-    text = Strict(service.explain(TEXT).html).text
+    text = Strict(service.explain(TEXT, "", "ssa")).text
     assert "ssa needs a model that scores tokens" in text
-    assert text.count("ssa; 1 pass") == 2
+    assert text.count("ssa1 pass") == 2
     assert "score " in text
     # A class that one run does not know is said in its own box only.
     other = desk_of(runs["classification"], runs["ordinal"])
     assert other.classes == ("bad", "good", "low", "middle", "high")
-    html = other.explain(TEXT, "", "gradient", "word", "good").html
-    assert "for and against good" in Strict(html).text
+    html = other.explain(TEXT, "", "gradient", "word", "good")
+    assert "red: for good; blue, dashed: against it" in Strict(html).text
+    assert Strict(html).text.count("not a class of this run") == 5
+    # All classes of both runs in the same order, so that their bars are at the same height.
+    names = re.findall(r'<span class="name">([^<]*)</span>', html)
+    assert names == ["bad", "good", "low", "middle", "high"] * 2
     assert "got &#x27;good&#x27;, expected one of the run&#x27;s classes: low, middle, high" in html
     with pytest.raises(ConfigError, match="run 1 reads pairs; expected both to read pairs"):
         desk_of(runs["classification"], runs["pair"])
@@ -214,14 +273,13 @@ def test_methods_on_offer(runs: dict[str, Predictor], monkeypatch: pytest.Monkey
     assert "ssa" in desk_of(runs["classification"]).methods
     plain = desk_of(runs["plain"])
     assert "ssa" not in plain.methods
-    assert plain.default_method == "leave-one-out"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert set(plain.methods) == {"gradient", "leave-one-out", "attention", "attention-gradient", "random"}
 
 
 @pytest.mark.integration
 def test_lime_takes_fewer_copies_here(runs: dict[str, Predictor]) -> None:
-    assert f"{LIME_SAMPLES + 1:,} passes" in Strict(desk_of(runs["plain"]).explain("Yes and no", "", "lime").html).text
+    assert f"{LIME_SAMPLES + 1:,} passes" in Strict(desk_of(runs["plain"]).explain("Yes and no", "", "lime")).text
 
 
 def test_models_are_left_as_they_were(runs: dict[str, Predictor]) -> None:
@@ -230,7 +288,7 @@ def test_models_are_left_as_they_were(runs: dict[str, Predictor]) -> None:
     service = desk_of(run)
     for method in service.methods:
         service.explain("Yes and no", "", method)
-    service.mask("Yes and no", "", 2)
+    service.mask("Yes and no", "", [("text", 0, 3)])
     service.heads("Yes and no", "", 1)
     assert hooks_of(run.model) == before
     assert run.model.encoder.config._attn_implementation == implementation
@@ -242,22 +300,22 @@ def test_models_are_left_as_they_were(runs: dict[str, Predictor]) -> None:
 @pytest.mark.parametrize("text", ["", "  \n\t", None])
 def test_no_text_is_said(runs: dict[str, Predictor], text: str | None) -> None:
     service = desk_of(runs["classification"])
-    for ask in (lambda: service.explain(text), lambda: service.mask(text, "", 1), lambda: service.heads(text, "", 1)):
+    for ask in (lambda: service.explain(text), lambda: service.mask(text, "", []), lambda: service.heads(text, "", 1)):
         with pytest.raises(DataError, match=r"There is no text yet\. Type or paste one"):
             ask()
 
 
 def test_one_side_of_a_pair_may_be_empty(runs: dict[str, Predictor]) -> None:
     service = desk_of(runs["pair"])
-    assert service.explain(TEXT, "").words
-    assert service.explain("", TEXT).words
+    assert 'data-word="text:' in service.explain(TEXT, "")
+    assert 'data-word="pair:' in service.explain("", TEXT)
     with pytest.raises(DataError, match="no text yet"):
         service.explain("", "")
 
 
 def test_a_text_that_is_too_long_is_said_with_both_numbers(runs: dict[str, Predictor]) -> None:
     service = desk_of(runs["classification"], limits=RequestLimits(characters=1000))
-    assert service.explain("a" * 1000).words == 1
+    assert 'data-word="text:0:1000"' in service.explain("a" * 1000, "", "ssa")
     with pytest.raises(DataError, match=r"has 1,001 characters; .* at most 1,000\. .*--max_characters 1001"):
         service.explain("a" * 1001)
     pairs = desk_of(runs["pair"], limits=RequestLimits(characters=1000))
@@ -269,12 +327,13 @@ def test_what_goes_wrong_becomes_a_message(capfd: pytest.CaptureFixture[str]) ->
     def fails(error: Exception) -> Any:
         raise error
 
-    mended = handle_errors(ExplanationResult)(fails)(DataError("line 1 of <b>x</b>"))
-    assert Strict(mended.html).text == "line 1 of <b>x</b>"
-    assert 'role="alert"' in mended.html
-    bug = handle_errors(ExplanationResult)(fails)(KeyError("secret"))
-    assert "this is a bug in Attentune, not in your input" in bug.html
-    assert "secret" not in bug.html
+    mended = handle_errors(str)(fails)(DataError("line 1 of <b>x</b>"))
+    assert Strict(mended).text == "line 1 of <b>x</b>"
+    assert 'role="alert"' in mended
+    assert handle_errors(str, as_html=False)(fails)(DataError("line 1 of <b>x</b>")) == "line 1 of <b>x</b>"
+    bug = handle_errors(str)(fails)(KeyError("secret"))
+    assert "this is a bug in Attentune, not in your input" in bug
+    assert "secret" not in bug
     assert "KeyError: 'secret'" in capfd.readouterr().err
 
 
@@ -340,14 +399,14 @@ def test_files_that_are_not_taken(
 def test_hostile_texts_stay_texts(runs: dict[str, Predictor]) -> None:
     service = desk_of(runs["classification"])
     for number, text in enumerate(HOSTILE):
-        shown = service.explain(text)
-        assert visible(text) in Strict(shown.html).text
-        made = [shown.html, html_parts.message(text)]
-        if shown.words and number % 6 == 0:
-            masked, label = service.mask(text, "", 1)
-            assert "[MASK]" in Strict(masked).text
-            assert "\n" not in label
-            made += [masked, service.heads(text, "", 1)]
+        shown = service.explain(text, "", "ssa")
+        page = Strict(shown)
+        assert visible(text) in page.text
+        assert json.loads(page.named[0]) == {"text": text, "pair": None}
+        made = [shown, html_parts.message(text)]
+        if page.named[1:] and number % 6 == 0:
+            within, start, end = page.named[1].split(":")
+            made += [*service.mask(text, "", [(within, int(start), int(end))]), service.heads(text, "", 1)]
         for html in made:
             Strict(html)
             # Nothing that a template language would take for its own.
@@ -358,11 +417,14 @@ def test_hostile_texts_stay_texts(runs: dict[str, Predictor]) -> None:
 def test_hostile_names_stay_texts(text: str) -> None:
     said = Answer(text, {text: 0.75, "other": 0.25})
     html = html_parts.side_by_side([(text, html_parts.prediction(said, said) + html_parts.trouble(text))])
-    html += html_parts.message(text) + html_parts.heading(text, [text])
+    html += html_parts.message(text) + html_parts.heading(text, [text]) + html_parts.note(text)
+    html += html_parts.panels([html_parts.Panel(text, said, problem=text)], text, text)
     html += html_parts.inert(html_parts.preview([text], [[text]], 1))
-    html += html_parts.inert(
-        html_parts.masked_word(MaskedWord(Subword(text, 0, len(text), 0.0), 1, said, said), text, None)
-    )
+    word = Subword(text, 0, len(text), 0.0)
+    html += html_parts.masked_prediction(MaskedWords((word,), (0,), said, said), [text, "other"])
+    rows = rows_of([text], [text])
+    wrong = WrongRows(text, rows, (RowError(0, text, text, text, 0.5),), "classification")
+    html += html_parts.inert(error_table(wrong))
     assert visible(text, one_line=True) in unescape(html)
     Strict(html)
     assert not re.search(r"[{}$`]", html)
@@ -372,7 +434,7 @@ def test_bars_show_the_change_and_the_likeliest_of_many_classes() -> None:
     before, after = Answer("bad", {"bad": 0.9, "good": 0.1}), Answer("good", {"bad": 0.2, "good": 0.8})
     text = Strict(html_parts.prediction(after, before)).text
     assert "good (80.0%), no longer bad" in text
-    assert "bad20.0% (-70.0)" in text
+    assert "bad20.0% -70.0" in text
     many = Answer("c7", {f"c{n}": 0.5 if n == 7 else 0.5 / 19 for n in range(20)})
     text = Strict(html_parts.prediction(many)).text
     assert "and 8 less likely classes" in text
@@ -383,18 +445,17 @@ def test_bars_show_the_change_and_the_likeliest_of_many_classes() -> None:
 def test_ensembles_and_baselines_on_the_page(tiny: Tiny, tmp_path: Path, runs: dict[str, Predictor]) -> None:
     folder = saved_ensemble(tmp_path / "run", tiny)
     desk = desk_of(Predictor.load(folder))
-    assert (desk.default_method, desk.layers, desk.scores_tokens) == ("leave-one-out", 0, False)
+    assert (desk.layers, desk.scores_tokens) == (0, False)
     assert desk.methods == ("gradient", "integrated-gradients", "leave-one-out", "lime", "shap", "random")
     found = desk.explain(TEXT)
-    assert found.words == len(words_read(desk.runs[0][1], rows_of([TEXT])))
-    assert "unwatchable" in visible(found.html)
-    assert desk.mask(TEXT, "", 1)[0]
+    assert len(Strict(found).named) == 1 + len(words_read(desk.runs[0][1], rows_of([TEXT])))
+    assert "unwatchable" in visible(found)
+    assert desk.mask(TEXT, "", [("text", 0, 3)])[0]
     assert "expected the run folder of one model" in unescape(desk.heads(TEXT, "", 1))
     table = tmp_path / "new.csv"
     table.write_text("text\nso fine\n")
     _, (written,) = desk.file(table, tmp_path, with_words=True)
     assert written.read_text().startswith("id,label,prediction,p_bad,p_good\n")
     both = desk_of(Predictor.load(folder), runs["classification"])
-    assert both.default_method == "ssa"
     assert both.layers == runs["classification"].model.encoder.config.num_hidden_layers
-    assert "looks into one model" in unescape(both.explain(TEXT, method="attention").html)
+    assert "looks into one model" in unescape(both.explain(TEXT, method="attention"))

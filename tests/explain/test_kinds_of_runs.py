@@ -102,8 +102,8 @@ def test_a_masked_word_is_deleted(folders):
     saved, rows = Predictor.load(folders["classification"]), rows_of([TEXT])
     words = words_read(saved, rows)
     assert [word.text for word in words] == ["Nobody", "plays", ",", "nobody", "!"]
-    masked = answer_masked(saved, rows, words[1])
-    assert (masked.tokens, masked.before.prediction) == (1, answer(saved, rows).prediction)
+    masked = answer_masked(saved, rows, [words[1]])
+    assert (masked.tokens, masked.before.prediction) == ((1,), answer(saved, rows).prediction)
     after = answer(saved, rows_of(["Nobody , nobody!"]))
     assert masked.after.probabilities == pytest.approx(after.probabilities, abs=1e-6)
     prediction, explanation = explained_answer(saved, rows, method="leave-one-out")

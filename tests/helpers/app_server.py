@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,6 +83,12 @@ class Served:
                     return message["output"]["data"]
         raise AssertionError(stream[-500:])
 
+    def mask(self, text: str, pair: str | None, *words: tuple[str, int, int]) -> Any:
+        """Ask for the predictions with words masked; return the JSON."""
+        status, _, body = self.ask("POST", "/mask", {"text": text, "pair": pair, "words": words})
+        assert status in (200, 400), (status, body)
+        return json.loads(body)
+
     def upload(self, name: str, content: bytes) -> str:
         """Upload a file; return its path on the server."""
         mark = uuid.uuid4().hex
@@ -100,12 +106,18 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(service: ExplanationService, *, hosts: Sequence[str] = (), title: str = "Attentune") -> Iterator[Served]:
+def serving(
+    service: ExplanationService,
+    *,
+    hosts: Sequence[str] = (),
+    title: str = "Attentune",
+    build_report: Callable[[Path], None] | None = None,
+) -> Iterator[Served]:
     """Yield a server that runs until the block ends."""
     import uvicorn
 
     with tempfile.TemporaryDirectory() as folder, bound_socket("127.0.0.1", 0) as listener:
-        app = page_app(service, Path(folder), hosts=hosts, title=title)
+        app = page_app(service, Path(folder), hosts=hosts, title=title, build_report=build_report)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

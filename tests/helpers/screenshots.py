@@ -1,4 +1,7 @@
-"""Makes the screenshots of the documentation: `make screenshots`. Look at them before they are committed."""
+"""Makes the screenshots of the documentation: `make screenshots`. Look at them before they are committed.
+
+`python -m helpers.screenshots report` or `app` makes those of one page.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,21 @@ import sys
 import tempfile
 from pathlib import Path
 
+from attentune.app.service import ExplanationService
 from attentune.cli.main import main
+from attentune.cli.report import write_page
+from attentune.demo.domains import write_files
+from attentune.inference.predictor import Predictor
+from helpers.app_server import serving
 from helpers.browser import Page, browser_page
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"
 # The large comparison, whose records are in the repository.
 COMPARISON = "results/matrix"
+# The runs of the page of `attentune app`, trained on 400 sentences of the demo, and a text of the same kind.
+PRESETS = ("ssa-hybrid", "bert")
+TEXT, MASKED = "The staff was friendly, but we waited an hour for cold food.", "waited"
 _WIDTH, _MARGIN = 1180, 12
 
 
@@ -46,7 +57,38 @@ def report_pictures(page: Page, folder: Path) -> None:
     shoot(page, IMAGES / "report-panels.png", "#by-task h2", "#by-task .panel:nth-child(4)")
 
 
+def app_pictures(page: Page, folder: Path) -> None:
+    """Write the page of `attentune app` with a masked word, and its tab of errors."""
+    files = write_files(folder / "data", train_size=400, seed=42)
+    data = ["--train_file", str(files["train"]), "--validation_file", str(files["held_out"]), "--quiet", "--use_cpu"]
+    for preset in PRESETS:
+        options = ["--preset", preset, "--num_train_epochs", "2", "--output_dir", str(folder / preset)]
+        if main(["train", *data, *options]) != 0:
+            raise SystemExit(f"{preset} was not trained")
+    runs = [(preset, Predictor.load(folder / preset)) for preset in PRESETS]
+    folders = [str(saved.folder) for _, saved in runs]
+    page.resize(_WIDTH, 900)
+    with serving(ExplanationService(runs), build_report=lambda file: write_page(folders, file)) as found:
+        page.open(found.url, "document.querySelector('#result .att-box')")
+        page.fill("#text textarea", TEXT)
+        page.click("button#explain")
+        start = TEXT.index(MASKED)
+        word = f"#result [data-word='text:{start}:{start + len(MASKED)}']"
+        page.wait(
+            f'document.querySelector("#result .marked").innerText === {TEXT!r} && document.querySelector("{word}")'
+        )
+        page.click(word)
+        page.wait("document.querySelector('#result .was')")
+        shoot(page, IMAGES / "app.png", "h1", "#result .att-runs")
+        page.run("[...document.querySelectorAll('[role=tab]')].find(tab => tab.innerText.trim() === 'Errors').click()")
+        page.wait("document.querySelector('#errors table') && !document.querySelector('.pending')")
+        shoot(page, IMAGES / "app-errors.png", "h1", "#errors tbody tr:nth-child(8)")
+
+
+PICTURES = {"report": report_pictures, "app": app_pictures}
+
 if __name__ == "__main__":
     os.chdir(ROOT)
-    with tempfile.TemporaryDirectory() as name, browser_page(Path(name)) as tab:
-        report_pictures(tab, Path(name))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, browser_page(Path(name)) as tab:
+        for page_name in sys.argv[1:] or PICTURES:
+            PICTURES[page_name](tab, Path(name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,13 +13,13 @@ from attentune.report.load import collect
 from attentune.report.overview.texts import TaskTexts
 from attentune.report.sections.contents import make_report
 from attentune.report.writing import write_report
+from helpers import axe
 from helpers.browser import Page, browser_page
 from helpers.made_records import write_comparison
 
 pytestmark = pytest.mark.slow  # Chromium is needed
 
 ROOT = Path(__file__).parents[2]
-AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 WIDTHS = (390, 768, 1280)
 
 
@@ -63,18 +62,9 @@ def show(page: Page, file: Path, *, width: int = 1280, dark: bool = False, media
 
 
 def problems(page: Page) -> list[str]:
-    """Return what axe-core finds that is serious or critical."""
-    if not AXE.is_file():
-        pytest.fail(f"no {AXE}: run `npm install --no-save --no-package-lock axe-core@4` in {ROOT}")
-    page.run(f"{AXE.read_text(encoding='utf-8')}; 0")
+    """Return what axe-core finds that is serious or critical, in the folded parts too."""
     page.run("document.querySelectorAll('details').forEach(part => part.open = true)")
-    found = json.loads(page.run("axe.run(document).then(found => JSON.stringify(found.violations))"))
-    return [
-        f"{one['id']}: {node['html'][:150]} {node['failureSummary'][:300]}"
-        for one in found
-        if one["impact"] in ("serious", "critical")
-        for node in one["nodes"]
-    ]
+    return axe.problems(page)
 
 
 @pytest.mark.parametrize("name", ["large", "few", "one"])

@@ -20,7 +20,11 @@ from attentune.io.files import write_text
 # Plain text only: compressed files may expand far beyond the size limit.
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json")
 _PREVIEW = 20
-_FIELDS = {"--text_pair_column": 'the field "Second text column"', "--text_column": 'the field "Text column"'}
+_FIELDS = {
+    "--text_pair_column": 'the field "Second text column"',
+    "--text_column": 'the field "Text column"',
+    "--label_column": 'the field "Label column"',
+}
 
 
 @dataclass(frozen=True)
@@ -85,14 +89,15 @@ def predict_file(
         else:
             text = predictions_csv(rows, predict_rows(saved, rows, precision=precision), saved.label_space)
     except AttentuneError as error:
-        raise DataError(_with_field_names(str(error), path)) from error
+        raise DataError(with_field_names(str(error), path)) from error
     header, *lines = csv.reader(io.StringIO(text))
     texts = {"text": rows.texts, "pair": rows.pairs} if rows.pairs else {"text": rows.texts}
     first = [[*(column[place] for column in texts.values()), *line] for place, line in enumerate(lines[:_PREVIEW])]
     return Predictions(text, [*texts, *header], first, len(lines))
 
 
-def _with_field_names(message: str, path: Path) -> str:
+def with_field_names(message: str, path: Path) -> str:
+    """Name the fields of the page in place of flags, and the file without its folder."""
     message = message.replace(str(path), path.name)
     for flag, field in _FIELDS.items():
         message = message.replace(flag, field)

@@ -2,45 +2,48 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
-from attentune.explain.answers import Answer, MaskedWord
+from attentune.app.words import words_html
+from attentune.explain.agreement import Agreement
+from attentune.explain.answers import Answer, MaskedWords
 from attentune.explain.explanation import Explanation, HeadAttention
-from attentune.report.explanations import HIGHLIGHT_STYLE, highlight_html
-from attentune.report.highlight import hex_tone, share_of, sides, visible
+from attentune.report.highlight import share_of, visible
 
-# Results have a white background in the dark theme too, because the colors of scores are designed for it.
-STYLE = f"""
-.att, .att * {{ color: #1a1a1a; }}
-.att {{ font-size: 15px; line-height: 1.5; }}
-.att-runs {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }}
-.att-box {{ background: #fff; border: 1px solid #ddd; border-radius: 8px; padding: .8rem 1rem; min-width: 0; }}
-.att-box h3 {{ font-size: .95rem; margin: 0 0 .4rem; font-weight: 600; overflow-wrap: anywhere; }}
-.att-said {{ font-size: 1.15rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }}
-.att .note, .att .facts, .att .legend, .att .side {{ color: #555; font-size: .85rem; margin: .3rem 0; }}
-.att-bars {{ display: grid; grid-template-columns: minmax(3rem, max-content) 1fr max-content; gap: .2rem .6rem;
-  align-items: center; margin: .3rem 0 .6rem; max-width: 34rem; }}
-.att-bars .name {{ overflow-wrap: anywhere; }}
-.att-bars .track {{ position: relative; background: #eef1f4; border-radius: 3px; height: .9rem; overflow: hidden; }}
-.att-bars .fill {{ position: absolute; inset: 0 auto 0 0; background: #3d7ab8; }}
-.att-bars .was {{ position: absolute; top: 0; bottom: 0; width: 3px; margin-left: -1px; background: #1a1a1a; }}
-.att-bars .figure {{ font-variant-numeric: tabular-nums; text-align: right; white-space: nowrap; }}
-.att-message {{ background: #fff4e5; border: 1px solid #e0a040; border-left-width: 5px; border-radius: 6px;
-  padding: .6rem .9rem; overflow-wrap: anywhere; white-space: pre-wrap; }}
-.att mark {{ background: #1a1a1a; color: #fff; border-radius: 3px; padding: .1rem .35rem; font-size: .85em; }}
-.att-scroll {{ overflow: auto; max-height: 32rem; }}
-.att table {{ border-collapse: collapse; font-size: .85rem; }}
-.att td, .att th {{ padding: .1rem .35rem; text-align: right; font-weight: normal; border: 1px solid #eee; }}
-.att .heads {{ font-size: .75rem; font-variant-numeric: tabular-nums; }}
-.att .heads td, .att .heads th {{ padding: .1rem .2rem; }}
-.att th[scope=row] {{ position: sticky; left: 0; background: #fff; }}
-.att th[scope=row], .att .words {{ text-align: left; white-space: pre; }}
-.att tr.pair-begins td, .att tr.pair-begins th {{ border-top: 2px solid #555; }}
-{HIGHLIGHT_STYLE}"""
+# What is said of an error that is no user's mistake.
+BUG = (
+    "Internal error: this is a bug in Attentune, not in your input. The terminal that runs this page shows the"
+    " traceback."
+)
 
 _MAX_CLASSES = 12
 _ACTIVE = str.maketrans({"{": "&#123;", "}": "&#125;", "$": "&#36;", "`": "&#96;"})
+_HINT = (
+    "Click a word to mask it and see what changes. Keyboard: Tab to a text, arrow keys to a word, Enter; Escape undoes"
+    " all."
+)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What one run says of a text.
+
+    Attributes:
+        name: the run.
+        answer: its prediction.
+        explanations: its explanations, the chosen method first.
+        agreement: of the first two, if there are two.
+        problem: why there is no explanation; empty if there is one.
+    """
+
+    name: str
+    answer: Answer
+    explanations: tuple[Explanation, ...] = ()
+    agreement: Agreement | None = None
+    problem: str = ""
 
 
 def inert(html: str) -> str:
@@ -53,13 +56,51 @@ def message(text: str) -> str:
     return inert(f'<div class="att"><div class="att-message" role="alert">{escape(visible(text))}</div></div>')
 
 
-def side_by_side(html_parts: Sequence[tuple[str, str]]) -> str:
-    """Render named panels side by side; their bodies are HTML from this module's functions."""
-    sections = "".join(
-        f'<section class="att-box"><h3>{escape(visible(name, one_line=True))}</h3>{body}</section>'
-        for name, body in html_parts
+def note(text: str) -> str:
+    """Render a note in small type."""
+    return inert(f'<div class="att"><p class="note">{_line(text)}</p></div>')
+
+
+def panels(shown: Sequence[Panel], text: str, pair: str | None) -> str:
+    """Render what each run says, side by side: same classes in the same order, explanations at the same height.
+
+    The text is part of the HTML, so that a click on a word asks about this text even if another one has been typed.
+    """
+    classes = shown_classes([panel.answer for panel in shown])
+    boxes = []
+    for panel in shown:
+        body = trouble(panel.problem) if panel.problem else ""
+        body += "".join(explanation(one, alone=len(panel.explanations) == 1) for one in panel.explanations)
+        if panel.agreement is not None:
+            body += _agreement(panel.agreement, panel.explanations)
+        boxes.append(
+            f'<section class="att-box"><h2>{_line(panel.name)}</h2>'
+            f'<div class="att-prediction" aria-live="polite">{prediction(panel.answer, classes=classes)}</div>'
+            f'<div class="att-whys">{body}</div></section>'
+        )
+    has_words = any(panel.explanations for panel in shown)
+    return inert(
+        f'<div class="att" data-input="{input_attribute(text, pair)}">{_TOOLS if has_words else ""}'
+        f'<div class="att-runs aligned">{"".join(boxes)}</div></div>'
     )
-    return inert(f'<div class="att" aria-live="polite"><div class="att-runs">{sections}</div></div>')
+
+
+_TOOLS = (
+    f'<div class="att-tools"><p class="att-hint">{_HINT}</p><p class="att-masked" role="status"></p>'
+    '<button type="button" data-do="undo">Undo</button><button type="button" data-do="reset">Show all words</button>'
+    "</div>"
+)
+
+
+def input_attribute(text: str, pair: str | None) -> str:
+    """Return a text or pair as JSON for an attribute, in ASCII: browsers would change control characters."""
+    return escape(json.dumps({"text": text, "pair": pair}))
+
+
+def side_by_side(html_parts: Sequence[tuple[str, str]]) -> str:
+    """Render named boxes side by side; their bodies are HTML from this module's functions."""
+    sections = "".join(f'<section class="att-box"><h2>{_line(name)}</h2>{body}</section>' for name, body in html_parts)
+    return inert(f'<div class="att"><div class="att-runs">{sections}</div></div>')
 
 
 def trouble(text: str) -> str:
@@ -67,12 +108,20 @@ def trouble(text: str) -> str:
     return f'<div class="att-message">{escape(visible(text))}</div>'
 
 
-def prediction(answer: Answer, before: Answer | None = None) -> str:
+def shown_classes(answers: Sequence[Answer]) -> list[str]:
+    """Return the classes that get a bar: those of all runs in their order, of many the likeliest of any run."""
+    names = list(dict.fromkeys(name for one in answers for name in one.probabilities))
+    likeliest = sorted(names, key=lambda name: -max(one.probabilities.get(name, 0.0) for one in answers))
+    return [name for name in names if name in likeliest[:_MAX_CLASSES]]
+
+
+def prediction(answer: Answer, before: Answer | None = None, classes: Sequence[str] | None = None) -> str:
     """Render the predicted class with a bar per class, or the predicted score.
 
     Args:
         answer: the prediction.
         before: the prediction for the unmasked text; a line on each bar marks the probability in it.
+        classes: the classes that get a bar; those that the run does not have get an empty one.
     """
     if not answer.probabilities:
         change = "" if before is None else f" ({float(answer.prediction) - float(before.prediction):+.4g})"
@@ -83,20 +132,21 @@ def prediction(answer: Answer, before: Answer | None = None) -> str:
     sentence = f"<strong>{_line(label) or 'no label'}</strong>{share}"
     if before is not None and before.prediction != answer.prediction:
         sentence += f", no longer {_line(str(before.prediction))}"
-    names = sorted(answer.probabilities, key=answer.probabilities.__getitem__, reverse=True)
-    ordered = [name for name in answer.probabilities if name in names[:_MAX_CLASSES]]
+    classes = shown_classes([answer]) if classes is None else classes
     bars = "".join(
-        _bar(name, answer.probabilities[name], None if before is None else before.probabilities[name])
-        for name in ordered
+        _bar(name, answer.probabilities.get(name), None if before is None else before.probabilities.get(name))
+        for name in classes
     )
-    rest = len(names) - len(ordered)
+    rest = len(set(answer.probabilities) - set(classes))
     more = f'<p class="note">and {rest} less likely classes</p>' if rest else ""
     return f'<p class="att-said">{sentence}</p><div class="att-bars">{bars}</div>{more}'
 
 
-def _bar(name: str, share: float, before: float | None) -> str:
+def _bar(name: str, share: float | None, before: float | None) -> str:
+    if share is None:
+        return f'<span class="name">{_line(name)}</span><span class="absent">not a class of this run</span>'
     was = "" if before is None else f'<span class="was" style="left:{100 * before:.2f}%"></span>'
-    change = "" if before is None else f" ({100 * (share - before):+.1f})"
+    change = "" if before is None else f' <span class="change">{100 * (share - before):+.1f}</span>'
     return (
         f'<span class="name">{_line(name)}</span>'
         f'<span class="track"><span class="fill" style="width:{100 * share:.2f}%"></span>{was}</span>'
@@ -104,30 +154,42 @@ def _bar(name: str, share: float, before: float | None) -> str:
     )
 
 
-def explanation(result: Explanation) -> str:
-    """Render the text with its scores."""
+def explanation(result: Explanation, *, alone: bool = True) -> str:
+    """Render the text with its scores.
+
+    Args:
+        result: the explanation.
+        alone: whether it is the only one of its run; otherwise `ssa` says how it differs from the other one.
+    """
     passes = "1 pass" if result.passes == 1 else f"{result.passes:,} passes"
-    about = "" if result.probability is None or not result.signed else f" for and against {_line(str(result.label))}"
-    return f'<p class="facts">{_line(result.method)}{about}; {passes}, {result.seconds:.3g} s</p>' + highlight_html(
-        result, result.tokens
+    facts = f"{passes}, {result.seconds:.3g} s"
+    if result.method == "ssa" and not alone:
+        facts = "free: from the pass that predicts; approximate"
+    return f'<div class="att-why"><h3>{_line(result.method)}</h3><p class="facts">{facts}</p>{words_html(result)}</div>'
+
+
+def _agreement(found: Agreement, explanations: Sequence[Explanation]) -> str:
+    names = " and ".join(_line(one.method) for one in explanations)
+    if not found.strongest:
+        return ""
+    same = (
+        f"{found.shared} of the {found.strongest} strongest words are the same"
+        if found.strongest > 1
+        else f"the strongest word is {'the same' if found.shared else 'another one'}"
     )
+    correlation = found.rank_correlation
+    ranks = "" if correlation is None else f"; rank correlation of all words {correlation:.2f}"
+    return f'<p class="facts att-agreement">Agreement of {names}: {same}{ranks}.</p>'
 
 
-def masked_word(masked: MaskedWord, text: str, pair: str | None) -> str:
-    """Render the text with one word masked, and the prediction for it."""
-    word = masked.word
-    if not masked.tokens:
-        return trouble("The word lies beyond this run's maximum length, so masking it changes nothing.")
-    parts = []
-    for name, side_text, _ in sides(text, pair, ()):
-        place = "text" if name == "" else name
-        shown = escape(visible(side_text))
-        if place == word.within:
-            left, right = escape(visible(side_text[: word.start])), escape(visible(side_text[word.end :]))
-            shown = f'{left}<mark title="{_line(word.text)}">[MASK]</mark>{right}'
-        parts.append(f'<p class="side">{name}</p>' if name else "")
-        parts.append(f'<p class="marked"><bdi dir="auto">{shown}</bdi></p>')
-    return prediction(masked.after, masked.before) + "".join(parts)
+def masked_prediction(masked: MaskedWords, classes: Sequence[str]) -> str:
+    """Render a run's prediction with words masked, and which of them it does not read."""
+    unread = [word.text for word, tokens in zip(masked.words, masked.tokens, strict=True) if not tokens]
+    shown = prediction(masked.after, masked.before, classes)
+    if unread:
+        words = ", ".join(f"“{word}”" for word in unread)
+        shown += trouble(f"Beyond this run's maximum length, so masking changes nothing: {words}")
+    return inert(shown)
 
 
 def heads(result: HeadAttention) -> str:
@@ -145,13 +207,14 @@ def heads(result: HeadAttention) -> str:
         lines.append(f'<tr{begins}><th scope="row">{_line(token.text)}</th>{cells}{importance}</tr>')
     return (
         f'<p class="facts">Attention of the first token in layer {result.layer}, one column per head.</p>'
-        f'<div class="att-scroll"><table class="heads"><thead><tr><th class="words">{result.unit}</th>{columns}{gate}'
+        f'<div class="att-scroll" tabindex="0" role="region" aria-label="Attention of the heads"><table class="heads">'
+        f'<thead><tr><th scope="col" class="words">{result.unit}</th>{columns}{gate}'
         f"</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
 
 
 def _cell(share: float, most: float) -> str:
-    return f'<td style="background:{hex_tone(share_of(share, most), signed=False)}">{_short_share(share)}</td>'
+    return f'<td class="plain" style="--share:{max(0.0, share_of(share, most)):.2f}">{_short_share(share)}</td>'
 
 
 def _short_share(share: float) -> str:
@@ -166,23 +229,14 @@ def preview(header: Sequence[str], rows: Sequence[Sequence[str]], total: int) ->
     lines = "".join(f"<tr>{row}</tr>" for row in cells)
     shown = f"{total:,} rows" if total == len(rows) else f"the first {len(rows)} of {total:,} rows"
     return (
-        f'<p class="facts">{shown}</p><div class="att-scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{lines}</tbody></table></div>"
+        f'<p class="facts">{shown}</p><div class="att-scroll" tabindex="0" role="region" aria-label="Predictions">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
     )
-
-
-def slider_label(words: int, number: int = 0, word: str = "") -> str:
-    """Return the label of the slider, which names the masked word."""
-    if not words:
-        return "Mask a word"
-    if not number:
-        return f"Mask a word: none of {words} is masked"
-    return f"Mask a word: {number} of {words}, {visible(word, one_line=True)[:40]}"
 
 
 def heading(title: str, facts: Sequence[str]) -> str:
     """Render the heading of the page."""
-    return inert(f'<p class="att-title">{_line(title)}</p><p>{"<br>".join(map(_line, facts))}</p>')
+    return inert(f'<h1 class="att-title">{_line(title)}</h1><p>{"<br>".join(map(_line, facts))}</p>')
 
 
 def _line(text: str) -> str:

@@ -3,185 +3,154 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-import time
+from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from attentune.app import html as html_parts
-from attentune.app.files import ENDINGS
-from attentune.app.service import PREDICTED, ExplanationResult, ExplanationService, handle_errors
-from attentune.inference.predictor import ModelPredictor
+from attentune.app.endpoints import MOST_WAITING, add_endpoints
+from attentune.app.headline import headline
+from attentune.app.report_page import ReportPage
+from attentune.app.service import PREDICTED, ExplanationService, handle_errors
+from attentune.app.tabs import KEEP_S, ONE_AT_A_TIME, add_errors_tab, add_file_tab, add_report_tab
 
-_KEEP_S = 3600
-_QUEUE_SIZE = 64
 _SESSIONS = 100
-_MOST_WORDS = 1_000_000
-_CSS = f"""{html_parts.STYLE}
-.gradio-container {{ width: 100%; max-width: 76rem !important; margin: 0 auto !important; }}
-.att-title {{ font-size: 1.25rem; font-weight: 600; margin: 0; }}
-.att-title + p {{ margin: .2rem 0 0; opacity: .75; font-size: .9rem; }}
-.att-title, .att-title + p {{ color: var(--body-text-color); overflow-wrap: anywhere; }}
-"""
 # Gradio features that the page does not use: links, records of requests, other servers.
 _DISABLED: dict[str, Any] = {
     "footer_links": [], "run_history": False, "show_error": False, "ssr_mode": False, "pwa": False,
     "mcp_server": False, "enable_monitoring": False,
 }  # fmt: skip
-# The models answer one request at a time.
-_ONE_AT_A_TIME: dict[str, Any] = {"concurrency_id": "runs", "concurrency_limit": 1, "api_visibility": "private"}
 _UNITS = [("words", "word"), ("pieces", "token")]
+_FIELD_PX = 220  # fields side by side are not narrower
+# White on the default orange is hard to read.
+_BUTTON = {
+    "button_primary_background_fill": "*primary_700", "button_primary_background_fill_hover": "*primary_800",
+    "button_primary_background_fill_dark": "*primary_700", "button_primary_background_fill_hover_dark": "*primary_800",
+    "button_primary_text_color": "white",
+}  # fmt: skip
 
 
-def gradio_app(service: ExplanationService, uploads: Path, *, title: str) -> Any:
+def gradio_app(service: ExplanationService, uploads: Path, *, title: str, report: ReportPage | None = None) -> Any:
     """Build the page as an ASGI application, without `app.security`.
 
     Args:
         service: the service that answers the requests.
         uploads: an empty folder for uploaded files and predictions.
         title: the title of the page.
+        report: the report of the runs; None leaves its tab out.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(uploads)
     import gradio
     from fastapi import FastAPI
 
-    with gradio.Blocks(title=title, analytics_enabled=False, delete_cache=(600, _KEEP_S)) as blocks:
-        gradio.HTML(_heading(service, title), js_on_load=None)
-        with gradio.Tab("Text"):
-            _text_tab(gradio, service)
-        with gradio.Tab("File"):
-            _file_tab(gradio, service, uploads)
+    with gradio.Blocks(title=title, analytics_enabled=False, delete_cache=(600, KEEP_S)) as blocks:
+        _html(gradio, headline(service.runs))
+        with gradio.Tabs(elem_id="tabs") as tabs:
+            with gradio.Tab("Text", id="text"):
+                shown, explain = _text_tab(gradio, service, blocks)
+            with gradio.Tab("Errors", id="errors") as errors_tab:
+                clicked = add_errors_tab(gradio, service, errors_tab, script("errors.js"))
+            with gradio.Tab("File", id="file"):
+                add_file_tab(gradio, service, uploads)
+            if report is not None:
+                with gradio.Tab("Report", id="report") as report_tab:
+                    add_report_tab(gradio, report, report_tab)
+        _explain_on_click(gradio, clicked, tabs, shown, explain)
     # Gradio keeps the changed fields of this many sessions; requests of older sessions still work.
     blocks.state_session_capacity = _SESSIONS
-    blocks.queue(max_size=_QUEUE_SIZE, default_concurrency_limit=1)
+    blocks.queue(max_size=MOST_WAITING, default_concurrency_limit=1)
     parent = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    add_endpoints(parent, service, report)
     # Gradio's default fonts are loaded from another host.
-    theme = gradio.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-    options = {"max_file_size": service.limits.upload_bytes, "theme": theme, "css": _CSS}
+    fonts = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
+    theme = gradio.themes.Default(primary_hue="blue", **fonts).set(**_BUTTON)
+    options = {"max_file_size": service.limits.upload_bytes, "theme": theme, "css": script("page.css")}
     app = gradio.mount_gradio_app(parent, blocks, path="/", **_DISABLED, **options)
     # A mounted page is never launched; without this Gradio would not check that a file was uploaded.
     blocks.has_launched = True
     return app
 
 
-def _heading(service: ExplanationService, title: str) -> str:
-    facts = []
-    for name, saved in service.runs:
-        space = saved.label_space
-        output = f"classes {', '.join(space.names[:8])}" if space.names else "a score"
-        more = f" and {len(space.names) - 8} more" if len(space.names) > 8 else ""
-        length = f", {saved.model.config.max_seq_length} tokens" if isinstance(saved, ModelPredictor) else ""
-        facts.append(f"{name}: {saved.kind}, {output}{more}{length}")
-    return html_parts.heading(title, facts)
+def script(name: str) -> str:
+    """Return the text of a script or style sheet of this folder."""
+    return (resources.files("attentune.app") / name).read_text(encoding="utf-8")
 
 
-def _text_tab(gradio: Any, service: ExplanationService) -> None:
+def _html(gradio: Any, value: str = "", *, js: str | None = None, **options: Any) -> Any:
+    return gradio.HTML(value, js_on_load=js, apply_default_css=False, **options)
+
+
+def _text_tab(gradio: Any, service: ExplanationService, blocks: Any) -> tuple[SimpleNamespace, dict[str, Any]]:
+    """Create the tab; return its fields, and the function that explains with its inputs and outputs."""
     shown = _text_fields(gradio, service)
     given = [shown.text, shown.pair, shown.method, shown.unit, shown.target]
-    fields: dict[str, Any] = {
-        "inputs": given,
-        "outputs": [shown.result, shown.slider, shown.masked, shown.table],
-    }
+    fields: dict[str, Any] = {"inputs": given, "outputs": [shown.result, shown.table, shown.about]}
+    example = service.example
 
-    def explain(*given: Any) -> tuple[Any, ...]:
-        result = handle_errors(ExplanationResult)(service.explain)(*given)
-        words, label = result.words, html_parts.slider_label(result.words)
-        return result.html, gradio.Slider(maximum=max(1, words), value=0, label=label, visible=words > 0), "", ""
+    def explain(text: Any, pair: Any, *options: Any) -> tuple[Any, ...]:
+        is_example = text == example.text and (pair or "") == example.pair
+        about = html_parts.note(example.about) if is_example else ""
+        return handle_errors(str)(service.explain)(text, pair, *options), "", about
 
     def explain_again(*given: Any) -> tuple[Any, ...]:
-        return explain(*given) if given[0] or given[1] else (gradio.skip(),) * 4
-
-    def mask(*given: Any) -> tuple[Any, ...]:
-        html, label = handle_errors(lambda message: (message, html_parts.slider_label(0)))(service.mask)(*given)
-        return html, gradio.Slider(label=label)
+        return explain(*given) if given[0] or given[1] else (gradio.skip(),) * 3
 
     def heads(*given: Any) -> str:
         return handle_errors(str)(service.heads)(*given)
 
-    gradio.on([shown.button.click, shown.text.submit, shown.pair.submit], explain, **fields, **_ONE_AT_A_TIME)
-    gradio.on([shown.method.input, shown.unit.input, shown.target.input], explain_again, **fields, **_ONE_AT_A_TIME)
-    live = {"trigger_mode": "always_last", "show_progress": "hidden", **_ONE_AT_A_TIME}
-    shown.slider.input(mask, [shown.text, shown.pair, shown.slider], [shown.masked, shown.slider], **live)
+    gradio.on([shown.button.click, shown.text.submit, shown.pair.submit], explain, **fields, **ONE_AT_A_TIME)
+    gradio.on([shown.method.input, shown.unit.input, shown.target.input], explain_again, **fields, **ONE_AT_A_TIME)
+    blocks.load(explain_again, **fields, **ONE_AT_A_TIME)  # the example
     triggers = [shown.show.click, shown.layer.release]
-    gradio.on(triggers, heads, [shown.text, shown.pair, shown.layer, shown.unit], shown.table, **_ONE_AT_A_TIME)
+    gradio.on(triggers, heads, [shown.text, shown.pair, shown.layer, shown.unit], shown.table, **ONE_AT_A_TIME)
+    return shown, {"fn": explain, **fields, **ONE_AT_A_TIME}
 
 
 def _text_fields(gradio: Any, service: ExplanationService) -> SimpleNamespace:
     """Create the fields of the text tab, in their order on the page."""
-    text = gradio.Textbox(label="Text", lines=3, max_lines=12, autofocus=True, elem_id="text")
-    pair = gradio.Textbox(label="Second text", lines=2, max_lines=12, visible=service.is_pair, elem_id="pair")
+    example = service.example
+    text = gradio.Textbox(example.text, label="Text", lines=2, max_lines=12, autofocus=True, elem_id="text")
+    pair = gradio.Textbox(
+        example.pair, label="Second text", lines=2, max_lines=12, visible=service.is_pair, elem_id="pair"
+    )
+    about = _html(gradio, html_parts.note(example.about), elem_id="about")
     with gradio.Row():
-        method = gradio.Dropdown(list(service.methods), value=service.default_method, label="Method", elem_id="method")
-        unit = gradio.Radio(_UNITS, value="word", label="Scores of", elem_id="unit")
+        methods = list(service.methods)
+        method = gradio.Dropdown(
+            methods, value=service.default_method, label="Explanation method", elem_id="method", min_width=_FIELD_PX
+        )
+        unit = gradio.Radio(_UNITS, value="word", label="Scores of", elem_id="unit", min_width=_FIELD_PX)
         classes, has_classes = [PREDICTED, *service.classes], bool(service.classes)
         target = gradio.Dropdown(
-            classes, value=PREDICTED, label="Class to explain", visible=has_classes, elem_id="target"
+            classes,
+            value=PREDICTED,
+            label="Class to explain",
+            visible=has_classes,
+            elem_id="target",
+            min_width=_FIELD_PX,
         )
     button = gradio.Button("Predict and explain", variant="primary", elem_id="explain")
-    result = gradio.HTML(js_on_load=None, elem_id="result")
-    # Its maximum is set with each text; the large default keeps requests of forgotten sessions valid.
-    slider = gradio.Slider(
-        0, _MOST_WORDS, value=0, step=1, label=html_parts.slider_label(0), visible=False, elem_id="slider"
-    )
-    masked = gradio.HTML(js_on_load=None, elem_id="masked")
-    with gradio.Accordion("Attention heads", open=False, elem_id="heads"):
+    result = _html(gradio, js=script("words.js"), elem_id="result")
+    with gradio.Accordion("Attention heads", open=False, elem_id="heads", visible=service.layers > 0):
         layer = gradio.Slider(1, service.layers, value=service.layers, step=1, label="Layer", elem_id="layer")
         show = gradio.Button("Show heads", elem_id="show-heads")
-        table = gradio.HTML(js_on_load=None, elem_id="head-table")
+        table = _html(gradio, elem_id="head-table")
     return SimpleNamespace(
-        text=text, pair=pair, method=method, unit=unit, target=target, button=button, result=result, slider=slider,
-        masked=masked, layer=layer, show=show, table=table,
+        text=text, pair=pair, about=about, method=method, unit=unit, target=target, button=button, result=result,
+        layer=layer, show=show, table=table,
     )  # fmt: skip
 
 
-def _file_tab(gradio: Any, service: ExplanationService, uploads: Path) -> None:
-    shown = _file_fields(gradio, service)
+def _explain_on_click(gradio: Any, clicked: Any, tabs: Any, shown: SimpleNamespace, explain: dict[str, Any]) -> None:
+    """Explain the text of the table of errors that is clicked: fill the fields, show their tab, and explain."""
 
-    def predict(path: str | None, text_column: str, pair_column: str, with_words: bool) -> tuple[Any, ...]:
-        if path is None:
-            return html_parts.message("There is no file yet. Choose one, then try again."), gradio.File(visible=False)
-        _remove_old(uploads)
-        folder = Path(tempfile.mkdtemp(prefix="made-", dir=uploads))
-        html, files = handle_errors(lambda message: (message, []))(service.file)(
-            Path(path), folder, text_column=text_column, pair_column=pair_column, with_words=with_words
-        )
-        return html, gradio.File(value=[str(file) for file in files], visible=bool(files))
+    def take(event: Any) -> tuple[Any, ...]:
+        text, pair = event._data["text"], event._data.get("pair") or ""
+        return str(text), str(pair), gradio.Tabs(selected="text")
 
-    given = [shown.file, shown.text_column, shown.pair_column, shown.with_words]
-    shown.button.click(predict, given, [shown.table, shown.made], **_ONE_AT_A_TIME)
-
-
-def _file_fields(gradio: Any, service: ExplanationService) -> SimpleNamespace:
-    """Create the fields of the file tab, in their order on the page."""
-    most = f"at most {service.limits.upload_bytes / 2**20:g} MB, {service.limits.rows:,} rows"
-    kinds = list(ENDINGS)
-    file = gradio.File(
-        label=f"A file of texts ({', '.join(kinds)}; {most})", file_types=kinds, type="filepath", elem_id="file"
-    )
-    with gradio.Row():
-        optional = {"placeholder": "detected automatically"}
-        text_column = gradio.Textbox(label="Text column", elem_id="text-column", **optional)
-        pair_column = gradio.Textbox(
-            label="Second text column", visible=service.is_pair, elem_id="pair-column", **optional
-        )
-        scores_tokens = service.scores_tokens
-        with_words = gradio.Checkbox(label="Add word importance", visible=scores_tokens, elem_id="with-words")
-    return SimpleNamespace(
-        file=file,
-        text_column=text_column,
-        pair_column=pair_column,
-        with_words=with_words,
-        button=gradio.Button("Predict", variant="primary", elem_id="predict-file"),
-        table=gradio.HTML(js_on_load=None, elem_id="file-table"),
-        made=gradio.File(label="Predictions", file_count="multiple", interactive=False, visible=False, elem_id="made"),
-    )
-
-
-def _remove_old(uploads: Path) -> None:
-    """Remove old predictions; downloads are copies, which Gradio keeps for as long."""
-    for folder in uploads.glob("made-*"):
-        if time.time() - folder.stat().st_mtime > _KEEP_S:
-            shutil.rmtree(folder, ignore_errors=True)
+    take.__annotations__["event"] = gradio.EventData  # by which Gradio knows that it passes the event
+    fields = [shown.text, shown.pair, tabs]
+    taken = clicked.click(take, None, fields, show_progress="hidden", api_visibility="private", concurrency_limit=4)
+    taken.then(**explain)

@@ -12,18 +12,25 @@ from urllib.parse import unquote
 from attentune.serving.guard import App, Guard, GuardedResponse, Message, PageResponse, Receive, Scope, Send, respond
 from attentune.serving.guard import protect as protect_server
 
-# The routes that the page uses. Gradio has no option to disable the others, such as API calls and deep links.
+# The routes that the page uses: its own (`app.endpoints`) and some of Gradio's. Gradio has no option to disable its
+# others, such as API calls and deep links.
 _GET = re.compile(
-    r"/|/config/?|/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt|/(assets|static|svelte)/.+"
+    r"/|/report|/config/?|/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt|/(assets|static|svelte)/.+"
     r"|/gradio_api/(info|app_id|startup-events|theme\.css|upload_progress|queue/(data|status)|file=.+)/?"
 )
-_POST = re.compile(r"/gradio_api/(queue/join|upload|cancel|reset)/?")
+_POST = re.compile(r"/mask|/gradio_api/(queue/join|upload|cancel|reset)/?")
+_REPORT = "/report"
 _JOIN = "/gradio_api/queue/join"
 # Gradio's front end compiles its templates at run time, hence 'unsafe-eval'; scripts in a text remain forbidden.
 _POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-eval'{scripts}; style-src 'self' 'unsafe-inline'; img-src 'self'"
     " data: blob:; font-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'self'; form-action 'self';"
     " frame-ancestors 'none'"
+)
+# The report is shown in a frame of the page. It runs its own script only, without access to the page or its server.
+_REPORT_POLICY = (
+    "default-src 'none'; script-src 'self'{scripts}; style-src 'unsafe-inline'; img-src data:; font-src data:; base-uri"
+    " 'none'; form-action 'none'; frame-ancestors 'self'; sandbox allow-scripts"
 )
 
 
@@ -65,6 +72,8 @@ class SecurityMiddleware(Guard):
 
     def response(self, scope: Scope, send: Send) -> GuardedResponse:
         """Return what sends the response to a request, with the security headers."""
+        if scope["path"] == _REPORT:
+            return PageResponse(send, policy=_REPORT_POLICY, is_page=True, headers={"x-frame-options": "SAMEORIGIN"})
         return PageResponse(send, policy=_POLICY, is_page=scope["path"] == "/")
 
     async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -19,6 +19,7 @@ def serve(
     *,
     hosts: Sequence[str],
     title: str,
+    build_report: Callable[[Path], None] | None = None,
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Serve the page until Ctrl-C or SIGTERM, which stop it in the same way: temporary files are removed.
@@ -28,6 +29,7 @@ def serve(
         listener: from `serving.server.bound_socket`.
         hosts: allowed host names in addition to those of loopback.
         title: the title of the page.
+        build_report: writes the report of the runs to a file; None leaves the tab of the report out.
         ready: called with the URL of the page when it accepts connections.
 
     Raises:
@@ -35,17 +37,26 @@ def serve(
         KeyboardInterrupt: the server was stopped.
     """
     with tempfile.TemporaryDirectory(prefix="attentune-app-") as folder, on_sigterm(_interrupt):
-        app = page_app(service, Path(folder), hosts=hosts, title=title)
+        app = page_app(service, Path(folder), hosts=hosts, title=title, build_report=build_report)
         run_server(app, listener, graceful_s=2, ready=ready)
 
 
-def page_app(service: ExplanationService, folder: Path, *, hosts: Sequence[str], title: str) -> App:
-    """Build the application with all checks; it stores its files in `folder`."""
+def page_app(
+    service: ExplanationService,
+    folder: Path,
+    *,
+    hosts: Sequence[str],
+    title: str,
+    build_report: Callable[[Path], None] | None = None,
+) -> App:
+    """Build the application with all checks; it stores its files in `folder`. For the arguments see `serve`."""
     from attentune.app.page import gradio_app
+    from attentune.app.report_page import ReportPage
 
     uploads = (folder / "files").resolve()
     uploads.mkdir(exist_ok=True)
-    app = gradio_app(service, uploads, title=title)
+    report = None if build_report is None else ReportPage(folder / "report.html", build_report)
+    app = gradio_app(service, uploads, title=title, report=report)
     return protect(app, hosts=hosts, uploads=uploads, body_bytes=service.limits.body_bytes)
 
 

@@ -8,43 +8,32 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 from attentune.app import html as html_parts
+from attentune.app.error_table import error_table
 from attentune.app.files import predict_file
+from attentune.app.html import BUG, Panel
 from attentune.app.limits import RequestLimits
+from attentune.app.run_rows import Example, example_of, wrong_file_rows, wrong_validation_rows
+from attentune.app.words import Span
 from attentune.attribution.base import Settings
 from attentune.attribution.registry import METHODS
 from attentune.data.dataset import TextRows
 from attentune.errors import AttentuneError, ConfigError
-from attentune.explain.answers import answer, answer_masked, explained_answer, words_read
-from attentune.explain.explainer import check_method, default_method, unchanged_attention
+from attentune.explain.agreement import agreement_of
+from attentune.explain.answers import answer, answer_masked, explained_answer
+from attentune.explain.explainer import check_method, default_method, free_methods, unchanged_attention
 from attentune.explain.heads import head_attention
+from attentune.explain.words import Subword
 from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.serving.limits import LIME_SAMPLES
 
 PREDICTED = "the predicted one"
-_BUG = (
-    "Internal error: this is a bug in Attentune, not in your input. The terminal that runs this page shows the"
-    " traceback."
-)
-
 P = ParamSpec("P")
-
-
-@dataclass(frozen=True)
-class ExplanationResult:
-    """The result of one request for an explanation.
-
-    Attributes:
-        html: one panel per run, or a message.
-        words: the number of words that can be masked; 0 with a message.
-    """
-
-    html: str
-    words: int = 0
+T = TypeVar("T")
 
 
 class ExplanationService:
@@ -93,8 +82,14 @@ class ExplanationService:
 
     @property
     def default_method(self) -> str:
-        """The method that is shown first: ssa if a run supports it, else leave-one-out."""
-        return "ssa" if "ssa" in self.methods else default_method(self.runs[0][1])
+        """The method that is used if none is chosen: that of the runs, or leave-one-out if theirs differ."""
+        names = {default_method(saved) for _, saved in self.runs}
+        return names.pop() if len(names) == 1 else "leave-one-out"
+
+    @functools.cached_property
+    def example(self) -> Example:
+        """The text that the page begins with."""
+        return example_of(self.runs[0][1])
 
     @property
     def layers(self) -> int:
@@ -105,68 +100,64 @@ class ExplanationService:
     @property
     def scores_tokens(self) -> bool:
         """Whether at least one run has a token gate."""
-        return any(_scores_tokens(saved) for _, saved in self.runs)
+        return any(scores_tokens(saved) for _, saved in self.runs)
 
     def explain(
         self, text: str, pair: str = "", method: str | None = None, unit: str = "word", target: str = PREDICTED
-    ) -> ExplanationResult:
-        """Predict and explain a text with each run, side by side."""
+    ) -> str:
+        """Predict and explain a text with each run, side by side.
+
+        Beside the method stands one that costs no pass of its own, if the run has one (`ssa`), and how far they agree.
+        """
         rows = self._rows(text, pair)
         method = method or self.default_method
         settings = Settings(samples=LIME_SAMPLES if method == "lime" else None)
         target_class = None if target == PREDICTED or not self.classes else target
 
-        def render(saved: Predictor) -> str:
+        def panel(name: str, saved: Predictor) -> Panel:
+            options: dict[str, Any] = {
+                "target": target_class if saved.label_space.names else None,
+                "unit": unit,
+                "precision": self._precision,
+            }
             try:
-                prediction, explanation = explained_answer(
-                    saved,
-                    rows,
-                    method=method,
-                    target=target_class if saved.label_space.names else None,
-                    unit=unit,
-                    settings=settings,
-                    precision=self._precision,
-                )
+                found, first = explained_answer(saved, rows, method=method, settings=settings, **options)
+                shown = Panel(name, found, (first,))
+                free = free_methods(saved)
+                if free and method not in free:
+                    _, second = explained_answer(saved, rows, method=free[0], **options)
+                    shown = replace(shown, explanations=(first, second), agreement=agreement_of(first, second))
             except ConfigError as error:  # this run does not support the method or class
-                return html_parts.prediction(answer(saved, rows, precision=self._precision)) + html_parts.trouble(
-                    str(error)
-                )
-            return html_parts.prediction(prediction) + html_parts.explanation(explanation)
+                return Panel(name, answer(saved, rows, precision=self._precision), problem=str(error))
+            return shown
 
         with self._lock:
-            html = self._side_by_side(render)
-            return ExplanationResult(html, len(words_read(self.runs[0][1], rows, precision=self._precision)))
+            return html_parts.panels(self._each(panel), rows.texts[0], rows.pairs[0] if rows.pairs else None)
 
-    def mask(self, text: str, pair: str, number: int) -> tuple[str, str]:
-        """Predict a text with one word masked, for each run.
+    def mask(self, text: str, pair: str, words: Sequence[Span]) -> list[str]:
+        """Predict a text with words masked.
 
         Args:
             text: the text.
             pair: the second text, "" for single texts.
-            number: the number of the word, from 1 in the order of the text; 0 masks none.
+            words: the spans of the words, within the texts.
 
         Returns:
-            The HTML, and the label of the slider, which names the word.
+            For each run the HTML of its prediction, with the probabilities of the unmasked text as marks.
         """
         rows = self._rows(text, pair)
+        sides = {"text": rows.texts[0], "pair": rows.pairs[0] if rows.pairs else ""}
+        chosen = [Subword(sides[within][start:end], start, end, 0.0, within) for within, start, end in words]
         with self._lock:
-            words = words_read(self.runs[0][1], rows, precision=self._precision)
-            number = max(0, min(int(number), len(words)))
-            if not number:
-                return "", html_parts.slider_label(len(words))
-            word = words[number - 1]
-
-            def render(saved: Predictor) -> str:
-                masked = answer_masked(saved, rows, word, precision=self._precision)
-                return html_parts.masked_word(masked, rows.texts[0], rows.pairs[0] if rows.pairs else None)
-
-            return self._side_by_side(render), html_parts.slider_label(len(words), number, word.text)
+            masked = self._each(lambda name, saved: answer_masked(saved, rows, chosen, precision=self._precision))
+            classes = html_parts.shown_classes([one.before for one in masked])
+            return [html_parts.masked_prediction(one, classes) for one in masked]
 
     def heads(self, text: str, pair: str, layer: int, unit: str = "word") -> str:
         """Show the attention of the heads of a layer, for each run."""
         rows = self._rows(text, pair)
 
-        def render(saved: Predictor) -> str:
+        def render(name: str, saved: Predictor) -> str:
             try:
                 (attention,) = head_attention(saved, rows, layer=int(layer), unit=unit, precision=self._precision)
             except AttentuneError as error:  # the encoder has no such layer, or does not return its attention
@@ -188,14 +179,14 @@ class ExplanationService:
         """Predict a file of texts; return a preview and the path of the CSV of each run, written into `folder`."""
         paths: list[Path] = []
 
-        def render(saved: Predictor) -> str:
+        def render(name: str, saved: Predictor) -> str:
             predictions = predict_file(
                 saved,
                 path,
                 limits=self.limits,
                 text_column=(text_column or "").strip() or None,
                 pair_column=(pair_column or "").strip() or None,
-                with_words=with_words and _scores_tokens(saved),
+                with_words=with_words and scores_tokens(saved),
                 precision=self._precision,
             )
             paths.append(predictions.write(folder, self._file_name(len(paths))))
@@ -214,15 +205,43 @@ class ExplanationService:
         self.limits.check_text(text or "", second)
         return TextRows(("0",), (text or "",), None if second is None else (second,), None, "the text")
 
-    def _side_by_side(self, render: Callable[[Predictor], str]) -> str:
-        panels = []
+    def worst_errors(
+        self,
+        path: Path | None = None,
+        *,
+        text_column: str | None = None,
+        pair_column: str | None = None,
+        label_column: str | None = None,
+    ) -> str:
+        """Show for each run the rows that it gets most wrong, of a labelled file or of its validation rows."""
+        columns = {"text_column": text_column, "text_pair_column": pair_column, "label_column": label_column}
+        given = {name: (value or "").strip() or None for name, value in columns.items()}
+
+        def render(name: str, saved: Predictor) -> str:
+            options: dict[str, Any] = {"limits": self.limits, "precision": self._precision}
+            try:
+                if path is None:
+                    return error_table(wrong_validation_rows(saved, **options))
+                return error_table(wrong_file_rows(saved, path, columns=given, **options))
+            except AttentuneError as error:
+                return html_parts.trouble(str(error))
+
+        with self._lock:
+            return self._side_by_side(render)
+
+    def _each(self, compute: Callable[[str, Predictor], T]) -> list[T]:
+        results = []
         for name, saved in self.runs:
             with unchanged_attention(saved):
-                panels.append((name, render(saved)))
-        return html_parts.side_by_side(panels)
+                results.append(compute(name, saved))
+        return results
+
+    def _side_by_side(self, render: Callable[[str, Predictor], str]) -> str:
+        names = [name for name, _ in self.runs]
+        return html_parts.side_by_side(list(zip(names, self._each(render), strict=True)))
 
 
-def _scores_tokens(saved: Predictor) -> bool:
+def scores_tokens(saved: Predictor) -> bool:
     return isinstance(saved, ModelPredictor) and saved.model.token_gate is not None
 
 
@@ -234,8 +253,16 @@ def _works(method: str, saved: Predictor) -> bool:
     return True
 
 
-def handle_errors(failed: Callable[[str], Any]) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
-    """Decorate a request handler: an error becomes `failed(message in HTML)`, never a traceback."""
+def handle_errors(
+    failed: Callable[[str], Any], *, as_html: bool = True
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
+    """Decorate a request handler: an error becomes `failed(message)`, never a traceback.
+
+    Args:
+        failed: makes the result from the message.
+        as_html: whether it takes the message as HTML, or as plain text.
+    """
+    render = html_parts.message if as_html else str
 
     def wrap(function: Callable[P, Any]) -> Callable[P, Any]:
         @functools.wraps(function)
@@ -243,10 +270,10 @@ def handle_errors(failed: Callable[[str], Any]) -> Callable[[Callable[P, Any]], 
             try:
                 return function(*arguments, **options)
             except AttentuneError as error:
-                return failed(html_parts.message(str(error)))
+                return failed(render(str(error)))
             except Exception:
                 traceback.print_exc(file=sys.stderr)
-                return failed(html_parts.message(_BUG))
+                return failed(render(BUG))
 
         return wrapped
 

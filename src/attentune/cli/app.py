@@ -61,6 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     use_best(parsed)
 
     from attentune.app.server import serve
+    from attentune.cli.report import write_page
     from attentune.serving.server import bound_socket
 
     with bound_socket(parsed.host, numbers["port"]) as listener:
@@ -68,7 +69,15 @@ def run(arguments: Sequence[str]) -> int:
         own_name = [] if parsed.host in ("0.0.0.0", "::", "") else [parsed.host]
         others = [name.strip() for name in (parsed.allowed_hosts or "").split(",") if name.strip()]
         title = f"Attentune: {' and '.join(name for name, _ in service.runs)}"
-        serve(service, listener, hosts=[*own_name, *others], title=title, ready=lambda url: _announce(url, parsed.host))
+        folders = [str(saved.folder) for _, saved in service.runs]
+        serve(
+            service,
+            listener,
+            hosts=[*own_name, *others],
+            title=title,
+            build_report=lambda file: write_page(folders, file),
+            ready=lambda url: _announce(url, parsed.host),
+        )
     return 0
 
 

@@ -1,7 +1,8 @@
-"""A model's prediction for one text, and for the same text with one word masked."""
+"""A model's prediction for one text, and for the same text with words masked."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,18 +30,18 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class MaskedWord:
-    """The predictions before and after masking a word.
+class MaskedWords:
+    """The predictions before and after masking words.
 
     Attributes:
-        word: the word with its span in the text.
-        tokens: how many tokens were masked; 0 if the text is truncated before the word.
+        words: the words with their spans in the text.
+        tokens: for each word, how many of its tokens were masked; 0 if the text is truncated before it.
         before: the prediction for the unmasked text.
-        after: the prediction with the word's tokens masked.
+        after: the prediction with all of these tokens masked.
     """
 
-    word: Subword
-    tokens: int
+    words: tuple[Subword, ...]
+    tokens: tuple[int, ...]
     before: Answer
     after: Answer
 
@@ -87,15 +88,17 @@ def words_read(saved: Predictor, rows: TextRows, *, precision: str | None = None
     return merge_subwords(pieces, rows.texts[0], rows.pairs[0] if rows.pairs else None, signed=True)
 
 
-def answer_masked(saved: Predictor, rows: TextRows, word: Subword, *, precision: str | None = None) -> MaskedWord:
-    """Predict the first row with a word masked, and unmasked.
+def answer_masked(
+    saved: Predictor, rows: TextRows, words: Sequence[Subword], *, precision: str | None = None
+) -> MaskedWords:
+    """Predict the first row with words masked, and unmasked.
 
-    All tokens that overlap with the word are masked. The word may come from another run's `words_read`.
+    All tokens that overlap with a word are masked. The words may come from another run's `words_read`.
 
     Args:
         saved: the run.
         rows: the text or pair.
-        word: one of `words_read`.
+        words: some of `words_read`.
         precision: overrides the run's precision.
 
     Source: SSA (Kou et al. 2020, figure 1).
@@ -104,10 +107,12 @@ def answer_masked(saved: Predictor, rows: TextRows, word: Subword, *, precision:
     length = int(explainer.scorer.features.lengths[0])
     ordinary = explainer.scorer.features.non_special_positions(0)
     pieces = explainer.pieces(0, np.zeros(length))
-    is_masked = np.array([_overlaps(piece, word) for piece in pieces], dtype=bool)
-    logits_2C = explainer.scorer.scores(np.array([0, 0]), [None, ordinary[is_masked]]).logits_NC
+    is_masked_WT = np.array([[_overlaps(piece, word) for piece in pieces] for word in words], dtype=bool)
+    is_masked_WT = is_masked_WT.reshape(len(words), len(pieces))
+    masked = ordinary[is_masked_WT.any(axis=0)]
+    logits_2C = explainer.scorer.scores(np.array([0, 0]), [None, masked]).logits_NC
     before, after = (_answer(logits_C, saved.label_space) for logits_C in logits_2C)
-    return MaskedWord(word, int(is_masked.sum()), before, after)
+    return MaskedWords(tuple(words), tuple(is_masked_WT.sum(axis=1).tolist()), before, after)
 
 
 def _overlaps(piece: Subword, word: Subword) -> bool:

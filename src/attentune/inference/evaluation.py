@@ -144,7 +144,7 @@ def evaluate_split(
         classes=() if is_regression else _by_class(labels, predictions, label_space),
         confusion=confusion_matrix(labels, predictions, labels=ids) if single else None,
         calibration_error=None if is_regression else error_of(logits_NC, labels, label_space),
-        errors=_errors(rows, labels, predictions, logits_NC, label_space),
+        errors=row_errors(rows, predictions, probabilities_of(logits_NC, label_space), label_space),
         predictions=predictions,
     )
 
@@ -160,14 +160,21 @@ def _by_class(labels: np.ndarray, predictions: np.ndarray, label_space: LabelSpa
     )
 
 
-def _errors(
-    rows: TextRows, labels: np.ndarray, predictions: np.ndarray, logits_NC: np.ndarray, label_space: LabelSpace
+def row_errors(
+    rows: TextRows, predictions: np.ndarray, shares_NC: np.ndarray, label_space: LabelSpace
 ) -> tuple[RowError, ...]:
-    every = np.arange(len(rows))
+    """Return the wrong rows, worst first; for scores all rows.
+
+    Args:
+        rows: labelled rows.
+        predictions: (N,) class ids or scores, or (N, C) ones and zeros.
+        shares_NC: (N, C) probabilities; not used for scores.
+        label_space: the labels.
+    """
+    every, labels = np.arange(len(rows)), np.asarray(rows.labels)
     if label_space.task_type == "regression":
         size_N, wrong = np.abs(labels - predictions), every
     else:
-        shares_NC = probabilities_of(logits_NC, label_space)
         if label_space.is_multilabel:
             size_N = np.abs(shares_NC - labels).max(axis=1)
             wrong = np.flatnonzero((labels != predictions).any(axis=1))

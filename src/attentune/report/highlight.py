@@ -26,10 +26,13 @@ class Segment:
     Attributes:
         text: the characters, safe to show.
         score: None between tokens.
+        start, end: the span of the characters in the original text.
     """
 
     text: str
     score: float | None = None
+    start: int = 0
+    end: int = 0
 
 
 def visible(text: str, *, one_line: bool = False) -> str:
@@ -68,11 +71,11 @@ def segments(text: str, tokens: Sequence[Subword], *, signed: bool) -> list[Segm
     position = 0
     for start, end, score in spans:
         if start > position:
-            parts.append(Segment(visible(text[position:start])))
-        parts.append(Segment(visible(text[start:end]), score))
+            parts.append(Segment(visible(text[position:start]), None, position, start))
+        parts.append(Segment(visible(text[start:end]), score, start, end))
         position = end
     if position < len(text):
-        parts.append(Segment(visible(text[position:])))
+        parts.append(Segment(visible(text[position:]), None, position, len(text)))
     return parts
 
 

@@ -14,7 +14,7 @@ from attentune.data.builtin import find_builtin_file
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
 from attentune.experiments.comparison.records import Run
-from attentune.explain.answers import MaskedWord, answer, answer_masked, words_read
+from attentune.explain.answers import MaskedWords, answer, answer_masked, words_read
 from attentune.explain.explanation import HeadAttention
 from attentune.explain.heads import head_attention
 from attentune.explain.layers import layer_weights
@@ -129,9 +129,9 @@ def _lines(sentence: Sentence, method: str, saved: Predictor, rows: TextRows) ->
     return lines
 
 
-def _mask(saved: Predictor, rows: TextRows, word: str) -> MaskedWord:
+def _mask(saved: Predictor, rows: TextRows, word: str) -> MaskedWords:
     place = next(one for one in words_read(saved, rows) if one.text.strip(".,;!?") == word)
-    return answer_masked(saved, rows, place)
+    return answer_masked(saved, rows, [place])
 
 
 def _important(saved: Predictor, rows: TextRows) -> str:

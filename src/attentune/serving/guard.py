@@ -197,11 +197,12 @@ class PageResponse(GuardedResponse):
         send: sends the messages.
         policy: the policy, with `{scripts}` where the hashes of scripts go.
         is_page: whether the response is a page with scripts of its own.
+        headers: replace those of `HEADERS`.
     """
 
-    def __init__(self, send: Send, *, policy: str, is_page: bool) -> None:
+    def __init__(self, send: Send, *, policy: str, is_page: bool, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(send)
-        self._policy, self._is_page = policy, is_page
+        self._policy, self._is_page, self._headers = policy, is_page, headers or {}
         self._start: Message | None = None
         self._body = b""
 
@@ -213,11 +214,12 @@ class PageResponse(GuardedResponse):
             self._body += message.get("body", b"")
             if not message.get("more_body"):
                 policy = scripts_policy(self._body, self._policy)
-                await self.send_start(self._start, {"content-security-policy": policy})
+                await self.send_start(self._start, {"content-security-policy": policy, **self._headers})
                 self._start = None
                 await self._send({"type": "http.response.body", "body": self._body})
         elif message["type"] == "http.response.start":
-            await self.send_start(message, {"content-security-policy": self._policy.format(scripts="")})
+            policy = self._policy.format(scripts="")
+            await self.send_start(message, {"content-security-policy": policy, **self._headers})
         else:
             await self._send(message)
 

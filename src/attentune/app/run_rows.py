@@ -1,0 +1,163 @@
+"""The validation rows of a run: the example that the page begins with, and the rows that the run got wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attentune.app.files import ENDINGS, with_field_names
+from attentune.app.limits import RequestLimits
+from attentune.config import DataConfig
+from attentune.data.dataset import TextRows
+from attentune.errors import AttentuneError, ConfigError, DataError
+from attentune.experiments.comparison.records import read_predictions, read_probabilities
+from attentune.inference.evaluation import RowError, row_errors
+from attentune.inference.predictor import Predictor, predict_rows
+from attentune.metrics.metrics import predictions_of, probabilities_of
+
+# Larger data files are not read for the page.
+MOST_BYTES = 200_000_000
+_EXAMPLE_WORDS = (6, 30)
+_EXAMPLE_ROWS = 1000
+_NEUTRAL = "The first half was slow, but the ending was worth the wait."
+_NEUTRAL_PAIR = "The ending was good."
+
+
+@dataclass(frozen=True)
+class Example:
+    """The text that the page begins with.
+
+    Attributes:
+        text: the (first) text.
+        pair: the second one; "" for single texts.
+        about: where it comes from, in a sentence.
+    """
+
+    text: str
+    pair: str
+    about: str
+
+
+@dataclass(frozen=True)
+class WrongRows:
+    """The rows of a split or file that a run gets wrong.
+
+    Attributes:
+        source: where the rows come from, for the heading.
+        rows: the rows.
+        errors: the wrong ones, worst first; for scores all rows.
+        task_type: that of the run's `LabelSpace`.
+    """
+
+    source: str
+    rows: TextRows
+    errors: tuple[RowError, ...]
+    task_type: str
+
+
+def validation_rows(saved: Predictor) -> tuple[str, TextRows]:
+    """Read the validation rows of a run from the files that its configuration names; of several splits the first.
+
+    Raises:
+        ConfigError, DataError: they cannot be read, or would be loaded from the Hugging Face hub.
+    """
+    config = saved.config.data
+    if config.dataset_name is not None:
+        raise ConfigError(f"The page does not load the data set {config.dataset_name}, which the run was trained on.")
+    files = [Path(name) for name in (config.train_file, config.validation_file) if name is not None]
+    large = [file for file in files if file.is_file() and file.stat().st_size > MOST_BYTES]
+    if large:
+        raise DataError(f"{large[0].name} is larger than {MOST_BYTES / 1e6:.0f} MB, so the page does not read it.")
+    data = saved.data(None, ("validation",))
+    return next(iter(data.splits.items()))
+
+
+def example_of(saved: Predictor) -> Example:
+    """Choose the text that the page begins with.
+
+    It is the first of the run's first 1,000 validation rows that has 6 to 30 words, both texts of a pair together: long
+    enough to have something to explain, short enough to be explained in a moment. If no row has, or the rows cannot be
+    read, it is a sentence of ours.
+    """
+    try:
+        _, rows = validation_rows(saved)
+    except (AttentuneError, OSError, ValueError):
+        return _neutral(saved.is_pair)
+    for row in range(min(len(rows), _EXAMPLE_ROWS)):
+        text, pair = rows.texts[row], rows.pairs[row] if rows.pairs is not None else ""
+        if _EXAMPLE_WORDS[0] <= len(f"{text} {pair}".split()) <= _EXAMPLE_WORDS[1]:
+            label = "" if rows.labels is None else f", labelled {saved.label_space.text_of(rows.labels[row])}"
+            return Example(text, pair, f"An example: row {rows.ids[row]} of the validation rows{label}. Type your own.")
+    return _neutral(saved.is_pair)
+
+
+def _neutral(is_pair: bool) -> Example:
+    return Example(_NEUTRAL, _NEUTRAL_PAIR if is_pair else "", "An example. Type your own.")
+
+
+def wrong_validation_rows(saved: Predictor, *, limits: RequestLimits, precision: str | None = None) -> WrongRows:
+    """Return the validation rows that a run gets wrong.
+
+    The predictions are those in the run folder, if they are of the same rows; otherwise the rows are predicted.
+
+    Raises:
+        AttentuneError: the rows cannot be read, have no labels, or are too many to predict.
+    """
+    split, rows = validation_rows(saved)
+    task_type = saved.label_space.task_type
+    source = f"{len(rows):,} {split.replace('_', ' ')} rows"
+    file = saved.folder / f"predictions_{split}.csv"
+    if file.is_file():
+        kept = read_predictions(file)
+        if kept.ids == rows.ids and kept.names == saved.label_space.names:
+            errors = row_errors(rows, kept.predictions_N, read_probabilities(file), saved.label_space)
+            return WrongRows(source, rows, errors, task_type)
+    limits.check_rows(len(rows))
+    return WrongRows(source, rows, _errors(saved, rows, precision), task_type)
+
+
+def wrong_file_rows(
+    saved: Predictor,
+    path: Path,
+    *,
+    limits: RequestLimits,
+    columns: Mapping[str, Any],
+    precision: str | None = None,
+) -> WrongRows:
+    """Return the rows of a labelled file that a run gets wrong, as `attentune evaluate --errors_file` writes them.
+
+    Args:
+        saved: the run.
+        path: a file with one of `ENDINGS`.
+        limits: the limits on its size.
+        columns: `text_column`, `text_pair_column` and `label_column`; None for those that are detected.
+        precision: overrides the precision of the run.
+
+    Raises:
+        DataError: the file is too large, has no labels or cannot be read; the message names it without its folder.
+    """
+    if path.suffix.lower() not in ENDINGS:
+        raise DataError(f"{path.name}: unsupported file type, expected one of {', '.join(ENDINGS)}.")
+    limits.check_file(path.stat().st_size)
+    config = DataConfig(validation_file=str(path), **columns)
+    try:
+        rows = saved.data(config, ("validation",)).splits["validation"]
+        limits.check_rows(len(rows))
+        errors = _errors(saved, rows, precision)
+    except AttentuneError as error:
+        raise DataError(with_field_names(str(error), path)) from error
+    task_type = saved.label_space.task_type
+    return WrongRows(f"{len(rows):,} rows of {path.name}", rows, errors, task_type)
+
+
+def _errors(saved: Predictor, rows: TextRows, precision: str | None) -> tuple[RowError, ...]:
+    if rows.labels is None:
+        raise DataError(f"{rows.source}: has no labels to compare the predictions with.")
+    logits_NC = predict_rows(saved, rows, precision=precision)
+    predictions, shares_NC = (
+        predictions_of(logits_NC, saved.label_space),
+        probabilities_of(logits_NC, saved.label_space),
+    )
+    return row_errors(rows, predictions, shares_NC, saved.label_space)
