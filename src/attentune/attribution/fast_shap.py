@@ -28,8 +28,8 @@ _FEWEST_TEXTS = 20
 _HELD_OUT_SHARE = 0.1
 # The hidden states of all texts are kept in memory: at 384 dimensions 2.3 kB a token.
 _MOST_TOKENS = 200_000
-_BATCH_ROWS = 64
-_UPDATES, _EPOCHS = 500, (15, 60)
+_BATCH_ROWS = 16
+_UPDATES, _EPOCHS = 500, (5, 60)
 _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 0.01
 _ROWS_A_CHUNK = 64
 
