@@ -96,7 +96,7 @@ def _fit_explainer(config: Config, *, quiet: bool) -> None:
     from attentune.cli.output import progress_lines
     from attentune.explain.fit_explainer import fit_explainer
 
-    folder = config.training.output_dir
+    folder = str(config.training.output_dir)
     try:
         facts = fit_explainer(folder, seed=config.training.seed, progress=None if quiet else progress_lines())
     except (ConfigError, DataError) as error:

@@ -29,6 +29,7 @@ from attentune.inference.predictor import ModelPredictor, Predictor, predict_row
 from attentune.inference.scoring import BATCH_TOKENS
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.attention import attention_by
+from attentune.nn.cpu.memory import kept_memory
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ class Explainer(BaseExplainer):
         wanted_N = class_ids(target, self._space, count)
         scorer = replace(self.scorer, contrast=self._contrast(name, target, settings))
         by_row: dict[int, Attribution] = {}
-        with self.scorer.evaluating(), PassCounter(self.scorer.model) as counter:
+        with self.scorer.evaluating(), kept_memory(), PassCounter(self.scorer.model) as counter:
             for places in self._batches(method, alone):
                 began = time.perf_counter()
                 result = method.score(scorer, places, wanted_N[places], settings)

@@ -15,6 +15,7 @@ from attentune.explain.explanation import token_dicts, token_json
 from attentune.explain.words import merge_subwords
 from attentune.inference.predictor import ModelPredictor, Predictor, Progress
 from attentune.inference.scoring import RowScores, score_rows
+from attentune.nn.cpu.memory import kept_memory
 from attentune.results import without_nan
 
 # Name of the output column.
@@ -44,16 +45,17 @@ def predict_explained(
     check_explained(model_run)
     explainer = Explainer(model_run, rows, precision=precision, with_spans=True)
     scorer, head = explainer.scorer, model_run.attribution_head
-    scored = score_rows(
-        scorer.model,
-        scorer.features,
-        pad_token_id=scorer.pad_token_id,
-        batch_size=explainer.batch_size,
-        accelerator=scorer.accelerator,
-        with_details=head is None,
-        attribution_head=head,
-        progress=progress,
-    )
+    with kept_memory():
+        scored = score_rows(
+            scorer.model,
+            scorer.features,
+            pad_token_id=scorer.pad_token_id,
+            batch_size=explainer.batch_size,
+            accelerator=scorer.accelerator,
+            with_details=head is None,
+            attribution_head=head,
+            progress=progress,
+        )
     by_row = _scores(explainer, scored)
     is_finite = all(np.isfinite(scores).all() for scores in by_row)
     column = []

@@ -19,6 +19,7 @@ from attentune.explain.faithfulness.ordering import Progress
 from attentune.inference.predictor import ModelPredictor
 from attentune.inference.scoring import score_rows
 from attentune.models.attention import attention_by
+from attentune.nn.cpu.memory import kept_memory
 
 LENGTHS = (16, 32, 64, 128, 256)
 BATCHES = (1, 32)
@@ -90,7 +91,7 @@ def measure_cost(
         progress: called with a description of each step.
     """
     lines: list[CostLine] = []
-    with attention_by(saved.model):
+    with attention_by(saved.model), kept_memory():
         scorer = Explainer(saved, rows, precision=precision).scorer
         most = int(saved.model.config.max_seq_length)
         with scorer.evaluating():
