@@ -85,7 +85,7 @@ def test_a_fit_is_a_function_of_its_seed_and_leaves_the_model_alone(tiny: Tiny, 
 def test_which_value_is_explained(tiny: Tiny, contrast: int | None) -> None:
     scorer = Explainer(tiny_run(tiny(), "pair"), rows_for("pair")).scorer
     logits_NC = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
-    values_NO = values_of(logits_NC, scorer)
+    values_NO = values_of(logits_NC, scorer.label_space)
     asked = replace(scorer, contrast=contrast)
     for target in (0, 2):
         expected = asked.value(torch.from_numpy(logits_NC), torch.full((6,), target)).numpy()
@@ -95,12 +95,31 @@ def test_which_value_is_explained(tiny: Tiny, contrast: int | None) -> None:
 def test_two_classes_scores_and_label_sets_have_their_values(tiny: Tiny) -> None:
     two = Explainer(tiny_run(tiny()), rows_for("classification")).scorer
     logits_NC = np.array([[1.0, 3.0], [2.0, -1.0]], dtype=np.float32)
-    assert values_of(logits_NC, two).tolist() == [[2.0], [-3.0]]
-    assert explained_output(values_of(logits_NC, two), 0, two).tolist() == [-2.0, 3.0]
+    assert values_of(logits_NC, two.label_space).tolist() == [[2.0], [-3.0]]
+    assert explained_output(values_of(logits_NC, two.label_space), 0, two).tolist() == [-2.0, 3.0]
     one = Explainer(tiny_run(tiny(), "regression"), rows_for("regression")).scorer
-    assert values_of(logits_NC[:, :1], one).tolist() == [[1.0], [2.0]]
+    assert values_of(logits_NC[:, :1], one.label_space).tolist() == [[1.0], [2.0]]
     sets = replace(two, label_space=LabelSpace("multilabel", ("a", "b")), contrast=0)
-    assert explained_output(values_of(logits_NC, sets), 1, sets).tolist() == [2.0, -3.0]
+    assert explained_output(values_of(logits_NC, sets.label_space), 1, sets).tolist() == [2.0, -3.0]
+
+
+@pytest.mark.parametrize("kind", ["classification", "pair"])
+def test_contrasts_add_up_to_the_difference_of_logits(tiny: Tiny, kind: str) -> None:
+    run, rows = tiny_run(tiny(), kind, with_head=True), rows_for(kind, 1)
+    explainer = Explainer(run, rows)
+    first, last = run.label_space.names[0], run.label_space.names[-1]
+    (plain,) = explainer.attributions("fast-shap", target=last)
+    (found,) = explainer.attributions("fast-shap", target=last, settings=Settings(contrast=first))
+    (against,) = explainer.attributions("fast-shap", target=first, settings=Settings(contrast=last))
+    assert found.scores == pytest.approx(-against.scores, abs=1e-5)
+    assert found.scores.any()
+    if kind == "classification":
+        assert found.scores == pytest.approx(plain.scores, abs=1e-5)
+    else:
+        head, count = explainer.scorer.attribution_head, int((found.scores != 0).sum())
+        nothing = head.nothing_MO[min(count, len(head.nothing_MO)) - 1].numpy()
+        expected = (found.logits[2] - found.logits[0]) - (nothing[3 + 2] - nothing[3 + 0])
+        assert found.scores.sum() == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_head_of_other_weights_is_refused(tiny: Tiny, tmp_path: Path) -> None:

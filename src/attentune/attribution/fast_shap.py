@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attentune.attribution.base import MethodScores, PredictionScorer, Scorer, Settings
+from attentune.attribution.base import MethodScores, PredictionScorer, Scorer, Settings, target_value
 from attentune.data.dataset import LabelSpace
 from attentune.errors import DataError
 from attentune.inference.scoring import RowScores
@@ -85,7 +85,7 @@ def signed_scores(found: RowScores, scorer: Scorer, rows: np.ndarray, target_N: 
     head = scorer.attribution_head
     assert head is not None
     assert found.attributions is not None
-    values_NO = torch.from_numpy(values_of(found.logits_NC, scorer))
+    values_NO = torch.from_numpy(values_of(found.logits_NC, scorer.label_space))
     scores = []
     for number, row in enumerate(rows.tolist()):
         ordinary_T = torch.from_numpy(~scorer.features.special[scorer.features.row(row)])
@@ -112,28 +112,27 @@ def explained_output(scores_TO: np.ndarray, target: int, scorer: PredictionScore
     return scores_TO[:, classes + target] - scores_TO[:, classes + contrast]
 
 
-def values_of(logits_NC: np.ndarray, scorer: PredictionScorer) -> np.ndarray:
+def values_of(logits_NC: np.ndarray, space: LabelSpace) -> np.ndarray:
     """Compute all values that can be explained, (N, O) float32.
 
     With two classes that is the log odds of the second; with more, the log odds of each class and then each logit minus
     their mean, for contrasts; for label sets the logits; for regression the score.
     """
-    space = scorer.label_space
     if space.task_type == "regression" or space.is_multilabel:
         return logits_NC.astype(np.float32)
     logits = torch.from_numpy(logits_NC)
     if space.num_labels == 2:
-        return scorer.value(logits, torch.ones(len(logits), dtype=torch.long)).numpy()[:, None]
-    odds = [scorer.value(logits, torch.full((len(logits),), one)).numpy() for one in range(space.num_labels)]
+        return target_value(logits, torch.ones(len(logits), dtype=torch.long), space).numpy()[:, None]
+    odds = [target_value(logits, torch.full((len(logits),), one), space).numpy() for one in range(space.num_labels)]
     return np.concatenate([np.stack(odds, axis=1), logits_NC - logits_NC.mean(axis=1, keepdims=True)], axis=1)
 
 
-def outputs_of(label_space: LabelSpace) -> int:
+def outputs_of(space: LabelSpace) -> int:
     """Return how many values `values_of` computes."""
-    if label_space.task_type == "regression":
+    if space.task_type == "regression":
         return 1
-    classes = label_space.num_labels
-    return classes if label_space.is_multilabel else 1 if classes == 2 else 2 * classes
+    classes = space.num_labels
+    return classes if space.is_multilabel else 1 if classes == 2 else 2 * classes
 
 
 @dataclass(frozen=True)
@@ -255,7 +254,7 @@ def _observed(
             masked += [np.flatnonzero(is_masked_T) for is_masked_T in is_masked_KT] + [places, None]
             repeated += [row] * (copies + 2)
         logits_NC = scorer.scores(np.array(repeated), masked).logits_NC
-        values.append(values_of(logits_NC, scorer).reshape(len(chunk), copies + 2, -1))
+        values.append(values_of(logits_NC, scorer.label_space).reshape(len(chunk), copies + 2, -1))
         tell("masked copies predicted", len(chunk), len(rows))
     values_NKO = np.concatenate(values)
     nothing_N1O = values_NKO[:, copies : copies + 1]
