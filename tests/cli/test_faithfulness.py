@@ -94,7 +94,7 @@ def test_the_demo_s_reviews_and_the_words_that_decide(demo_run: Path, attentune:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--methods", "sssa"], "method: got 'sssa', expected one of ssa, "),
+        (["--methods", "sssa"], "method: got 'sssa', expected one of fast-shap, ssa, "),
         (["--erasures", "blur"], "erasures: got 'blur', expected some of mask, delete, attention."),
         (["--max-samples", "0"], "--max_samples: got '0', expected a whole number of at least 1."),
         (["--demo", "--task", "cola"], "--demo: uses synthetic reviews; leave out data.task."),

@@ -115,7 +115,7 @@ def test_precisions_of_prediction_are_served_and_explained_with_those_of_trainin
     assert answer["probabilities"] == pytest.approx(expected["probabilities"], abs=0.05)
     assert answer["probabilities"] != pytest.approx(expected["probabilities"], abs=1e-6)
     found = backend.explain((TEXTS[0], None), ExplainOptions(), threading.Event())
-    assert found["method"] == "ssa"
+    assert found["method"] == "leave-one-out"
     assert backend.predict([(TEXTS[0], None)]) == [answer]
 
 
@@ -163,7 +163,7 @@ def test_an_explanation_that_nobody_waits_for_stops_and_leaves_no_hook(
          " remove it."),
         ("predict", {"texts": ["a"], "pairs": ["b"]}, "pairs: got second texts, but this run reads single texts: leave"
          " pairs out."),
-        ("explain", {"texts": ["a"], "method": "sap"}, "method: got 'sap', expected one of ssa, "),
+        ("explain", {"texts": ["a"], "method": "sap"}, "method: got 'sap', expected one of fast-shap, ssa, "),
         ("explain", {"texts": ["a"], "target": "no"}, "target: got 'no', expected one of the run's classes: bad,"),
         ("explain", {"texts": ["a"], "unit": "letter"}, "unit: input should be 'word' or 'token'."),
         ("explain", {"texts": ["a"], "samples": 5001}, "samples: got 5,001; this server accepts at most 5,000. For"

@@ -21,6 +21,7 @@ from attentune.inference.predictor import Predictor, predict_rows
 from attentune.integrations.hub import sentences
 from attentune.integrations.hub.encoders import linear_head, text_encoder
 from attentune.integrations.hub.sentences import export_for_sentences
+from attentune.metrics.metrics import probabilities_of
 from attentune.training.progress import ProgressDisplay
 from attentune.training.train import train
 from helpers.export_samples import save_run
@@ -70,7 +71,7 @@ def test_scores_of_pairs(family: str, preset: str, space: LabelSpace, tiny: Tiny
     made = export_for_sentences(run, tmp_path / "out")
     assert made.similarity == ("cosine" if preset == "bi-encoder-cosine" else "dot")
     assert (made.max_difference <= 1e-5, made.note) == (True, None)
-    logits_NC = predict_rows(run, rows_of(TEXTS, OTHERS))
+    logits_NC = predict_rows(run, rows_of(TEXTS, OTHERS), precision="fp32")
     wanted_N = logits_NC[:, 0] if space is SCORES else logits_NC[:, 1] - logits_NC[:, 0]
     np.testing.assert_allclose(scores(made.folder), wanted_N, atol=1e-5 * max(1.0, np.abs(wanted_N).max()), rtol=0)
     assert np.ptp(wanted_N) > 1e-3
@@ -97,7 +98,8 @@ def test_a_setfit_head(
     assert settings == {"normalize_embeddings": False, "labels": list(made.labels)}
     vectors = SentenceTransformer(str(made.folder), device="cpu").encode(TEXTS)
     head = joblib.load(made.folder / "model_head.pkl")
-    wanted = [list(row["probabilities"].values()) for row in attentune.predict(run, TEXTS)]
+    space_of_run = Predictor.load(run).label_space
+    wanted = probabilities_of(predict_rows(run, rows_of(TEXTS), precision="fp32"), space_of_run)
     np.testing.assert_allclose(head.predict_proba(vectors), wanted, atol=1e-5)
     assert head.predict(vectors).tolist() == np.argmax(wanted, axis=1).tolist()
 
