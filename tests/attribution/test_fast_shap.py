@@ -152,7 +152,7 @@ def test_damaged_files_are_told(tiny: Tiny, tmp_path: Path, damage: str) -> None
         (tmp_path / "run" / WEIGHTS).unlink()
     else:
         settings = json.loads((tmp_path / "run" / SETTINGS).read_text())
-        (tmp_path / "run" / SETTINGS).write_text(json.dumps(settings | {"width": 3}))
+        (tmp_path / "run" / SETTINGS).write_text(json.dumps(settings | {"layers": [0, 999]}))
     with pytest.raises(CheckpointError, match=r"cannot be loaded.*Fit it again: attentune fit-explainer"):
         _ = Predictor.load(tmp_path / "run").attribution_head
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from attentune.attribution.fast_shap import outputs_of
 from attentune.config import Config, HeadConfig
 from attentune.config.schema import TokenGateConfig
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.inference.predictor import ModelPredictor, predict_rows
+from attentune.models.attribution_heads import outputs_of
 from attentune.nn.attribution_head import AttributionHead
 from helpers.tiny_models import build, rows_of
 

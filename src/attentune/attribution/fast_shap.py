@@ -20,6 +20,7 @@ from attentune.attribution.base import MethodScores, PredictionScorer, Scorer, S
 from attentune.data.dataset import LabelSpace
 from attentune.errors import DataError
 from attentune.inference.scoring import RowScores
+from attentune.models.attribution_heads import outputs_of
 from attentune.nn.attribution_head import AttributionHead, additive_loss, efficient_scores
 from attentune.seeding import numpy_generator, torch_generator
 
@@ -125,14 +126,6 @@ def values_of(logits_NC: np.ndarray, space: LabelSpace) -> np.ndarray:
         return target_value(logits, torch.ones(len(logits), dtype=torch.long), space).numpy()[:, None]
     odds = [target_value(logits, torch.full((len(logits),), one), space).numpy() for one in range(space.num_labels)]
     return np.concatenate([np.stack(odds, axis=1), logits_NC - logits_NC.mean(axis=1, keepdims=True)], axis=1)
-
-
-def outputs_of(space: LabelSpace) -> int:
-    """Return how many values `values_of` computes."""
-    if space.task_type == "regression":
-        return 1
-    classes = space.num_labels
-    return classes if space.is_multilabel else 1 if classes == 2 else 2 * classes
 
 
 @dataclass(frozen=True)

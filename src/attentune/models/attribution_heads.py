@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-from torch import nn
+from torch import Tensor, nn
 
+from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError
 from attentune.io.files import read_json, written_together
+from attentune.models.saving import label_space_of
 from attentune.nn.attribution_head import AttributionHead
 from attentune.results import to_json
 
 WEIGHTS, SETTINGS = "attribution_head.safetensors", "attribution_head.json"
-_SHAPE = ("hidden_size", "layers", "width", "outputs", "longest")
 _AGAIN = "Fit it again: attentune fit-explainer {folder}"
 
 
@@ -23,10 +24,6 @@ def save_attribution_head(head: AttributionHead, model: nn.Module, facts: dict[s
     """Write a head, what it is and how it was fitted; a head that the folder has is replaced."""
     settings = {
         "layers": list(head.layers),
-        "hidden_size": head.hidden_size,
-        "width": head.dense.out_features,
-        "outputs": head.output.out_features,
-        "longest": len(head.nothing_MO),
         "model": weights_of(model),
         "calibration_temperature": _temperature(model),
         "fitted": facts,
@@ -38,7 +35,7 @@ def save_attribution_head(head: AttributionHead, model: nn.Module, facts: dict[s
         (target / SETTINGS).write_text(to_json(settings), encoding="utf-8")
 
 
-def load_attribution_head(folder: Path, model: nn.Module) -> AttributionHead | None:
+def load_attribution_head(folder: Path, model: Any) -> AttributionHead | None:
     """Load the head of a run folder; None if it has none.
 
     Raises:
@@ -49,8 +46,7 @@ def load_attribution_head(folder: Path, model: nn.Module) -> AttributionHead | N
     again = _AGAIN.format(folder=folder)
     try:
         settings = read_json(folder / SETTINGS)
-        head = AttributionHead(**{name: settings[name] for name in _SHAPE})
-        head.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
+        head = _head_of(safetensors.torch.load_file(folder / WEIGHTS), settings["layers"], model)
         fitted_to, temperature = settings["model"], float(settings["calibration_temperature"])
     except (OSError, KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
         reason = " ".join(str(error).split())
@@ -64,6 +60,34 @@ def load_attribution_head(folder: Path, model: nn.Module) -> AttributionHead | N
     for tensor in (head.output.weight.data, head.output.bias.data, head.nothing_MO):
         tensor.mul_(temperature / _temperature(model))
     return head.eval().to(next(model.parameters()).device)
+
+
+def outputs_of(space: LabelSpace) -> int:
+    """Return how many values a head explains: a score, the log odds of two classes, or of each class and each logit."""
+    if space.task_type == "regression":
+        return 1
+    classes = space.num_labels
+    return classes if space.is_multilabel else 1 if classes == 2 else 2 * classes
+
+
+def _head_of(weights: dict[str, Tensor], layers: list[int], model: Any) -> AttributionHead:
+    """Make the head of these weights, whose sizes are theirs, if it fits the model.
+
+    Raises:
+        ValueError: it does not.
+    """
+    sizes = {
+        "hidden_size": int(weights["norms.0.weight"].shape[0]),
+        "outputs": int(weights["output.weight"].shape[0]),
+    }
+    encoder = model.encoder.config
+    wanted = {"hidden_size": encoder.hidden_size, "outputs": outputs_of(label_space_of(model.config))}
+    if sizes != wanted or not all(0 <= layer <= encoder.num_hidden_layers for layer in layers):
+        raise ValueError(f"got {sizes} and layers {layers}, expected {wanted} and at most {encoder.num_hidden_layers}.")
+    width, longest = len(weights["dense.weight"]), len(weights["nothing_MO"])
+    head = AttributionHead(layers=layers, width=width, longest=longest, **sizes)
+    head.load_state_dict(weights)
+    return head
 
 
 def weights_of(model: nn.Module) -> str:
