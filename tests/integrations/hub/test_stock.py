@@ -15,16 +15,16 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-import attentune
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
-from attentune.inference.predictor import Predictor
+from attentune.inference.predictor import Predictor, predict_rows
 from attentune.integrations.hub.export import WITHOUT_ATTENTUNE, export_for_transformers
 from attentune.integrations.hub.stock import differing_predictions, stock_model, unavailable_reason
+from attentune.metrics.metrics import probabilities_of
 from attentune.testing.tiny import FAMILIES
 from helpers.export_samples import save_run
-from helpers.tiny_models import FIRST, LONG, SECOND, TWO, encoded
+from helpers.tiny_models import FIRST, LONG, SECOND, TWO, encoded, rows_of
 
 Tiny = Callable[..., Path]
 # What the head of each family's class has between its two linear layers decides which of our heads it can hold.
@@ -194,8 +194,11 @@ def test_a_pipeline_without_attentune_and_its_code(tiny: Tiny, tmp_path: Path, a
     assert done.returncode == 0, done.stderr
     name, found = json.loads(done.stdout)
     assert name == "DistilBertForSequenceClassification"
-    for row, wanted in zip(found, attentune.predict(run, texts), strict=True):
-        assert {part["label"]: part["score"] for part in row} == pytest.approx(wanted["probabilities"], abs=1e-5)
+    saved = Predictor.load(run)
+    expected = probabilities_of(predict_rows(saved, rows_of(texts), precision="fp32"), saved.label_space)
+    for row, wanted in zip(found, expected, strict=True):
+        shares = dict(zip(saved.label_space.names, wanted.tolist(), strict=True))
+        assert {part["label"]: part["score"] for part in row} == pytest.approx(shares, abs=1e-5)
     card = (folder / "README.md").read_text()
     assert "library_name: transformers" in card
     assert "attentune" not in card.lower()
