@@ -506,8 +506,10 @@ def auto(*, exclude: Sequence[str] = (), deliver: str = "best") -> Callable[...,
         )
         forkserver._forkserver._stop()  # its processes' time counts once it has ended
         saved = Predictor.load(folder / "auto")
-        board = json.loads((folder / "auto" / "auto" / "leaderboard.json").read_text())
-        board.pop("folder")  # a path of this machine
+        # Without paths of this machine.
+        text = (folder / "auto" / "auto" / "leaderboard.json").read_text().replace(str(folder / "auto"), "RUN")
+        board = json.loads(text)
+        board.pop("folder")
         return (lambda rows: predict_rows(saved, rows)), {"leaderboard": board}, saved.label_space
 
     return trained

@@ -1,4 +1,4 @@
-"""fast-shap: what the fitted head says, how it is saved, and what is told where it cannot be fitted."""
+"""fast-shap: what the fitted head says, how it is saved, and the messages where it cannot be fitted."""
 
 from __future__ import annotations
 

@@ -74,9 +74,7 @@ def predict_file(
     Raises:
         DataError: the file is too large or cannot be read; the message names it without its folder.
     """
-    if path.suffix.lower() not in ENDINGS:
-        raise DataError(f"{path.name}: unsupported file type, expected one of {', '.join(ENDINGS)}.")
-    limits.check_file(path.stat().st_size)
+    check_upload(path, limits)
     config = saved.with_columns(DataConfig(text_column=text_column, text_pair_column=pair_column))
     try:
         if config.id_column not in read_table(str(path)).names:
@@ -94,6 +92,17 @@ def predict_file(
     texts = {"text": rows.texts, "pair": rows.pairs} if rows.pairs else {"text": rows.texts}
     first = [[*(column[place] for column in texts.values()), *line] for place, line in enumerate(lines[:_PREVIEW])]
     return Predictions(text, [*texts, *header], first, len(lines))
+
+
+def check_upload(path: Path, limits: RequestLimits) -> None:
+    """Check the kind and size of a file before it is read.
+
+    Raises:
+        DataError: it is of another kind, or too large.
+    """
+    if path.suffix.lower() not in ENDINGS:
+        raise DataError(f"{path.name}: unsupported file type, expected one of {', '.join(ENDINGS)}.")
+    limits.check_file(path.stat().st_size)
 
 
 def with_field_names(message: str, path: Path) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attentune.app.files import ENDINGS, with_field_names
+from attentune.app.files import check_upload, with_field_names
 from attentune.app.limits import RequestLimits
 from attentune.config import DataConfig
 from attentune.data.dataset import TextRows
@@ -138,9 +138,7 @@ def wrong_file_rows(
     Raises:
         DataError: the file is too large, has no labels or cannot be read; the message names it without its folder.
     """
-    if path.suffix.lower() not in ENDINGS:
-        raise DataError(f"{path.name}: unsupported file type, expected one of {', '.join(ENDINGS)}.")
-    limits.check_file(path.stat().st_size)
+    check_upload(path, limits)
     config = DataConfig(validation_file=str(path), **columns)
     try:
         rows = saved.data(config, ("validation",)).splits["validation"]
@@ -156,8 +154,5 @@ def _errors(saved: Predictor, rows: TextRows, precision: str | None) -> tuple[Ro
     if rows.labels is None:
         raise DataError(f"{rows.source}: has no labels to compare the predictions with.")
     logits_NC = predict_rows(saved, rows, precision=precision)
-    predictions, shares_NC = (
-        predictions_of(logits_NC, saved.label_space),
-        probabilities_of(logits_NC, saved.label_space),
-    )
-    return row_errors(rows, predictions, shares_NC, saved.label_space)
+    space = saved.label_space
+    return row_errors(rows, predictions_of(logits_NC, space), probabilities_of(logits_NC, space), space)

@@ -180,10 +180,11 @@ def _methods(parsed: Any, saved: Any) -> list[str]:
 
 def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[str, Any]) -> int:
     from attentune.attribution.base import Settings
+    from attentune.explain.explainer import free_methods
     from attentune.explain.texts import explain_rows
 
     methods = _methods(parsed, saved)
-    free = () if parsed.method or parsed.by_class or kind in ("json", "figure") else _free_methods(saved)
+    free = () if parsed.method or parsed.by_class or kind in ("json", "figure") else free_methods(saved)
     methods += [name for name in free if name not in methods]
     if parsed.by_class:
         from attentune.explain.by_class import check_signed
@@ -221,15 +222,9 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str, numbers: dict[st
     return _done(parsed, len(rows))
 
 
-def _free_methods(saved: Any) -> tuple[str, ...]:
-    from attentune.explain.explainer import free_methods
-
-    return free_methods(saved)
-
-
 def _tell_agreement(name: str, other: str, explanations: Any) -> None:
     """Say on standard error what a method is that is shown besides the default one."""
-    from attentune.explain.explanation import rank_correlation
+    from attentune.explain.agreement import rank_correlation
 
     found = rank_correlation(explanations[name], explanations[other])
     agreement = "" if found is None else f" Its ranking of the words correlates with that of {other} by {found:.2f}."

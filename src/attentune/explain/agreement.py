@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import spearmanr
 
-from attentune.explain.explanation import Explanation, rank_correlation
+from attentune.explain.explanation import Explanation
 
 STRONGEST = 3
 
@@ -18,7 +20,7 @@ class Agreement:
     Attributes:
         strongest: how many of the words with the highest scores are compared: 3, or half of the words if that is less.
         shared: how many of these both explanations have.
-        rank_correlation: that of all words (`explain.explanation.rank_correlation`); None if there is none.
+        rank_correlation: that of all words (`rank_correlation`); None if there is none.
     """
 
     strongest: int
@@ -41,3 +43,17 @@ def agreement_of(first: Explanation, second: Explanation) -> Agreement:
     orders = [np.argsort([-word.score for word in one.words], kind="stable") for one in (first, second)]
     top, other_top = (set(order_W[:strongest].tolist()) for order_W in orders)
     return Agreement(strongest, len(top & other_top), rank_correlation([first], [second]))
+
+
+def rank_correlation(first: Sequence[Explanation], second: Sequence[Explanation]) -> float | None:
+    """Compute how similarly two methods rank the words of the same texts: Spearman's rho, averaged over texts.
+
+    Returns:
+        From -1 to 1; None if no text has two words that both methods tell apart.
+    """
+    found = []
+    for one, other in zip(first, second, strict=True):
+        scores = [np.array([token.score for token in explanation.words]) for explanation in (one, other)]
+        if len(scores[0]) == len(scores[1]) > 1 and all(np.ptp(part) > 0 for part in scores):
+            found.append(spearmanr(*scores).statistic)
+    return float(np.mean(found)) if found else None

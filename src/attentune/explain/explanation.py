@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
-from scipy.stats import spearmanr
 
 from attentune.explain.words import Subword, merge_subwords
 
@@ -146,17 +142,3 @@ class HeadAttention:
             "unit": self.unit,
             "tokens": tokens,
         }
-
-
-def rank_correlation(first: Sequence[Explanation], second: Sequence[Explanation]) -> float | None:
-    """Compute how similarly two methods rank the words of the same texts: Spearman's rho, averaged over texts.
-
-    Returns:
-        From -1 to 1; None if no text has two words that both methods tell apart.
-    """
-    found = []
-    for one, other in zip(first, second, strict=True):
-        scores = [np.array([token.score for token in explanation.words]) for explanation in (one, other)]
-        if len(scores[0]) == len(scores[1]) > 1 and all(np.ptp(part) > 0 for part in scores):
-            found.append(spearmanr(*scores).statistic)
-    return float(np.mean(found)) if found else None

@@ -80,4 +80,4 @@ def training_rows(saved: ModelPredictor) -> TextRows:
     except DataError as error:
         raise DataError(
             f"{error} To fit on other texts, name a file; it needs no labels: --input_file texts.csv."
-        ) from (error)
+        ) from error

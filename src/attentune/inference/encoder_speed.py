@@ -57,7 +57,7 @@ def measure_encoder(name_or_path: str) -> EncoderSpeed:
     tokenizer = load_tokenizer(settings)
     model = build_model(settings, space, tokenizer, max_length=_MAX_LENGTH, is_pair=False, seed=0).eval()
     run = ModelPredictor(Path(name_or_path), config, space, model, tokenizer)
-    tried = _timed(run, _FEWEST)  # the first pass also compiles and allocates
+    _timed(run, _FEWEST)  # the first pass also compiles and allocates
     tried = _timed(run, _FEWEST)
     count = max(_FEWEST, min(_MOST, int(_FEWEST * _PASS_S / tried)))
     seconds = statistics.median(_timed(run, count) for _ in range(_PASSES))

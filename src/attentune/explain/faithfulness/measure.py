@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from attentune.attribution.base import Scorer
-from attentune.attribution.registry import METHODS, method_for, works_on
+from attentune.attribution.registry import METHODS, works_on
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
-from attentune.explain.explainer import Explainer
+from attentune.explain.explainer import Explainer, check_method
 from attentune.explain.faithfulness.erasure import (
     ERASURES,
     SHARES,
@@ -144,7 +144,7 @@ def check(saved: ModelPredictor, methods: Sequence[str], measures: Measures) -> 
         problems.append(f"erasures: got none, expected some of {', '.join(ERASURES)}.")
     for name in methods:
         try:
-            method_for(name, saved.model, has_head=saved.attribution_head is not None)
+            check_method(name, saved)
         except ConfigError as error:
             problems += error.problems
     if problems:
