@@ -1,7 +1,7 @@
 """Compare `attentune auto` with tuned models, baselines and other libraries, at equal CPU time, on six tasks.
 
     python -m benchmarks.quality.campaign --output_dir ../campaign [--tasks cola,rte] [--draws 5]
-        [--more_draws 0] [--rows 1000] [--contenders auto,bert] [--seconds 300] [--jobs 2]
+        [--rows 1000] [--contenders auto,bert] [--seconds 300] [--jobs 2]
     python -m benchmarks.quality.campaign --output_dir ../campaign --pack results/auto
     python -m benchmarks.quality.campaign_tables results/auto
 
@@ -35,7 +35,8 @@ from benchmarks.common import data_dir, processor
 TASKS = ("cola", "rte", "mrpc", "stsb", "sst2", "sst5")
 # Rules were chosen on these.
 DEVELOPMENT_TASKS = ("uci", "sick", "sick-r", "qnli", "quora", "word-order", "blimp", "blimp-uneven")
-# Rows that no draw uses, of those that are scored beside the official dev set.
+# The draws of the protocol. Rows that none of them uses are scored beside the official dev set, up to UNUSED_ROWS.
+PROTOCOL_DRAWS = 5
 UNUSED_ROWS = 2000
 METHODS = ("ssa-hybrid", "sesame", "task-attention")
 BASELINES = ("majority", "tfidf-linear", "frozen-linear", "cosine")
@@ -50,8 +51,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output_dir", type=Path, required=True)
     parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--draws", type=int, default=5)
-    parser.add_argument("--more_draws", type=int, default=0, help="further draws, scored on the dev set only")
+    parser.add_argument(
+        "--draws", type=int, default=PROTOCOL_DRAWS, help=f"those above {PROTOCOL_DRAWS} are scored on the dev set only"
+    )
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--contenders", default=",".join(CONTENDERS))
     parser.add_argument("--seconds", type=float, default=300)
@@ -69,7 +71,7 @@ def main() -> int:
         return 0
     cells = [
         Cell(f"{given.rows}{'-shuffled' * given.shuffled}", task, draw, contender)
-        for draw in range(1, given.draws + given.more_draws + 1)
+        for draw in range(1, given.draws + 1)
         for task in given.tasks.split(",")
         for contender in given.contenders.split(",")
     ]
@@ -131,9 +133,10 @@ def pack(output_dir: Path, folder: Path) -> int:
         predictions = record.with_suffix(".npz")
         for part, values in np.load(predictions).items() if predictions.is_file() else ():
             kind, _, name = part.rpartition(".")
-            arrays["/".join([cell.rows, cell.task, *((kind,) if kind else (str(cell.draw), cell.contender)), name])] = (
-                values
-            )
+            key = "/".join([cell.rows, cell.task, *((kind,) if kind else (str(cell.draw), cell.contender)), name])
+            if kind and not np.array_equal(arrays.get(key, values), values):
+                sys.exit(f"{record} was scored on other rows of {cell.task} than the records in {folder}: run it again")
+            arrays[key] = values
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "runs.jsonl").write_text("".join(json.dumps(runs[name]) + "\n" for name in sorted(runs)))
     np.savez_compressed(file, **{name: arrays[name] for name in sorted(arrays)})
@@ -144,7 +147,7 @@ def run_process(cell: Cell, given: argparse.Namespace) -> None:
     """Run one cell in a process of its own, with one thread."""
     settings = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     words = [sys.executable, "-m", "benchmarks.quality.campaign", "--cell", str(cell)]
-    words += ["--output_dir", str(given.output_dir), "--seconds", str(given.seconds), "--draws", str(given.draws)]
+    words += ["--output_dir", str(given.output_dir), "--seconds", str(given.seconds)]
     log = cell.file(given.output_dir).with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as file:
@@ -157,7 +160,7 @@ def run_cell(cell: Cell, given: argparse.Namespace) -> None:
     from attentune.metrics.metrics import predictions_of, score_predictions
     from attentune.results import to_json
 
-    data, scored, pool = draw_of(cell, draws=given.draws)
+    data, scored, pool = draw_of(cell)
     target = cell.file(given.output_dir)
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="cell-", dir=given.output_dir))
@@ -197,11 +200,11 @@ def cpu_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in times)
 
 
-def draw_of(cell: Cell, *, draws: int) -> tuple[Any, dict[str, Any], int]:
+def draw_of(cell: Cell) -> tuple[Any, dict[str, Any], int]:
     """Return the task with one stratified draw as its training rows, the rows to score, and how many were drawn from.
 
-    The draws share rows with each other. The rows of "unused" are in none of the first `draws` of them; a later draw is
-    scored without them.
+    The draws share rows with each other. The rows of "unused" are in none of the protocol's draws, whichever of them
+    are run; a later draw is scored without them.
     """
     from attentune.data.splits import stratified_sample
     from attentune.seeding import numpy_generator
@@ -217,14 +220,16 @@ def draw_of(cell: Cell, *, draws: int) -> tuple[Any, dict[str, Any], int]:
     rows, train = int(count), data.splits["train"]
     drawn = {
         number: stratified_sample(train.labels, rows, "campaign", rows, number)
-        for number in {*range(1, draws + 1), cell.draw}
+        for number in {*range(1, PROTOCOL_DRAWS + 1), cell.draw}
     }
-    rest = np.setdiff1d(np.arange(len(train)), np.concatenate([drawn[number] for number in range(1, draws + 1)]))
+    rest = np.setdiff1d(
+        np.arange(len(train)), np.concatenate([drawn[number] for number in range(1, PROTOCOL_DRAWS + 1)])
+    )
     chosen = train.take(drawn[cell.draw])
     if shuffled:
         chosen = replace(chosen, labels=numpy_generator("shuffled labels", cell.draw).permutation(chosen.labels))
     scored = {"dev": data.splits["validation"]} if "validation" in data.splits else {}
-    if len(rest) and cell.draw <= draws:
+    if len(rest) and cell.draw <= PROTOCOL_DRAWS:
         unused = rest[stratified_sample(train.labels[rest], min(UNUSED_ROWS, len(rest)), "campaign", "unused")]
         scored["unused"] = train.take(unused)
     return replace(data, splits={"train": chosen}), scored, len(train)

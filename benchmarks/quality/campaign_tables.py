@@ -141,6 +141,8 @@ def _difference(metric: str, labels_N: np.ndarray, first_SN: np.ndarray, second_
 
 def _score(metric: str, labels_N: np.ndarray, predictions_N: np.ndarray) -> float:
     if metric == "pearson":
+        if np.ptp(predictions_N) == 0:
+            return 0.0  # as in metrics.metrics: a constant says nothing
         return float(np.corrcoef(labels_N, predictions_N)[0, 1])
     size = int(max(labels_N.max(), predictions_N.max())) + 1
     counts = confusion_counts(labels_N.astype(np.int64), predictions_N.astype(np.int64), max(2, size))

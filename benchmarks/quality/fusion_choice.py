@@ -61,7 +61,7 @@ def run(given: argparse.Namespace) -> None:
     from attentune.inference.predictor import Predictor, predict_rows
 
     task, draw = given.item.split(":")
-    data, scored, _ = draw_of(Cell("1000", task, int(draw), "auto"), draws=5)
+    data, scored, _ = draw_of(Cell("1000", task, int(draw), "auto"))
     rows = scored["dev"].take(range(min(SCORED_ROWS, len(scored["dev"]))))
     names = None
     if given.portfolio:
